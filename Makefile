@@ -1,0 +1,48 @@
+# Everything runs in .venv, made on first use from Python 3.11 or later.
+PYTHON ?= python3
+PORT ?= 8000
+BIN := .venv/bin
+
+.PHONY: help setup serve test test-all check format clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: .venv/installed ## make .venv and install SeeWhy
+
+serve: .venv/installed ## serve on 127.0.0.1:8000 (PORT=9000 for another port)
+	$(BIN)/seewhy serve --port $(PORT)
+
+test: .venv/installed-tests ## run the test suite
+	$(BIN)/pytest
+
+test-all: .venv/installed-tests ## run the test suite, long tests included
+	$(BIN)/pytest -m ""
+
+check: .venv/installed-tests ## lint and type-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed-tests ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv and all caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "SeeWhy needs Python 3.11 or later; say make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+.venv/installed-tests: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet --editable '.[test,check]'
+	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
+		echo "No chromium: the browser tests will be skipped. Debian: apt-get install chromium"
+	@touch .venv/installed $@

@@ -1,0 +1,111 @@
+"""The routes that describe: /models and /methods."""
+
+from dataclasses import asdict
+
+from flask import Blueprint, Response, request
+from pydantic import BaseModel
+
+from app.api.pictures import service
+from app.errors import FieldError, NotFoundError
+from app.schemas import (
+    LayerAnswer,
+    LayersAnswer,
+    MethodAnswer,
+    MethodsAnswer,
+    ModelAnswer,
+    ModelDetailAnswer,
+    ModelsAnswer,
+    PaperAnswer,
+    WeightsAnswer,
+)
+from explainers.layers import Survey
+from explainers.registry import METHODS, Method
+from models.errors import UnknownModelError
+from models.spec import ModelSpec
+
+blueprint = Blueprint("catalogue", __name__)
+
+SOURCES = ("own", "embedded", "torchvision", "timm")
+
+
+@blueprint.get("/models")
+def models() -> Response:
+    """List the models; `source` narrows the list."""
+    source = request.args.get("source")
+    if source is not None and source not in SOURCES:
+        raise FieldError(f"There is no source {source!r}; choose from {', '.join(SOURCES)}.", field="source")
+    specs = [spec for spec in service().registry.specs() if source in (None, spec.source)]
+    return _json(ModelsAnswer(models=[_describe(spec) for spec in specs]))
+
+
+@blueprint.get("/models/<path:name>")
+def model(name: str) -> Response:
+    """Describe one model, labels included."""
+    spec = _spec(name)
+    found = _survey(spec)
+    described = _describe(spec).model_dump()
+    described["default_layers"] = list(found.default_layers)
+    return _json(ModelDetailAnswer(**described, no_default_layer=found.reason, labels=list(spec.labels)))
+
+
+@blueprint.get("/models/<path:name>/layers")
+def layers(name: str) -> Response:
+    """List every module of a model in execution order."""
+    rows = [LayerAnswer.model_validate(asdict(layer)) for layer in _survey(_spec(name)).layers]
+    return _json(LayersAnswer(model=name, layers=rows))
+
+
+@blueprint.get("/methods")
+def methods() -> Response:
+    """List the methods and their options."""
+    return _json(MethodsAnswer(methods=[describe_method(method) for method in METHODS.values()]))
+
+
+def describe_method(method: Method) -> MethodAnswer:
+    """Return a method as the catalogue shows it."""
+    options = {"layer" if name == "layers" else name: schema for name, schema in method.options.items()}
+    return MethodAnswer(
+        name=method.name,
+        family=method.family,
+        summary=method.summary,
+        paper=PaperAnswer(**asdict(method.paper)),
+        signed=method.signed,
+        needs=list(method.needs),
+        cost={"forwards": method.forwards, "backwards": method.backwards},
+        options=options,
+    )
+
+
+def _spec(name: str) -> ModelSpec:
+    try:
+        return service().registry.spec(name)
+    except UnknownModelError as error:
+        raise NotFoundError(str(error)) from error
+
+
+def _survey(spec: ModelSpec) -> Survey:
+    loaded = service().engine.loaded(spec.name)
+    return loaded.survey if loaded is not None else service().registry.survey(spec)
+
+
+def _describe(spec: ModelSpec) -> ModelAnswer:
+    loaded = service().engine.loaded(spec.name)
+    availability = service().registry.availability(spec)
+    return ModelAnswer(
+        name=spec.name,
+        source=spec.source,
+        licence=spec.licence,
+        input_size=spec.preprocess.size,
+        classes=len(spec.labels),
+        default_layers=list(loaded.default_layers) if loaded is not None else None,
+        weights=WeightsAnswer(
+            name=spec.weights.name if spec.weights is not None else None,
+            available=availability.available,
+            reason=availability.reason,
+        ),
+        loaded=loaded is not None,
+    )
+
+
+def _json(answer: BaseModel) -> Response:
+    return Response(answer.model_dump_json(), mimetype="application/json")

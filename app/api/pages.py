@@ -1,0 +1,42 @@
+"""The pages for people, and the OpenAPI document behind one of them."""
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from flask import Blueprint, Response, current_app, send_from_directory
+
+from app.openapi import document
+
+blueprint = Blueprint("pages", __name__)
+
+_SWAGGER = Path(str(files("flask_openapi_swagger"))) / "templates" / "swagger"
+
+
+@blueprint.get("/")
+def index() -> Response:
+    """Show the page: choose a picture, see its heatmap."""
+    return current_app.send_static_file("index.html")
+
+
+@blueprint.get("/docs")
+def docs() -> Response:
+    """Show the page that describes every route and tries it."""
+    return current_app.send_static_file("docs.html")
+
+
+@blueprint.get("/docs/assets/<path:name>")
+def docs_asset(name: str) -> Response:
+    """Serve the parts of Swagger UI, from the installed package: nothing comes from elsewhere."""
+    return send_from_directory(_SWAGGER, name, max_age=86_400)
+
+
+@blueprint.get("/openapi.json")
+def openapi() -> Response:
+    """Return the OpenAPI 3.1 document."""
+    return Response(_openapi(), mimetype="application/json")
+
+
+@cache
+def _openapi() -> str:
+    return document()

@@ -1,0 +1,93 @@
+"""The routes that take a picture: /explain and /predict."""
+
+from urllib.parse import quote
+
+from flask import Blueprint, Response, current_app, request
+
+from app.carriers import read_request
+from app.errors import NotAcceptableError
+from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
+from app.service import Explained, Service, arrays, document, draw, encode, style_of
+
+blueprint = Blueprint("pictures", __name__)
+
+
+def service() -> Service:
+    """Return the service of the running application."""
+    found: Service = current_app.extensions["seewhy"]
+    return found
+
+
+@blueprint.post("/predict")
+def predict() -> Response:
+    """Classify a picture."""
+    upload, fields = read_request(request)
+    answer, timings = service().predict(upload, PredictOptions.model_validate(fields))
+    response = Response(answer.model_dump_json(), mimetype="application/json")
+    response.headers["Server-Timing"] = timings.header
+    return response
+
+
+@blueprint.post("/explain")
+def explain() -> Response:
+    """Explain why the model says what it says of a picture."""
+    upload, fields = read_request(request)
+    options = ExplainOptions.model_validate(fields)
+    form = options.format or _negotiated()
+    tag = service().etag(upload, options, MEDIA_TYPES[form])
+    if tag is not None and request.if_none_match.contains_weak(tag):
+        response = Response(status=304)
+    else:
+        response = _answer(service().explain(upload, options), options, form)
+        tag = tag or service().etag(upload, options, MEDIA_TYPES[form])
+    if tag is not None:
+        response.set_etag(tag, weak=True)
+    response.headers["Vary"] = "Accept"
+    return response
+
+
+def _negotiated() -> Format:
+    """Return the format that the client's Accept header likes best; png where it has no preference."""
+    if not request.accept_mimetypes:
+        return "png"
+    best = request.accept_mimetypes.best_match(list(MEDIA_TYPES.values()))
+    for form, media_type in MEDIA_TYPES.items():
+        if media_type == best:
+            return form
+    raise NotAcceptableError(f"Accept one of {', '.join(MEDIA_TYPES.values())}, or say format=png.")
+
+
+def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Response:
+    settings = service().settings
+    style = style_of(options, settings.max_side)
+    if form == "json":
+        body = document(explained, style, options.values, settings.max_json_values).model_dump_json(exclude_unset=True).encode()
+    elif form == "npz":
+        with explained.timings.stage("encode"):
+            body = arrays(explained, settings.max_values)
+    else:
+        with explained.timings.stage("render"):
+            drawn = draw(explained, style)
+        with explained.timings.stage("encode"):
+            body = encode(drawn, form)
+    response = Response(body, mimetype=MEDIA_TYPES[form])
+    response.headers.extend(_facts(explained))
+    return response
+
+
+def _facts(explained: Explained) -> dict[str, str]:
+    targets = [explanation.target for explanation in explained.explanations]
+    return {
+        "X-SeeWhy-Model": explained.model.name,
+        "X-SeeWhy-Method": explained.method.name,
+        "X-SeeWhy-Layers": ", ".join(explained.explanations[0].layers),
+        "X-SeeWhy-Target": ", ".join(str(target.index) for target in targets),
+        "X-SeeWhy-Label": ", ".join(_header_text(target.label) for target in targets),
+        "X-SeeWhy-Probability": ", ".join(f"{target.probability:.6f}" for target in targets),
+        "Server-Timing": explained.timings.header,
+    }
+
+
+def _header_text(label: str) -> str:
+    """Percent-encode what a header cannot hold, and the comma that separates labels."""
+    return quote(label, safe=" !#$&'()*+/:;=?@[]^`{|}~\"<>\\")

@@ -1,0 +1,246 @@
+"""The `seewhy` command."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from app.errors import ServiceError
+from app.schemas import ExplainOptions, Format, PredictOptions
+from app.service import Service, arrays, document, draw, encode, style_of
+from app.settings import Settings
+from explainers.errors import ExplainerError
+from explainers.registry import METHODS
+from explainers.render import VIEWS
+from models import ModelError
+
+_FORMATS = ("png", "jpeg", "webp", "json", "npz")
+_SUFFIXES: dict[str, Format] = {".jpg": "jpeg", **{f".{form}": form for form in _FORMATS}}  # type: ignore[dict-item]
+
+
+class _Group(click.Group):
+    """Turns what a user can mend into one line and an exit status instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ValidationError as error:
+            faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+            raise click.ClickException(faults) from error
+        except (ServiceError, ExplainerError, ModelError) as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="seewhy")
+def main() -> None:
+    """SeeWhy: see where a pretrained CNN looked."""
+
+
+@main.command()
+@click.option("--host", help="Address to listen on.")
+@click.option("--port", type=int, help="Port to listen on.")
+@click.option("--workers", type=int, help="Processes.")
+@click.option("--device", help="auto, cpu, cuda or cuda:N.")
+def serve(**given: Any) -> None:
+    """Serve the HTTP API and the web page."""
+    from app.server import serve as run
+
+    run(Settings(**{name: value for name, value in given.items() if value is not None}))
+
+
+def _picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option("--model", help="A name of `seewhy models`.")(command)
+    command = click.option("--device", help="auto, cpu, cuda or cuda:N.")(command)
+    return click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path))(command)
+
+
+@main.command()
+@_picture_options
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File, or folder for several pictures.")
+@click.option("--method", default="gradcam", show_default=True, help="A name of `seewhy methods`.")
+@click.option("--target", multiple=True, help="Class index or label; repeatable. Default: the most probable.")
+@click.option("--top", type=int, help="Explain the N most probable classes.")
+@click.option("--layer", multiple=True, help="Dotted module path or glob; repeatable (fused).")
+@click.option("--format", "form", type=click.Choice(_FORMATS), help="Default: by the output's suffix, or png.")
+@click.option("--view", type=click.Choice(VIEWS), default="overlay", show_default=True)
+@click.option("--colormap", help="A perceptual colour map.")
+@click.option("--alpha", type=float, default=0.5, show_default=True, help="Strength of the overlay, 0 to 1.")
+@click.option("--scale", default="image", show_default=True, help="`image`, or fixed ends `lo,hi`.")
+@click.option("--values", is_flag=True, help="Include the heatmap's numbers in a JSON answer.")
+@click.option("--option", "extra", multiple=True, metavar="NAME=VALUE", help="An option of the method; repeatable.")
+def explain(
+    pictures: tuple[Path, ...],
+    device: str | None,
+    output: Path | None,
+    form: Format | None,
+    extra: tuple[str, ...],
+    **given: Any,
+) -> None:
+    """Write the heatmap of each PICTURE."""
+    fields = {name: value for name, value in given.items() if value not in (None, ())}
+    fields |= {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
+    fields |= dict(_pair(one) for one in extra)
+    form = form or _SUFFIXES.get(output.suffix.lower() if output is not None else "", "png")
+    options = ExplainOptions.model_validate({**fields, "format": form})
+    service = _service(device)
+    into = _destination(pictures, output, form)
+
+    def one(picture: Path) -> str:
+        explained = service.explain(_read(picture), options)
+        style = style_of(options, service.settings.max_side)
+        path = into(picture)
+        if form == "json":
+            text = document(explained, style, options.values, service.settings.max_json_values)
+            path.write_text(text.model_dump_json(exclude_unset=True, indent=2), encoding="utf-8")
+        elif form == "npz":
+            path.write_bytes(arrays(explained, service.settings.max_values))
+        else:
+            path.write_bytes(encode(draw(explained, style), form))
+        targets = [found.target for found in explained.explanations]
+        named = ", ".join(f"{target.label} {target.probability:.1%}" for target in targets)
+        return f"{picture}: {named} -> {path}"
+
+    _each(pictures, one)
+
+
+@main.command()
+@_picture_options
+@click.option("--top", type=int, default=5, show_default=True, help="How many classes to print.")
+def predict(pictures: tuple[Path, ...], device: str | None, model: str | None, top: int) -> None:
+    """Print the most probable classes of each PICTURE."""
+    service = _service(device)
+    options = PredictOptions(model=model, top=top)
+
+    def one(picture: Path) -> str:
+        answer, _ = service.predict(_read(picture), options)
+        rows = [f"  {found.probability:7.2%}  {found.index:>5}  {found.label}" for found in answer.predictions]
+        return "\n".join([f"{picture}:", *rows])
+
+    _each(pictures, one)
+
+
+@main.command()
+@click.option("--source", type=click.Choice(["own", "embedded", "torchvision", "timm"]), help="Only of this source.")
+@click.option("--available", is_flag=True, help="Only those whose weights are on this machine.")
+def models(source: str | None, available: bool) -> None:
+    """List the models and whether their weights are at hand."""
+    registry = _service(None).registry
+    rows = []
+    for spec in registry.specs():
+        at_hand = registry.availability(spec).available
+        if source in (None, spec.source) and (at_hand or not available):
+            height, width = spec.preprocess.size
+            rows.append((spec.name, spec.source, f"{height}x{width}", str(len(spec.labels)), spec.licence, at_hand))
+    _table(("NAME", "SOURCE", "INPUT", "CLASSES", "LICENCE", "WEIGHTS"), [(*row[:-1], _yes(row[-1])) for row in rows])
+
+
+@main.command()
+@click.argument("model")
+def layers(model: str) -> None:
+    """List every module of MODEL in execution order; * marks the default layer of CAMs."""
+    registry = _service(None).registry
+    found = registry.survey(registry.spec(model))
+    _table(
+        ("PATH", "TYPE", "OUTPUT", "PARAMETERS", "CALLS", "CAM"),
+        [
+            (
+                ("*" if layer.default else " ") + (layer.path or "(the model)"),
+                layer.type,
+                "x".join(map(str, layer.output_shape[1:])) if layer.output_shape else "-",
+                f"{layer.parameters:,}",
+                str(layer.calls),
+                _yes(layer.cam),
+            )
+            for layer in found.layers
+        ],
+    )
+    if found.reason:
+        click.echo(f"No default layer. {found.reason}")
+
+
+@main.command()
+def methods() -> None:
+    """List the methods and their options."""
+    for method in METHODS.values():
+        click.echo(f"{method.name} ({method.family}): {method.summary}")
+        click.echo(f"  {method.paper.authors} ({method.paper.year}). {method.paper.title}. {method.paper.url}")
+        for name, schema in method.options.items():
+            kind = "|".join(schema["enum"]) if "enum" in schema else schema.get("type", "")
+            shown = "layer" if name == "layers" else name
+            click.echo(f"  {shown} [{kind}] default {schema.get('default')!r}: {schema.get('description', '')}")
+
+
+@main.command()
+def settings() -> None:
+    """List the settings: environment variable, present value, default and help."""
+    _table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(Settings().rows()))
+
+
+def _service(device: str | None) -> Service:
+    return Service(Settings(**({"device": device} if device else {})))
+
+
+def _read(picture: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(picture) == "-" else picture.read_bytes()
+    except OSError as error:
+        raise click.ClickException(f"{picture}: {error.strerror}") from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--option")
+    return name, value
+
+
+def _destination(pictures: tuple[Path, ...], output: Path | None, form: str) -> Callable[[Path], Path]:
+    """Return the function from a picture to the file that its answer goes into."""
+    suffix = ".jpg" if form == "jpeg" else f".{form}"
+    if output is not None and len(pictures) == 1 and not output.is_dir():
+        return lambda _: output
+    folder = output or Path()
+    if folder.exists() and not folder.is_dir():
+        raise click.BadParameter("several pictures need a folder", param_hint="-o")
+    folder.mkdir(parents=True, exist_ok=True)
+    taken: dict[Path, Path] = {}
+    for picture in pictures:
+        path = folder / f"{'stdin' if str(picture) == '-' else picture.stem}.seewhy{suffix}"
+        if path in taken.values():
+            path = folder / f"{picture.name}.seewhy{suffix}"
+        taken[picture] = path
+    return lambda picture: taken[picture]
+
+
+def _each(pictures: tuple[Path, ...], work: Callable[[Path], str]) -> None:
+    """Do the work for each picture, with a bar on many; report failures at the end and exit with 1."""
+    failures = []
+    with click.progressbar(pictures, file=sys.stderr, hidden=len(pictures) < 2) as bar:
+        lines = []
+        for picture in bar:
+            try:
+                lines.append(work(picture))
+            except click.ClickException as error:
+                failures.append(error.message)
+            except ExplainerError as error:
+                failures.append(f"{picture}: {error}")
+    for line in lines:
+        click.echo(line)
+    for failure in failures:
+        click.echo(f"Error: {failure}", err=True)
+    if failures:
+        sys.exit(1)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    for row in [head, *rows]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,288 @@
+"""One thread owns each model and its hooks; requests queue for it and come back through futures.
+
+Concurrency is batching: whatever waits with the same explainer when the thread becomes free shares its next pass.
+An idle thread never waits for company.
+"""
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from app.errors import DeadlineError, OverloadedError
+from explainers.base import Attribution, Explainer, predict
+from models import LoadedModel
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """The moment after which nobody waits for the answer."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> "Deadline":
+        """Return the deadline that many seconds from now."""
+        return cls(time.monotonic() + seconds)
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, self.at - time.monotonic())
+
+
+@dataclass(frozen=True)
+class Done:
+    """What one job came to.
+
+    Attributes:
+        attribution: of one picture (N = 1), on the CPU; for a prediction its maps are empty.
+        queued, ran: seconds that the job waited, and that its batch took.
+    """
+
+    attribution: Attribution
+    queued: float
+    ran: float
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One picture to explain, or only to classify where `explainer` is None.
+
+    Attributes:
+        explainer: jobs with equal explainers can share a batch.
+        image: (C, H, W) float32, normalised.
+        target: class index; None for the most probable.
+        deadline: a job that is still waiting then is dropped.
+    """
+
+    explainer: Explainer | None
+    image: Tensor
+    target: int | None
+    deadline: Deadline
+    future: "Future[Done]" = field(default_factory=Future)
+    created: float = field(default_factory=time.monotonic)
+
+    @property
+    def key(self) -> tuple[Explainer | None, bool]:
+        """What jobs of one batch have in common."""
+        return self.explainer, self.target is None
+
+    def result(self) -> Done:
+        """Wait for the job.
+
+        Raises:
+            DeadlineError: it was not done in time; if it still waits, it will not run.
+        """
+        try:
+            return self.future.result(self.deadline.remaining)
+        except FutureTimeoutError:
+            self.future.cancel()
+            raise DeadlineError(
+                "The answer was not ready in time; ask for fewer classes or a cheaper method, or try again later."
+            ) from None
+
+
+class Worker:
+    """The thread that loads one model, and is then the only one to run it."""
+
+    def __init__(self, name: str, load: Callable[[], LoadedModel], max_batch: int, queue_size: int) -> None:
+        self.loaded: Future[LoadedModel] = Future()
+        self._load = load
+        self._max_batch = max_batch
+        self._queue_size = queue_size
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._running = False
+        self._thread = threading.Thread(target=self._serve, name=f"model-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs, all or none of them.
+
+        Raises:
+            OverloadedError: the queue is full.
+        """
+        with self._changed:
+            if self._stopped or len(self._waiting) + len(jobs) > self._queue_size:
+                raise OverloadedError("The queue of this model is full; try again in a few seconds.")
+            self._waiting.extend(jobs)
+            self._changed.notify()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the model could not be loaded."""
+        return self.loaded.done() and self.loaded.exception() is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits or runs."""
+        with self._changed:
+            return self.loaded.done() and not self._waiting and not self._running
+
+    def stop(self) -> None:
+        """End the thread once its queue is empty; free the model with it."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def _serve(self) -> None:
+        try:
+            model = self._load()
+        except Exception as error:
+            self.loaded.set_exception(error)
+            return
+        self.loaded.set_result(model)
+        while batch := self._next_batch():
+            self._run(model, batch)
+            self._running = False
+
+    def _next_batch(self) -> list[Job]:
+        """Return jobs with one key, the longest-waiting first; an empty list means stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._stopped)
+            batch: list[Job] = []
+            rest: deque[Job] = deque()
+            for job in self._waiting:
+                fits = len(batch) < self._max_batch and (not batch or job.key == batch[0].key)
+                (batch if fits else rest).append(job)
+            self._waiting = rest
+            self._running = bool(batch)
+            return batch
+
+    def _run(self, model: LoadedModel, batch: list[Job]) -> None:
+        # A job whose client gave up is dropped here, before it costs anything.
+        live = [job for job in batch if job.deadline.remaining > 0 and job.future.set_running_or_notify_cancel()]
+        started = time.monotonic()
+        try:
+            attributions = _attribute(model, live) if live else []
+        except Exception as error:
+            if len(live) == 1:
+                live[0].future.set_exception(error)
+                return
+            for job in live:  # one bad job must not take its neighbours down
+                self._run_alone(model, job)
+            return
+        ran = time.monotonic() - started
+        for job, attribution in zip(live, attributions, strict=True):
+            job.future.set_result(Done(attribution, queued=started - job.created, ran=ran))
+
+    def _run_alone(self, model: LoadedModel, job: Job) -> None:
+        started = time.monotonic()
+        try:
+            (attribution,) = _attribute(model, [job])
+        except Exception as error:
+            job.future.set_exception(error)
+        else:
+            job.future.set_result(Done(attribution, started - job.created, time.monotonic() - started))
+
+
+class Engine:
+    """The models in memory, each with its worker.
+
+    Args:
+        load: makes a model ready; runs in the model's own thread.
+        max_models: how many to keep; the least recently used idle one goes first.
+        max_batch: most pictures in one pass.
+        queue_size: most jobs that may wait for one model.
+    """
+
+    def __init__(self, load: Callable[[str], LoadedModel], max_models: int, max_batch: int, queue_size: int) -> None:
+        self._load = load
+        self._max_models = max_models
+        self._max_batch = max_batch
+        self._queue_size = queue_size
+        self._workers: OrderedDict[str, Worker] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def warm(self, name: str) -> None:
+        """Start to load a model, unless it is loaded or loading."""
+        self._worker(name)
+
+    def loaded(self, name: str) -> LoadedModel | None:
+        """Return a model if it is in memory; do not wait."""
+        with self._lock:
+            worker = self._workers.get(name)
+        if worker is None or not worker.loaded.done() or worker.failed:
+            return None
+        return worker.loaded.result()
+
+    def model(self, name: str, deadline: Deadline) -> LoadedModel:
+        """Return a model, loading it if need be.
+
+        Raises:
+            ModelError: it cannot be loaded.
+            DeadlineError: it is still loading.
+        """
+        return self._ready(name, deadline)[1]
+
+    def run(self, name: str, jobs: Sequence[Job]) -> list[Done]:
+        """Queue jobs for a model together, and wait for all of them.
+
+        Raises:
+            OverloadedError: the queue is full.
+            ModelError, DeadlineError: as `model`.
+            ExplainerError: the model or the method failed.
+        """
+        self._ready(name, jobs[0].deadline)[0].submit(jobs)
+        return [job.result() for job in jobs]
+
+    def stop(self) -> None:
+        """End all threads once their queues are empty."""
+        with self._lock:
+            workers, self._workers = list(self._workers.values()), OrderedDict()
+        for worker in workers:
+            worker.stop()
+
+    def _ready(self, name: str, deadline: Deadline) -> tuple[Worker, LoadedModel]:
+        worker = self._worker(name)
+        try:
+            model = worker.loaded.result(deadline.remaining)
+        except FutureTimeoutError:
+            raise DeadlineError(f"The model {name!r} is still loading; try again in a few seconds.") from None
+        self._drop_idle()
+        return worker, model
+
+    def _worker(self, name: str) -> Worker:
+        with self._lock:
+            worker = self._workers.get(name)
+            if worker is None or worker.failed:  # after a failure try again: the weights may have arrived
+                worker = Worker(name, lambda: self._load(name), self._max_batch, self._queue_size)
+                self._workers[name] = worker
+            self._workers.move_to_end(name)
+            return worker
+
+    def _drop_idle(self) -> None:
+        with self._lock:
+            for name, worker in list(self._workers.items())[:-1]:
+                if len(self._workers) <= self._max_models:
+                    return
+                if worker.failed or worker.idle:
+                    worker.stop()
+                    del self._workers[name]
+
+
+def _attribute(model: LoadedModel, jobs: list[Job]) -> list[Attribution]:
+    """Run one pass for all jobs and return each one's share, on the CPU."""
+    images = torch.stack([job.image for job in jobs]).to(model.device)
+    explainer = jobs[0].explainer
+    if explainer is None:
+        logits = predict(model, images)
+        maps, chosen = logits.new_empty((len(jobs), 0, 0)), logits.argmax(dim=1)
+        whole = Attribution(maps, chosen, logits, layers=(), signed=False)
+    else:
+        given = [job.target for job in jobs if job.target is not None]
+        targets = torch.tensor(given, device=model.device) if given else None
+        whole = explainer.explain(model, images, targets)
+    maps, chosen, logits = whole.maps.cpu(), whole.targets.cpu(), whole.logits.cpu()
+    return [
+        Attribution(maps[i : i + 1], chosen[i : i + 1], logits[i : i + 1], whole.layers, whole.signed)
+        for i in range(len(jobs))
+    ]

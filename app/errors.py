@@ -1,0 +1,177 @@
+"""The one place that turns what went wrong into problem+json (RFC 9457).
+
+    ServiceError
+    ├── MalformedRequestError      400  no picture, or a body that cannot be parsed
+    ├── NotFoundError              404  a path that names nothing
+    ├── NotAcceptableError         406  no format that the client accepts
+    ├── UnsupportedBodyError       415  a content type that carries no picture
+    ├── FieldError                 422  one field at fault
+    ├── AnswerTooLargeError        413  an answer of more numbers than allowed
+    ├── OverloadedError            503  the queue is full
+    ├── NotReadyError              503  the default model is still loading
+    └── DeadlineError              504  not done in time
+"""
+
+import logging
+from dataclasses import dataclass
+
+from flask import Flask, Response
+from pydantic import ValidationError
+from werkzeug.exceptions import HTTPException
+
+from app.schemas import FieldProblem, Problem
+from explainers import errors as explainer_errors
+from models import errors as model_errors
+
+RETRY_AFTER = 5
+"""Seconds after which a refused client should come back."""
+
+_log = logging.getLogger(__name__)
+
+
+class ServiceError(Exception):
+    """Root of what this floor raises on purpose. `field` names the field at fault, if one is."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class MalformedRequestError(ServiceError):
+    """The request has no picture, or a body that cannot be parsed."""
+
+
+class NotFoundError(ServiceError):
+    """The path names something that does not exist."""
+
+
+class NotAcceptableError(ServiceError):
+    """None of the formats that the client accepts can be made."""
+
+
+class UnsupportedBodyError(ServiceError):
+    """The content type carries no picture."""
+
+
+class FieldError(ServiceError):
+    """A field has a value that it cannot take."""
+
+
+class AnswerTooLargeError(ServiceError):
+    """The answer would hold more numbers than allowed."""
+
+
+class OverloadedError(ServiceError):
+    """Too much is waiting already."""
+
+
+class NotReadyError(ServiceError):
+    """The default model is still loading."""
+
+
+class DeadlineError(ServiceError):
+    """The answer was not ready in time."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of problem: its status, its code (the end of its `type`), its title, the field it usually concerns."""
+
+    status: int
+    code: str
+    title: str
+    field: str | None = None
+
+
+KINDS: dict[type[Exception], Kind] = {
+    MalformedRequestError: Kind(400, "malformed-request", "The request is malformed"),
+    NotFoundError: Kind(404, "not-found", "There is nothing at this path"),
+    NotAcceptableError: Kind(406, "not-acceptable", "No acceptable format"),
+    UnsupportedBodyError: Kind(415, "unsupported-body", "The content type carries no picture"),
+    FieldError: Kind(422, "bad-option", "An option has a bad value"),
+    AnswerTooLargeError: Kind(413, "answer-too-large", "The answer would be too large"),
+    OverloadedError: Kind(503, "overloaded", "Too many requests are waiting"),
+    NotReadyError: Kind(503, "not-ready", "The service is still starting"),
+    DeadlineError: Kind(504, "deadline-exceeded", "The answer was not ready in time"),
+    explainer_errors.UnreadablePictureError: Kind(415, "unreadable-picture", "Not a readable picture", "image"),
+    explainer_errors.PictureTooLargeError: Kind(413, "picture-too-large", "The picture has too many pixels", "image"),
+    explainer_errors.OptionError: Kind(422, "bad-option", "An option has a bad value"),
+    explainer_errors.LayerError: Kind(422, "bad-layer", "The layer cannot be used", "layer"),
+    explainer_errors.TargetError: Kind(422, "bad-target", "The model has no such class", "target"),
+    explainer_errors.ExplainerError: Kind(500, "model-failed", "The model gave no usable output"),
+    model_errors.UnknownModelError: Kind(422, "unknown-model", "There is no such model", "model"),
+    model_errors.WeightsUnavailableError: Kind(503, "weights-unavailable", "The weights are not at hand", "model"),
+    model_errors.ModelError: Kind(503, "model-unusable", "The model cannot be loaded", "model"),
+}
+
+HTTP_KINDS = {
+    400: Kind(400, "malformed-request", "The request is malformed"),
+    404: Kind(404, "not-found", "There is nothing at this path"),
+    405: Kind(405, "method-not-allowed", "This path does not answer that method"),
+    413: Kind(413, "upload-too-large", "The request body is too large"),
+}
+INTERNAL = Kind(500, "internal", "Something went wrong here, not with your request")
+
+
+def register_errors(app: Flask) -> None:
+    """Make every error of this application a problem document."""
+    app.register_error_handler(HTTPException, _http_problem)
+    app.register_error_handler(ValidationError, _validation_problem)
+    app.register_error_handler(Exception, _problem_of)
+
+
+def kind_of(error: Exception) -> Kind:
+    """Return the kind of an exception: that of its nearest listed ancestor."""
+    return next((KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in KINDS), INTERNAL)
+
+
+def _problem_of(error: Exception) -> Response:
+    kind = kind_of(error)
+    if kind.status == 500:
+        _log.exception("A request failed", exc_info=error)
+        detail = "The server has logged the cause. Try again; if it fails again, tell whoever runs this service."
+        return respond(kind, str(error) if kind is not INTERNAL else detail)
+    field = getattr(error, "field", None) or kind.field
+    return respond(kind, str(error), [(field, str(error))] if field else [])
+
+
+def _validation_problem(error: ValidationError) -> Response:
+    faults = [(".".join(str(part) for part in fault["loc"][:1]), _sentence(fault["msg"])) for fault in error.errors()]
+    detail = " ".join(f"{field}: {message}" for field, message in faults)
+    return respond(KINDS[FieldError], detail, faults)
+
+
+def _sentence(message: str) -> str:
+    return message.removeprefix("Value error, ").rstrip(".") + "."
+
+
+def _http_problem(error: HTTPException) -> Response:
+    kind = HTTP_KINDS.get(error.code or 500)
+    if kind is None:
+        kind = Kind(error.code or 500, error.name.lower().replace(" ", "-"), error.name)
+    hints = {
+        404: "GET /openapi.json lists the paths.",
+        413: "Send a smaller picture; SEEWHY_MAX_UPLOAD_BYTES sets the limit.",
+    }
+    response = respond(kind, f"{error.description or error.name} {hints.get(kind.status, '')}".strip())
+    allowed = getattr(error, "valid_methods", None)
+    if allowed:
+        response.headers["Allow"] = ", ".join(sorted(allowed))
+    return response
+
+
+def respond(kind: Kind, detail: str, faults: list[tuple[str, str]] | None = None) -> Response:
+    """Return a problem document."""
+    problem = Problem(
+        type=f"urn:seewhy:problem:{kind.code}",
+        title=kind.title,
+        status=kind.status,
+        detail=detail,
+        errors=[FieldProblem(field=field, message=message) for field, message in faults] if faults else None,
+    )
+    response = Response(
+        problem.model_dump_json(exclude_none=True), status=kind.status, mimetype="application/problem+json"
+    )
+    if kind.status == 503:
+        response.headers["Retry-After"] = str(RETRY_AFTER)
+    return response

@@ -1,0 +1,356 @@
+"""One request, straight down: decode, preprocess, queue, explain, render, encode."""
+
+import base64
+import hashlib
+import io
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from app.engine import Deadline, Done, Engine, Job
+from app.errors import AnswerTooLargeError, DeadlineError, FieldError, NotReadyError
+from app.schemas import (
+    DiagnosticAnswer,
+    ExplainAnswer,
+    ExplainOptions,
+    ExplanationAnswer,
+    Format,
+    HeatmapAnswer,
+    MethodIdentity,
+    ModelIdentity,
+    PredictAnswer,
+    PredictionAnswer,
+    PredictOptions,
+    TargetAnswer,
+)
+from app.settings import Settings
+from explainers.base import Attribution, Explainer
+from explainers.errors import OptionError, near_matches
+from explainers.explanation import Explanation, explanations
+from explainers.hooks import match_paths
+from explainers.picture import read_picture
+from explainers.registry import Method, get_method
+from explainers.render import Style, panel
+from explainers.targets import Prediction, class_index, predictions
+from models import LoadedModel, Registry
+from models.errors import WeightsUnavailableError
+
+VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm")}
+
+
+@dataclass
+class Timings:
+    """How long each stage of a request took, in milliseconds."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a stage."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - started)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds to a stage."""
+        self.stages[name] = self.stages.get(name, 0.0) + seconds * 1000
+
+    @property
+    def header(self) -> str:
+        """The value of a Server-Timing header."""
+        return ", ".join(f"{name};dur={milliseconds:.1f}" for name, milliseconds in self.stages.items())
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Everything that an answer of /explain is made from.
+
+    Attributes:
+        model: which model answered.
+        method: which method.
+        explainer: its options.
+        explanations: one per explained class.
+        logits: (K,) float32.
+        timings: of the stages so far.
+    """
+
+    model: LoadedModel
+    method: Method
+    explainer: Explainer
+    explanations: list[Explanation]
+    logits: "np.ndarray[Any, np.dtype[np.float32]]"
+    timings: Timings
+
+
+class Service:
+    """What the routes and the command line have in common.
+
+    Args:
+        settings: limits and defaults.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.registry = Registry(settings.weights_dir, settings.models, settings.download)
+        self.device = settings.torch_device()
+        self.engine = Engine(
+            lambda name: self.registry.load(name, device=self.device),
+            settings.max_models,
+            settings.max_batch,
+            settings.queue_size,
+        )
+
+    def model(self, name: str | None, deadline: Deadline) -> LoadedModel:
+        """Return a model by name, or the default one, loading it if need be.
+
+        Raises:
+            UnknownModelError: no such model.
+            WeightsUnavailableError: its weights are not at hand.
+            DeadlineError: it is still loading.
+        """
+        spec = self.registry.spec(name or self.settings.default_model)
+        loaded = self.engine.loaded(spec.name)
+        if loaded is None and not self.settings.download:
+            availability = self.registry.availability(spec)
+            if not availability.available:
+                raise WeightsUnavailableError(availability.reason)
+        return loaded or self.engine.model(spec.name, deadline)
+
+    def require_ready(self) -> None:
+        """Start to load the default model, if nothing has yet, and refuse until it is loaded.
+
+        Raises:
+            NotReadyError: it is loading.
+            ModelError: it cannot be loaded.
+        """
+        spec = self.registry.spec(self.settings.default_model)
+        if self.engine.loaded(spec.name) is None:
+            try:
+                self.model(spec.name, Deadline.after(0))
+            except DeadlineError:
+                raise NotReadyError(f"The model {spec.name!r} is still loading; ask again in a few seconds.") from None
+
+    def predict(self, upload: bytes, options: PredictOptions) -> tuple[PredictAnswer, Timings]:
+        """Classify a picture."""
+        deadline, timings = Deadline.after(self.settings.deadline), Timings()
+        model = self.model(options.model, deadline)
+        with timings.stage("decode"):
+            picture = read_picture(upload, self.settings.max_pixels)
+            image = model.preprocess(picture)
+        (done,) = self.engine.run(model.name, [Job(None, image, None, deadline)])
+        _count(timings, done, "predict")
+        ranked = predictions(done.attribution.logits[0].numpy(), model.labels)
+        return PredictAnswer(model=_identity(model), predictions=_answers(ranked[: options.top])), timings
+
+    def explain(self, upload: bytes, options: ExplainOptions) -> Explained:
+        """Explain one or several classes of a picture; nothing is drawn yet.
+
+        Raises:
+            FieldError, OptionError, LayerError, TargetError: an option with a bad value.
+            PictureError: a picture that cannot be read, or is too large.
+            ModelError: the model cannot be had.
+            OverloadedError, DeadlineError: too much to do.
+        """
+        deadline, timings = Deadline.after(self.settings.deadline), Timings()
+        method, explainer = self.explainer(options)
+        style_of(options, self.settings.max_side)
+        model = self.model(options.model, deadline)
+        if options.layer:
+            match_paths((path for path, _ in model.module.named_modules()), options.layer)
+        targets = [class_index(target, model.labels) for target in options.target]
+        top = min(options.top or 1, len(model.labels))
+        if max(top, len(targets)) > self.settings.max_targets:
+            raise FieldError(
+                f"At most {self.settings.max_targets} classes can be explained in one request.",
+                field="top" if options.top else "target",
+            )
+        with timings.stage("decode"):
+            picture = read_picture(upload, self.settings.max_pixels)
+            image = model.preprocess(picture)
+        first: list[int | None] = [*dict.fromkeys(targets)] or [None]
+        done = self.engine.run(model.name, [Job(explainer, image, target, deadline) for target in first])
+        _count(timings, done[-1], "explain")
+        if top > 1:
+            best = predictions(done[0].attribution.logits[0].numpy(), model.labels)[1:top]
+            done += self.engine.run(model.name, [Job(explainer, image, one.index, deadline) for one in best])
+            _count(timings, done[-1], "explain")
+        whole = _together([one.attribution for one in done])
+        return Explained(
+            model=model,
+            method=method,
+            explainer=explainer,
+            explanations=explanations(model, method.name, picture, whole),
+            logits=whole.logits[0].numpy(),
+            timings=timings,
+        )
+
+    def explainer(self, options: ExplainOptions) -> tuple[Method, Explainer]:
+        """Return the method and its explainer that the options ask for.
+
+        Raises:
+            OptionError: an unknown method or option, or a value out of bounds.
+            FieldError: too many layers, or a layer for a method that takes none.
+        """
+        method = get_method(options.method)
+        given = options.method_options
+        known = {*ExplainOptions.model_fields, *method.options} - {"layers"}
+        for name in given:
+            if name not in known:
+                hint = near_matches(name, known) or f"It takes {', '.join(sorted(known))}."
+                raise OptionError(f"Method {method.name!r} has no option {name!r}. {hint}", field=name)
+        if options.layer:
+            if not method.takes_layers:
+                raise FieldError(f"Method {method.name!r} uses no layer; leave the option out.", field="layer")
+            if len(options.layer) > self.settings.max_layers:
+                raise FieldError(f"At most {self.settings.max_layers} layers can be given.", field="layer")
+            given = {**given, "layers": tuple(options.layer)}
+        return method, method.build(given)
+
+    def etag(self, upload: bytes, options: ExplainOptions, media_type: str) -> str | None:
+        """Return the tag of the answer: a digest of everything it depends on; None before the model is loaded."""
+        model = self.engine.loaded(options.model or self.settings.default_model)
+        if model is None:
+            return None
+        wanted = json.dumps(options.model_dump(mode="json"), sort_keys=True, default=str)
+        parts = (wanted, media_type, model.name, str(model.sha256), str(self.settings.max_side), str(VERSIONS))
+        digest = hashlib.sha256(upload)
+        digest.update("\0".join(parts).encode())
+        return digest.hexdigest()[:32]
+
+
+def style_of(options: ExplainOptions, max_side: int) -> Style:
+    """Return how the answer is to be drawn.
+
+    Raises:
+        OptionError: a bad value.
+    """
+    return Style(options.view, options.colormap, options.alpha, options.scale, max_side)
+
+
+def draw(explained: Explained, style: Style) -> Image.Image:
+    """Draw the answer: one picture, or a labelled panel where several classes are explained."""
+    tiles = [explanation.drawn(style) for explanation in explained.explanations]
+    if len(tiles) == 1:
+        return tiles[0]
+    targets = [explanation.target for explanation in explained.explanations]
+    return panel(tiles, [f"{target.label} {target.probability:.1%}" for target in targets])
+
+
+def encode(picture: Image.Image, form: Format) -> bytes:
+    """Encode a picture as PNG, JPEG or WebP."""
+    settings: Mapping[Format, dict[str, Any]] = {
+        "png": {"compress_level": 3},
+        "jpeg": {"quality": 90},
+        "webp": {"quality": 90, "method": 2},
+    }
+    buffer = io.BytesIO()
+    picture.save(buffer, form.upper(), **settings[form])
+    return buffer.getvalue()
+
+
+def arrays(explained: Explained, max_values: int) -> bytes:
+    """Return the answer as an npz file: heatmaps (T, H, W), maps (T, h, w), targets (T), logits (K).
+
+    Raises:
+        AnswerTooLargeError: more numbers than allowed.
+    """
+    found = explained.explanations
+    _check_values(found, max_values)
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        heatmaps=np.stack([explanation.heatmap for explanation in found]),
+        maps=np.stack([explanation.map for explanation in found]),
+        targets=np.array([explanation.target.index for explanation in found], dtype=np.int64),
+        logits=explained.logits,
+    )
+    return buffer.getvalue()
+
+
+def document(explained: Explained, style: Style, values: bool, max_values: int) -> ExplainAnswer:
+    """Return the answer as a JSON document.
+
+    Raises:
+        AnswerTooLargeError: more numbers than allowed.
+    """
+    if values:
+        _check_values(explained.explanations, max_values)
+    answers = []
+    for explanation in explained.explanations:
+        with explained.timings.stage("render"):
+            drawn = explanation.drawn(style)
+        with explained.timings.stage("encode"):
+            png = base64.b64encode(encode(drawn, "png")).decode("ascii")
+        answers.append(
+            ExplanationAnswer(
+                target=TargetAnswer(**asdict(explanation.target)),
+                heatmap=_heatmap(explanation, values),
+                overlay=f"data:image/png;base64,{png}",
+                diagnostics=[DiagnosticAnswer(**asdict(found)) for found in explanation.diagnostics],
+            )
+        )
+    first = explained.explanations[0]
+    return ExplainAnswer(
+        model=_identity(explained.model),
+        method=MethodIdentity(name=explained.method.name, options=_options(explained.explainer)),
+        layers=list(first.layers),
+        predictions=_answers(first.predictions[:5]),
+        explanations=answers,
+        timings_ms={name: round(milliseconds, 3) for name, milliseconds in explained.timings.stages.items()},
+        versions=VERSIONS,
+    )
+
+
+def _heatmap(explanation: Explanation, values: bool) -> HeatmapAnswer:
+    raw = explanation.raw_heatmap
+    shape = (raw.shape[0], raw.shape[1])
+    low, high = float(raw.min()), float(raw.max())
+    if not values:
+        return HeatmapAnswer(shape=shape, min=low, max=high)
+    return HeatmapAnswer(shape=shape, min=low, max=high, values=explanation.heatmap.tolist())
+
+
+def _options(explainer: Explainer) -> dict[str, Any]:
+    return {name: value for name, value in asdict(explainer).items() if name != "layers"}
+
+
+def _identity(model: LoadedModel) -> ModelIdentity:
+    return ModelIdentity(name=model.name, weights=model.weights, sha256=model.sha256)
+
+
+def _answers(ranked: "tuple[Prediction, ...] | list[Prediction]") -> list[PredictionAnswer]:
+    return [PredictionAnswer(index=one.index, label=one.label, probability=one.probability) for one in ranked]
+
+
+def _together(parts: list[Attribution]) -> Attribution:
+    return Attribution(
+        maps=torch.cat([part.maps for part in parts]),
+        targets=torch.cat([part.targets for part in parts]),
+        logits=torch.cat([part.logits for part in parts]),
+        layers=parts[0].layers,
+        signed=parts[0].signed,
+    )
+
+
+def _count(timings: Timings, done: Done, stage: str) -> None:
+    timings.add("queue", done.queued)
+    timings.add(stage, done.ran)
+
+
+def _check_values(found: list[Explanation], limit: int) -> None:
+    wanted = sum(explanation.picture.width * explanation.picture.height for explanation in found)
+    if wanted > limit:
+        raise AnswerTooLargeError(
+            f"The heatmaps hold {wanted:,} numbers, more than the {limit:,} that one answer may; explain fewer classes "
+            "at a time, or send a smaller picture."
+        )

@@ -1,0 +1,55 @@
+"""The settings: one table of name, default and help, read from environment variables ``SEEWHY_*``."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "SEEWHY_"
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """Everything an operator can set. Immutable; `seewhy settings` prints it."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on.")
+    workers: Count = Field(1, description="Processes; each holds its own copy of the models.")
+    threads: Count = Field(8, description="Threads per process that read requests and draw answers.")
+    device: str = Field("auto", description="Where models run: auto, cpu, cuda or cuda:N.")
+    default_model: str = Field("efficientnet_lite0", description="The model of a request that names none.")
+    models: Path | None = Field(None, description="TOML file that declares models of your own.")
+    weights_dir: Path | None = Field(None, description="Folder of weights files (.safetensors, .pth, .pt).")
+    download: bool = Field(False, description="Fetch weights that are not on this machine from the internet.")
+    max_models: Count = Field(4, description="Models kept in memory; the least recently used idle one goes first.")
+    max_upload_bytes: Count = Field(32 * 2**20, description="Largest request body.")
+    max_pixels: Count = Field(64_000_000, description="Largest picture, width times height.")
+    max_side: Count = Field(2048, description="Longest side of a drawn answer, in pixels.")
+    max_targets: Count = Field(16, description="Most classes that one request can have explained.")
+    max_layers: Count = Field(16, description="Most layer patterns in one request.")
+    max_values: Count = Field(32_000_000, description="Most numbers in one answer with format=npz.")
+    max_json_values: Count = Field(4_000_000, description="Most numbers in one JSON answer with values=true.")
+    max_batch: Count = Field(8, description="Most pictures that one pass through a model explains together.")
+    queue_size: Count = Field(64, description="Pictures that may wait for one model; more are refused with 503.")
+    deadline: float = Field(60.0, gt=0, description="Seconds after which a request is given up with 504.")
+
+    def torch_device(self) -> torch.device:
+        """Return the device that `device` names."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield variable, present value, default and help of each setting."""
+        for name, field in type(self).model_fields.items():
+            yield PREFIX + name.upper(), _text(getattr(self, name)), _text(field.default), field.description or ""
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,78 @@
+"""What can go wrong in an explanation, as one tree.
+
+    ExplainerError
+    ├── PictureError
+    │   ├── UnreadablePictureError   the bytes are no picture we can read
+    │   └── PictureTooLargeError     more pixels than allowed
+    ├── OptionError                  a method, or an option of one, that does not exist or is out of bounds
+    ├── LayerError                   a layer that does not exist, does not run, or has no grid
+    ├── TargetError                  a class that the model does not have
+    ├── UnsupportedModuleError       a module that hooks cannot see into
+    └── ModelOutputError             no usable logits came out of the model
+        └── NonFiniteError           NaN or infinity where a number belongs
+
+Every message says what to do next.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ExplainerError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class PictureError(ExplainerError):
+    """Something is wrong with the picture itself."""
+
+
+class UnreadablePictureError(PictureError):
+    """The bytes are not a picture in one of the supported formats, or they are cut short."""
+
+
+class PictureTooLargeError(PictureError):
+    """The picture has more pixels than the limit."""
+
+
+class OptionError(ExplainerError):
+    """An unknown method, or an option with a value it cannot take. `field` names the option."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class LayerError(ExplainerError):
+    """A layer that the model lacks, or that cannot carry the explanation asked for."""
+
+
+class TargetError(ExplainerError):
+    """A class index or label that the model lacks."""
+
+
+class UnsupportedModuleError(ExplainerError):
+    """A compiled, scripted or parallelised module: its submodules never run as Python modules."""
+
+
+class ModelOutputError(ExplainerError):
+    """The model's output holds no logits of shape (N, K)."""
+
+
+class NonFiniteError(ModelOutputError):
+    """The model's output, or the map computed from it, holds NaN or infinity."""
+
+
+def near_matches(name: str, names: Iterable[str], limit: int = 5) -> str:
+    """Return a sentence such as ``Near matches: layer3, layer4.`` or an empty string.
+
+    Case is ignored, and a name that contains the misspelt one counts as near.
+    """
+    by_lower = {candidate.lower(): candidate for candidate in names if candidate}
+    wanted = name.lower()
+    close = difflib.get_close_matches(wanted, by_lower, n=limit, cutoff=0.6)
+    close += [
+        candidate for candidate in by_lower if wanted and wanted in candidate and candidate not in close
+    ]
+    if not close:
+        return ""
+    return f"Near matches: {', '.join(by_lower[candidate] for candidate in close[:limit])}."

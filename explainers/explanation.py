@@ -1,0 +1,233 @@
+"""The one-call way in, `explain`, and its result: a map with its picture, its class and its diagnostics."""
+
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from explainers import render
+from explainers.base import Attribution
+from explainers.geometry import Geometry
+from explainers.picture import PictureSource, read_picture
+from explainers.registry import get_method
+from explainers.targets import Prediction, class_index, predictions
+
+SATURATED = 0.9999
+"""A softmax above this hardly moves with the logits."""
+
+
+class Preprocess(Protocol):
+    """How a picture becomes the model's input."""
+
+    def __call__(self, picture: Image.Image) -> Tensor:
+        """Return (C, H, W) float32, normalised."""
+
+    def geometry(self, width: int, height: int) -> Geometry:
+        """Return which part of a picture of this size the model sees."""
+
+
+class Model(Protocol):
+    """What `explain` asks of a model; a `LoadedModel` is one."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The classifier."""
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """Picture to input."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """One label per class."""
+
+    @property
+    def default_layers(self) -> tuple[str, ...]:
+        """Layers that CAMs use unless told otherwise."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module lives."""
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """Something about a map that its reader should know.
+
+    Attributes:
+        code: blank-map, saturated-softmax or improbable-target.
+        message: what it means and what to try.
+    """
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Why a model gave a picture a class.
+
+    Attributes:
+        picture: the upright upload, RGB.
+        geometry: which part of it the model saw.
+        map: (h, w) float32, raw: as the explainer gave it.
+        signed: whether negative values mean evidence against the class.
+        target: the explained class.
+        predictions: every class, the most probable first.
+        method: the method's name.
+        layers: the layers used.
+    """
+
+    picture: Image.Image
+    geometry: Geometry
+    map: NDArray[np.float32]
+    signed: bool
+    target: Prediction
+    predictions: tuple[Prediction, ...]
+    method: str
+    layers: tuple[str, ...]
+
+    @cached_property
+    def raw_heatmap(self) -> NDArray[np.float32]:
+        """(H, W) float32: the map laid back onto the upload, in its own units; zero where unseen."""
+        return self.geometry.lay_back(self.map)
+
+    @cached_property
+    def heatmap(self) -> NDArray[np.float32]:
+        """(H, W) float32 in upload coordinates, divided by its maximum: [0, 1], or [-1, 1] when signed."""
+        return render.normalize(self.raw_heatmap, self.signed)
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What a reader should know about this map, such as why it is blank."""
+        found = []
+        if not np.any(self.map):
+            found.append(
+                Diagnostic(
+                    "blank-map",
+                    "The map is zero everywhere: nothing at this layer speaks for the class once negative "
+                    "evidence is removed. Try sign=signed, another layer, or a more probable class.",
+                )
+            )
+        if self.predictions[0].probability > SATURATED:
+            found.append(
+                Diagnostic(
+                    "saturated-softmax",
+                    f"The model is certain ({self.predictions[0].probability:.6f}): probabilities barely "
+                    "react to the picture. The map explains the logit, which still does.",
+                )
+            )
+        if self.target.probability < 1 / len(self.predictions):
+            found.append(
+                Diagnostic(
+                    "improbable-target",
+                    f"The model gives {self.target.label!r} a probability of {self.target.probability:.2g}, "
+                    "less than chance: the map shows what little speaks for it, not that the class is there.",
+                )
+            )
+        return tuple(found)
+
+    def overlay(
+        self,
+        view: render.View = "overlay",
+        colormap: str | None = None,
+        alpha: float = 0.5,
+        scale: tuple[float, float] | None = None,
+        max_side: int | None = None,
+    ) -> Image.Image:
+        """Return the heatmap drawn over the picture, RGB, as large as the picture; see `render.Style`.
+
+        Raises:
+            OptionError: a value out of bounds, or an unknown name.
+        """
+        return self.drawn(render.Style(view, colormap, alpha, scale, max_side))
+
+    def drawn(self, style: render.Style) -> Image.Image:
+        """Return the heatmap drawn in this style."""
+        picture = render.fit(self.picture, style.max_side)
+        if picture is self.picture:
+            geometry, values = self.geometry, self.raw_heatmap
+        else:
+            geometry = self.geometry.scaled(*picture.size)
+            values = geometry.lay_back(self.map)
+        heatmap = render.normalize(values, self.signed, style.scale)
+        return render.draw(picture, heatmap, geometry, self.signed, style)
+
+    def save(self, path: str | os.PathLike[str], **style: Any) -> Path:
+        """Write `overlay(**style)` to a file whose suffix names the format; return its path."""
+        self.overlay(**style).save(path)
+        return Path(path)
+
+    def _repr_png_(self) -> bytes:
+        """Show the overlay in a notebook."""
+        png = io.BytesIO()
+        self.overlay(max_side=800).save(png, "PNG")
+        return png.getvalue()
+
+
+def explain(
+    model: Model,
+    picture: PictureSource,
+    method: str = "gradcam",
+    target: int | str | None = None,
+    layer: str | Sequence[str] | None = None,
+    **options: Any,
+) -> Explanation:
+    """Explain why a model gave a picture a class.
+
+    Args:
+        model: a `LoadedModel`.
+        picture: a path, bytes, PIL image or array; see `read_picture`.
+        method: a name of `list_methods()`.
+        target: class index or label; None for the most probable class.
+        layer: dotted path or glob, or several; None for the model's default.
+        options: the method's own options.
+
+    Raises:
+        PictureError: the picture cannot be read.
+        OptionError: an unknown method or option, or a value out of bounds.
+        LayerError, TargetError: a layer or class that the model lacks.
+    """
+    entry = get_method(method)
+    if layer is not None:
+        options["layers"] = (layer,) if isinstance(layer, str) else tuple(layer)
+    explainer = entry.build(options)
+    upright = read_picture(picture)
+    images = model.preprocess(upright)[None].to(model.device)
+    index = None if target is None else class_index(target, model.labels)
+    targets = None if index is None else torch.tensor([index], device=model.device)
+    return explanations(model, entry.name, upright, explainer.explain(model, images, targets))[0]
+
+
+def explanations(
+    model: Model, method: str, picture: Image.Image, attribution: Attribution
+) -> list[Explanation]:
+    """Tie each map of an attribution to the one picture that all of them explain."""
+    geometry = model.preprocess.geometry(picture.width, picture.height)
+    maps = attribution.maps.cpu().numpy()
+    logits = attribution.logits.cpu().numpy()
+    tied = []
+    for row, index in enumerate(attribution.targets.tolist()):
+        ranked = tuple(predictions(logits[row], model.labels))
+        tied.append(
+            Explanation(
+                picture=picture,
+                geometry=geometry,
+                map=maps[row],
+                signed=attribution.signed,
+                target=next(prediction for prediction in ranked if prediction.index == index),
+                predictions=ranked,
+                method=method,
+                layers=attribution.layers,
+            )
+        )
+    return tied

@@ -1,0 +1,144 @@
+"""From bytes, a path, a PIL image or an array to an upright RGB picture."""
+
+import io
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
+
+from explainers.errors import PictureTooLargeError, UnreadablePictureError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""The only decoders that are ever tried."""
+
+MAX_PIXELS = 64_000_000
+"""Largest picture that is decoded unless a caller asks for another limit: 64 megapixels."""
+
+PictureSource: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.generic]
+
+_SRGB = ImageCms.createProfile("sRGB")
+
+
+def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Return the picture as an upright 8-bit sRGB image.
+
+    EXIF orientation is applied, ICC profiles are converted to sRGB, transparency is laid over white,
+    16-bit and float samples are scaled to 8 bits, and of an animation the first frame is taken.
+
+    Args:
+        source: a path, the bytes of a JPEG, PNG, WebP, GIF, BMP or TIFF file, a PIL image, or an array:
+            (H, W) or (H, W, 1), (H, W, 3) RGB, (H, W, 4) RGBA; uint8, or float in [0, 1].
+        max_pixels: the limit on width times height.
+
+    Raises:
+        UnreadablePictureError: not such a picture, or cut short.
+        PictureTooLargeError: more pixels than `max_pixels`; nothing was decoded.
+        OSError: the path cannot be opened.
+    """
+    if isinstance(source, np.ndarray):
+        source = _from_array(source)
+    if isinstance(source, Image.Image):
+        _check_size(source, max_pixels)
+        return _upright_rgb(source)
+    content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    if not content:
+        raise UnreadablePictureError("The picture is empty (0 bytes); send the bytes of an image file.")
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            _check_size(image, max_pixels)
+            return _upright_rgb(image)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise PictureTooLargeError(
+            f"The picture has more than the {max_pixels:,} pixels allowed; send a smaller one."
+        ) from error
+    except UnidentifiedImageError as error:
+        raise UnreadablePictureError(
+            "The bytes are not a picture that can be read; send a JPEG, PNG, WebP, GIF, BMP or TIFF file."
+        ) from error
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, OverflowError) as error:
+        # What Pillow's decoders raise on truncated or damaged files; they have no common base class.
+        raise UnreadablePictureError(
+            "The picture is damaged or cut short and cannot be decoded; check the file and send it whole."
+        ) from error
+
+
+def _check_size(image: Image.Image, max_pixels: int) -> None:
+    width, height = image.size
+    if width * height > max_pixels:
+        raise PictureTooLargeError(
+            f"The picture is {width}×{height} = {width * height:,} pixels, more than the {max_pixels:,} "
+            "allowed; send a smaller one."
+        )
+    if width < 1 or height < 1:
+        raise UnreadablePictureError("The picture has no pixels; send one that has.")
+
+
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    image.load()
+    profile = image.info.get("icc_profile")
+    image = ImageOps.exif_transpose(image)
+    image = _eight_bit(image)
+    if "transparency" in image.info or image.mode in ("LA", "PA", "La", "RGBa"):
+        image = image.convert("RGBA")
+    alpha = image.getchannel("A") if image.mode == "RGBA" else None
+    image = _to_srgb(image.convert("RGB") if alpha else image, profile)
+    if alpha is not None:
+        white = Image.new("RGB", image.size, "white")
+        white.paste(image, mask=alpha)
+        return white
+    return image
+
+
+def _to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
+    if profile and image.mode in ("RGB", "L", "CMYK", "LAB"):
+        try:
+            source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+            converted = ImageCms.profileToProfile(image, source, _SRGB, outputMode="RGB")
+        except ImageCms.PyCMSError:
+            converted = None  # a broken profile, or one for other channels: the plain conversion below
+        if converted is not None:
+            return converted
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    if image.mode == "F" or image.mode.startswith("I"):
+        samples = np.asarray(image, dtype=np.float64)
+        finite = np.where(np.isfinite(samples), samples, 0.0)
+        largest = float(finite.max(initial=0.0))
+        full = max(_full_scale(image.mode, largest), np.finfo(np.float64).tiny)
+        return Image.fromarray((np.clip(finite / full, 0.0, 1.0) * 255 + 0.5).astype(np.uint8))
+    if image.mode == "P" and "transparency" not in image.info:
+        return image.convert("RGB")
+    return image
+
+
+def _full_scale(mode: str, largest: float) -> float:
+    """Return the sample value that means white."""
+    if mode == "F":  # by convention [0, 1]
+        return max(largest, 1.0)
+    if mode.startswith("I;16"):
+        return 65535.0
+    return next((full for full in (255.0, 65535.0) if largest <= full), largest)
+
+
+def _from_array(array: NDArray[np.generic]) -> Image.Image:
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))) or array.size == 0:
+        raise UnreadablePictureError(
+            f"An array of shape {array.shape} is not a picture; pass (H, W), (H, W, 3) or (H, W, 4), "
+            "channels last."
+        )
+    if np.issubdtype(array.dtype, np.floating):
+        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
+            raise UnreadablePictureError("A float array must lie in [0, 1]; scale it, or pass uint8.")
+        array = (array.astype(np.float64) * 255 + 0.5).astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise UnreadablePictureError(
+            f"An array of {array.dtype} is not a picture; pass uint8, or float in [0, 1]."
+        )
+    return Image.fromarray(array)

@@ -1,0 +1,164 @@
+"""From a map to a picture: values to colours, colours over the upload, several targets in one panel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, sqrt
+from typing import Literal, get_args
+
+import numpy as np
+from cmap import Colormap
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from explainers.errors import OptionError, near_matches
+from explainers.geometry import Geometry
+
+View = Literal["overlay", "heatmap", "side-by-side"]
+VIEWS: tuple[View, ...] = get_args(View)
+
+SEQUENTIAL = ("inferno", "magma", "plasma", "viridis", "cividis", "batlow", "lipari")
+DIVERGING = ("vik", "berlin", "balance", "icefire")
+"""Perceptually uniform colour maps, safe for colour-blind eyes; diverging ones are for signed maps."""
+
+_DIM = 0.3  # brightness left to what the model's crop never saw
+_CAPTION_HEIGHT = 1 / 14  # of a tile's width
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a heatmap is drawn.
+
+    Attributes:
+        view: the heatmap over the picture, the heatmap alone, or the picture beside the overlay.
+        colormap: a name of `SEQUENTIAL` or `DIVERGING`; None for inferno, or vik for signed maps.
+        alpha: strength of the overlay, 0 to 1.
+        scale: None to divide each map by its own largest magnitude; (lo, hi) for fixed ends, so that
+            pictures compare. For a signed map the larger magnitude of the two is both ends, and zero
+            stays zero.
+        max_side: longest side of a drawn tile, in pixels; None for the picture's own size.
+
+    Raises:
+        OptionError: a value out of bounds, or an unknown name.
+    """
+
+    view: View = "overlay"
+    colormap: str | None = None
+    alpha: float = 0.5
+    scale: tuple[float, float] | None = None
+    max_side: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.view not in VIEWS:
+            raise OptionError(
+                f"There is no view {self.view!r}; choose from {', '.join(VIEWS)}.", field="view"
+            )
+        if self.colormap is not None and self.colormap not in SEQUENTIAL + DIVERGING:
+            names = SEQUENTIAL + DIVERGING
+            hint = near_matches(self.colormap, names) or f"Choose from {', '.join(names)}."
+            raise OptionError(f"There is no colormap {self.colormap!r}. {hint}", field="colormap")
+        if not 0 <= self.alpha <= 1:
+            raise OptionError(f"alpha is {self.alpha}; it must lie between 0 and 1.", field="alpha")
+        if self.scale is not None and not (np.isfinite(self.scale).all() and self.scale[0] < self.scale[1]):
+            raise OptionError(
+                f"scale is {self.scale}; it must be two finite numbers lo,hi with lo < hi.", field="scale"
+            )
+
+
+def normalize(
+    values: NDArray[np.float32], signed: bool, scale: tuple[float, float] | None = None
+) -> NDArray[np.float32]:
+    """Scale a map to [0, 1], or to [-1, 1] when signed. An all-zero map stays all zero.
+
+    Args:
+        values: (H, W) float32.
+        signed: whether negative values mean something.
+        scale: see `Style`.
+    """
+    if scale is None:
+        largest = float(np.abs(values).max())
+        low, high = 0.0, largest if largest > 0 else 1.0
+    elif signed:
+        low, high = 0.0, max(abs(scale[0]), abs(scale[1]))
+    else:
+        low, high = scale
+    scaled = (values - np.float32(low)) / np.float32(high - low)
+    return np.clip(scaled, -1.0 if signed else 0.0, 1.0, out=scaled)
+
+
+def colour(heatmap: NDArray[np.float32], signed: bool, colormap: str | None = None) -> Image.Image:
+    """Return the colours of a normalised heatmap (H, W) as an RGB image."""
+    position = (heatmap + 1) / 2 if signed else heatmap
+    index = (position * 255 + 0.5).astype(np.uint8)
+    return Image.fromarray(_table(colormap or ("vik" if signed else "inferno"))[index])
+
+
+def draw(
+    picture: Image.Image,
+    heatmap: NDArray[np.float32],
+    geometry: Geometry,
+    signed: bool,
+    style: Style,
+) -> Image.Image:
+    """Draw a heatmap over, instead of, or beside its picture; dim what the model never saw.
+
+    Args:
+        picture: RGB, H by W.
+        heatmap: (H, W) float32, normalised.
+        geometry: of this picture at this size.
+        signed: whether the heatmap runs from -1.
+        style: view, colours and strength; its scale and size are already applied.
+    """
+    colours = colour(heatmap, signed, style.colormap)
+    covered = colours if style.view == "heatmap" else Image.blend(picture, colours, style.alpha)
+    rows, columns = geometry.seen
+    box = (columns.start, rows.start, columns.stop, rows.stop)
+    drawn = picture.convert("L").point(lambda level: level * _DIM).convert("RGB")
+    drawn.paste(covered.crop(box), box[:2])
+    if style.view != "side-by-side":
+        return drawn
+    pair = Image.new("RGB", (2 * picture.width, picture.height))
+    pair.paste(picture, (0, 0))
+    pair.paste(drawn, (picture.width, 0))
+    return pair
+
+
+def fit(picture: Image.Image, max_side: int | None) -> Image.Image:
+    """Return the picture, made smaller if its longest side exceeds `max_side` pixels."""
+    if max_side is None or max(picture.size) <= max_side:
+        return picture
+    ratio = max_side / max(picture.size)
+    size = (max(1, round(picture.width * ratio)), max(1, round(picture.height * ratio)))
+    return picture.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+
+
+def panel(tiles: Sequence[Image.Image], captions: Sequence[str]) -> Image.Image:
+    """Lay tiles of one size out in a near-square grid, each under its caption."""
+    width, height = tiles[0].size
+    bar = max(14, round(width * _CAPTION_HEIGHT))
+    columns = ceil(sqrt(len(tiles)))
+    rows = ceil(len(tiles) / columns)
+    sheet = Image.new("RGB", (columns * width, rows * (height + bar)), "white")
+    pen = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(size=bar * 0.62)
+    for place, (tile, caption) in enumerate(zip(tiles, captions, strict=True)):
+        left, top = (place % columns) * width, (place // columns) * (height + bar)
+        pen.text(
+            (left + bar * 0.25, top + bar / 2), _shorten(caption, font, width - bar / 2), "black", font, "lm"
+        )
+        sheet.paste(tile, (left, top + bar))
+    return sheet
+
+
+def _shorten(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "…") > width:
+        text = text[:-1]
+    return text + "…"
+
+
+@lru_cache(maxsize=32)
+def _table(name: str) -> NDArray[np.uint8]:
+    lookup: NDArray[np.uint8] = (Colormap(name).lut(256)[:, :3] * 255 + 0.5).astype(np.uint8)
+    return lookup

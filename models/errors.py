@@ -1,0 +1,35 @@
+"""What can go wrong before a model answers, as one tree.
+
+    ModelError
+    ├── UnknownModelError         no model, or no weight set, has that name
+    ├── ModelsFileError           the file of own models does not make sense
+    └── WeightsError
+        ├── WeightsUnavailableError   the weights are not on this machine
+        └── BadWeightsError           the file is damaged, or belongs to another architecture
+
+Every message says what to do next, and none holds a path of the machine it runs on.
+"""
+
+
+class ModelError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class UnknownModelError(ModelError):
+    """No model, or no weight set of it, has that name."""
+
+
+class ModelsFileError(ModelError):
+    """The TOML file of own models is malformed, or names something that does not exist."""
+
+
+class WeightsError(ModelError):
+    """The weights of a model cannot be used."""
+
+
+class WeightsUnavailableError(WeightsError):
+    """The weights are not on this machine."""
+
+
+class BadWeightsError(WeightsError):
+    """The weights file is damaged, or belongs to another architecture."""

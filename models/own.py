@@ -1,0 +1,163 @@
+"""Models of the user's own, declared in a TOML file.
+
+[models.pneumonia]
+architecture = "resnet18"            # a torchvision name, "timm/NAME", or "package.module:factory"
+weights = "pneumonia.safetensors"    # paths are relative to this file
+labels = "labels.txt"                # one label per line, or a list: labels = ["healthy", "pneumonia"]
+input_size = 224                     # or [height, width]
+resize = 256                         # shorter side before the centre crop; default: input_size
+interpolation = "bilinear"
+mean = [0.485, 0.456, 0.406]
+std = [0.229, 0.224, 0.225]
+default_layers = ["layer4"]          # default: found
+licence = "proprietary"
+"""
+
+import importlib
+import tomllib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import timm
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import nn
+
+from explainers.errors import near_matches
+from models.errors import ModelsFileError
+from models.preprocess import Interpolation, Preprocess
+from models.spec import ModelSpec, WeightsSource
+from models.weights import fill_by_name
+from models.zoo import TIMM_PREFIX, build_torchvision, zoo_names, zoo_spec
+
+Side = Annotated[int, Field(ge=8, le=4096)]
+Channels = Annotated[tuple[float, float, float], Field()]
+
+
+class OwnModel(BaseModel):
+    """One table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    architecture: str
+    weights: Path
+    labels: Path | tuple[str, ...]
+    input_size: Side | tuple[Side, Side] | None = None
+    resize: Side | None = None
+    interpolation: Interpolation | None = None
+    mean: Channels | None = None
+    std: Channels | None = None
+    default_layers: tuple[str, ...] = ()
+    licence: str = "own"
+
+
+def own_specs(file: Path) -> dict[str, ModelSpec]:
+    """Read the declarations.
+
+    Raises:
+        ModelsFileError: no TOML, an unknown key, a value that cannot be, or no file of labels.
+    """
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8")).get("models", {})
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ModelsFileError(f"The models file {file.name!r} cannot be read: {error}") from error
+    if not isinstance(tables, dict) or not tables:
+        raise ModelsFileError(
+            f"The models file {file.name!r} declares no model; it needs a table [models.NAME]."
+        )
+    return {name: _own_spec(name, table, file) for name, table in tables.items()}
+
+
+def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
+    try:
+        own = OwnModel.model_validate(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        hint = near_matches(field, OwnModel.model_fields) if first["type"] == "extra_forbidden" else ""
+        raise ModelsFileError(
+            f"{file.name}, [models.{name}], {field}: {first['msg']}. {hint}".rstrip()
+        ) from error
+    labels = own.labels if isinstance(own.labels, tuple) else _read_labels(name, file.parent / own.labels)
+    weights = file.parent / own.weights
+    return ModelSpec(
+        name=name,
+        source="own",
+        licence=own.licence,
+        preprocess=_preprocess(own),
+        labels=labels,
+        build=_builder(name, own.architecture, len(labels)),
+        fill=fill_by_name,
+        weights=WeightsSource(
+            own.weights.name,
+            (own.weights.name,),
+            lambda: weights if weights.is_file() else None,
+            download=None,
+        ),
+        default_layers=own.default_layers,
+    )
+
+
+def _read_labels(name: str, path: Path) -> tuple[str, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelsFileError(f"[models.{name}]: the labels file {path.name!r} cannot be read.") from error
+    labels = tuple(line.strip() for line in lines if line.strip())
+    if not labels:
+        raise ModelsFileError(
+            f"[models.{name}]: the labels file {path.name!r} is empty; give one label per line."
+        )
+    return labels
+
+
+def _preprocess(own: OwnModel) -> Preprocess:
+    """Start from the architecture's own preprocessing and apply what the table says."""
+    known = (
+        zoo_spec(own.architecture).preprocess
+        if own.architecture in zoo_names()
+        else Preprocess((224, 224), (256, 256))
+    )
+    size = own.input_size
+    if isinstance(size, int):
+        size = (size, size)
+    scale = (own.resize, own.resize) if own.resize is not None else (size or known.scale_size)
+    return Preprocess(
+        size=size or known.size,
+        scale_size=scale,
+        resize=known.resize,
+        interpolation=own.interpolation or known.interpolation,
+        mean=own.mean or known.mean,
+        std=own.std or known.std,
+    )
+
+
+def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Module]:
+    if ":" in architecture:
+        return partial(_from_factory, name, architecture)
+    if architecture.startswith(TIMM_PREFIX):
+        return partial(timm.create_model, architecture.removeprefix(TIMM_PREFIX), num_classes=classes)
+    if architecture in zoo_names():
+        spec = zoo_spec(architecture)
+        if spec.source == "embedded":
+            return partial(timm.create_model, f"tf_{architecture}", num_classes=classes)
+        return partial(build_torchvision, architecture, num_classes=classes)
+    hint = near_matches(architecture, zoo_names())
+    raise ModelsFileError(
+        f"[models.{name}]: there is no architecture {architecture!r}. {hint} "
+        "Own code is named 'package.module:factory'."
+    )
+
+
+def _from_factory(name: str, architecture: str) -> nn.Module:
+    package, _, factory = architecture.partition(":")
+    try:
+        made = getattr(importlib.import_module(package), factory)()
+    except (ImportError, AttributeError) as error:
+        raise ModelsFileError(f"[models.{name}]: {architecture!r} cannot be imported: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise ModelsFileError(
+            f"[models.{name}]: {architecture!r} returned a {type(made).__name__}, not an nn.Module."
+        )
+    return made

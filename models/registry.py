@@ -1,0 +1,160 @@
+"""All models by name, and the one way to load one."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from explainers.layers import Survey, survey
+from models.errors import ModelError, ModelsFileError, UnknownModelError
+from models.own import own_specs
+from models.spec import LoadedModel, ModelSpec
+from models.weights import find_weights, missing_reason, obtain_weights, read_state_dict, sha256_of
+from models.zoo import zoo_names, zoo_spec
+
+DEFAULT = "default"
+"""The weight set that the library itself takes by default."""
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a model's weights are on this machine, and if not, why and what to do."""
+
+    available: bool
+    reason: str | None
+
+
+class Registry:
+    """Every model that this process can name: the ready-made ones and the user's own.
+
+    Args:
+        weights_dir: a folder of weights files, looked into before the libraries' caches.
+        models_file: the TOML file of own models.
+        download: whether weights may be fetched from the internet.
+
+    Raises:
+        ModelsFileError: the file is malformed, or an own model has the name of a ready-made one.
+    """
+
+    def __init__(
+        self, weights_dir: Path | None = None, models_file: Path | None = None, download: bool = False
+    ) -> None:
+        self._weights_dir = weights_dir
+        self._download = download
+        self._own = own_specs(models_file) if models_file is not None else {}
+        if taken := set(self._own) & set(zoo_names()):
+            raise ModelsFileError(f"A ready-made model is named {min(taken)!r} already; choose another name.")
+
+    def names(self) -> list[str]:
+        """Return all names: own models first."""
+        return [*self._own, *zoo_names()]
+
+    def specs(self) -> Iterator[ModelSpec]:
+        """Yield what is known of every model, in the order of `names`."""
+        return (self.spec(name) for name in self.names())
+
+    def spec(self, name: str, weights: str | None = None) -> ModelSpec:
+        """Describe a model without loading it.
+
+        Raises:
+            UnknownModelError: no such model or weight set; the message lists near matches.
+        """
+        if name not in self._own:
+            return _zoo_spec(name, weights)
+        if weights is not None:
+            raise UnknownModelError(
+                f"{name!r} is an own model: its weights are those that the models file names."
+            )
+        return self._own[name]
+
+    def availability(self, spec: ModelSpec) -> Availability:
+        """Say whether the weights of a model are at hand."""
+        if find_weights(spec, self._weights_dir) is not None:
+            return Availability(True, None)
+        return Availability(False, missing_reason(spec))
+
+    def survey(self, spec: ModelSpec) -> Survey:
+        """Describe the layers of a model that need not be loaded: no weights are read."""
+        return _survey(spec)
+
+    def load(
+        self, name: str, weights: str | None = DEFAULT, device: str | torch.device = "cpu"
+    ) -> LoadedModel:
+        """Load a model, frozen and in evaluation mode; see `load_model`."""
+        spec = self.spec(name, None if weights == DEFAULT else weights)
+        path = obtain_weights(spec, self._weights_dir, self._download) if weights is not None else None
+        module = spec.build()
+        if path is not None:
+            try:
+                spec.fill(module, read_state_dict(path))
+            except ModelError as error:
+                raise type(error)(f"{spec.name}: {error}") from error
+        module = module.eval().requires_grad_(False).to(device)
+        return LoadedModel(
+            spec=spec,
+            module=module,
+            survey=survey(module, spec.image_shape, spec.default_layers),
+            device=torch.device(device),
+            weights=spec.weights.name if path is not None and spec.weights is not None else None,
+            sha256=sha256_of(path) if path is not None else None,
+        )
+
+
+def list_models() -> list[str]:
+    """Return the names of all models, own ones (``SEEWHY_MODELS``) first."""
+    return _from_environment().names()
+
+
+def load_model(
+    name: str,
+    weights: str | None = DEFAULT,
+    device: str | torch.device = "cpu",
+    download: bool = True,
+) -> LoadedModel:
+    """Load a pretrained CNN, in evaluation mode, its parameters frozen.
+
+    Weights come from the package that ships them, the folder ``SEEWHY_WEIGHTS_DIR``, the caches of
+    torchvision and timm, or the internet.
+
+    Args:
+        name: a name of `list_models()`.
+        weights: a weight set of the library, such as ``"IMAGENET1K_V1"``; "default" for the library's
+            default; None for the architecture with random weights.
+        device: where to put it.
+        download: whether weights that are not on this machine may be fetched.
+
+    Raises:
+        UnknownModelError: no such model or weight set.
+        WeightsUnavailableError: the weights cannot be had; the message says how to get them.
+        BadWeightsError: the file is damaged, or belongs to another architecture.
+    """
+    return _from_environment(download).load(name, weights, device)
+
+
+def _from_environment(download: bool = False) -> Registry:
+    folder, file = os.environ.get("SEEWHY_WEIGHTS_DIR"), os.environ.get("SEEWHY_MODELS")
+    return Registry(Path(folder) if folder else None, Path(file) if file else None, download)
+
+
+@lru_cache(maxsize=4096)
+def _zoo_spec(name: str, weights: str | None) -> ModelSpec:
+    return zoo_spec(name, weights)
+
+
+@lru_cache(maxsize=256)
+def _survey(spec: ModelSpec) -> Survey:
+    return survey(_without_weights(spec), spec.image_shape, spec.default_layers)
+
+
+def _without_weights(spec: ModelSpec) -> nn.Module:
+    """Return the architecture on the meta device, where shapes are computed and numbers are not."""
+    try:
+        with torch.device("meta"):
+            return spec.build()
+    except (RuntimeError, NotImplementedError):
+        # Some builders compute widths or drop rates with tensors, which need numbers.
+        return spec.build().to("meta")

@@ -1,0 +1,109 @@
+"""The two values of this floor: what is known of a model before it is loaded, and the loaded model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from explainers.layers import Survey
+from models.preprocess import Preprocess
+
+Source = Literal["embedded", "torchvision", "timm", "own"]
+
+
+@dataclass(frozen=True)
+class WeightsSource:
+    """Where the weights of a model may be found.
+
+    Attributes:
+        name: of the weight set, such as ``IMAGENET1K_V2``.
+        file_names: what the file may be called in the folder of weights, without a folder, best first.
+        cached: returns the file in the library's own cache, or None.
+        download: fetches the file into that cache and returns it; None where nobody offers it.
+    """
+
+    name: str
+    file_names: tuple[str, ...]
+    cached: Callable[[], Path | None]
+    download: Callable[[], Path] | None
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What is known of a model before it is loaded.
+
+    Attributes:
+        name: as users type it.
+        source: embedded, torchvision, timm or own.
+        licence: of the weights, as their publisher names it.
+        preprocess: picture to input.
+        labels: one per class.
+        build: makes the architecture with random weights.
+        fill: loads a state dict into the architecture that `build` made.
+        weights: where the weights may be found; None where none were ever published.
+        default_layers: declared default layers; empty to find them.
+    """
+
+    name: str
+    source: Source
+    licence: str
+    preprocess: Preprocess
+    labels: tuple[str, ...]
+    build: Callable[[], nn.Module]
+    fill: Callable[[nn.Module, Mapping[str, Tensor]], None]
+    weights: WeightsSource | None
+    default_layers: tuple[str, ...] = ()
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the input."""
+        return (len(self.preprocess.mean), *self.preprocess.size)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model that is ready to answer.
+
+    Attributes:
+        spec: what was known of it before.
+        module: in evaluation mode, its parameters frozen.
+        survey: its layers, in execution order.
+        device: where the module lives.
+        weights: name of the weight set; None for random weights.
+        sha256: of the weights file, hexadecimal; None for random weights.
+    """
+
+    spec: ModelSpec
+    module: nn.Module
+    survey: Survey
+    device: torch.device
+    weights: str | None
+    sha256: str | None
+
+    @property
+    def name(self) -> str:
+        """The model's name, as users type it."""
+        return self.spec.name
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """Picture to input: ``model.preprocess(image)`` is (3, H, W) float32, normalised."""
+        return self.spec.preprocess
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One label per class."""
+        return self.spec.labels
+
+    @property
+    def default_layers(self) -> tuple[str, ...]:
+        """The layers that CAMs use unless told otherwise; empty where no layer can carry one."""
+        return self.survey.default_layers
+
+    @property
+    def no_default_layer(self) -> str | None:
+        """Why `default_layers` is empty; None otherwise."""
+        return self.survey.reason

@@ -1,0 +1,137 @@
+"""Weights files: finding them, reading them without running code, loading them into a module."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from models.errors import BadWeightsError, WeightsUnavailableError
+from models.spec import ModelSpec
+
+SUFFIXES = (".safetensors", ".pth", ".pt")
+
+
+def find_weights(spec: ModelSpec, folder: Path | None) -> Path | None:
+    """Return the weights file of a model on this machine: from the folder first, then the library's cache."""
+    if spec.weights is None:
+        return None
+    for name in spec.weights.file_names if folder is not None else ():
+        candidate = folder / name if folder is not None else Path(name)
+        if candidate.is_file():
+            return candidate
+    return spec.weights.cached()
+
+
+def missing_reason(spec: ModelSpec) -> str:
+    """Say why the weights of a model are not at hand, and the way out."""
+    if spec.weights is None:
+        return (
+            f"No weights are published for {spec.name!r}. Train your own and declare them in the file that "
+            "SEEWHY_MODELS names."
+        )
+    ways = [f"put them as {spec.weights.file_names[0]!r} into the folder that SEEWHY_WEIGHTS_DIR names"]
+    if spec.weights.download is not None:
+        ways.append("set SEEWHY_DOWNLOAD=1 on a machine with access to the internet")
+    return (
+        f"The weights {spec.weights.name!r} of {spec.name!r} are not on this machine: {', or '.join(ways)}. "
+        "GET /models lists what is at hand."
+    )
+
+
+def obtain_weights(spec: ModelSpec, folder: Path | None, download: bool) -> Path:
+    """Return the weights file of a model, fetching it first where that is allowed.
+
+    Raises:
+        WeightsUnavailableError: it is not on this machine and was not, or could not be, fetched.
+    """
+    path = find_weights(spec, folder)
+    if path is not None:
+        return path
+    if not download or spec.weights is None or spec.weights.download is None:
+        raise WeightsUnavailableError(missing_reason(spec))
+    try:
+        return spec.weights.download()
+    except (OSError, RuntimeError) as error:
+        # What urllib, torch.hub and the hub client raise without a network.
+        raise WeightsUnavailableError(
+            f"The download of the weights of {spec.name!r} failed ({type(error).__name__}). "
+            f"{missing_reason(spec)}"
+        ) from error
+
+
+def read_state_dict(path: Path) -> dict[str, Tensor]:
+    """Read a .safetensors, .pth or .pt file; no code in it can run.
+
+    Training checkpoints that hold the weights under ``state_dict`` or ``model``, and names with the
+    ``module.`` that data-parallel training puts before them, are understood.
+
+    Raises:
+        BadWeightsError: the file is damaged or holds no state dict.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            loaded: object = load_file(path)
+        else:
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, UnpicklingError, SafetensorError) as error:
+        raise BadWeightsError(
+            f"The weights file {path.name!r} cannot be read ({type(error).__name__}); it is damaged, half "
+            "copied, or needs pickled code, which is never run. Copy it again, or save the state dict as "
+            ".safetensors."
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
+    if not isinstance(loaded, Mapping) or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise BadWeightsError(
+            f"The weights file {path.name!r} holds no state dict; save `model.state_dict()`."
+        )
+    return {str(name).removeprefix("module."): value for name, value in loaded.items()}
+
+
+def fill_by_name(module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
+    """Load a state dict whose names and shapes are the module's own.
+
+    Raises:
+        BadWeightsError: names or shapes differ.
+    """
+    try:
+        module.load_state_dict(state_dict, strict=True)
+    except RuntimeError as error:
+        own = module.state_dict()
+        missing = [name for name in own if name not in state_dict]
+        surplus = [name for name in state_dict if name not in own]
+        shapes = [name for name in own if name in state_dict and own[name].shape != state_dict[name].shape]
+        raise BadWeightsError(
+            "The weights belong to another architecture or number of classes: "
+            f"{len(missing)} tensors are missing{_first(missing)}, "
+            f"{len(surplus)} are surplus{_first(surplus)}, {len(shapes)} have another shape{_first(shapes)}."
+        ) from error
+
+
+def fill_by_order(module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
+    """Load a state dict with other names for the same tensors in the same order.
+
+    Raises:
+        BadWeightsError: the number of tensors, or a shape, differs.
+    """
+    own = module.state_dict()
+    shapes = [value.shape for value in own.values()]
+    if shapes != [value.shape for value in state_dict.values()]:
+        raise BadWeightsError("The weights belong to another architecture: their shapes differ.")
+    fill_by_name(module, dict(zip(own, state_dict.values(), strict=True)))
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _first(names: list[str]) -> str:
+    return f" (such as {names[0]!r})" if names else ""

