@@ -3,7 +3,7 @@ PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
 
-.PHONY: help setup serve test test-all check format clean
+.PHONY: help setup serve test test-all check format pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -28,6 +28,9 @@ format: .venv/installed-tests ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+pictures: .venv/installed ## draw the pictures of the documentation
+	$(BIN)/python docs/pictures.py
+
 clean: ## remove .venv and all caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build *.egg-info
 
@@ -37,10 +40,12 @@ clean: ## remove .venv and all caches
 	$(PYTHON) -m venv .venv
 
 .venv/installed: pyproject.toml | .venv/bin/python
+	@echo "Installing SeeWhy and PyTorch into .venv: about 5 GB, a few minutes, this once."
 	$(BIN)/pip install --quiet --editable .
 	@touch $@
 
 .venv/installed-tests: pyproject.toml | .venv/bin/python
+	@echo "Installing SeeWhy, PyTorch and the test tools into .venv: over 5 GB, a few minutes, this once."
 	$(BIN)/pip install --quiet --editable '.[test,check]'
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \

@@ -4,7 +4,7 @@
 - the picture's bytes as the body with an ``image/*`` content type, options in the query string
 - JSON: ``image`` as base64 (a data URL will do), options as members
 
-In the first two, options may also stand in the query string, and a repeated field is a list.
+In all of them, options may also stand in the query string; a repeated field is a list.
 """
 
 import base64
@@ -78,4 +78,6 @@ def _read_json(request: Request) -> tuple[bytes, dict[str, Any]]:
 
 
 def _flat(values: "MultiDict[str, str]") -> dict[str, Any]:
-    return {name: found[0] if len(found) == 1 else found for name, found in values.lists()}
+    """Return one value or a list per name; an empty value, which forms send for what was left blank, is none."""
+    given = ((name, [value for value in found if value]) for name, found in values.lists())
+    return {name: found[0] if len(found) == 1 else found for name, found in given if found}

@@ -9,7 +9,7 @@ import click
 from pydantic import ValidationError
 
 from app.errors import ServiceError
-from app.schemas import ExplainOptions, Format, PredictOptions
+from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
 from app.service import Service, arrays, document, draw, encode, style_of
 from app.settings import Settings
 from explainers.errors import ExplainerError
@@ -17,8 +17,7 @@ from explainers.registry import METHODS
 from explainers.render import VIEWS
 from models import ModelError
 
-_FORMATS = ("png", "jpeg", "webp", "json", "npz")
-_SUFFIXES: dict[str, Format] = {".jpg": "jpeg", **{f".{form}": form for form in _FORMATS}}  # type: ignore[dict-item]
+_SUFFIXES: dict[str, Format] = {".jpg": "jpeg", **{f".{form}": form for form in MEDIA_TYPES}}
 
 
 class _Group(click.Group):
@@ -65,7 +64,7 @@ def _picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--target", multiple=True, help="Class index or label; repeatable. Default: the most probable.")
 @click.option("--top", type=int, help="Explain the N most probable classes.")
 @click.option("--layer", multiple=True, help="Dotted module path or glob; repeatable (fused).")
-@click.option("--format", "form", type=click.Choice(_FORMATS), help="Default: by the output's suffix, or png.")
+@click.option("--format", "form", type=click.Choice(list(MEDIA_TYPES)), help="Default: by the output's suffix, or png.")
 @click.option("--view", type=click.Choice(VIEWS), default="overlay", show_default=True)
 @click.option("--colormap", help="A perceptual colour map.")
 @click.option("--alpha", type=float, default=0.5, show_default=True, help="Strength of the overlay, 0 to 1.")
@@ -135,7 +134,10 @@ def models(source: str | None, available: bool) -> None:
         if source in (None, spec.source) and (at_hand or not available):
             height, width = spec.preprocess.size
             rows.append((spec.name, spec.source, f"{height}x{width}", str(len(spec.labels)), spec.licence, at_hand))
-    _table(("NAME", "SOURCE", "INPUT", "CLASSES", "LICENCE", "WEIGHTS"), [(*row[:-1], _yes(row[-1])) for row in rows])
+    _table(
+        ("NAME", "SOURCE", "INPUT", "CLASSES", "LICENCE", "WEIGHTS"),
+        [(*row[:-1], _yes(row[-1])) for row in rows],
+    )
 
 
 @main.command()
@@ -181,7 +183,8 @@ def settings() -> None:
 
 
 def _service(device: str | None) -> Service:
-    return Service(Settings(**({"device": device} if device else {})))
+    given: dict[str, Any] = {"device": device} if device else {}
+    return Service(Settings(**given))
 
 
 def _read(picture: Path) -> bytes:
@@ -244,3 +247,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
+
+
+if __name__ == "__main__":
+    main()

@@ -140,9 +140,16 @@ class Worker:
             self.loaded.set_exception(error)
             return
         self.loaded.set_result(model)
-        while batch := self._next_batch():
+        while self._serve_batch(model):
+            pass
+
+    def _serve_batch(self, model: LoadedModel) -> bool:
+        """Run the next batch, and keep nothing of it; return False when there is no more to come."""
+        batch = self._next_batch()
+        if batch:
             self._run(model, batch)
             self._running = False
+        return bool(batch)
 
     def _next_batch(self) -> list[Job]:
         """Return jobs with one key, the longest-waiting first; an empty list means stop."""

@@ -1,15 +1,15 @@
 """The one place that turns what went wrong into problem+json (RFC 9457).
 
-    ServiceError
-    ├── MalformedRequestError      400  no picture, or a body that cannot be parsed
-    ├── NotFoundError              404  a path that names nothing
-    ├── NotAcceptableError         406  no format that the client accepts
-    ├── UnsupportedBodyError       415  a content type that carries no picture
-    ├── FieldError                 422  one field at fault
-    ├── AnswerTooLargeError        413  an answer of more numbers than allowed
-    ├── OverloadedError            503  the queue is full
-    ├── NotReadyError              503  the default model is still loading
-    └── DeadlineError              504  not done in time
+ServiceError
+├── MalformedRequestError      400  no picture, or a body that cannot be parsed
+├── NotFoundError              404  a path that names nothing
+├── NotAcceptableError         406  no format that the client accepts
+├── UnsupportedBodyError       415  a content type that carries no picture
+├── FieldError                 422  one field at fault
+├── AnswerTooLargeError        413  an answer of more numbers than allowed
+├── OverloadedError            503  the queue is full
+├── NotReadyError              503  the default model is still loading
+└── DeadlineError              504  not done in time
 """
 
 import logging

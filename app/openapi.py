@@ -82,7 +82,11 @@ def _picture(operation: str, options: type[schemas.Options], answers: dict[str, 
     described = _options_schema(options)
     properties: dict[str, Any] = described["properties"]
     binary = {"type": "string", "format": "binary", "description": "JPEG, PNG, WebP, GIF, BMP or TIFF."}
-    encoded = {"type": "string", "contentEncoding": "base64", "description": "The picture as base64, or a data URL."}
+    encoded = {
+        "type": "string",
+        "contentEncoding": "base64",
+        "description": "The picture as base64, or a data URL.",
+    }
     body = {"type": "object", "required": ["image"]}
     content: dict[str, Any] = {
         "multipart/form-data": {"schema": {**body, "properties": {"image": binary, **properties}}},
@@ -97,7 +101,12 @@ def _picture(operation: str, options: type[schemas.Options], answers: dict[str, 
         "summary": {"explain": "Why the model says what it says", "predict": "What the model says"}[operation],
         "description": description,
         "parameters": [
-            {"name": name, "in": "query", "description": schema.get("description", ""), "schema": deepcopy(schema)}
+            {
+                "name": name,
+                "in": "query",
+                "description": schema.get("description", ""),
+                "schema": deepcopy(schema),
+            }
             for name, schema in properties.items()
         ],
         "requestBody": {"required": True, "content": content},
@@ -151,7 +160,7 @@ def _json(answer: type[BaseModel]) -> dict[str, Any]:
 
 
 def _problems(codes: tuple[int, ...]) -> dict[str, Any]:
-    content = {"application/problem+json": {"schema": PydanticSchema(schema_class=schemas.Problem)}}
+    content: dict[str, Any] = {"application/problem+json": {"schema": PydanticSchema(schema_class=schemas.Problem)}}
     titles: dict[int, set[str]] = {}
     for kind in [*KINDS.values(), *HTTP_KINDS.values()]:
         titles.setdefault(kind.status, set()).add(kind.title)

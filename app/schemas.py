@@ -2,7 +2,16 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+    model_validator,
+)
 
 from explainers.render import DIVERGING, SEQUENTIAL, View
 
@@ -30,6 +39,17 @@ def _ends(value: Any) -> Any:
             raise ValueError("must be 'image' or two numbers lo,hi")
         return tuple(parts)
     return value
+
+
+_SCALE_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string", "pattern": r"^(image|[^,]+,[^,]+)$"},
+            {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
+            {"type": "null"},
+        ],
+    }
+)
 
 
 class Options(BaseModel):
@@ -66,7 +86,7 @@ class ExplainOptions(Options):
         description=f"One of {', '.join(SEQUENTIAL + DIVERGING)}; by default inferno, or vik for signed maps.",
     )
     alpha: float = Field(0.5, ge=0, le=1, description="Strength of the overlay.")
-    scale: Annotated[tuple[float, float] | None, BeforeValidator(_ends)] = Field(
+    scale: Annotated[tuple[float, float] | None, BeforeValidator(_ends), _SCALE_SCHEMA] = Field(
         None,
         description="`image` divides each map by its own maximum; `lo,hi` are fixed ends, so that pictures compare.",
     )

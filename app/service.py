@@ -222,7 +222,14 @@ class Service:
         if model is None:
             return None
         wanted = json.dumps(options.model_dump(mode="json"), sort_keys=True, default=str)
-        parts = (wanted, media_type, model.name, str(model.sha256), str(self.settings.max_side), str(VERSIONS))
+        parts = (
+            wanted,
+            media_type,
+            model.name,
+            str(model.sha256),
+            str(self.settings.max_side),
+            str(VERSIONS),
+        )
         digest = hashlib.sha256(upload)
         digest.update("\0".join(parts).encode())
         return digest.hexdigest()[:32]

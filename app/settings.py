@@ -48,7 +48,12 @@ class Settings(BaseSettings):
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield variable, present value, default and help of each setting."""
         for name, field in type(self).model_fields.items():
-            yield PREFIX + name.upper(), _text(getattr(self, name)), _text(field.default), field.description or ""
+            yield (
+                PREFIX + name.upper(),
+                _text(getattr(self, name)),
+                _text(field.default),
+                field.description or "",
+            )
 
 
 def _text(value: object) -> str:

@@ -242,7 +242,8 @@ class HookSession:
                         [(old, new) for old, new in zip(leaves, given, strict=True) if old is not new]
                     )
                     if inputs is not None:
-                        inputs.append(_detached(_arguments(*tree_unflatten(tapped, spec))))
+                        # Whoever else holds the input may yet modify it in place.
+                        inputs.append(_copied(_arguments(*tree_unflatten(tapped, spec))))
                     return tree_unflatten(given, spec)
             running.append([])
             if inputs is not None:

@@ -1,5 +1,6 @@
 """From what a user types for a class, an index or a label, to its index; from logits to predictions."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,20 +30,22 @@ class Prediction:
 def class_index(target: int | str, labels: Sequence[str]) -> int:
     """Return the class that a user means.
 
-    A string that equals a label, case ignored, is that label; otherwise a string of digits is an index.
+    A string that equals a label is that label, case ignored unless it tells two labels apart (ImageNet has a
+    dog named Cardigan and a cardigan); otherwise a string of digits is an index.
 
     Raises:
         TargetError: an index out of range, an unknown label (with near matches), or one of several classes.
     """
     if isinstance(target, str):
         wanted = target.strip().casefold()
-        found = [index for index, label in enumerate(labels) if label.casefold() == wanted]
+        found = [index for index, label in enumerate(labels) if label == target.strip()]
+        found = found or [index for index, label in enumerate(labels) if label.casefold() == wanted]
         if len(found) > 1:
             numbers = ", ".join(map(str, found))
             raise TargetError(f"The label {target!r} names the classes {numbers}; give one of these numbers.")
         if found:
             return found[0]
-        if not wanted.lstrip("+-").isdecimal():
+        if not re.fullmatch(r"[+-]?\d{1,18}", wanted):
             hint = near_matches(target.strip(), labels) or "GET /models/NAME lists the labels."
             raise TargetError(f"The model has no class {target!r}. {hint}")
         target = int(wanted)

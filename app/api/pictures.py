@@ -61,7 +61,11 @@ def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Resp
     settings = service().settings
     style = style_of(options, settings.max_side)
     if form == "json":
-        body = document(explained, style, options.values, settings.max_json_values).model_dump_json(exclude_unset=True).encode()
+        body = (
+            document(explained, style, options.values, settings.max_json_values)
+            .model_dump_json(exclude_unset=True)
+            .encode()
+        )
     elif form == "npz":
         with explained.timings.stage("encode"):
             body = arrays(explained, settings.max_values)
@@ -80,7 +84,7 @@ def _facts(explained: Explained) -> dict[str, str]:
     return {
         "X-SeeWhy-Model": explained.model.name,
         "X-SeeWhy-Method": explained.method.name,
-        "X-SeeWhy-Layers": ", ".join(explained.explanations[0].layers),
+        "X-SeeWhy-Layers": ", ".join(map(_header_text, explained.explanations[0].layers)),
         "X-SeeWhy-Target": ", ".join(str(target.index) for target in targets),
         "X-SeeWhy-Label": ", ".join(_header_text(target.label) for target in targets),
         "X-SeeWhy-Probability": ", ".join(f"{target.probability:.6f}" for target in targets),
@@ -88,6 +92,6 @@ def _facts(explained: Explained) -> dict[str, str]:
     }
 
 
-def _header_text(label: str) -> str:
+def _header_text(text: str) -> str:
     """Percent-encode what a header cannot hold, and the comma that separates labels."""
-    return quote(label, safe=" !#$&'()*+/:;=?@[]^`{|}~\"<>\\")
+    return quote(text, safe=" !#$&'()*+/:;=?@[]^`{|}~\"<>\\")

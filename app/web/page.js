@@ -68,6 +68,7 @@ async function explain(target = element("target").value.trim()) {
     if (response.ok) {
       showError("");
       showAnswer(answer);
+      await offerLabels(answer.model.name);
     } else {
       showError(answer.detail);
     }
@@ -93,9 +94,14 @@ async function fillControls() {
     option.title = method.summary;
     return option;
   }));
-  const { models } = await (await fetch("/models?source=embedded")).json();
-  const model = models.find((candidate) => candidate.loaded) ?? models[0];
-  const { labels } = await (await fetch(`/models/${model.name}`)).json();
+}
+
+let labelled = null;
+
+async function offerLabels(model) {
+  if (labelled === model) return;
+  labelled = model;
+  const { labels } = await (await fetch(`/models/${model}`)).json();
   element("labels").replaceChildren(...labels.map((label) => new Option(label)));
 }
 

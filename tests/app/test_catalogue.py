@@ -1,0 +1,113 @@
+import pytest
+from torchvision import models as torchvision_models
+
+from explainers import list_methods
+
+
+def test_models_lists_every_ready_made_model_with_its_weights(client):
+    models = {model["name"]: model for model in client.get("/models").get_json()["models"]}
+    assert set(torchvision_models.list_models(module=torchvision_models)) <= set(models)
+    assert sum(name.startswith("timm/") for name in models) > 1000
+    default = models["efficientnet_lite0"]
+    assert default["weights"] == {"name": "imagenet", "available": True, "reason": None}
+    assert default["source"] == "embedded"
+    assert default["licence"] == "Apache-2.0"
+    assert default["input_size"] == [224, 224]
+    assert default["classes"] == 1000
+    absent = models["resnet50"]["weights"]
+    assert not absent["available"]
+    assert "SEEWHY_WEIGHTS_DIR" in absent["reason"]
+
+
+@pytest.mark.parametrize("source", ["embedded", "torchvision", "timm", "own"])
+def test_models_of_one_source(client, source):
+    models = client.get(f"/models?source={source}").get_json()["models"]
+    assert {model["source"] for model in models} <= {source}
+
+
+def test_one_model_with_labels_and_default_layers(client):
+    model = client.get("/models/efficientnet_lite0").get_json()
+    assert model["default_layers"] == ["bn2"]
+    assert model["labels"][281] == "tabby"
+    transformer = client.get("/models/vit_b_16").get_json()
+    assert transformer["default_layers"] == []
+    assert "token" in transformer["no_default_layer"]
+
+
+def test_layers_in_execution_order(client):
+    answer = client.get("/models/resnet18/layers").get_json()
+    paths = [layer["path"] for layer in answer["layers"]]
+    assert paths[:3] == ["", "conv1", "bn1"]
+    assert paths.index("layer1") < paths.index("layer1.0.conv1") < paths.index("layer4") < paths.index("fc")
+    layers = {layer["path"]: layer for layer in answer["layers"]}
+    assert layers["layer4"] == {
+        "path": "layer4",
+        "type": "Sequential",
+        "input_shape": [1, 256, 14, 14],
+        "output_shape": [1, 512, 7, 7],
+        "parameters": 8393728,
+        "calls": 1,
+        "hooks": ["input", "output", "grad_input", "grad_output", "parameter_grad"],
+        "cam": True,
+        "default": True,
+    }
+    assert layers["layer1.0.relu"]["calls"] == 2
+    assert not layers["layer1.0.relu"]["cam"]
+    assert not layers["fc"]["cam"]
+
+
+def test_layers_of_a_timm_model_whose_name_holds_a_slash(client):
+    answer = client.get("/models/timm/resnet18/layers").get_json()
+    assert [layer["path"] for layer in answer["layers"] if layer["default"]] == ["layer4"]
+
+
+def test_methods(client):
+    methods = {method["name"]: method for method in client.get("/methods").get_json()["methods"]}
+    assert list(methods) == list_methods() == ["gradcam", "saliency"]
+    gradcam = methods["gradcam"]
+    assert gradcam["paper"]["url"].endswith("1610.02391")
+    assert gradcam["cost"] == {"forwards": 1, "backwards": 1}
+    assert gradcam["options"]["sign"]["enum"] == ["positive", "signed", "absolute"]
+    assert gradcam["options"]["layer"]["type"] == "array"
+
+
+def test_health_and_readiness(client, service):
+    assert client.get("/healthz").get_json() == {"status": "alive"}
+    service.model(None, _soon())
+    assert client.get("/readyz").get_json() == {"status": "ready"}
+
+
+def test_not_ready_while_loading(monkeypatch):
+    import threading
+
+    from app import create_app
+    from app.settings import Settings
+
+    app = create_app(Settings())
+    service, may_load = app.extensions["seewhy"], threading.Event()
+    load = service.registry.load
+    monkeypatch.setattr(service.registry, "load", lambda *a, **k: may_load.wait(10) and load(*a, **k))
+    response = app.test_client().get("/readyz")
+    assert response.status_code == 503
+    assert response.get_json()["type"] == "urn:seewhy:problem:not-ready"
+    assert int(response.headers["Retry-After"]) > 0
+    assert app.test_client().get("/healthz").status_code == 200
+    may_load.set()
+    service.model(None, _soon())
+    assert app.test_client().get("/readyz").status_code == 200
+    service.engine.stop()
+
+
+def test_not_ready_without_weights():
+    from app import create_app
+    from app.settings import Settings
+
+    response = create_app(Settings(default_model="resnet50")).test_client().get("/readyz")
+    assert response.status_code == 503
+    assert "SEEWHY_WEIGHTS_DIR" in response.get_json()["detail"]
+
+
+def _soon():
+    from app.engine import Deadline
+
+    return Deadline.after(30)

@@ -1,0 +1,131 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from app.cli import main
+from app.settings import Settings
+from tests.app.conftest import EXAMPLES
+
+
+@pytest.fixture
+def run():
+    def invoke(*arguments, **options):
+        return CliRunner().invoke(main, [str(argument) for argument in arguments], **options)
+
+    return invoke
+
+
+def test_explain_writes_the_overlay(run, tmp_path):
+    result = run("explain", EXAMPLES / "cat.png", "-o", tmp_path / "out.png")
+    assert result.exit_code == 0, result.output
+    assert "tiger cat" in result.output
+    with Image.open(tmp_path / "out.png") as drawn:
+        assert drawn.size == (451, 300)
+
+
+@pytest.mark.parametrize(("name", "form"), [("a.jpg", "JPEG"), ("a.webp", "WEBP")])
+def test_the_suffix_chooses_the_format(run, tmp_path, name, form):
+    assert run("explain", EXAMPLES / "cat.png", "-o", tmp_path / name).exit_code == 0
+    with Image.open(tmp_path / name) as drawn:
+        assert drawn.format == form
+
+
+def test_explain_many_into_a_folder(run, tmp_path):
+    pictures = [EXAMPLES / "cat.png", EXAMPLES / "coffee.png"]
+    result = run("explain", *pictures, "-o", tmp_path / "maps", "--format", "npz", "--top", 2)
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == [
+        "cat.seewhy.npz",
+        "coffee.seewhy.npz",
+    ]
+    with np.load(tmp_path / "maps" / "cat.seewhy.npz") as found:
+        assert found["heatmaps"].shape == (2, 300, 451)
+
+
+def test_explain_json_with_options_of_the_method(run, tmp_path):
+    out = tmp_path / "out.json"
+    result = run("explain", EXAMPLES / "cat.png", "-o", out, "--target", "tabby", "--option", "sign=signed")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(out.read_text())
+    assert answer["method"]["options"] == {"sign": "signed"}
+    assert answer["explanations"][0]["target"]["label"] == "tabby"
+
+
+def test_one_bad_picture_of_several_is_reported_and_the_rest_done(run, tmp_path):
+    bad = tmp_path / "bad.png"
+    bad.write_text("no picture")
+    result = run("explain", bad, EXAMPLES / "cat.png", "-o", tmp_path / "maps")
+    assert result.exit_code == 1
+    assert "bad.png" in result.output
+    assert (tmp_path / "maps" / "cat.seewhy.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "resnet5O"], "resnet50"),
+        (["--model", "resnet50"], "SEEWHY_WEIGHTS_DIR"),
+        (["--layer", "blocks.66"], "blocks.6"),
+        (["--target", "tiger kat"], "tiger cat"),
+        (["--method", "gradcan"], "gradcam"),
+        (["--alpha", "2"], "alpha"),
+        (["--option", "nonsense"], "NAME=VALUE"),
+    ],
+)
+def test_mistakes_are_one_line_not_a_traceback(run, tmp_path, arguments, said):
+    result = run("explain", EXAMPLES / "cat.png", "-o", tmp_path / "o.png", *arguments)
+    assert result.exit_code != 0
+    assert said in result.output
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "o.png").exists()
+
+
+def test_missing_file(run, tmp_path):
+    result = run("explain", tmp_path / "nowhere.png", "-o", tmp_path / "o.png")
+    assert result.exit_code == 1
+    assert "No such file" in result.output
+
+
+def test_predict(run):
+    result = run("predict", EXAMPLES / "coffee.png", "--top", 2)
+    assert result.exit_code == 0
+    assert "espresso" in result.output
+    assert len(result.output.strip().splitlines()) == 3
+
+
+def test_predict_from_standard_input():
+    command = [sys.executable, "-m", "app.cli", "predict", "-"]
+    picture = (EXAMPLES / "coffee.png").read_bytes()
+    done = subprocess.run(command, input=picture, capture_output=True, check=True, env={**os.environ})
+    assert b"espresso" in done.stdout
+
+
+def test_models_layers_methods(run):
+    assert "efficientnet_lite0" in run("models", "--available").output
+    assert "resnet50" not in run("models", "--available").output
+    assert "resnet50" in run("models", "--source", "torchvision").output
+    assert "*layer4" in run("layers", "resnet18").output
+    assert "No default layer" in run("layers", "vit_b_16").output
+    assert "arxiv.org/abs/1610.02391" in run("methods").output
+
+
+def test_settings_prints_every_variable(run):
+    output = run("settings").output
+    for variable, *_ in Settings().rows():
+        assert variable in output
+
+
+def test_broken_models_file_is_one_line(run, tmp_path):
+    file = Path(tmp_path / "models.toml")
+    file.write_text("[models.mine]\narchitecture = 'resnet18'\n")
+    result = run("models", env={"SEEWHY_MODELS": str(file)})
+    assert result.exit_code == 1
+    assert "weights" in result.output
+    assert "Traceback" not in result.output

@@ -1,0 +1,197 @@
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from app.engine import Deadline, Engine, Job
+from app.errors import DeadlineError, OverloadedError
+from explainers import GradCAM
+from explainers.layers import survey
+from models import LoadedModel, Preprocess
+from models.spec import ModelSpec
+
+
+class Slow(nn.Module):
+    """A classifier that can be held up, counts its passes and fails on pictures of NaN."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.head = nn.Linear(4, 2)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+        self.batches = []
+        self.threads = set()
+
+    def forward(self, images):
+        self.entered.set()
+        self.gate.wait(10)
+        self.batches.append(len(images))
+        self.threads.add(threading.get_ident())
+        if torch.isnan(images).any():
+            raise RuntimeError("a bad picture")
+        return self.head(self.conv(images).relu().mean(dim=(2, 3)))
+
+
+def loaded(module, name="slow"):
+    spec = ModelSpec(name, "own", "", Preprocess((8, 8), (8, 8)), ("a", "b"), lambda: module, lambda *_: None, None)
+    found = survey(module, spec.image_shape)
+    module.batches.clear()
+    module.threads.clear()
+    return LoadedModel(spec, module.eval(), found, torch.device("cpu"), None, None)
+
+
+@pytest.fixture
+def module():
+    torch.manual_seed(0)
+    return Slow()
+
+
+@pytest.fixture
+def engine(module):
+    made = Engine(lambda name: loaded(module, name), max_models=2, max_batch=4, queue_size=6)
+    yield made
+    module.gate.set()
+    made.stop()
+
+
+def job(value=1.0, target=0, seconds=10.0):
+    return Job(GradCAM(("conv",)), torch.full((3, 8, 8), value), target, Deadline.after(seconds))
+
+
+def in_threads(*calls):
+    """Run the calls at once; return what each returned or raised."""
+    results = [None] * len(calls)
+
+    def run(place, call):
+        try:
+            results[place] = call()
+        except Exception as error:
+            results[place] = error
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def hold(engine, module):
+    """Occupy the model's thread; return the thread that waits for it."""
+    engine.model("slow", Deadline.after(10))
+    module.gate.clear()
+    module.entered.clear()
+    occupying = threading.Thread(target=lambda: engine.run("slow", [job()]))
+    occupying.start()
+    module.entered.wait(10)
+    return occupying
+
+
+def test_each_caller_gets_the_answer_to_its_own_question(engine):
+    questions = [(0.5 + 0.1 * number, number % 2) for number in range(6)]
+    alone = [engine.run("slow", [job(*question)])[0] for question in questions]
+    together = in_threads(*(lambda q=question: engine.run("slow", [job(*q)])[0] for question in questions))
+    for one, other in zip(alone, together, strict=True):
+        torch.testing.assert_close(one.attribution.maps, other.attribution.maps)
+        torch.testing.assert_close(one.attribution.logits, other.attribution.logits)
+
+
+def test_what_waits_shares_a_batch_whatever_its_targets(engine, module):
+    occupying = hold(engine, module)
+    jobs = [job(target=number % 2) for number in range(4)]
+    waiting = threading.Thread(target=lambda: engine.run("slow", jobs))
+    waiting.start()
+    module.gate.set()
+    waiting.join()
+    occupying.join()
+    assert module.batches == [1, 4]
+
+
+def test_batches_are_bounded(engine, module):
+    engine.run("slow", [job() for _ in range(6)])
+    assert module.batches == [4, 2]
+
+
+def test_one_thread_runs_the_model(engine, module):
+    in_threads(*(lambda: engine.run("slow", [job()]) for _ in range(5)))
+    assert len(module.threads) == 1
+    assert threading.get_ident() not in module.threads
+
+
+def test_a_bad_picture_does_not_take_its_neighbours_down(engine, module):
+    occupying = hold(engine, module)
+    good, bad = job(), job(value=float("nan"))
+    results = []
+    waiting = threading.Thread(target=lambda: results.extend(in_threads(lambda: engine.run("slow", [good, bad]))))
+    waiting.start()
+    time.sleep(0.05)
+    module.gate.set()
+    waiting.join()
+    occupying.join()
+    assert isinstance(results[0], RuntimeError)
+    assert good.future.result().attribution.maps.shape == (1, 6, 6)
+    assert engine.run("slow", [job()])[0].attribution.maps.isfinite().all()
+
+
+def test_a_full_queue_refuses_at_once_and_queues_none_of_the_request(engine, module):
+    occupying = hold(engine, module)
+    with pytest.raises(OverloadedError):
+        engine.run("slow", [job() for _ in range(7)])
+    module.gate.set()
+    occupying.join()
+    assert module.batches == [1]
+
+
+def test_a_job_past_its_deadline_is_given_up_and_never_run(engine, module):
+    occupying = hold(engine, module)
+    with pytest.raises(DeadlineError):
+        engine.run("slow", [job(seconds=0.05)])
+    module.gate.set()
+    occupying.join()
+    engine.run("slow", [job()])
+    assert module.batches == [1, 1]
+
+
+def test_a_model_that_failed_to_load_is_tried_again(module):
+    attempts = []
+
+    def load(name):
+        attempts.append(name)
+        if len(attempts) == 1:
+            raise RuntimeError("not yet")
+        return loaded(module, name)
+
+    engine = Engine(load, max_models=2, max_batch=4, queue_size=4)
+    with pytest.raises(RuntimeError, match="not yet"):
+        engine.model("slow", Deadline.after(10))
+    assert engine.loaded("slow") is None
+    assert engine.model("slow", Deadline.after(10)).name == "slow"
+    engine.stop()
+
+
+def test_requests_for_a_new_model_load_it_once(module):
+    loads = []
+
+    def load(name):
+        loads.append(name)
+        time.sleep(0.1)
+        return loaded(module, name)
+
+    engine = Engine(load, max_models=2, max_batch=4, queue_size=16)
+    in_threads(*(lambda: engine.run("slow", [job()]) for _ in range(6)))
+    assert loads == ["slow"]
+    engine.stop()
+
+
+def test_the_least_recently_used_idle_model_makes_room():
+    engine = Engine(lambda name: loaded(Slow(), name), max_models=2, max_batch=4, queue_size=4)
+    for name in ("a", "b", "a", "c"):
+        engine.run(name, [job()])
+    assert engine.loaded("a") is not None
+    assert engine.loaded("b") is None
+    assert engine.loaded("c") is not None
+    engine.stop()

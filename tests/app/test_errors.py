@@ -1,0 +1,233 @@
+import base64
+import io
+import struct
+import zlib
+
+import pytest
+from PIL import Image
+
+from tests.app.conftest import encoded
+
+
+def problem(response, status):
+    assert response.status_code == status, response.get_data(as_text=True)
+    assert response.mimetype == "application/problem+json"
+    body = response.get_json()
+    assert body["status"] == status
+    assert {"type", "title", "status", "detail"} <= set(body)
+    assert body["type"].startswith("urn:seewhy:problem:")
+    return body
+
+
+def faults(body):
+    return {fault["field"] for fault in body["errors"]}
+
+
+def huge_png(side=60_000):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("path", ["/explain", "/predict"])
+def test_no_picture(client, path):
+    assert "curl" in problem(client.post(path, data={}, content_type="multipart/form-data"), 400)["detail"]
+    problem(client.post(path), 400)
+    problem(client.post(path, json={}), 400)
+    problem(client.post(path, data=b"", content_type="image/png"), 400)
+    problem(client.post(path, data={"image": "not a file"}, content_type="multipart/form-data"), 400)
+
+
+def test_empty_file(post):
+    assert faults(problem(post(b""), 415)) == {"image"}
+
+
+def test_text_named_jpg(client):
+    data = {"image": (io.BytesIO(b"hello, I am no picture"), "cat.jpg")}
+    assert "JPEG, PNG" in problem(client.post("/explain", data=data), 415)["detail"]
+
+
+def test_truncated_jpeg(post, cat):
+    whole = encoded(Image.open(io.BytesIO(cat)).convert("RGB"), "JPEG")
+    assert "cut short" in problem(post(whole[: len(whole) // 2]), 415)["detail"]
+
+
+def test_pixel_bomb(post):
+    body = problem(post(huge_png()), 413)
+    assert faults(body) == {"image"}
+
+
+@pytest.mark.parametrize("bomb", [b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7\n", b"\x00" * 64])
+def test_other_files_are_no_pictures(post, bomb):
+    problem(post(bomb), 415)
+
+
+def test_unknown_model_lists_near_matches(post, cat):
+    body = problem(post(cat, model="resnet5O"), 422)
+    assert "resnet50" in body["detail"]
+    assert faults(body) == {"model"}
+
+
+def test_weights_that_are_not_at_hand(post, cat):
+    response = post(cat, model="resnet50")
+    body = problem(response, 503)
+    assert "SEEWHY_WEIGHTS_DIR" in body["detail"]
+    assert int(response.headers["Retry-After"]) > 0
+
+
+def test_unknown_layer_lists_near_matches(post, cat):
+    body = problem(post(cat, layer="blocks.66"), 422)
+    assert faults(body) == {"layer"}
+    assert "blocks.6" in body["detail"]
+
+
+@pytest.mark.parametrize("layer", ["classifier", "global_pool"])
+def test_layer_without_a_grid(post, cat, layer):
+    body = problem(post(cat, layer=layer), 422)
+    assert faults(body) == {"layer"}
+
+
+def test_layer_for_a_method_without_layers(post, cat):
+    assert faults(problem(post(cat, method="saliency", layer="bn2"), 422)) == {"layer"}
+
+
+def test_unknown_label_lists_near_matches(post, cat):
+    body = problem(post(cat, target="tiger kat"), 422)
+    assert "tiger cat" in body["detail"]
+    assert faults(body) == {"target"}
+
+
+def test_ambiguous_label_names_the_classes(post, cat):
+    body = problem(post(cat, target="CARDIGAN"), 422)
+    assert "264" in body["detail"]
+    assert "474" in body["detail"]
+    assert post(cat, target="Cardigan").headers["X-SeeWhy-Target"] == "264"  # the dog
+    assert post(cat, target="cardigan").headers["X-SeeWhy-Target"] == "474"  # the knitwear
+
+
+@pytest.mark.parametrize("target", ["1000", "-1", "1000000000000"])
+def test_target_out_of_range(post, cat, target):
+    assert "0 to 999" in problem(post(cat, target=target), 422)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("method", "gradcan"),
+        ("alpha", "2"),
+        ("alpha", "nan"),
+        ("alpha", "much"),
+        ("view", "sideways"),
+        ("colormap", "jet"),
+        ("format", "gif"),
+        ("scale", "1"),
+        ("scale", "2,1"),
+        ("scale", "nan,1"),
+        ("scale", "0,inf"),
+        ("sign", "both"),
+        ("top", "0"),
+        ("top", "many"),
+        ("top", "17"),
+        ("values", "perhaps"),
+        ("samples", "3"),
+        ("alhpa", "0.5"),
+        ("layers", "bn2"),
+    ],
+)
+def test_bad_option_value_names_its_field(post, cat, field, value):
+    body = problem(post(cat, **{field: value}), 422)
+    assert faults(body) == {field}
+    assert len(body["detail"]) > 10
+
+
+def test_misspelt_option_lists_near_matches(post, cat):
+    assert "alpha" in problem(post(cat, alhpa="0.5"), 422)["detail"]
+    assert "gradcam" in problem(post(cat, method="gradcan"), 422)["detail"]
+
+
+def test_target_and_top_exclude_each_other(post, cat):
+    assert "not both" in problem(post(cat, target="tabby", top="2"), 422)["detail"]
+
+
+def test_repeated_scalar(post, cat):
+    assert faults(problem(post(cat, method=["gradcam", "saliency"]), 422)) == {"method"}
+
+
+def test_malformed_json(client):
+    problem(client.post("/explain", data=b"{", content_type="application/json"), 400)
+    problem(client.post("/explain", json=["image"]), 400)
+    assert faults(problem(client.post("/explain", json={"image": "%%%"}), 422)) == {"image"}
+    assert faults(problem(client.post("/explain", json={"image": 7}), 422)) == {"image"}
+
+
+def test_json_with_values_of_wrong_types(client, cat):
+    image = base64.b64encode(cat).decode()
+    for field, value in [
+        ("target", 2.5),
+        ("target", True),
+        ("layer", 3),
+        ("alpha", "x"),
+        ("model", 5),
+        ("scale", [1]),
+    ]:
+        assert faults(problem(client.post("/explain", json={"image": image, field: value}), 422)) == {field}
+
+
+def test_body_that_carries_no_picture(client, cat):
+    assert "image" in problem(client.post("/explain", data=cat, content_type="text/plain"), 415)["detail"]
+
+
+def test_two_pictures(client, cat):
+    data = {"image": [(io.BytesIO(cat), "a.png"), (io.BytesIO(cat), "b.png")]}
+    problem(client.post("/explain", data=data, content_type="multipart/form-data"), 422)
+
+
+def test_too_many_bytes(cat):
+    from app import create_app
+    from app.settings import Settings
+
+    client = create_app(Settings(max_upload_bytes=1000)).test_client()
+    problem(client.post("/explain", data={"image": (io.BytesIO(cat), "cat.png")}), 413)
+
+
+def test_answer_of_too_many_numbers(cat):
+    from app import create_app
+    from app.settings import Settings
+
+    app = create_app(Settings(max_values=100_000, max_json_values=100_000))
+    client = app.test_client()
+    for fields in ({"format": "npz"}, {"format": "json", "values": "1"}):
+        response = client.post("/explain", data={"image": (io.BytesIO(cat), "cat.png"), **fields})
+        assert "100,000" in problem(response, 413)["detail"]
+
+
+def test_unknown_paths_and_methods(client):
+    problem(client.get("/nowhere"), 404)
+    assert "resnet50" in problem(client.get("/models/resnet5O"), 404)["detail"]
+    problem(client.get("/models/nothing/layers"), 404)
+    response = client.get("/explain")
+    problem(response, 405)
+    assert "POST" in response.headers["Allow"]
+    assert faults(problem(client.get("/models?source=hub"), 422)) == {"source"}
+
+
+def test_a_failure_of_ours_tells_nothing_about_the_inside(app, monkeypatch, cat):
+    service = app.extensions["seewhy"]
+
+    def broken(*_):
+        raise RuntimeError("/secret/path is broken")
+
+    monkeypatch.setattr(service, "explain", broken)
+    response = app.test_client().post("/explain", data={"image": (io.BytesIO(cat), "cat.png")})
+    assert "secret" not in problem(response, 500)["detail"]
+
+
+def test_an_error_changes_nothing(post, cat, service):
+    module = service.engine.loaded("efficientnet_lite0") or (post(cat) and service.engine.loaded("efficientnet_lite0"))
+    before = post(cat).data
+    for fields in ({"layer": "classifier"}, {"target": "nothing"}, {"sign": "both"}):
+        assert post(cat, **fields).status_code == 422
+    assert post(cat).data == before
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.module.modules())

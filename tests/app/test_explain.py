@@ -1,0 +1,240 @@
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from tests.app.conftest import encoded
+
+
+def arrays(response):
+    assert response.status_code == 200, response.get_data(as_text=True)
+    with np.load(io.BytesIO(response.data)) as loaded:
+        return dict(loaded)
+
+
+def test_answer_is_a_picture_as_large_as_the_upload_with_its_facts_in_the_headers(post, cat):
+    response = post(cat)
+    assert response.status_code == 200
+    assert response.mimetype == "image/png"
+    assert Image.open(io.BytesIO(response.data)).size == Image.open(io.BytesIO(cat)).size
+    assert response.headers["X-SeeWhy-Model"] == "efficientnet_lite0"
+    assert response.headers["X-SeeWhy-Method"] == "gradcam"
+    assert response.headers["X-SeeWhy-Layers"] == "bn2"
+    assert "cat" in response.headers["X-SeeWhy-Label"]
+    assert 0 < float(response.headers["X-SeeWhy-Probability"]) <= 1
+    stages = {part.split(";")[0].strip() for part in response.headers["Server-Timing"].split(",")}
+    assert stages == {"decode", "queue", "explain", "render", "encode"}
+
+
+def test_hot_region_of_the_cat_is_its_face(post, cat):
+    heatmap = arrays(post(cat, format="npz"))["heatmaps"][0]
+    face = np.zeros(heatmap.shape, dtype=bool)
+    face[80:250, 120:330] = True  # eyes to chin of the 300×451 picture
+    assert face.flat[heatmap.argmax()]
+    assert heatmap[face].mean() > 1.5 * heatmap[~face].mean()
+
+
+@pytest.mark.parametrize(("width", "height"), [(256, 512), (300, 300), (400, 300)])
+def test_each_target_lights_its_own_half(post, cat, coffee, width, height):
+    both = Image.new("RGB", (2 * width, height))
+    for place, upload in enumerate((cat, coffee)):
+        both.paste(ImageOps.fit(Image.open(io.BytesIO(upload)), (width, height)), (place * width, 0))
+    found = arrays(post(encoded(both), target=["tabby", "espresso"], format="npz"))
+    tabby, espresso = found["heatmaps"]
+    assert found["targets"].tolist() == [281, 967]
+    assert tabby[:, :width].sum() >= 0.7 * tabby.sum()
+    assert espresso[:, width:].sum() >= 0.7 * espresso.sum()
+
+
+def test_the_three_carriers_give_the_same_answer(client, post, coffee):
+    form = post(coffee, target="cup", format="npz")
+    raw = client.post("/explain?target=cup&format=npz", data=coffee, content_type="image/png")
+    body = {"image": base64.b64encode(coffee).decode(), "target": "cup", "format": "npz"}
+    json = client.post("/explain", json=body)
+    data_url = client.post("/explain", json={**body, "image": f"data:image/png;base64,{body['image']}"})
+    expected = arrays(form)
+    for response in (raw, json, data_url):
+        for name, values in arrays(response).items():
+            np.testing.assert_allclose(values, expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_json_answer_has_the_documented_shape(post, cat):
+    answer = post(cat, format="json", target="tabby", values="true").get_json()
+    assert set(answer) == {
+        "model",
+        "method",
+        "layers",
+        "predictions",
+        "explanations",
+        "timings_ms",
+        "versions",
+    }
+    assert answer["model"]["sha256"].startswith("57934424")
+    assert answer["method"] == {"name": "gradcam", "options": {"sign": "positive"}}
+    assert len(answer["predictions"]) == 5
+    (explanation,) = answer["explanations"]
+    assert explanation["target"]["label"] == "tabby"
+    assert set(explanation["target"]) == {"index", "label", "probability", "logit"}
+    values = np.array(explanation["heatmap"]["values"])
+    assert list(values.shape) == explanation["heatmap"]["shape"] == [300, 451]
+    assert values.max() == pytest.approx(1)
+    assert values.min() == 0
+    assert explanation["heatmap"]["max"] > 0
+    assert explanation["diagnostics"] == []
+    overlay = base64.b64decode(explanation["overlay"].removeprefix("data:image/png;base64,"))
+    assert Image.open(io.BytesIO(overlay)).size == (451, 300)
+
+
+def test_values_are_left_out_unless_asked_for(post, cat):
+    (explanation,) = post(cat, format="json").get_json()["explanations"]
+    assert "values" not in explanation["heatmap"]
+
+
+def test_npz_holds_heatmaps_maps_targets_and_logits(post, cat):
+    found = arrays(post(cat, format="npz", top=3))
+    assert found["heatmaps"].shape == (3, 300, 451)
+    assert found["heatmaps"].dtype == found["maps"].dtype == found["logits"].dtype == np.float32
+    assert found["maps"].shape == (3, 7, 7)
+    assert found["logits"].shape == (1000,)
+    assert found["targets"].tolist() == np.argsort(-found["logits"])[:3].tolist()
+
+
+def test_top_explains_each_class_as_if_asked_for_alone(post, cat):
+    together = arrays(post(cat, format="npz", top=3))
+    for row, index in enumerate(together["targets"]):
+        alone = arrays(post(cat, format="npz", target=str(index)))
+        np.testing.assert_allclose(together["maps"][row], alone["maps"][0], rtol=1e-4, atol=1e-6)
+
+
+def test_several_targets_come_as_one_panel(post, cat):
+    response = post(cat, target=["tabby", "282"])
+    assert response.headers["X-SeeWhy-Target"] == "281, 282"
+    assert response.headers["X-SeeWhy-Label"] == "tabby, tiger cat"
+    width, height = Image.open(io.BytesIO(response.data)).size
+    assert width == 2 * 451
+    assert height > 300
+
+
+@pytest.mark.parametrize("form", ["png", "jpeg", "webp"])
+def test_picture_formats(post, cat, form):
+    response = post(cat, format=form)
+    assert response.mimetype == f"image/{form}"
+    assert Image.open(io.BytesIO(response.data)).format == form.upper()
+
+
+@pytest.mark.parametrize(
+    ("accept", "mimetype"),
+    [
+        ("*/*", "image/png"),
+        ("image/webp", "image/webp"),
+        ("application/json", "application/json"),
+        ("image/jpeg;q=0.9, application/json;q=0.1", "image/jpeg"),
+        ("application/x-npz", "application/x-npz"),
+    ],
+)
+def test_accept_chooses_the_format(post, cat, accept, mimetype):
+    assert post(cat, headers={"Accept": accept}).mimetype == mimetype
+
+
+def test_format_wins_over_accept(post, cat):
+    assert post(cat, headers={"Accept": "application/json"}, format="png").mimetype == "image/png"
+
+
+def test_unacceptable_accept_is_refused(post, cat):
+    assert post(cat, headers={"Accept": "text/plain"}).status_code == 406
+
+
+def test_views_and_strength(post, pixels, cat):
+    original = np.asarray(Image.open(io.BytesIO(cat)).convert("RGB")).astype(int)
+    inside = np.s_[40:260, 120:330]  # what the crop saw, with a margin
+    assert np.abs(pixels(post(cat, alpha="0"))[inside] - original[inside]).max() == 0
+    np.testing.assert_array_equal(pixels(post(cat, alpha="1"))[inside], pixels(post(cat, view="heatmap"))[inside])
+    pair = pixels(post(cat, view="side-by-side"))
+    assert pair.shape == (300, 902, 3)
+    np.testing.assert_array_equal(pair[:, :451], original)
+
+
+def test_what_the_crop_never_saw_is_dimmed(post, pixels, cat):
+    original = np.asarray(Image.open(io.BytesIO(cat)).convert("RGB")).astype(int)
+    drawn = pixels(post(cat, alpha="0"))
+    for border in (np.s_[:, :60], np.s_[:, -60:], np.s_[:10], np.s_[-10:]):
+        assert drawn[border].mean() < 0.5 * original[border].mean()
+
+
+def test_red_stays_red(post, pixels):
+    red = Image.new("RGB", (300, 200), (250, 20, 10))
+    centre = pixels(post(encoded(red), alpha="0.1"))[100, 150]
+    assert centre[0] > 200 > 60 > centre[2]
+
+
+def test_exif_rotated_upload_answers_upright(post, cat, pixels):
+    upright = Image.open(io.BytesIO(cat)).convert("RGB")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored lying on its left side
+    rotated = encoded(upright.transpose(Image.Transpose.ROTATE_90), exif=exif)
+    assert np.abs(pixels(post(rotated)) - pixels(post(cat))).mean() < 1
+
+
+def test_fixed_scale_compares_pictures(post, cat, coffee):
+    values = {}
+    for name, upload in (("cat", cat), ("coffee", coffee)):
+        (explanation,) = post(upload, format="json", scale="0,100").get_json()["explanations"]
+        overlay = base64.b64decode(explanation["overlay"].partition(",")[2])
+        values[name] = explanation["heatmap"]["max"], np.asarray(Image.open(io.BytesIO(overlay))).mean()
+    (own,) = post(cat, format="json").get_json()["explanations"]
+    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(own["overlay"].partition(",")[2])))).mean()
+    assert values["cat"][1] < drawn  # far below 100, the map is nearly black
+
+
+def test_long_side_is_capped_by_the_setting(cat):
+    from app import create_app
+    from app.settings import Settings
+
+    client = create_app(Settings(max_side=200)).test_client()
+    response = client.post("/explain", data={"image": (io.BytesIO(cat), "cat.png")})
+    assert Image.open(io.BytesIO(response.data)).size == (200, 133)
+
+
+def test_layer_and_saliency_and_options(post, cat):
+    assert post(cat, layer="blocks.5", format="npz").headers["X-SeeWhy-Layers"] == "blocks.5"
+    fused = post(cat, layer=["blocks.4", "blocks.6"], format="npz")
+    assert fused.headers["X-SeeWhy-Layers"] == "blocks.4, blocks.6"
+    assert arrays(fused)["maps"].shape == (1, 14, 14)
+    assert arrays(post(cat, method="saliency", format="npz"))["maps"].shape == (1, 224, 224)
+    signed = arrays(post(cat, method="saliency", sign="signed", format="npz"))["heatmaps"]
+    assert signed.min() < 0 < signed.max()
+    assert np.abs(signed).max() == pytest.approx(1)
+
+
+def test_etag_repeats_and_saves_the_work(post, cat):
+    first = post(cat)
+    again = post(cat, headers={"If-None-Match": first.headers["ETag"]})
+    assert again.status_code == 304
+    assert not again.data
+    other = post(cat, headers={"If-None-Match": first.headers["ETag"]}, alpha="0.4")
+    assert other.status_code == 200
+    assert other.headers["ETag"] != first.headers["ETag"]
+
+
+def test_blank_form_fields_count_as_left_out(post, cat):
+    assert post(cat, target="", model="", layer="").headers["X-SeeWhy-Target"] == "282"
+
+
+def test_an_improbable_class_is_diagnosed(post, cat):
+    (explanation,) = post(cat, target="espresso", format="json").get_json()["explanations"]
+    assert "improbable-target" in {found["code"] for found in explanation["diagnostics"]}
+
+
+def test_another_embedded_model(post, cat):
+    response = post(cat, model="efficientnet_lite1")
+    assert response.headers["X-SeeWhy-Model"] == "efficientnet_lite1"
+    assert "cat" in response.headers["X-SeeWhy-Label"] or response.headers["X-SeeWhy-Label"] == "tabby"
+
+
+def test_predict(post, cat):
+    answer = post(cat, "/predict").get_json()
+    assert answer["model"]["name"] == "efficientnet_lite0"
+    assert [found["label"] for found in answer["predictions"]][:3] == ["tiger cat", "Egyptian cat", "tabby"]
+    assert len(post(cat, "/predict", top=2).get_json()["predictions"]) == 2

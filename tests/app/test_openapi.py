@@ -1,0 +1,66 @@
+from openapi_spec_validator import validate
+
+from app.errors import HTTP_KINDS, KINDS
+from app.schemas import MEDIA_TYPES, ExplainOptions
+from explainers.registry import METHODS
+
+
+def document(client):
+    return client.get("/openapi.json").get_json()
+
+
+def test_the_document_is_valid_openapi_3_1(client):
+    found = document(client)
+    assert found["openapi"].startswith("3.1")
+    validate(found)
+
+
+def test_every_route_is_described(app, client):
+    described = set(document(client)["paths"])
+    internal = {"/static/{filename}", "/docs/assets/{name}"}
+    served = {rule.rule.replace("<path:", "<").replace("<", "{").replace(">", "}") for rule in app.url_map.iter_rules()}
+    assert served - internal == described
+
+
+def test_every_option_is_described_for_every_carrier(client):
+    explain = document(client)["paths"]["/explain"]["post"]
+    options = set(ExplainOptions.model_fields)
+    for method in METHODS.values():
+        options |= set(method.options) - {"layers"}
+    assert {parameter["name"] for parameter in explain["parameters"]} == options
+    content = explain["requestBody"]["content"]
+    for carrier in ("multipart/form-data", "application/json"):
+        assert set(content[carrier]["schema"]["properties"]) == options | {"image"}
+    assert "image/png" in content
+    assert set(explain["responses"]["200"]["content"]) == set(MEDIA_TYPES.values())
+
+
+def test_every_status_of_explain_is_described(client):
+    responses = document(client)["paths"]["/explain"]["post"]["responses"]
+    wanted = {kind.status for kind in KINDS.values()} - {404}
+    assert {str(status) for status in wanted} <= set(responses)
+    assert {404, 405} < set(HTTP_KINDS)
+
+
+def test_answers_match_their_schemas(client, post, cat):
+    from app import schemas
+
+    schemas.ExplainAnswer.model_validate(post(cat, format="json").get_json())
+    schemas.ModelsAnswer.model_validate(client.get("/models?source=embedded").get_json())
+    schemas.LayersAnswer.model_validate(client.get("/models/resnet18/layers").get_json())
+    schemas.MethodsAnswer.model_validate(client.get("/methods").get_json())
+
+
+def test_documentation_page_loads_nothing_from_elsewhere(client):
+    with client.get("/docs") as response:
+        page = response.get_data(as_text=True)
+    assert "http" not in page
+    for path in (
+        "/docs/assets/js/swagger-ui-bundle.js",
+        "/docs/assets/css/swagger-ui.css",
+        "/static/docs.js",
+    ):
+        assert path in page
+        with client.get(path) as part:
+            assert part.status_code == 200
+    assert client.get("/docs/assets/../plugins.py").status_code == 404

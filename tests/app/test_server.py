@@ -1,0 +1,157 @@
+"""The service as it is run: gunicorn, a real socket, a real browser."""
+
+import io
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import requests
+
+from tests.app.conftest import EXAMPLES
+
+
+def start(port, **variables):
+    environment = {**os.environ, "SEEWHY_PORT": str(port), **variables}
+    process = subprocess.Popen([sys.executable, "-m", "app.cli", "serve"], env=environment)
+    for _ in range(240):
+        try:
+            if requests.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200:
+                return process
+        except requests.ConnectionError:
+            pass
+        assert process.poll() is None
+        time.sleep(0.25)
+    process.kill()
+    raise AssertionError("the service did not become ready")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def url():
+    port = free_port()
+    process = start(port)
+    yield f"http://127.0.0.1:{port}"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+def explain(url, name, **fields):
+    with (EXAMPLES / name).open("rb") as picture:
+        return requests.post(f"{url}/explain", files={"image": picture}, data=fields, timeout=60)
+
+
+def arrays(response):
+    assert response.status_code == 200, response.text
+    with np.load(io.BytesIO(response.content)) as found:
+        return dict(found)
+
+
+def test_requests_at_once_get_the_answers_they_would_get_alone(url):
+    questions = [
+        {"name": name, "target": str(target), "method": method, "format": "npz"}
+        for name in ("cat.png", "coffee.png")
+        for target in (281, 967, 3)
+        for method in ("gradcam", "saliency")
+    ]
+    alone = [arrays(explain(url, **question)) for question in questions]
+    with ThreadPoolExecutor(12) as pool:
+        together = list(pool.map(lambda question: arrays(explain(url, **question)), questions * 4))
+    for place, found in enumerate(together):
+        expected = alone[place % len(alone)]
+        assert found["targets"] == expected["targets"]
+        np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-4, atol=1e-4)
+        scale = np.abs(expected["maps"]).max()
+        np.testing.assert_allclose(found["maps"] / scale, expected["maps"] / scale, atol=1e-3)
+
+
+def test_too_large_an_upload_is_answered_not_cut_off(url):
+    response = requests.post(
+        f"{url}/explain", data=b"\0" * (33 * 2**20), headers={"Content-Type": "image/png"}, timeout=60
+    )
+    assert response.status_code == 413
+
+
+def test_termination_answers_what_was_accepted():
+    port = free_port()
+    process = start(port)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(explain, f"http://127.0.0.1:{port}", "coffee.png", top="8") for _ in range(4)]
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        assert [future.result().status_code for future in waiting] == [200] * 4
+    assert process.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        assert "CI" not in os.environ, "chromium is not installed"
+        pytest.skip("chromium is not installed")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    switches = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+    ]
+    with sync_api.sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            str(tmp_path_factory.mktemp("profile")),
+            executable_path=chromium,
+            args=[*switches, "--disable-sync"],
+        )
+        yield context
+        context.close()
+
+
+@pytest.fixture
+def page(browser, url):
+    opened = browser.new_page()
+    problems = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    # What the browser itself reports: a blocked resource, say; an answer of 4xx is the test's own doing.
+    opened.on("console", lambda said: problems.append(said.text) if "Security Policy" in said.text else None)
+    opened.goto(url)
+    yield opened
+    opened.close()
+    assert problems == []
+
+
+def test_page_shows_the_heatmap_of_the_chosen_picture(page):
+    overlay, caption = page.locator("#overlay"), page.locator("#caption")
+    assert not page.is_visible("#answer")
+    page.set_input_files("#image", EXAMPLES / "cat.png")
+    page.wait_for_selector("#answer:not([hidden])")
+    first = overlay.get_attribute("src")
+    assert overlay.evaluate("picture => picture.decode().then(() => picture.naturalWidth)") == 451
+    assert "tiger cat" in caption.inner_text()
+    assert page.locator("#predictions button").count() == 5
+    page.get_by_role("button", name="tabby").click()
+    page.locator("#caption", has_text="tabby").wait_for()
+    assert overlay.get_attribute("src") != first
+
+
+def test_page_says_what_is_wrong(page, tmp_path):
+    bad = tmp_path / "cat.jpg"
+    bad.write_text("no picture")
+    page.set_input_files("#image", bad)
+    page.wait_for_selector("#error:not([hidden])")
+    assert "JPEG, PNG" in page.inner_text("#error")
+
+
+def test_documentation_page_lists_the_routes(page, url):
+    page.goto(f"{url}/docs")
+    page.wait_for_selector("text=Why the model says what it says")
