@@ -8,14 +8,15 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from app.answers import arrays, document, draw, encode
 from app.errors import ServiceError
 from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
-from app.service import Service, arrays, document, draw, encode, style_of
+from app.service import Service
 from app.settings import Settings
 from explainers.errors import ExplainerError
 from explainers.registry import METHODS
 from explainers.render import VIEWS
-from models import ModelError
+from models import ModelError, Registry
 
 _SUFFIXES: dict[str, Format] = {".jpg": "jpeg", **{f".{form}": form for form in MEDIA_TYPES}}
 
@@ -48,7 +49,10 @@ def serve(**given: Any) -> None:
     """Serve the HTTP API and the web page."""
     from app.server import serve as run
 
-    run(Settings(**{name: value for name, value in given.items() if value is not None}))
+    settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    # A mistake in the models file is told here, once, before any process starts.
+    Registry(settings.weights_dir, settings.models).spec(settings.default_model)
+    run(settings)
 
 
 def _picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,15 +94,14 @@ def explain(
 
     def one(picture: Path) -> str:
         explained = service.explain(_read(picture), options)
-        style = style_of(options, service.settings.max_side)
         path = into(picture)
         if form == "json":
-            text = document(explained, style, options.values, service.settings.max_json_values)
+            text = document(explained, options.values, service.settings.max_json_values)
             path.write_text(text.model_dump_json(exclude_unset=True, indent=2), encoding="utf-8")
         elif form == "npz":
             path.write_bytes(arrays(explained, service.settings.max_values))
         else:
-            path.write_bytes(encode(draw(explained, style), form))
+            path.write_bytes(encode(draw(explained), form))
         targets = [found.target for found in explained.explanations]
         named = ", ".join(f"{target.label} {target.probability:.1%}" for target in targets)
         return f"{picture}: {named} -> {path}"
@@ -115,8 +118,8 @@ def predict(pictures: tuple[Path, ...], device: str | None, model: str | None, t
     options = PredictOptions(model=model, top=top)
 
     def one(picture: Path) -> str:
-        answer, _ = service.predict(_read(picture), options)
-        rows = [f"  {found.probability:7.2%}  {found.index:>5}  {found.label}" for found in answer.predictions]
+        best = service.predict(_read(picture), options).predictions
+        rows = [f"  {found.probability:7.2%}  {found.index:>5}  {found.label}" for found in best]
         return "\n".join([f"{picture}:", *rows])
 
     _each(pictures, one)

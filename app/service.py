@@ -1,35 +1,22 @@
 """One request, straight down: decode, preprocess, queue, explain, render, encode."""
 
-import base64
 import hashlib
-import io
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from app.engine import Deadline, Done, Engine, Job
-from app.errors import AnswerTooLargeError, DeadlineError, FieldError, NotReadyError
+from app.errors import DeadlineError, FieldError, NotReadyError
 from app.schemas import (
-    DiagnosticAnswer,
-    ExplainAnswer,
     ExplainOptions,
-    ExplanationAnswer,
-    Format,
-    HeatmapAnswer,
-    MethodIdentity,
-    ModelIdentity,
-    PredictAnswer,
-    PredictionAnswer,
     PredictOptions,
-    TargetAnswer,
 )
 from app.settings import Settings
 from explainers.base import Attribution, Explainer
@@ -38,8 +25,8 @@ from explainers.explanation import Explanation, explanations
 from explainers.hooks import match_paths
 from explainers.picture import read_picture
 from explainers.registry import Method, get_method
-from explainers.render import Style, panel
-from explainers.targets import Prediction, class_index, predictions
+from explainers.render import Style
+from explainers.targets import Prediction, best, class_index, predictions
 from models import LoadedModel, Registry
 from models.errors import WeightsUnavailableError
 
@@ -72,6 +59,21 @@ class Timings:
 
 
 @dataclass(frozen=True)
+class Predicted:
+    """Everything that an answer of /predict is made from.
+
+    Attributes:
+        model: which model answered.
+        predictions: the most probable classes.
+        timings: of the stages.
+    """
+
+    model: LoadedModel
+    predictions: tuple[Prediction, ...]
+    timings: Timings
+
+
+@dataclass(frozen=True)
 class Explained:
     """Everything that an answer of /explain is made from.
 
@@ -80,6 +82,7 @@ class Explained:
         method: which method.
         explainer: its options.
         explanations: one per explained class.
+        style: how to draw them.
         logits: (K,) float32.
         timings: of the stages so far.
     """
@@ -88,6 +91,7 @@ class Explained:
     method: Method
     explainer: Explainer
     explanations: list[Explanation]
+    style: Style
     logits: "np.ndarray[Any, np.dtype[np.float32]]"
     timings: Timings
 
@@ -140,8 +144,8 @@ class Service:
             except DeadlineError:
                 raise NotReadyError(f"The model {spec.name!r} is still loading; ask again in a few seconds.") from None
 
-    def predict(self, upload: bytes, options: PredictOptions) -> tuple[PredictAnswer, Timings]:
-        """Classify a picture."""
+    def predict(self, upload: bytes, options: PredictOptions) -> Predicted:
+        """Classify a picture; raises what `explain` raises."""
         deadline, timings = Deadline.after(self.settings.deadline), Timings()
         model = self.model(options.model, deadline)
         with timings.stage("decode"):
@@ -149,8 +153,8 @@ class Service:
             image = model.preprocess(picture)
         (done,) = self.engine.run(model.name, [Job(None, image, None, deadline)])
         _count(timings, done, "predict")
-        ranked = predictions(done.attribution.logits[0].numpy(), model.labels)
-        return PredictAnswer(model=_identity(model), predictions=_answers(ranked[: options.top])), timings
+        logits = done.attribution.logits[0].numpy()
+        return Predicted(model, predictions(logits, model.labels, best(logits, options.top)), timings)
 
     def explain(self, upload: bytes, options: ExplainOptions) -> Explained:
         """Explain one or several classes of a picture; nothing is drawn yet.
@@ -163,7 +167,7 @@ class Service:
         """
         deadline, timings = Deadline.after(self.settings.deadline), Timings()
         method, explainer = self.explainer(options)
-        style_of(options, self.settings.max_side)
+        style = self.style(options)
         model = self.model(options.model, deadline)
         if options.layer:
             match_paths((path for path, _ in model.module.named_modules()), options.layer)
@@ -181,8 +185,8 @@ class Service:
         done = self.engine.run(model.name, [Job(explainer, image, target, deadline) for target in first])
         _count(timings, done[-1], "explain")
         if top > 1:
-            best = predictions(done[0].attribution.logits[0].numpy(), model.labels)[1:top]
-            done += self.engine.run(model.name, [Job(explainer, image, one.index, deadline) for one in best])
+            others = best(done[0].attribution.logits[0].numpy(), top)[1:]
+            done += self.engine.run(model.name, [Job(explainer, image, target, deadline) for target in others])
             _count(timings, done[-1], "explain")
         whole = _together([one.attribution for one in done])
         return Explained(
@@ -190,6 +194,7 @@ class Service:
             method=method,
             explainer=explainer,
             explanations=explanations(model, method.name, picture, whole),
+            style=style,
             logits=whole.logits[0].numpy(),
             timings=timings,
         )
@@ -216,6 +221,14 @@ class Service:
             given = {**given, "layers": tuple(options.layer)}
         return method, method.build(given)
 
+    def style(self, options: ExplainOptions) -> Style:
+        """Return how the answer is to be drawn.
+
+        Raises:
+            OptionError: a bad value.
+        """
+        return Style(options.view, options.colormap, options.alpha, options.scale, self.settings.max_side)
+
     def etag(self, upload: bytes, options: ExplainOptions, media_type: str) -> str | None:
         """Return the tag of the answer: a digest of everything it depends on; None before the model is loaded."""
         model = self.engine.loaded(options.model or self.settings.default_model)
@@ -235,110 +248,6 @@ class Service:
         return digest.hexdigest()[:32]
 
 
-def style_of(options: ExplainOptions, max_side: int) -> Style:
-    """Return how the answer is to be drawn.
-
-    Raises:
-        OptionError: a bad value.
-    """
-    return Style(options.view, options.colormap, options.alpha, options.scale, max_side)
-
-
-def draw(explained: Explained, style: Style) -> Image.Image:
-    """Draw the answer: one picture, or a labelled panel where several classes are explained."""
-    tiles = [explanation.drawn(style) for explanation in explained.explanations]
-    if len(tiles) == 1:
-        return tiles[0]
-    targets = [explanation.target for explanation in explained.explanations]
-    return panel(tiles, [f"{target.label} {target.probability:.1%}" for target in targets])
-
-
-def encode(picture: Image.Image, form: Format) -> bytes:
-    """Encode a picture as PNG, JPEG or WebP."""
-    settings: Mapping[Format, dict[str, Any]] = {
-        "png": {"compress_level": 3},
-        "jpeg": {"quality": 90},
-        "webp": {"quality": 90, "method": 2},
-    }
-    buffer = io.BytesIO()
-    picture.save(buffer, form.upper(), **settings[form])
-    return buffer.getvalue()
-
-
-def arrays(explained: Explained, max_values: int) -> bytes:
-    """Return the answer as an npz file: heatmaps (T, H, W), maps (T, h, w), targets (T), logits (K).
-
-    Raises:
-        AnswerTooLargeError: more numbers than allowed.
-    """
-    found = explained.explanations
-    _check_values(found, max_values)
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        heatmaps=np.stack([explanation.heatmap for explanation in found]),
-        maps=np.stack([explanation.map for explanation in found]),
-        targets=np.array([explanation.target.index for explanation in found], dtype=np.int64),
-        logits=explained.logits,
-    )
-    return buffer.getvalue()
-
-
-def document(explained: Explained, style: Style, values: bool, max_values: int) -> ExplainAnswer:
-    """Return the answer as a JSON document.
-
-    Raises:
-        AnswerTooLargeError: more numbers than allowed.
-    """
-    if values:
-        _check_values(explained.explanations, max_values)
-    answers = []
-    for explanation in explained.explanations:
-        with explained.timings.stage("render"):
-            drawn = explanation.drawn(style)
-        with explained.timings.stage("encode"):
-            png = base64.b64encode(encode(drawn, "png")).decode("ascii")
-        answers.append(
-            ExplanationAnswer(
-                target=TargetAnswer(**asdict(explanation.target)),
-                heatmap=_heatmap(explanation, values),
-                overlay=f"data:image/png;base64,{png}",
-                diagnostics=[DiagnosticAnswer(**asdict(found)) for found in explanation.diagnostics],
-            )
-        )
-    first = explained.explanations[0]
-    return ExplainAnswer(
-        model=_identity(explained.model),
-        method=MethodIdentity(name=explained.method.name, options=_options(explained.explainer)),
-        layers=list(first.layers),
-        predictions=_answers(first.predictions[:5]),
-        explanations=answers,
-        timings_ms={name: round(milliseconds, 3) for name, milliseconds in explained.timings.stages.items()},
-        versions=VERSIONS,
-    )
-
-
-def _heatmap(explanation: Explanation, values: bool) -> HeatmapAnswer:
-    raw = explanation.raw_heatmap
-    shape = (raw.shape[0], raw.shape[1])
-    low, high = float(raw.min()), float(raw.max())
-    if not values:
-        return HeatmapAnswer(shape=shape, min=low, max=high)
-    return HeatmapAnswer(shape=shape, min=low, max=high, values=explanation.heatmap.tolist())
-
-
-def _options(explainer: Explainer) -> dict[str, Any]:
-    return {name: value for name, value in asdict(explainer).items() if name != "layers"}
-
-
-def _identity(model: LoadedModel) -> ModelIdentity:
-    return ModelIdentity(name=model.name, weights=model.weights, sha256=model.sha256)
-
-
-def _answers(ranked: "tuple[Prediction, ...] | list[Prediction]") -> list[PredictionAnswer]:
-    return [PredictionAnswer(index=one.index, label=one.label, probability=one.probability) for one in ranked]
-
-
 def _together(parts: list[Attribution]) -> Attribution:
     return Attribution(
         maps=torch.cat([part.maps for part in parts]),
@@ -352,12 +261,3 @@ def _together(parts: list[Attribution]) -> Attribution:
 def _count(timings: Timings, done: Done, stage: str) -> None:
     timings.add("queue", done.queued)
     timings.add(stage, done.ran)
-
-
-def _check_values(found: list[Explanation], limit: int) -> None:
-    wanted = sum(explanation.picture.width * explanation.picture.height for explanation in found)
-    if wanted > limit:
-        raise AnswerTooLargeError(
-            f"The heatmaps hold {wanted:,} numbers, more than the {limit:,} that one answer may; explain fewer classes "
-            "at a time, or send a smaller picture."
-        )

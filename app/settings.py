@@ -22,7 +22,9 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on.")
     workers: Count = Field(1, description="Processes; each holds its own copy of the models.")
     threads: Count = Field(8, description="Threads per process that read requests and draw answers.")
-    device: str = Field("auto", description="Where models run: auto, cpu, cuda or cuda:N.")
+    device: str = Field(
+        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Where models run: auto, cpu, cuda or cuda:N."
+    )
     default_model: str = Field("efficientnet_lite0", description="The model of a request that names none.")
     models: Path | None = Field(None, description="TOML file that declares models of your own.")
     weights_dir: Path | None = Field(None, description="Folder of weights files (.safetensors, .pth, .pt).")

@@ -19,7 +19,7 @@ from explainers.base import Attribution
 from explainers.geometry import Geometry
 from explainers.picture import PictureSource, read_picture
 from explainers.registry import get_method
-from explainers.targets import Prediction, class_index, predictions
+from explainers.targets import Prediction, best, class_index, predictions
 
 SATURATED = 0.9999
 """A softmax above this hardly moves with the logits."""
@@ -82,7 +82,8 @@ class Explanation:
         map: (h, w) float32, raw: as the explainer gave it.
         signed: whether negative values mean evidence against the class.
         target: the explained class.
-        predictions: every class, the most probable first.
+        predictions: the five most probable classes.
+        classes: how many classes the model tells apart.
         method: the method's name.
         layers: the layers used.
     """
@@ -93,6 +94,7 @@ class Explanation:
     signed: bool
     target: Prediction
     predictions: tuple[Prediction, ...]
+    classes: int
     method: str
     layers: tuple[str, ...]
 
@@ -126,7 +128,7 @@ class Explanation:
                     "react to the picture. The map explains the logit, which still does.",
                 )
             )
-        if self.target.probability < 1 / len(self.predictions):
+        if self.target.probability < 1 / self.classes:
             found.append(
                 Diagnostic(
                     "improbable-target",
@@ -208,24 +210,23 @@ def explain(
     return explanations(model, entry.name, upright, explainer.explain(model, images, targets))[0]
 
 
-def explanations(
-    model: Model, method: str, picture: Image.Image, attribution: Attribution
-) -> list[Explanation]:
+def explanations(model: Model, method: str, picture: Image.Image, attribution: Attribution) -> list[Explanation]:
     """Tie each map of an attribution to the one picture that all of them explain."""
     geometry = model.preprocess.geometry(picture.width, picture.height)
     maps = attribution.maps.cpu().numpy()
     logits = attribution.logits.cpu().numpy()
     tied = []
     for row, index in enumerate(attribution.targets.tolist()):
-        ranked = tuple(predictions(logits[row], model.labels))
+        (target, *top) = predictions(logits[row], model.labels, [index, *best(logits[row], 5)])
         tied.append(
             Explanation(
                 picture=picture,
                 geometry=geometry,
                 map=maps[row],
                 signed=attribution.signed,
-                target=next(prediction for prediction in ranked if prediction.index == index),
-                predictions=ranked,
+                target=target,
+                predictions=tuple(top),
+                classes=len(logits[row]),
                 method=method,
                 layers=attribution.layers,
             )

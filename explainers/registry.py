@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -48,7 +49,7 @@ class Method:
     forwards: int
     backwards: int
 
-    @property
+    @cached_property
     def options(self) -> dict[str, dict[str, Any]]:
         """JSON schema of each option: type, default, bounds, description."""
         return dict(self._adapter.json_schema().get("properties", {}))
@@ -69,22 +70,17 @@ class Method:
         """
         for option in options:
             if option not in self.options:
-                hint = (
-                    near_matches(option, self.options)
-                    or f"It takes {', '.join(self.options) or 'no options'}."
-                )
+                hint = near_matches(option, self.options) or f"It takes {', '.join(self.options) or 'no options'}."
                 raise OptionError(f"Method {self.name!r} has no option {option!r}. {hint}", field=option)
         try:
             built: Explainer = self._adapter.validate_python(dict(options))
         except ValidationError as error:
             first = error.errors()[0]
             field = str(first["loc"][0]) if first["loc"] else "options"
-            raise OptionError(
-                f"Option {field!r} of method {self.name!r}: {first['msg']}.", field=field
-            ) from error
+            raise OptionError(f"Option {field!r} of method {self.name!r}: {first['msg']}.", field=field) from error
         return built
 
-    @property
+    @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         return TypeAdapter(self.explainer)
 

@@ -1,7 +1,7 @@
 """From what a user types for a class, an index or a label, to its index; from logits to predictions."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,14 +54,20 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
     return target
 
 
-def predictions(logits: NDArray[np.float32], labels: Sequence[str]) -> list[Prediction]:
-    """Return every class of one picture, the most probable first.
+def predictions(logits: NDArray[np.float32], labels: Sequence[str], indices: Iterable[int]) -> tuple[Prediction, ...]:
+    """Return these classes of one picture with their probabilities.
 
     Args:
         logits: (K,).
         labels: K of them.
+        indices: the classes wanted, in order; see `best`.
     """
     shifted = np.exp(logits.astype(np.float64) - logits.max())
     probabilities = shifted / shifted.sum()
-    order = np.argsort(-logits, kind="stable")
-    return [Prediction(int(i), labels[i], float(probabilities[i]), float(logits[i])) for i in order]
+    return tuple(Prediction(i, labels[i], float(probabilities[i]), float(logits[i])) for i in indices)
+
+
+def best(logits: NDArray[np.float32], count: int) -> list[int]:
+    """Return the indices of the `count` largest logits (K,), the largest first."""
+    order: list[int] = np.argsort(-logits, kind="stable")[:count].tolist()
+    return order

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from explainers.layers import Survey, survey
 from models.errors import ModelError, ModelsFileError, UnknownModelError
@@ -66,9 +68,7 @@ class Registry:
         if name not in self._own:
             return _zoo_spec(name, weights)
         if weights is not None:
-            raise UnknownModelError(
-                f"{name!r} is an own model: its weights are those that the models file names."
-            )
+            raise UnknownModelError(f"{name!r} is an own model: its weights are those that the models file names.")
         return self._own[name]
 
     def availability(self, spec: ModelSpec) -> Availability:
@@ -81,9 +81,7 @@ class Registry:
         """Describe the layers of a model that need not be loaded: no weights are read."""
         return _survey(spec)
 
-    def load(
-        self, name: str, weights: str | None = DEFAULT, device: str | torch.device = "cpu"
-    ) -> LoadedModel:
+    def load(self, name: str, weights: str | None = DEFAULT, device: str | torch.device = "cpu") -> LoadedModel:
         """Load a model, frozen and in evaluation mode; see `load_model`."""
         spec = self.spec(name, None if weights == DEFAULT else weights)
         path = obtain_weights(spec, self._weights_dir, self._download) if weights is not None else None
@@ -150,11 +148,22 @@ def _survey(spec: ModelSpec) -> Survey:
     return survey(_without_weights(spec), spec.image_shape, spec.default_layers)
 
 
+class _EmptyOnMeta(TorchFunctionMode):
+    """Makes uninitialised tensors, which is what parameters start as, on the meta device: no memory, no random numbers.
+
+    Other tensors stay real, for builders that compute widths or drop rates with tensors.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        return func(*args, **({**kwargs, "device": "meta"} if func is torch.empty else kwargs))
+
+
 def _without_weights(spec: ModelSpec) -> nn.Module:
     """Return the architecture on the meta device, where shapes are computed and numbers are not."""
     try:
-        with torch.device("meta"):
-            return spec.build()
-    except (RuntimeError, NotImplementedError):
-        # Some builders compute widths or drop rates with tensors, which need numbers.
-        return spec.build().to("meta")
+        with _EmptyOnMeta():
+            module = spec.build()
+    except (RuntimeError, NotImplementedError):  # a builder that reads the numbers of its parameters
+        module = spec.build()
+    return module.to("meta")

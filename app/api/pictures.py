@@ -4,10 +4,11 @@ from urllib.parse import quote
 
 from flask import Blueprint, Response, current_app, request
 
+from app.answers import arrays, document, draw, encode, predicted
 from app.carriers import read_request
 from app.errors import NotAcceptableError
 from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
-from app.service import Explained, Service, arrays, document, draw, encode, style_of
+from app.service import Explained, Service
 
 blueprint = Blueprint("pictures", __name__)
 
@@ -22,9 +23,9 @@ def service() -> Service:
 def predict() -> Response:
     """Classify a picture."""
     upload, fields = read_request(request)
-    answer, timings = service().predict(upload, PredictOptions.model_validate(fields))
-    response = Response(answer.model_dump_json(), mimetype="application/json")
-    response.headers["Server-Timing"] = timings.header
+    found = service().predict(upload, PredictOptions.model_validate(fields))
+    response = Response(predicted(found).model_dump_json(), mimetype="application/json")
+    response.headers["Server-Timing"] = found.timings.header
     return response
 
 
@@ -59,19 +60,15 @@ def _negotiated() -> Format:
 
 def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Response:
     settings = service().settings
-    style = style_of(options, settings.max_side)
     if form == "json":
-        body = (
-            document(explained, style, options.values, settings.max_json_values)
-            .model_dump_json(exclude_unset=True)
-            .encode()
-        )
+        answer = document(explained, options.values, settings.max_json_values)
+        body = answer.model_dump_json(exclude_unset=True).encode()
     elif form == "npz":
         with explained.timings.stage("encode"):
             body = arrays(explained, settings.max_values)
     else:
         with explained.timings.stage("render"):
-            drawn = draw(explained, style)
+            drawn = draw(explained)
         with explained.timings.stage("encode"):
             body = encode(drawn, form)
     response = Response(body, mimetype=MEDIA_TYPES[form])
