@@ -64,21 +64,16 @@ class Explainer(ABC):
         module = as_module(model)
         if images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
             raise ValueError(
-                "Expected floating-point images of shape (N, C, H, W), "
-                f"got {tuple(images.shape)} {images.dtype}."
+                f"Expected floating-point images of shape (N, C, H, W), got {tuple(images.shape)} {images.dtype}."
             )
         if targets is not None and (targets.shape != images.shape[:1] or targets.is_floating_point()):
-            raise TargetError(
-                f"Expected one integer target per image, {len(images)} in all, got {targets!r}."
-            )
+            raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {targets!r}.")
         with torch.inference_mode(False), evaluation_mode(module):
             # A copy of an inference tensor is an ordinary one; autograd cannot keep the former.
             images = images.clone() if images.is_inference() else images.detach()
             attribution = self.attribute(model, module, images, targets)
         if not bool(torch.isfinite(attribution.maps).all()):
-            raise NonFiniteError(
-                "The map holds NaN or infinity; use a float32 model, or another layer or method."
-            )
+            raise NonFiniteError("The map holds NaN or infinity; use a float32 model, or another layer or method.")
         return attribution
 
 

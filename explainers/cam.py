@@ -135,8 +135,6 @@ def _grids(path: str, outputs: list[Any], gradients: list[Any], images: Tensor) 
             "choose a layer that `GET /models/NAME/layers` marks as usable for a CAM."
         )
     if gradient is None:
-        raise LayerError(
-            f"No gradient flows from the logits to layer {path!r}; choose one that they depend on."
-        )
+        raise LayerError(f"No gradient flows from the logits to layer {path!r}; choose one that they depend on.")
     order = (0, *axes)
     return activation.permute(order).float(), gradient.permute(order).float()

@@ -70,9 +70,7 @@ def near_matches(name: str, names: Iterable[str], limit: int = 5) -> str:
     by_lower = {candidate.lower(): candidate for candidate in names if candidate}
     wanted = name.lower()
     close = difflib.get_close_matches(wanted, by_lower, n=limit, cutoff=0.6)
-    close += [
-        candidate for candidate in by_lower if wanted and wanted in candidate and candidate not in close
-    ]
+    close += [candidate for candidate in by_lower if wanted and wanted in candidate and candidate not in close]
     if not close:
         return ""
     return f"Near matches: {', '.join(by_lower[candidate] for candidate in close[:limit])}."

@@ -33,9 +33,7 @@ class Saliency(Explainer):
 
     sign: Annotated[
         Sign,
-        Field(
-            description="Magnitude of the gradient (the paper's), its sign too, or only where it is positive."
-        ),
+        Field(description="Magnitude of the gradient (the paper's), its sign too, or only where it is positive."),
     ] = "absolute"
 
     def attribute(self, model: Any, module: nn.Module, images: Tensor, targets: Tensor | None) -> Attribution:
@@ -46,9 +44,7 @@ class Saliency(Explainer):
             logits = checked_logits(module(leaf.clone()))
             targets = chosen_targets(logits, targets)
             if not logits.requires_grad:
-                raise ModelOutputError(
-                    "No gradient flows from the logits to the input: the model switches them off."
-                )
+                raise ModelOutputError("No gradient flows from the logits to the input: the model switches them off.")
             (gradients,) = torch.autograd.grad(target_score(logits, targets), leaf)
         strongest = gradients.float().abs().argmax(dim=1, keepdim=True)
         values = gradients.float().gather(1, strongest)[:, 0]

@@ -238,9 +238,7 @@ class HookSession:
                 if torch.is_grad_enabled():
                     leaves, spec = tree_flatten((args, kwargs))
                     tapped, given = _tap_all(leaves, gradients[-1])
-                    running.append(
-                        [(old, new) for old, new in zip(leaves, given, strict=True) if old is not new]
-                    )
+                    running.append([(old, new) for old, new in zip(leaves, given, strict=True) if old is not new])
                     if inputs is not None:
                         # Whoever else holds the input may yet modify it in place.
                         inputs.append(_copied(_arguments(*tree_unflatten(tapped, spec))))
@@ -295,9 +293,7 @@ def as_module(model: Any) -> nn.Module:
             "A TorchScript module runs outside Python, where hooks cannot reach; pass the original nn.Module."
         )
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise UnsupportedModuleError(
-            f"{type(model).__name__} copies its module; pass `model.module` instead."
-        )
+        raise UnsupportedModuleError(f"{type(model).__name__} copies its module; pass `model.module` instead.")
     if isinstance(model, nn.Module):
         if hasattr(model, "_orig_mod"):
             raise UnsupportedModuleError(
@@ -321,9 +317,7 @@ def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, .
     for pattern in patterns:
         found = {pattern} if pattern in known else {path for path in known if fnmatchcase(path, pattern)}
         if not found:
-            hint = (
-                near_matches(pattern, known) or f"The model's own layers are {', '.join(_top_level(known))}."
-            )
+            hint = near_matches(pattern, known) or f"The model's own layers are {', '.join(_top_level(known))}."
             raise LayerError(f"The model has no layer {pattern!r}. {hint}")
         chosen |= found
     return tuple(path for path in known if path in chosen)
@@ -383,8 +377,7 @@ def logits_of(output: Any) -> Tensor:
 def _tap_all(leaves: list[Any], call: _Gradients) -> tuple[list[Any], list[Any]]:
     """Tap each differentiable tensor; return what the taps saw, and the clones to hand on."""
     tapped = [
-        _tap(leaf, call.receiver(index)) if _is_differentiable(leaf) else leaf
-        for index, leaf in enumerate(leaves)
+        _tap(leaf, call.receiver(index)) if _is_differentiable(leaf) else leaf for index, leaf in enumerate(leaves)
     ]
     given = [new.clone() if new is not old else old for old, new in zip(leaves, tapped, strict=True)]
     return tapped, given

@@ -105,9 +105,7 @@ def survey(model: object, image_shape: tuple[int, int, int], layers: tuple[str, 
         known = {call.path: call for call in calls}
         for path in layers:
             if path not in known or not _grid(known[path].output_shape, image_shape[1:]):
-                raise LayerError(
-                    f"The declared default layer {path!r} is no layer with a grid; see `seewhy layers`."
-                )
+                raise LayerError(f"The declared default layer {path!r} is no layer with a grid; see `seewhy layers`.")
     else:
         found, reason = _default_layer(calls, image_shape[1:])
         layers = (found,) if found is not None else ()

@@ -130,15 +130,12 @@ def _from_array(array: NDArray[np.generic]) -> Image.Image:
         array = array[:, :, 0]
     if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))) or array.size == 0:
         raise UnreadablePictureError(
-            f"An array of shape {array.shape} is not a picture; pass (H, W), (H, W, 3) or (H, W, 4), "
-            "channels last."
+            f"An array of shape {array.shape} is not a picture; pass (H, W), (H, W, 3) or (H, W, 4), channels last."
         )
     if np.issubdtype(array.dtype, np.floating):
         if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
             raise UnreadablePictureError("A float array must lie in [0, 1]; scale it, or pass uint8.")
         array = (array.astype(np.float64) * 255 + 0.5).astype(np.uint8)
     if array.dtype != np.uint8:
-        raise UnreadablePictureError(
-            f"An array of {array.dtype} is not a picture; pass uint8, or float in [0, 1]."
-        )
+        raise UnreadablePictureError(f"An array of {array.dtype} is not a picture; pass uint8, or float in [0, 1].")
     return Image.fromarray(array)

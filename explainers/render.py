@@ -50,9 +50,7 @@ class Style:
 
     def __post_init__(self) -> None:
         if self.view not in VIEWS:
-            raise OptionError(
-                f"There is no view {self.view!r}; choose from {', '.join(VIEWS)}.", field="view"
-            )
+            raise OptionError(f"There is no view {self.view!r}; choose from {', '.join(VIEWS)}.", field="view")
         if self.colormap is not None and self.colormap not in SEQUENTIAL + DIVERGING:
             names = SEQUENTIAL + DIVERGING
             hint = near_matches(self.colormap, names) or f"Choose from {', '.join(names)}."
@@ -143,9 +141,7 @@ def panel(tiles: Sequence[Image.Image], captions: Sequence[str]) -> Image.Image:
     font = ImageFont.load_default(size=bar * 0.62)
     for place, (tile, caption) in enumerate(zip(tiles, captions, strict=True)):
         left, top = (place % columns) * width, (place // columns) * (height + bar)
-        pen.text(
-            (left + bar * 0.25, top + bar / 2), _shorten(caption, font, width - bar / 2), "black", font, "lm"
-        )
+        pen.text((left + bar * 0.25, top + bar / 2), _shorten(caption, font, width - bar / 2), "black", font, "lm")
         sheet.paste(tile, (left, top + bar))
     return sheet
 

@@ -63,9 +63,7 @@ def own_specs(file: Path) -> dict[str, ModelSpec]:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ModelsFileError(f"The models file {file.name!r} cannot be read: {error}") from error
     if not isinstance(tables, dict) or not tables:
-        raise ModelsFileError(
-            f"The models file {file.name!r} declares no model; it needs a table [models.NAME]."
-        )
+        raise ModelsFileError(f"The models file {file.name!r} declares no model; it needs a table [models.NAME].")
     return {name: _own_spec(name, table, file) for name, table in tables.items()}
 
 
@@ -76,9 +74,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         hint = near_matches(field, OwnModel.model_fields) if first["type"] == "extra_forbidden" else ""
-        raise ModelsFileError(
-            f"{file.name}, [models.{name}], {field}: {first['msg']}. {hint}".rstrip()
-        ) from error
+        raise ModelsFileError(f"{file.name}, [models.{name}], {field}: {first['msg']}. {hint}".rstrip()) from error
     labels = own.labels if isinstance(own.labels, tuple) else _read_labels(name, file.parent / own.labels)
     weights = file.parent / own.weights
     return ModelSpec(
@@ -106,18 +102,14 @@ def _read_labels(name: str, path: Path) -> tuple[str, ...]:
         raise ModelsFileError(f"[models.{name}]: the labels file {path.name!r} cannot be read.") from error
     labels = tuple(line.strip() for line in lines if line.strip())
     if not labels:
-        raise ModelsFileError(
-            f"[models.{name}]: the labels file {path.name!r} is empty; give one label per line."
-        )
+        raise ModelsFileError(f"[models.{name}]: the labels file {path.name!r} is empty; give one label per line.")
     return labels
 
 
 def _preprocess(own: OwnModel) -> Preprocess:
     """Start from the architecture's own preprocessing and apply what the table says."""
     known = (
-        zoo_spec(own.architecture).preprocess
-        if own.architecture in zoo_names()
-        else Preprocess((224, 224), (256, 256))
+        zoo_spec(own.architecture).preprocess if own.architecture in zoo_names() else Preprocess((224, 224), (256, 256))
     )
     size = own.input_size
     if isinstance(size, int):
@@ -157,7 +149,5 @@ def _from_factory(name: str, architecture: str) -> nn.Module:
     except (ImportError, AttributeError) as error:
         raise ModelsFileError(f"[models.{name}]: {architecture!r} cannot be imported: {error}") from error
     if not isinstance(made, nn.Module):
-        raise ModelsFileError(
-            f"[models.{name}]: {architecture!r} returned a {type(made).__name__}, not an nn.Module."
-        )
+        raise ModelsFileError(f"[models.{name}]: {architecture!r} returned a {type(made).__name__}, not an nn.Module.")
     return made

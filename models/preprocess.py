@@ -14,7 +14,7 @@ Resize = Literal["shorter", "longer", "exact"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 # A strip of one pixel by a million would be resized to gigabytes. Where the resized picture is this many
-# times the crop, only the crop is computed: the same picture but for rounding.
+# times the crop, only the crop is computed: the same but for the rounding of the box and of samples.
 _LARGEST = 32
 
 

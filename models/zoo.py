@@ -87,11 +87,11 @@ def _torchvision_names() -> tuple[str, ...]:
 
 def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
     known = torchvision_models.get_model_weights(name)
-    if weights is not None and weights not in known.__members__:
-        raise UnknownModelError(
-            f"{name!r} has no weight set {weights!r}; it has {', '.join(known.__members__)}."
-        )
-    chosen = known[weights] if weights is not None else known.DEFAULT
+    # A set without categories, such as VGG-16's IMAGENET1K_FEATURES, has no classifier.
+    named = {member.name: member for member in known if member.meta["categories"]}
+    if weights is not None and weights not in named:
+        raise UnknownModelError(f"{name!r} has no weight set {weights!r}; it has {', '.join(named)}.")
+    chosen = named[weights] if weights is not None else known.DEFAULT
     transforms = chosen.transforms()
     side, scale = transforms.crop_size[0], transforms.resize_size[0]
     file_name = chosen.url.rsplit("/", 1)[-1]
@@ -147,9 +147,7 @@ def _as_trained(name: str, side: int) -> dict[str, Any]:
 def _timm_names() -> tuple[str, ...]:
     # Models without classes are backbones for other tasks.
     return tuple(
-        name
-        for name in timm.list_models()
-        if (config := timm.get_pretrained_cfg(name)) and config.num_classes > 0
+        name for name in timm.list_models() if (config := timm.get_pretrained_cfg(name)) and config.num_classes > 0
     )
 
 
@@ -158,16 +156,11 @@ def _timm_spec(name: str, weights: str | None) -> ModelSpec:
     base = full.split(".", 1)[0]
     if base not in _timm_names():
         hint = near_matches(name, (TIMM_PREFIX + known for known in _timm_names()))
-        raise UnknownModelError(
-            f"timm has no classifier {base!r}. {hint or 'GET /models?source=timm lists them.'}"
-        )
-    tags = [
-        known.split(".", 1)[1] for known in timm.list_pretrained(base + "*") if known.split(".", 1)[0] == base
-    ]
+        raise UnknownModelError(f"timm has no classifier {base!r}. {hint or 'GET /models?source=timm lists them.'}")
+    tags = [known.split(".", 1)[1] for known in timm.list_pretrained(base + "*") if known.split(".", 1)[0] == base]
     if "." in full and full.split(".", 1)[1] not in tags:
         raise UnknownModelError(
-            f"{TIMM_PREFIX}{base} has no weight set {full.split('.', 1)[1]!r}; "
-            f"it has {', '.join(tags) or 'none'}."
+            f"{TIMM_PREFIX}{base} has no weight set {full.split('.', 1)[1]!r}; it has {', '.join(tags) or 'none'}."
         )
     config: Any = timm.get_pretrained_cfg(full)
     return ModelSpec(
@@ -235,11 +228,7 @@ def _hub_file(url: str) -> Path:
 def _fill_timm(full: str, module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
     """Load weights as timm does, through the filter that translates older checkpoints."""
     try:
-        loaded = timm.create_model(
-            full, pretrained=True, pretrained_cfg_overlay={"state_dict": dict(state_dict)}
-        )
+        loaded = timm.create_model(full, pretrained=True, pretrained_cfg_overlay={"state_dict": dict(state_dict)})
     except (RuntimeError, KeyError) as error:
-        raise BadWeightsError(
-            f"The weights do not belong to {TIMM_PREFIX}{full}: {str(error)[:300]}"
-        ) from error
+        raise BadWeightsError(f"The weights do not belong to {TIMM_PREFIX}{full}: {str(error)[:300]}") from error
     fill_by_name(module, loaded.state_dict())

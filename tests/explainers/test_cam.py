@@ -1,0 +1,287 @@
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
+
+from explainers import GradCAM
+from explainers.cam import fuse
+from explainers.errors import (
+    LayerError,
+    ModelOutputError,
+    NonFiniteError,
+    TargetError,
+    UnsupportedModuleError,
+)
+from tests import nets
+
+CAM = GradCAM(layers=("conv",))
+
+
+class ByHand(nn.Module):
+    """Feature maps A0 = x and A1 = -x of four cells; logits 4 A0 + 8 A1 and 8 A0 + 4 A1, averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 1, bias=False)
+        self.head = nn.Linear(2, 2, bias=False)
+        self.conv.weight.data = torch.tensor([1.0, -1.0]).view(2, 1, 1, 1)
+        self.head.weight.data = torch.tensor([[4.0, 8.0], [8.0, 4.0]])
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.conv(images).mean(dim=(2, 3)))
+
+
+IMAGE = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]])
+# The weights are the gradients' means: a quarter of the head's, (1, 2) for class 0 and (2, 1) for class 1.
+BY_HAND = [1 * IMAGE[:, 0] + 2 * -IMAGE[:, 0], 2 * IMAGE[:, 0] + 1 * -IMAGE[:, 0]]
+
+
+@pytest.mark.parametrize("target", [0, 1])
+@pytest.mark.parametrize(
+    ("sign", "part"),
+    [
+        ("positive", lambda values: values.clamp_min(0)),
+        ("signed", lambda values: values),
+        ("absolute", torch.abs),
+    ],
+)
+def test_the_map_computed_by_hand(target, sign, part, untouched):
+    found = GradCAM(("conv",), sign).explain(untouched(ByHand()), IMAGE, torch.tensor([target]))
+    assert torch.equal(found.maps, part(BY_HAND[target]))
+    assert found.signed is (sign == "signed")
+    assert found.layers == ("conv",)
+
+
+def test_the_result_carries_logits_and_the_most_probable_class():
+    found = CAM.explain(ByHand(), IMAGE)
+    mean = IMAGE.mean()
+    assert torch.equal(found.logits, torch.stack([-4 * mean, 4 * mean])[None])
+    assert found.targets.tolist() == [1]
+    assert not found.logits.requires_grad
+    assert not found.maps.requires_grad
+    assert [found.maps.dtype, found.targets.dtype] == [torch.float32, torch.int64]
+
+
+def test_the_gradient_of_a_nonlinear_head_follows_the_equation(images):
+    net = nets.seeded(nets.Net)
+    features = net.conv(net.stem(images)).detach().requires_grad_()
+    logits = net.head(net.middle(features).mean(dim=(2, 3)))
+    targets = torch.tensor([0, 2, 1, 1])
+    (gradients,) = torch.autograd.grad(logits[range(4), targets].sum(), features)
+    expected = (gradients.mean(dim=(2, 3), keepdim=True) * features.detach()).sum(dim=1).relu()
+    assert nets.relative_error(CAM.explain(net, images, targets).maps, expected) < 1e-5
+
+
+@pytest.mark.parametrize("layer", ["layer4", "layer2.0.conv1", "maxpool"])
+def test_a_batch_of_mixed_targets_equals_singles(layer, resnet18, images, untouched):
+    cam = GradCAM((layer,))
+    targets = torch.tensor([3, 999, 0, 3])
+    together = cam.explain(untouched(resnet18), images, targets)
+    for row, target in enumerate(targets):
+        alone = cam.explain(resnet18, images[row : row + 1], target[None])
+        assert nets.relative_error(together.maps[row], alone.maps[0]) < 1e-5
+        assert nets.relative_error(together.logits[row], alone.logits[0]) < 1e-5
+
+
+def test_the_default_layer_is_found_for_a_bare_module_and_taken_from_a_loaded_model(lite0, resnet18, images):
+    assert GradCAM().explain(resnet18, images).layers == ("layer4",)
+    assert GradCAM().explain(lite0, torch.zeros(1, 3, 224, 224)).layers == lite0.default_layers
+
+
+def test_a_module_in_training_mode_is_explained_as_in_evaluation_mode(images, untouched):
+    net = nets.seeded(nets.Stochastic)
+    expected = CAM.explain(net, images).maps
+    untouched(net.train())
+    assert torch.equal(CAM.explain(net, images).maps, expected)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_the_callers_gradient_mode_and_frozen_weights_do_not_matter(context, frozen, images, untouched):
+    net = untouched(nets.seeded(nets.InPlaceModule).requires_grad_(not frozen))
+    expected = CAM.explain(net, images).maps
+    assert expected.abs().max() > 0
+    with context():
+        inside = images.clone()
+        assert torch.equal(CAM.explain(net, inside).maps, expected)
+
+
+def test_images_that_need_gradients_get_none(images):
+    leaf = images.clone().requires_grad_()
+    CAM.explain(nets.seeded(nets.Net), leaf)
+    assert leaf.grad is None
+
+
+def test_half_precision_gives_float32_maps(images, untouched):
+    net = nets.seeded(nets.Net)
+    expected = CAM.explain(net, images, torch.zeros(4, dtype=torch.int64)).maps
+    untouched(net.bfloat16())
+    found = CAM.explain(net, images.bfloat16(), torch.zeros(4, dtype=torch.int64))
+    assert [found.maps.dtype, found.logits.dtype] == [torch.float32, torch.float32]
+    assert nets.relative_error(found.maps, expected) < 0.05
+
+
+def test_channels_last_gives_the_same_map(resnet18, images):
+    expected = GradCAM().explain(resnet18, images).maps
+    net = torchvision.models.resnet18(weights=None).eval()
+    net.load_state_dict(resnet18.state_dict())
+    net.to(memory_format=torch.channels_last)
+    found = GradCAM().explain(net, images.to(memory_format=torch.channels_last)).maps
+    assert nets.relative_error(found, expected) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("kind", "middle"),
+    [
+        (nets.InPlaceModule, torch.relu),
+        (nets.InPlaceFunction, torch.relu),
+        (nets.AddsInto, lambda features: (features + features.mean(dim=1, keepdim=True)).relu()),
+    ],
+)
+def test_in_place_operations_after_the_layer(kind, middle, images, untouched):
+    net = untouched(nets.seeded(kind))
+    plain = nets.seeded(nets.Net)
+    plain.load_state_dict(net.state_dict(), strict=False)
+    plain.middle = middle
+    assert torch.equal(CAM.explain(net, images).maps, CAM.explain(plain, images).maps)
+
+
+@pytest.mark.parametrize("wrap", [lambda y: {"logits": y}, lambda y: (y, y.sum()), lambda y: {"a": y, "b": 1}])
+def test_logits_inside_dicts_and_tuples(wrap, images):
+    net = nets.seeded(nets.Net)
+    found = GradCAM(("net.conv",)).explain(nets.Wrapped(net, wrap), images)
+    assert torch.equal(found.maps, CAM.explain(net, images).maps)
+
+
+def test_several_layers_are_fused_on_the_finest_grid(images, untouched):
+    net = untouched(nets.seeded(nets.Net))
+    targets = torch.tensor([0, 1, 2, 0])
+    fine, coarse = (GradCAM((layer,)).explain(net, images, targets).maps for layer in ("stem", "conv"))
+    unit = [values / values.amax(dim=(1, 2), keepdim=True) for values in (fine, coarse)]
+    resized = functional.interpolate(unit[1][:, None], size=(64, 64), mode="bilinear")[:, 0]
+    found = GradCAM(("conv", "stem")).explain(net, images, targets)
+    assert found.layers == ("stem", "conv")
+    assert nets.relative_error(found.maps, (unit[0] + resized) / 2) < 1e-6
+
+
+def test_fusing_with_a_blank_map_stays_finite():
+    blank, full = torch.zeros(1, 2, 2), torch.full((1, 2, 2), 4.0)
+    assert torch.equal(fuse([blank, full]), torch.full((1, 2, 2), 0.5))
+
+
+def test_a_glob_names_several_layers(resnet18, images):
+    by_glob = GradCAM(("layer[34]",)).explain(resnet18, images)
+    by_name = GradCAM(("layer4", "layer3")).explain(resnet18, images)
+    assert by_glob.layers == by_name.layers == ("layer3", "layer4")
+    assert torch.equal(by_glob.maps, by_name.maps)
+
+
+def test_a_module_that_runs_twice_is_refused_by_name(resnet18, images, untouched):
+    with pytest.raises(LayerError, match=r"'again' runs 2 times"):
+        GradCAM(("again",)).explain(untouched(nets.seeded(nets.Twice)), images)
+    with pytest.raises(LayerError, match=r"'layer1.0.relu' runs 2 times"):
+        GradCAM(("layer1.0.relu",)).explain(untouched(resnet18), images)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "message"),
+    [
+        (nets.Net, ("unused",), "did not run"),
+        (nets.Net, ("conv", "unused"), "'unused' runs 0 times"),
+        (nets.Net, ("konv",), "Near matches: conv"),
+        (nets.Net, ("head",), r"'head' is \(4, 3\), not a grid"),
+        (nets.TupleInside, ("pair",), "'pair' is tuple, not a grid"),
+        (nets.NoGradAfter, ("conv",), "'conv'"),
+        (nets.NoGradAfter, ("stem",), "'stem'"),
+    ],
+)
+def test_a_layer_that_cannot_carry_a_map_is_refused_with_the_reason(kind, layers, message, images, untouched):
+    with pytest.raises(LayerError, match=message):
+        GradCAM(layers).explain(untouched(nets.seeded(kind)), images)
+
+
+def test_a_model_without_a_grid_says_why_it_has_no_default_layer(images, untouched):
+    vit = torchvision.models.VisionTransformer(64, 16, 3, 2, 32, 64, num_classes=5)
+    with pytest.raises(LayerError, match=r"patch embedding.*tokens.*saliency"):
+        GradCAM().explain(untouched(vit), images)
+
+
+def test_an_exception_in_the_forward_pass_leaves_everything_as_it_was(images, untouched):
+    net = untouched(nets.seeded(nets.Fails).train())
+    with torch.no_grad():
+        with pytest.raises(ZeroDivisionError):
+            CAM.explain(net, images)
+        assert not torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("images", "targets", "error"),
+    [
+        (torch.zeros(3, 8, 8), None, ValueError),
+        (torch.zeros(1, 3, 8, 8, dtype=torch.uint8), None, ValueError),
+        (torch.zeros(0, 3, 8, 8), None, ValueError),
+        (torch.zeros(1, 3, 8, 8), torch.tensor([3]), TargetError),
+        (torch.zeros(1, 3, 8, 8), torch.tensor([-1]), TargetError),
+        (torch.zeros(1, 3, 8, 8), torch.tensor([0, 1]), TargetError),
+        (torch.zeros(1, 3, 8, 8), torch.tensor([0.0]), TargetError),
+        (torch.full((1, 3, 8, 8), torch.nan), None, NonFiniteError),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(images, targets, error, untouched):
+    with pytest.raises(error):
+        CAM.explain(untouched(nets.seeded(nets.Net)), images, targets)
+
+
+def test_a_model_without_logits_is_refused(images):
+    net = nets.Wrapped(nets.seeded(nets.Net), lambda logits: logits.sum())
+    with pytest.raises(ModelOutputError, match="logits of shape"):
+        GradCAM(("net.conv",)).explain(net, images)
+
+
+def test_wrappers_whose_submodules_never_run_are_refused(images):
+    with pytest.raises(UnsupportedModuleError, match=r"model\.module"):
+        CAM.explain(nn.DataParallel(nets.seeded(nets.Net)), images)
+
+
+class Checkpoint(nn.Module):
+    """Notes how much autograd has kept when the forward pass comes by."""
+
+    def __init__(self, kept: list[int]) -> None:
+        super().__init__()
+        self.kept = kept
+
+    def forward(self, features: Tensor) -> Tensor:
+        self.seen = sum(self.kept)
+        return features
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_nothing_before_the_layer_is_kept_for_backward(frozen, images):
+    kept: list[int] = []
+    stem = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)]
+    head = [nn.ReLU(), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)]
+    net = nn.Sequential(*stem, nn.Conv2d(8, 4, 3), Checkpoint(kept), *head).requires_grad_(not frozen)
+    with saved_tensors_hooks(lambda tensor: kept.append(tensor.nbytes) or tensor, lambda tensor: tensor):
+        GradCAM(("4",)).explain(net, images)
+    assert net[5].seen == 0
+    assert sum(kept) > 0
+
+
+def test_a_channels_last_layer_gives_the_map_of_its_channels_first_twin(generator, untouched):
+    swin = nets.seeded(torchvision.models.SwinTransformer, [4, 4], 16, [1, 1], [2, 2], [4, 4])
+    untouched(swin)
+    images = torch.randn(2, 3, 32, 64, generator=generator)
+    targets = torch.tensor([5, 6])
+    expected = GradCAM(("permute",)).explain(swin, images, targets).maps
+    assert expected.shape == (2, 4, 8)
+    assert torch.equal(GradCAM(("norm",)).explain(swin, images, targets).maps, expected)
+    assert GradCAM().explain(swin, images, targets).layers == ("permute",)
+
+
+def test_equal_explainers_are_equal_and_hash_alike():
+    assert GradCAM(["conv"]) == GradCAM(("conv",), sign="positive")
+    assert len({GradCAM(("conv",)), GradCAM(["conv"]), GradCAM(("conv",), "signed"), GradCAM()}) == 3
+    with pytest.raises(AttributeError):
+        GradCAM().sign = "signed"

@@ -1,0 +1,150 @@
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from explainers import GradCAM, Saliency, explain
+from explainers.errors import LayerError, OptionError, TargetError, UnreadablePictureError
+from explainers.explanation import Explanation, explanations
+from explainers.geometry import Geometry
+from explainers.targets import Prediction
+from models import LoadedModel
+
+PICTURE = Image.effect_noise((300, 200), 80).convert("RGB")
+
+
+def made(values: list[list[float]], probabilities: tuple[float, ...] = (0.6, 0.4), target: int = 0) -> Explanation:
+    ranked = [Prediction(index, f"label {index}", value, value) for index, value in enumerate(probabilities)]
+    array = np.array(values, np.float32)
+    height, width = array.shape
+    return Explanation(
+        picture=Image.new("RGB", (width, height)),
+        geometry=Geometry(width, height, (0.0, 0.0, float(width), float(height))),
+        map=array,
+        signed=False,
+        target=ranked[target],
+        predictions=tuple(ranked),
+        classes=len(ranked),
+        method="gradcam",
+        layers=("layer4",),
+    )
+
+
+def test_the_one_call_ties_everything_together(lite0: LoadedModel, untouched):
+    untouched(lite0.module)
+    result = explain(lite0, PICTURE, target="tabby")
+    assert result.target.label == "tabby"
+    assert result.target.index == lite0.labels.index("tabby")
+    assert result.method == "gradcam"
+    assert result.layers == lite0.default_layers
+    assert result.map.shape == (7, 7)
+    assert result.raw_heatmap.shape == result.heatmap.shape == (200, 300)
+    assert result.heatmap.max() == 1
+    assert result.heatmap.dtype == np.float32
+    assert len(result.predictions) == 5
+    assert result.classes == 1000
+    images = lite0.preprocess(PICTURE)[None]
+    expected = GradCAM().explain(lite0, images, torch.tensor([result.target.index]))
+    assert np.array_equal(result.map, expected.maps[0].numpy())
+
+
+def test_without_a_target_the_most_probable_class_is_explained(lite0):
+    result = explain(lite0, PICTURE)
+    assert result.target == result.predictions[0]
+
+
+def test_methods_layers_and_options_are_passed_on(lite0):
+    signed = explain(lite0, PICTURE, "saliency", sign="signed")
+    assert signed.signed
+    assert signed.heatmap.min() < 0
+    images = lite0.preprocess(PICTURE)[None]
+    assert np.array_equal(signed.map, Saliency("signed").explain(lite0, images).maps[0].numpy())
+    assert explain(lite0, PICTURE, layer="blocks.4").layers == ("blocks.4",)
+    assert explain(lite0, PICTURE, layer=["blocks.[45]"]).layers == ("blocks.4", "blocks.5")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"picture": b"text"}, UnreadablePictureError),
+        ({"method": "gradkam"}, OptionError),
+        ({"method": "saliency", "layer": "blocks"}, OptionError),
+        ({"signs": "signed"}, OptionError),
+        ({"target": "tabbi"}, TargetError),
+        ({"target": 1000}, TargetError),
+        ({"layer": "block"}, LayerError),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, error, lite0):
+    with pytest.raises(error):
+        explain(lite0, **{"picture": PICTURE, **arguments})
+
+
+def test_several_targets_of_one_picture(lite0):
+    images = lite0.preprocess(PICTURE)[None].expand(3, -1, -1, -1)
+    found = explanations(lite0, "gradcam", PICTURE, GradCAM().explain(lite0, images, torch.tensor([9, 5, 7])))
+    assert [row.target.index for row in found] == [9, 5, 7]
+    assert np.allclose(found[1].map, explain(lite0, PICTURE, target=5).map, rtol=1e-4, atol=1e-6)
+
+
+def test_the_map_of_a_rotated_upload_lands_on_the_upright_picture(lite0):
+    upright = Image.new("RGB", (300, 200), (90, 90, 90))
+    upright.paste(Image.effect_noise((60, 60), 90).convert("RGB"), (200, 20))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    upright.transpose(Image.Transpose.ROTATE_90).save(buffer, "PNG", exif=exif)
+    rotated, straight = explain(lite0, buffer.getvalue()), explain(lite0, upright)
+    assert rotated.picture.size == (300, 200)
+    assert np.array_equal(rotated.heatmap, straight.heatmap)
+    assert rotated.overlay().tobytes() == straight.overlay().tobytes()
+
+
+def test_the_overlay_dims_what_was_not_seen(lite0):
+    result = explain(lite0, Image.new("RGB", (300, 100), "white"))
+    drawn = np.asarray(result.overlay(alpha=0))
+    rows, columns = result.geometry.seen
+    assert np.all(drawn[:, : columns.start] < 100)
+    assert np.all(drawn[rows, columns] == 255)
+    assert np.all(result.heatmap[:, : columns.start] == 0)
+
+
+def test_an_overlay_may_be_made_smaller(lite0):
+    result = explain(lite0, PICTURE)
+    assert result.overlay().size == (300, 200)
+    assert result.overlay(max_side=30).size == (30, 20)
+    assert result.overlay("side-by-side", max_side=30).size == (60, 20)
+
+
+def test_it_saves_itself_and_shows_itself(lite0, tmp_path):
+    result = explain(lite0, PICTURE)
+    file = result.save(tmp_path / "out.png", alpha=1.0)
+    assert Image.open(file).tobytes() == result.overlay(alpha=1.0).tobytes()
+    assert result._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_fixed_scale_reaches_the_picture():
+    weak, strong = made([[0.0, 1.0]]), made([[0.0, 2.0]])
+    assert weak.overlay("heatmap").tobytes() == strong.overlay("heatmap").tobytes()
+    fixed = [result.overlay("heatmap", scale=(0, 2)).tobytes() for result in (weak, strong)]
+    assert fixed[0] != fixed[1]
+
+
+@pytest.mark.parametrize(
+    ("result", "codes"),
+    [
+        (made([[0.0, 1.0]]), []),
+        (made([[0.0, 0.0]]), ["blank-map"]),
+        (made([[0.0, 1.0]], (0.99999, 0.00001)), ["saturated-softmax"]),
+        (made([[0.0, 1.0]], (0.7, 0.3), target=1), ["improbable-target"]),
+        (
+            made([[0.0, 0.0]], (0.99999, 0.00001), target=1),
+            ["blank-map", "saturated-softmax", "improbable-target"],
+        ),
+    ],
+)
+def test_diagnostics_say_what_a_reader_should_know(result, codes):
+    assert [diagnostic.code for diagnostic in result.diagnostics] == codes
+    assert all(len(diagnostic.message) > 40 for diagnostic in result.diagnostics)

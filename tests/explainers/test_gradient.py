@@ -1,0 +1,103 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers import Saliency
+from explainers.base import predict
+from explainers.errors import ModelOutputError, NonFiniteError, TargetError
+from tests import nets
+
+
+@pytest.fixture
+def linear(generator) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 6, 5))
+
+
+@pytest.fixture
+def pictures(generator) -> Tensor:
+    return torch.randn(2, 3, 4, 6, generator=generator)
+
+
+def test_saliency_of_a_linear_model_is_its_largest_weight(linear, pictures, untouched):
+    found = Saliency().explain(untouched(linear), pictures, torch.tensor([4, 1]))
+    weights = linear[1].weight.detach()[[4, 1]].view(2, 3, 4, 6)
+    assert torch.equal(found.maps, weights.abs().amax(dim=1))
+    assert not found.signed
+    assert found.layers == ()
+
+
+def test_the_signed_variant_keeps_the_sign_of_the_strongest_channel(linear, pictures):
+    targets = torch.tensor([0, 3])
+    weights = linear[1].weight.detach()[targets].view(2, 3, 4, 6)
+    highest, lowest = weights.amax(dim=1), weights.amin(dim=1)
+    expected = torch.where(highest >= -lowest, highest, lowest)
+    signed = Saliency("signed").explain(linear, pictures, targets)
+    positive = Saliency("positive").explain(linear, pictures, targets)
+    assert torch.equal(signed.maps, expected)
+    assert signed.signed
+    assert torch.equal(positive.maps, expected.clamp_min(0))
+    assert torch.equal(signed.maps.abs(), Saliency().explain(linear, pictures, targets).maps)
+
+
+def test_a_batch_of_mixed_targets_equals_singles(resnet18, images, untouched):
+    targets = torch.tensor([1, 500, 0, 999])
+    together = Saliency().explain(untouched(resnet18), images, targets)
+    for row, target in enumerate(targets):
+        alone = Saliency().explain(resnet18, images[row : row + 1], target[None])
+        assert nets.relative_error(together.maps[row], alone.maps[0]) < 1e-5
+
+
+def test_a_module_in_training_mode_is_explained_as_in_evaluation_mode(images, untouched):
+    net = nets.seeded(nets.Stochastic)
+    expected = Saliency().explain(net, images).maps
+    untouched(net.train())
+    assert torch.equal(Saliency().explain(net, images).maps, expected)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_the_callers_gradient_mode_and_frozen_weights_do_not_matter(context, frozen, images, untouched):
+    net = untouched(nets.seeded(nets.InPlaceModule).requires_grad_(not frozen))
+    expected = Saliency().explain(net, images).maps
+    with context():
+        assert torch.equal(Saliency().explain(net, images.clone()).maps, expected)
+
+
+def test_the_callers_images_stay_as_they_were(images):
+    net = nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(2))
+    net(images.clone())
+    before = images.clone()
+    Saliency().explain(net, images)
+    assert torch.equal(images, before)
+    assert not images.requires_grad
+    assert images.grad is None
+
+
+def test_half_precision_gives_float32_maps(images):
+    found = Saliency().explain(nets.seeded(nets.Net).bfloat16(), images.bfloat16())
+    assert [found.maps.dtype, found.logits.dtype] == [torch.float32, torch.float32]
+
+
+def test_a_model_that_detaches_is_refused(images, untouched):
+    net = untouched(nets.Wrapped(nets.seeded(nets.Net), torch.detach))
+    with pytest.raises(ModelOutputError, match="No gradient flows"):
+        Saliency().explain(net, images)
+
+
+def test_a_target_out_of_range_names_the_range(images):
+    with pytest.raises(TargetError, match="classes 0 to 2"):
+        Saliency().explain(nets.seeded(nets.Net), images, torch.tensor([0, 1, 2, 3]))
+
+
+def test_equal_explainers_are_equal_and_hash_alike():
+    assert {Saliency(), Saliency("absolute")} == {Saliency(sign="absolute")}
+    assert Saliency() != Saliency("signed")
+
+
+def test_predict_gives_float32_logits_and_leaves_no_trace(images, untouched):
+    net = untouched(nets.seeded(nets.Stochastic).train())
+    logits = predict(net, images)
+    assert logits.dtype == torch.float32
+    assert torch.equal(logits, predict(net, images))
+    with pytest.raises(NonFiniteError):
+        predict(net, images * torch.inf)

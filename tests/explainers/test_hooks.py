@@ -1,0 +1,334 @@
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError
+from explainers.hooks import HookSession, as_module, evaluation_mode, logits_of
+from tests import nets
+
+
+class Recorder(nn.Module):
+    """Stands in for a module and keeps its input and output in the graph: the reference, without any hook."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.entered: list[Tensor] = []
+        self.left: list[Tensor] = []
+
+    def forward(self, features: Tensor) -> Tensor:
+        self.entered.append(features.clone())
+        self.left.append(self.inner(self.entered[-1].clone()))
+        return self.left[-1].clone()
+
+
+def with_recorders(module: nn.Module, path: str = "") -> dict[str, Recorder]:
+    recorders = {}
+    for name, child in list(module.named_children()):
+        recorders |= with_recorders(child, f"{path}{name}.")
+        recorders[path + name] = Recorder(child)
+        setattr(module, name, recorders[path + name])
+    return recorders
+
+
+@pytest.fixture(scope="module")
+def reference(resnet18: nn.Module) -> dict[str, tuple[list[Tensor], ...]]:
+    """Per path of a ResNet-18: inputs, outputs and their gradients, call by call, from autograd alone."""
+    module = deepcopy(resnet18)
+    recorders = with_recorders(module)
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    score = module(images)[:, 3].sum()
+    found = {}
+    for path, recorder in recorders.items():
+        gradients = torch.autograd.grad(score, recorder.entered + recorder.left, retain_graph=True)
+        calls = len(recorder.entered)
+        detached = [value.detach() for value in recorder.entered], [value.detach() for value in recorder.left]
+        found[path] = (*detached, list(gradients[:calls]), list(gradients[calls:]))
+    return found
+
+
+@pytest.fixture
+def session(resnet18: nn.Module, untouched) -> HookSession:
+    """A finished session that recorded everything in the same pass as the reference."""
+    images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with HookSession(untouched(resnet18)) as hooks:
+        hooks.record("*")
+        resnet18(images)[:, 3].sum().backward()
+    return hooks
+
+
+def test_every_record_of_a_resnet_equals_autograd(session, reference):
+    found = (session.inputs, session.outputs, session.grad_inputs, session.grad_outputs)
+    assert len(reference) == 67
+    for path, expected in reference.items():
+        for records, values in zip(found, expected, strict=True):
+            assert len(records[path]) == len(values)
+            for record, value in zip(records[path], values, strict=True):
+                assert nets.relative_error(record, value) < 1e-5, path
+
+
+def test_a_module_called_twice_has_one_entry_per_call_in_call_order(session):
+    first, second = session.outputs["layer1.0.relu"]
+    assert torch.equal(first, session.inputs["layer1.0.conv2"][0])
+    assert torch.equal(second, session.outputs["layer1.0"][0])
+
+
+def test_frozen_module_and_plain_images_get_gradients_without_grad_fields(images, untouched):
+    net = untouched(nets.seeded(nets.Net).requires_grad_(False))
+    with HookSession(net) as hooks:
+        hooks.record("stem", "conv")
+        net(images)[:, 0].sum().backward()
+    assert hooks.grad_inputs["stem"][0].shape == images.shape
+    assert hooks.grad_outputs["conv"][0].abs().sum() > 0
+    assert images.grad is None
+    assert not images.requires_grad
+
+
+def test_without_gradient_mode_only_values_are_recorded(images, untouched):
+    net = untouched(nets.seeded(nets.InPlaceModule))
+    with torch.no_grad(), HookSession(net) as hooks:
+        hooks.record("conv", "relu")
+        net(images)
+    assert hooks.grad_outputs["conv"] == [None]
+    assert hooks.grad_inputs["conv"] == [None]
+    assert hooks.outputs["conv"][0].min() < 0, "the in-place ReLU after it must not reach the record"
+    assert torch.equal(hooks.outputs["conv"][0].relu(), hooks.outputs["relu"][0])
+
+
+@pytest.mark.parametrize("kind", [nets.InPlaceModule, nets.InPlaceFunction, nets.AddsInto, nets.PreActivation])
+def test_in_place_operations_change_neither_logits_nor_records(kind, images, untouched):
+    net = untouched(nets.seeded(kind).requires_grad_(False))
+    expected = net(images)
+    conv = net.conv(net.stem(images))
+    with HookSession(net) as hooks:
+        hooks.record("*")
+        logits = net(images)
+        logits[:, 1].sum().backward()
+    assert torch.equal(logits, expected)
+    assert torch.equal(hooks.outputs["conv"][0], conv)
+    leaf = conv.clone().requires_grad_()
+    score = net.head(net.middle(leaf.clone()).mean(dim=(2, 3)))[:, 1].sum()
+    (gradient,) = torch.autograd.grad(score, leaf)
+    assert nets.relative_error(hooks.grad_outputs["conv"][0], gradient) < 1e-5
+
+
+def test_tuples_dicts_and_keywords_keep_their_structure(images, untouched):
+    net = untouched(nets.seeded(nets.TupleInside).requires_grad_(False))
+    expected = net(images)
+    with HookSession(net) as hooks:
+        hooks.record("pair")
+        logits = net(images)
+        logits[:, 0].sum().backward()
+    assert torch.equal(logits, expected)
+    features, more = hooks.outputs["pair"][0]
+    features_gradient, more_gradients = hooks.grad_outputs["pair"][0]
+    assert torch.allclose(features_gradient[:, 0] * features[0, 0].numel(), more["shifted"][:, 0])
+    assert torch.allclose(more_gradients["shifted"][:, 0] * features[0, 0].numel(), features[:, 0])
+    given, keywords = hooks.inputs["pair"][0]
+    assert torch.equal(given, images)
+    assert keywords["scale"] == 2.0
+    given_gradient, keyword_gradients = hooks.grad_inputs["pair"][0]
+    assert given_gradient.shape == images.shape
+    assert keyword_gradients["scale"] is None
+    assert keyword_gradients["shift"].shape == keywords["shift"].shape
+
+
+def test_a_session_without_keywords_records_the_bare_argument(images):
+    net = nets.seeded(nets.Net)
+    with HookSession(net) as hooks:
+        hooks.record("stem", kinds=["input"])
+        net(images)
+    assert torch.equal(hooks.inputs["stem"][0], images)
+    assert hooks.outputs == hooks.grad_inputs == hooks.grad_outputs == {}
+
+
+def test_no_gradient_arrives_at_what_the_score_does_not_depend_on(images):
+    net = nets.seeded(nets.NoGradAfter).requires_grad_(False)
+    with HookSession(net) as hooks:
+        hooks.record("conv", "head")
+        net(images).sum().backward()
+    assert hooks.grad_outputs["conv"] == [None]
+    assert hooks.grad_outputs["head"][0].shape == (4, 3)
+
+
+def test_recording_twice_makes_one_entry(images):
+    net = nets.seeded(nets.Net)
+    with HookSession(net) as hooks:
+        hooks.record("conv")
+        hooks.record("c*nv")
+        net(images)
+    assert [len(hooks.inputs["conv"]), len(hooks.outputs["conv"])] == [1, 1]
+
+
+def test_the_empty_path_is_the_model_itself(images):
+    net = nets.seeded(nets.Net)
+    with HookSession(net) as hooks:
+        assert hooks.record("") == ("",)
+        logits = net(images)
+    assert torch.equal(hooks.outputs[""][0], logits)
+
+
+def test_an_integer_output_is_recorded_and_has_no_gradient(images):
+    net = nets.Wrapped(nets.seeded(nets.Net), lambda logits: logits.argmax(dim=1))
+    with HookSession(net) as hooks:
+        hooks.record("")
+        net(images)
+    assert hooks.outputs[""][0].dtype == torch.int64
+    assert hooks.grad_outputs[""] == [None]
+
+
+def explode(hooks: HookSession, net: nn.Module, images: Tensor) -> None:
+    with hooks:
+        hooks.cut("conv")
+        hooks.record("*")
+        net(images)
+
+
+def test_an_exception_in_the_forward_pass_leaves_nothing(images, untouched):
+    net = untouched(nets.seeded(nets.Fails))
+    hooks = HookSession(net)
+    with pytest.raises(ZeroDivisionError):
+        explode(hooks, net, images)
+    assert torch.is_grad_enabled()
+
+
+def test_gradient_mode_returns_to_what_it_was(images):
+    net = nets.seeded(nets.Net)
+    with torch.no_grad():
+        with HookSession(net) as hooks:
+            hooks.cut("conv")
+            net(images)
+            assert torch.is_grad_enabled()
+        assert not torch.is_grad_enabled()
+
+
+def test_the_cut_keeps_nothing_before_it(images):
+    net = nets.seeded(nets.Net)
+    with HookSession(net) as hooks:
+        hooks.cut("conv")
+        hooks.record("stem", "conv")
+        logits = net(images)
+        hooks.backward(logits[:, 0].sum())
+    assert hooks.grad_outputs["stem"] == [None]
+    assert hooks.grad_outputs["conv"][0] is not None
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_backward_says_that_the_layer_did_not_run(images):
+    net = nets.seeded(nets.Net)
+    with HookSession(net) as hooks:
+        hooks.cut("unused")
+        logits = net(images)
+        with pytest.raises(LayerError, match="did not run"):
+            hooks.backward(logits.sum())
+
+
+def test_a_session_that_is_not_open_refuses(images):
+    hooks = HookSession(nets.seeded(nets.Net))
+    for use in (hooks.record, hooks.cut):
+        with pytest.raises(RuntimeError, match="not open"):
+            use("conv")
+    with pytest.raises(RuntimeError, match="not open"):
+        hooks.watch(print, print)
+    with hooks:
+        hooks.record("conv")
+    with pytest.raises(RuntimeError, match="not open"):
+        hooks.record("stem")
+
+
+def test_an_unknown_kind_is_refused():
+    with HookSession(nets.seeded(nets.Net)) as hooks, pytest.raises(ValueError, match="weights"):
+        hooks.record("conv", kinds=["weights"])
+
+
+def test_globs_match_in_module_order(resnet18):
+    with HookSession(resnet18) as hooks:
+        assert hooks.record("layer[42]", "conv1", kinds=["output"]) == ("conv1", "layer2", "layer4")
+        assert hooks.record("layer1.?.conv*", kinds=["output"]) == (
+            "layer1.0.conv1",
+            "layer1.0.conv2",
+            "layer1.1.conv1",
+            "layer1.1.conv2",
+        )
+
+
+def test_an_unknown_layer_lists_near_matches_or_the_top_level(resnet18):
+    with HookSession(resnet18) as hooks:
+        with pytest.raises(LayerError, match=r"'laier4'.*layer4"):
+            hooks.record("laier4")
+        with pytest.raises(LayerError, match=r"'zzz\*'.*conv1, bn1, relu"):
+            hooks.record("zzz*")
+
+
+def test_a_shared_module_is_recorded_under_both_names(images):
+    net = nets.seeded(nets.Net)
+    net.alias = net.conv
+    with HookSession(net) as hooks:
+        hooks.record("conv", "alias", kinds=["output"])
+        net(images)
+    assert torch.equal(hooks.outputs["conv"][0], hooks.outputs["alias"][0])
+
+
+def test_watch_sees_every_module_around_its_run(images, untouched):
+    net = untouched(nets.seeded(nets.InPlaceModule))
+    names = {module: path for path, module in net.named_modules()}
+    seen = []
+    with HookSession(net) as hooks:
+        hooks.watch(
+            lambda module, args: seen.append(f"+{names[module]}"),
+            lambda module, args, output: seen.append(f"-{names[module]}"),
+        )
+        net(images)
+    assert seen == ["+", "+stem", "-stem", "+conv", "-conv", "+relu", "-relu", "+head", "-head", "-"]
+
+
+@pytest.mark.parametrize("kind", [nn.DataParallel, torch.compile])
+def test_wrappers_whose_submodules_never_run_are_refused(kind):
+    with pytest.raises(UnsupportedModuleError, match="pass"):
+        HookSession(kind(nets.seeded(nets.Net)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
+def test_a_scripted_module_is_refused():
+    with pytest.raises(UnsupportedModuleError, match="TorchScript"):
+        HookSession(torch.jit.script(nn.Linear(2, 2)))
+
+
+def test_as_module_takes_a_loaded_model_and_refuses_the_rest(lite0):
+    assert as_module(lite0) is lite0.module
+    with pytest.raises(UnsupportedModuleError, match="got str"):
+        as_module("resnet18")
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        pytest.param(lambda logits: logits, id="tensor"),
+        pytest.param(lambda logits: {"logits": logits, "features": logits}, id="dict"),
+        pytest.param(lambda logits: (logits, logits[0]), id="tuple"),
+        pytest.param(lambda logits: {"anything": logits, "loss": logits.sum()}, id="the only one"),
+        pytest.param(lambda logits: type("Output", (), {"logits": logits})(), id="attribute"),
+    ],
+)
+def test_logits_are_found_in_what_classifiers_return(output):
+    logits = torch.ones(2, 3)
+    assert logits_of(output(logits)) is logits
+
+
+@pytest.mark.parametrize("output", [None, torch.ones(3), (torch.ones(2, 3), torch.ones(2, 3)), {}])
+def test_an_output_without_logits_is_refused(output):
+    with pytest.raises(ModelOutputError, match="logits of shape"):
+        logits_of(output)
+
+
+def test_evaluation_mode_returns_when_its_last_holder_leaves():
+    net = nets.seeded(nets.Stochastic)
+    net.norm.train()
+    with evaluation_mode(net):
+        with evaluation_mode(net):
+            assert not net.norm.training
+        assert not net.norm.training
+    assert net.norm.training
+    assert not net.dropout.training

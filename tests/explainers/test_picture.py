@@ -1,0 +1,273 @@
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms
+
+from explainers.errors import PictureTooLargeError, UnreadablePictureError
+from explainers.picture import read_picture
+
+RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
+
+
+@pytest.fixture
+def corners() -> Image.Image:
+    """20 by 10: red at the top left, green at the top right, blue below."""
+    picture = Image.new("RGB", (20, 10), BLUE)
+    picture.paste(RED, (0, 0, 10, 5))
+    picture.paste(GREEN, (10, 0, 20, 5))
+    return picture
+
+
+def encoded(picture: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def pixels(picture: Image.Image) -> np.ndarray:
+    assert picture.mode == "RGB"
+    return np.asarray(picture).astype(int)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF", "WEBP", "JPEG"])
+def test_every_format_is_read(kind, corners):
+    lossless = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}
+    found = read_picture(encoded(corners, kind, **lossless.get(kind, {})))
+    assert np.abs(pixels(found) - pixels(corners)).max() <= (4 if kind == "JPEG" else 0)
+
+
+def test_a_path_a_pil_image_and_bytes_are_the_same(corners, tmp_path):
+    file = tmp_path / "picture.png"
+    corners.save(file)
+    for source in (file, str(file), file.read_bytes(), corners, np.asarray(corners)):
+        assert np.array_equal(pixels(read_picture(source)), pixels(corners))
+
+
+def test_a_path_that_does_not_exist_is_the_systems_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_picture(tmp_path / "nothing.png")
+
+
+UNDO = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", UNDO)
+def test_exif_orientation_is_applied(orientation, kind, corners):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = corners if UNDO[orientation] is None else corners.transpose(UNDO[orientation])
+    options = {"JPEG": {"quality": 100, "subsampling": 0}, "WEBP": {"lossless": True}}
+    found = read_picture(encoded(stored, kind, exif=exif, **options.get(kind, {})))
+    assert found.size == (20, 10)
+    assert np.abs(pixels(found) - pixels(corners)).max() <= 4
+
+
+def test_a_palette_with_transparency_is_laid_over_white():
+    picture = Image.new("P", (2, 1))
+    picture.putpalette([*RED, *BLUE])
+    picture.putpixel((1, 0), 1)
+    plain = read_picture(encoded(picture, "PNG"))
+    assert [plain.getpixel((0, 0)), plain.getpixel((1, 0))] == [RED, BLUE]
+    clear = read_picture(encoded(picture, "PNG", transparency=1))
+    assert [clear.getpixel((0, 0)), clear.getpixel((1, 0))] == [RED, WHITE]
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "expected"),
+    [
+        ("RGBA", (255, 0, 0, 0), WHITE),
+        ("RGBA", (255, 0, 0, 255), RED),
+        ("RGBA", (255, 0, 0, 128), (255, 127, 127)),
+        ("LA", (0, 0), WHITE),
+        ("LA", (80, 255), (80, 80, 80)),
+        ("L", 80, (80, 80, 80)),
+        ("1", 1, WHITE),
+        ("I;16", 65535, WHITE),
+        ("I;16", 32896, (128, 128, 128)),
+    ],
+)
+def test_modes_of_a_png(mode, colour, expected):
+    found = read_picture(encoded(Image.new(mode, (3, 2), colour), "PNG")).getpixel((0, 0))
+    assert np.allclose(found, expected, atol=1)
+
+
+def test_a_transparent_colour_of_an_rgb_png_is_white(corners):
+    found = read_picture(encoded(corners, "PNG", transparency=RED))
+    assert found.getpixel((0, 0)) == WHITE
+    assert found.getpixel((19, 0)) == GREEN
+
+
+def test_cmyk_is_converted(corners):
+    found = read_picture(encoded(corners.convert("CMYK"), "JPEG", quality=100))
+    assert np.abs(pixels(found) - pixels(corners)).max() <= 12
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ([0.0, 0.5, 1.0], [0, 128, 255]),
+        ([0.0, 1.0, 2.0], [0, 128, 255]),
+        ([-1.0, np.nan, 1.0], [0, 0, 255]),
+        ([0.0, 0.0, 0.0], [0, 0, 0]),
+    ],
+)
+def test_float_samples_are_scaled(samples, expected):
+    picture = Image.fromarray(np.array([samples], np.float32))
+    assert pixels(read_picture(encoded(picture, "TIFF")))[0, :, 0].tolist() == expected
+
+
+def test_integers_of_32_bits_are_scaled():
+    picture = Image.fromarray(np.array([[0, 32896, 65535]], np.int32))
+    assert pixels(read_picture(encoded(picture, "TIFF")))[0, :, 1].tolist() == [0, 128, 255]
+
+
+def test_an_icc_profile_is_converted_to_srgb(corners):
+    lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB"))
+    srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
+    in_lab = ImageCms.profileToProfile(corners, srgb, lab, outputMode="LAB")
+    found = read_picture(encoded(in_lab, "TIFF", icc_profile=lab.tobytes()))
+    assert np.abs(pixels(found) - pixels(corners)).max() <= 40
+    assert found.getpixel((0, 0))[0] > 200
+
+
+def swapped_srgb() -> bytes:
+    """An sRGB profile whose red and blue primaries are exchanged."""
+    content = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    content = content.replace(b"rXYZ", b"?XYZ", 1).replace(b"bXYZ", b"rXYZ", 1).replace(b"?XYZ", b"bXYZ", 1)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
+def test_the_profile_decides_what_red_is(kind):
+    found = read_picture(encoded(Image.new("RGB", (8, 8), RED), kind, icc_profile=swapped_srgb()))
+    assert np.allclose(found.getpixel((4, 4)), BLUE, atol=12)
+
+
+def test_a_broken_profile_is_ignored(corners):
+    found = read_picture(encoded(corners, "PNG", icc_profile=b"no profile"))
+    assert np.array_equal(pixels(found), pixels(corners))
+
+
+def test_the_first_frame_of_an_animation_is_taken(corners):
+    second = Image.new("RGB", corners.size, GREEN)
+    for kind in ("GIF", "WEBP", "TIFF", "PNG"):
+        options = {"lossless": True} if kind == "WEBP" else {}
+        content = encoded(corners, kind, save_all=True, append_images=[second], **options)
+        assert np.array_equal(pixels(read_picture(content)), pixels(corners)), kind
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (np.full((2, 3), 7, np.uint8), (7, 7, 7)),
+        (np.full((2, 3, 1), 7, np.uint8), (7, 7, 7)),
+        (np.full((2, 3, 3), (1, 2, 3), np.uint8), (1, 2, 3)),
+        (np.full((2, 3, 4), (1, 2, 3, 0), np.uint8), WHITE),
+        (np.full((2, 3, 3), 0.5, np.float64), (128, 128, 128)),
+        (np.full((2, 3), 1.0, np.float16), WHITE),
+    ],
+)
+def test_arrays_are_read(array, expected):
+    found = read_picture(array)
+    assert found.size == (3, 2)
+    assert found.getpixel((0, 0)) == expected
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((3, 8, 8), np.uint8),
+        np.zeros(4, np.uint8),
+        np.zeros((0, 4, 3), np.uint8),
+        np.zeros((4, 4, 3), np.int64),
+        np.full((4, 4), 1.5),
+        np.full((4, 4), np.nan),
+        np.full((4, 4), -0.1),
+        np.zeros((4, 4), bool),
+    ],
+)
+def test_arrays_that_are_no_pictures_are_refused(array):
+    with pytest.raises(UnreadablePictureError):
+        read_picture(array)
+
+
+def png(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds a single byte of samples."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("width", "height"), [(60_000, 60_000), (12_000, 12_000), (8_001, 8_000)])
+def test_a_header_that_claims_too_many_pixels_is_refused_without_decoding(width, height, monkeypatch):
+    monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("decoded"))
+    with pytest.raises(PictureTooLargeError, match="allowed"):
+        read_picture(png(width, height))
+
+
+def test_the_limit_is_the_callers(corners):
+    assert read_picture(encoded(corners, "PNG"), max_pixels=200).size == (20, 10)
+    for source in (encoded(corners, "PNG"), corners, np.asarray(corners)):
+        with pytest.raises(PictureTooLargeError, match="20×10"):
+            read_picture(source, max_pixels=199)
+
+
+JPEG = encoded(Image.effect_noise((64, 64), 50).convert("RGB"), "JPEG")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, on damaged TIFF
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"not a picture\n" * 20, id="text"),
+        pytest.param(JPEG[: len(JPEG) // 2], id="half a JPEG"),
+        pytest.param(JPEG[:30], id="start of a JPEG"),
+        pytest.param(png(8, 8), id="PNG without samples"),
+        pytest.param(png(0, 8), id="PNG without columns"),
+        pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", id="SVG"),
+        pytest.param(b"%PDF-1.4\n1 0 obj\n", id="PDF"),
+        pytest.param(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", id="EPS"),
+        pytest.param(b"P6 2 2 255\n" + bytes(12), id="PPM, a format that is not offered"),
+        pytest.param(b"GIF89a", id="GIF signature"),
+        pytest.param(b"RIFF\x10\x00\x00\x00WEBPVP8 ", id="WebP signature"),
+        pytest.param(b"II*\x00\x08\x00\x00\x00", id="TIFF signature"),
+        pytest.param(b"BM" + bytes(60), id="BMP signature"),
+    ],
+)
+def test_bytes_that_are_no_whole_picture_are_refused(content):
+    with pytest.raises(UnreadablePictureError, match="send"):
+        read_picture(content)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, on damaged TIFF
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
+def test_damaged_files_never_raise_anything_else(kind, corners):
+    content = encoded(corners, kind)
+    random = np.random.default_rng(0)
+    for _ in range(150):
+        damaged = bytearray(content[: random.integers(4, len(content) + 1)])
+        for place in random.integers(0, len(damaged), 3):
+            damaged[place] = random.integers(256)
+        try:
+            assert read_picture(bytes(damaged), max_pixels=10**6).mode == "RGB"
+        except (UnreadablePictureError, PictureTooLargeError):
+            continue

@@ -1,0 +1,161 @@
+import numpy as np
+import pytest
+from cmap import Colormap
+from PIL import Image
+
+from explainers import Geometry
+from explainers.errors import OptionError
+from explainers.render import DIVERGING, SEQUENTIAL, Style, colour, draw, fit, normalize, panel
+
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+WHOLE = Geometry(12, 8, (0.0, 0.0, 12.0, 8.0))
+
+
+@pytest.fixture
+def picture() -> Image.Image:
+    """12 wide, 8 high: a red square on blue."""
+    made = Image.new("RGB", (12, 8), BLUE)
+    made.paste(RED, (2, 1, 6, 5))
+    return made
+
+
+@pytest.fixture
+def heatmap() -> np.ndarray:
+    """Hot on the red square only."""
+    values = np.zeros((8, 12), np.float32)
+    values[1:5, 2:6] = 1
+    return values
+
+
+def ends(colormap: str) -> tuple[tuple[int, ...], ...]:
+    """Return the colours of 0, one half and 1."""
+    table = Colormap(colormap).lut(256)
+    return tuple(tuple(int(level * 255 + 0.5) for level in table[at][:3]) for at in (0, 128, 255))
+
+
+def test_with_alpha_zero_the_picture_is_untouched(picture, heatmap):
+    drawn = draw(picture, heatmap, WHOLE, False, Style(alpha=0))
+    assert drawn.tobytes() == picture.tobytes()
+
+
+def test_the_golden_red_object(picture, heatmap):
+    drawn = draw(picture, heatmap, WHOLE, False, Style(alpha=0.5))
+    cold, _, hot = ends("inferno")
+    assert np.allclose(drawn.getpixel((3, 3)), [(a + b) / 2 for a, b in zip(RED, hot, strict=True)], atol=1)
+    assert np.allclose(drawn.getpixel((9, 6)), [(a + b) / 2 for a, b in zip(BLUE, cold, strict=True)], atol=1)
+    red, _, blue = drawn.getpixel((3, 3))
+    assert red > blue, "channels are RGB"
+
+
+def test_the_heatmap_view_hides_the_picture(picture, heatmap):
+    cold, _, hot = ends("viridis")
+    drawn = draw(picture, heatmap, WHOLE, False, Style("heatmap", "viridis", alpha=0))
+    assert [drawn.getpixel((3, 3)), drawn.getpixel((0, 0))] == [hot, cold]
+
+
+def test_side_by_side_is_twice_as_wide(picture, heatmap):
+    pair = draw(picture, heatmap, WHOLE, False, Style("side-by-side"))
+    assert pair.size == (24, 8)
+    assert pair.crop((0, 0, 12, 8)).tobytes() == picture.tobytes()
+    assert pair.crop((12, 0, 24, 8)).tobytes() == draw(picture, heatmap, WHOLE, False, Style()).tobytes()
+
+
+@pytest.mark.parametrize("view", ["overlay", "heatmap"])
+def test_what_the_model_never_saw_is_dimmed_and_grey(view, picture, heatmap):
+    seen = Geometry(12, 8, (4.0, 0.0, 12.0, 8.0))
+    drawn = draw(picture, heatmap, seen, False, Style(view, alpha=0))
+    unseen = np.asarray(drawn)[:, :4]
+    assert np.array_equal(unseen[..., 0], unseen[..., 2])
+    assert np.all(unseen <= 0.3 * np.asarray(picture.convert("L"))[:, :4, None] + 1)
+    if view == "overlay":
+        assert np.array_equal(np.asarray(drawn)[:, 4:], np.asarray(picture)[:, 4:])
+
+
+def test_zero_of_a_signed_map_has_the_middle_colour():
+    values = np.array([[-2.0, 0.0, 1.0]], np.float32)
+    low, mid, _ = ends("vik")
+    drawn = colour(normalize(values, signed=True), signed=True)
+    assert drawn.getpixel((0, 0)) == low
+    assert drawn.getpixel((1, 0)) == mid
+    assert np.allclose(drawn.getpixel((1, 0)), np.mean(drawn.getpixel((1, 0))), atol=12), "neutral"
+    blue, red = np.subtract(drawn.getpixel((0, 0)), mid), np.subtract(drawn.getpixel((2, 0)), mid)
+    assert blue[2] - blue[0] > 0 > red[2] - red[0], "against is bluish, for is reddish"
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_map_of_zeros_stays_zero(signed):
+    assert np.all(normalize(np.zeros((2, 2), np.float32), signed) == 0)
+
+
+def test_each_map_is_divided_by_its_own_largest_magnitude():
+    values = np.array([[-4.0, 0.0, 2.0]], np.float32)
+    assert normalize(values, signed=True).tolist() == [[-1.0, 0.0, 0.5]]
+    assert normalize(values.clip(0), signed=False).tolist() == [[0.0, 0.0, 1.0]]
+    assert values.tolist() == [[-4.0, 0.0, 2.0]], "the caller's map is untouched"
+
+
+def test_a_fixed_scale_makes_pictures_comparable():
+    small, large = np.array([[0.0, 1.0]], np.float32), np.array([[0.0, 2.0, 9.0]], np.float32)
+    assert normalize(small, False, (0, 4)).tolist() == [[0.0, 0.25]]
+    assert normalize(large, False, (0, 4)).tolist() == [[0.0, 0.5, 1.0]]
+    assert normalize(large, False, (1, 3)).tolist() == [[0.0, 0.5, 1.0]]
+    signed = np.array([[-8.0, 0.0, 2.0]], np.float32)
+    assert normalize(signed, True, (-1, 4)).tolist() == [[-1.0, 0.0, 0.5]]
+
+
+@pytest.mark.parametrize("name", [*SEQUENTIAL, *DIVERGING])
+def test_every_named_colormap_exists(name):
+    assert colour(np.array([[0.0, 1.0]], np.float32), False, name).size == (2, 1)
+    assert Style(colormap=name).colormap == name
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("view", "upside-down", "choose from overlay"),
+        ("colormap", "virdis", "Near matches: viridis"),
+        ("colormap", "jet", "Choose from inferno"),
+        ("alpha", 1.5, "between 0 and 1"),
+        ("alpha", float("nan"), "between 0 and 1"),
+        ("scale", (1.0, 1.0), "lo < hi"),
+        ("scale", (0.0, float("inf")), "finite"),
+    ],
+)
+def test_a_style_that_cannot_be_is_refused_by_field(field, value, message):
+    with pytest.raises(OptionError, match=message) as caught:
+        Style(**{field: value})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "expected"),
+    [
+        ((100, 50), None, (100, 50)),
+        ((100, 50), 100, (100, 50)),
+        ((100, 50), 40, (40, 20)),
+        ((1, 900), 9, (1, 9)),
+    ],
+)
+def test_pictures_are_made_smaller_never_larger(size, limit, expected):
+    assert fit(Image.new("RGB", size), limit).size == expected
+
+
+@pytest.mark.parametrize(("count", "columns", "rows"), [(1, 1, 1), (2, 2, 1), (3, 2, 2), (5, 3, 2)])
+def test_a_panel_is_a_near_square_grid_of_captioned_tiles(count, columns, rows):
+    tiles = [Image.new("RGB", (140, 60), (10 * number, 0, 0)) for number in range(count)]
+    sheet = panel(tiles, [f"class {number}" for number in range(count)])
+    bar = 14
+    assert sheet.size == (columns * 140, rows * (60 + bar))
+    for number in range(count):
+        left, top = number % columns * 140, number // columns * (60 + bar)
+        assert sheet.getpixel((left + 70, top + bar + 30)) == (10 * number, 0, 0)
+        caption = np.asarray(sheet.crop((left, top, left + 140, top + bar)).convert("L"))
+        assert caption.min() < 100, "there is text"
+        assert caption.max() == 255
+
+
+def test_captions_say_their_text_and_long_ones_stay_on_their_tile():
+    tiles = [Image.new("RGB", (140, 20))] * 2
+    bars = {text: panel(tiles, [text, ""]).crop((0, 0, 280, 14)) for text in ("tabby", "lynx", "long " * 40)}
+    assert bars["tabby"].tobytes() != bars["lynx"].tobytes()
+    assert np.asarray(bars["long " * 40])[:, 140:].min() == 255

@@ -1,0 +1,148 @@
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from explainers import GradCAM
+from explainers.errors import LayerError
+from models import Registry, list_models, load_model
+from models.errors import BadWeightsError, ModelsFileError, UnknownModelError, WeightsUnavailableError
+from models.own import own_specs
+from tests import nets
+
+TABLE = """
+[models.{name}]
+architecture = "{architecture}"
+weights = "weights.safetensors"
+labels = {labels}
+{more}
+"""
+
+
+@pytest.fixture
+def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that writes a models file."""
+
+    def write(more="", name="mine", architecture="tests.nets:Net", labels='["a", "b", "c"]') -> Path:
+        file = tmp_path / "models.toml"
+        file.write_text(TABLE.format(name=name, architecture=architecture, labels=labels, more=more))
+        monkeypatch.setenv("SEEWHY_MODELS", str(file))
+        return file
+
+    return write
+
+
+def test_a_factory_with_weights_labels_and_preprocessing(declare, untouched):
+    net = untouched(nets.seeded(nets.Net))
+    more = "input_size = [32, 64]\nresize = 80\nmean = [0, 0, 0]\nstd = [1, 1, 1]\ninterpolation = 'bicubic'"
+    file = declare(more + "\nlicence = 'secret'")
+    save_file(net.state_dict(), file.parent / "weights.safetensors")
+    model = load_model("mine", download=False)
+    assert list_models()[0] == model.name == "mine"
+    assert model.labels == ("a", "b", "c")
+    assert model.preprocess.size == (32, 64)
+    assert model.preprocess.scale_size == (80, 80)
+    assert model.preprocess.interpolation == "bicubic"
+    assert model.preprocess.std == (1.0, 1.0, 1.0)
+    assert [model.spec.licence, model.spec.source, model.weights] == ["secret", "own", "weights.safetensors"]
+    assert model.default_layers == ("conv",)
+    images = torch.ones(1, 3, 32, 64)
+    assert torch.equal(model.module(images), net(images))
+
+
+def test_labels_from_a_file_and_declared_default_layers(declare):
+    file = declare('default_layers = ["stem"]', labels='"labels.txt"')
+    (file.parent / "labels.txt").write_text("healthy\n\n pneumonia \nother\n", encoding="utf-8")
+    save_file(nets.seeded(nets.Net).state_dict(), file.parent / "weights.safetensors")
+    model = load_model("mine", download=False)
+    assert model.labels == ("healthy", "pneumonia", "other")
+    assert model.default_layers == ("stem",)
+    assert GradCAM().explain(model, torch.ones(1, 3, 224, 224)).layers == ("stem",)
+
+
+@pytest.mark.parametrize("architecture", ["squeezenet1_1", "timm/mobilenetv3_small_050", "efficientnet_lite0"])
+def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, declare):
+    declare(architecture=architecture)
+    model = load_model("mine", weights=None)
+    assert model.module(torch.zeros(1, *model.spec.image_shape)).shape == (1, 3)
+    known = Registry().spec(architecture).preprocess
+    assert model.preprocess == known
+    assert model.sha256 is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"more": "weigths = 'x'"}, r"\[models.mine\], weigths: .*Near matches: weights"),
+        ({"more": "input_size = 'large'"}, "input_size"),
+        ({"more": "input_size = 1000000"}, "input_size"),
+        ({"more": "mean = [0.5]"}, "mean"),
+        ({"more": "interpolation = 'cubic'"}, "interpolation"),
+        ({"labels": "'missing.txt'"}, "'missing.txt' cannot be read"),
+        ({"architecture": "resnet19"}, r"no architecture 'resnet19'\. Near matches: resnet1"),
+        ({"more": "this is no TOML"}, "cannot be read"),
+    ],
+)
+def test_a_table_that_makes_no_sense_is_refused_with_the_reason(arguments, message, declare, tmp_path):
+    file = declare(**arguments)
+    with pytest.raises(ModelsFileError, match=message) as caught:
+        own_specs(file)
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_empty_labels_and_empty_files_are_refused(declare):
+    file = declare(labels='"labels.txt"')
+    (file.parent / "labels.txt").write_text("\n \n")
+    with pytest.raises(ModelsFileError, match="empty"):
+        own_specs(file)
+    file.write_text("")
+    with pytest.raises(ModelsFileError, match="declares no model"):
+        own_specs(file)
+    with pytest.raises(ModelsFileError, match=r"nowhere\.toml"):
+        own_specs(file.parent / "nowhere.toml")
+
+
+def test_a_name_given_twice_is_refused(declare):
+    file = declare()
+    file.write_text(file.read_text() * 2)
+    with pytest.raises(ModelsFileError, match="cannot be read"):
+        own_specs(file)
+
+
+def test_the_name_of_a_ready_made_model_is_taken(declare):
+    with pytest.raises(ModelsFileError, match="'resnet18' already"):
+        Registry(models_file=declare(name="resnet18"))
+
+
+def test_missing_weights_of_an_own_model_say_the_way_out(declare, tmp_path):
+    registry = Registry(models_file=declare())
+    with pytest.raises(WeightsUnavailableError, match=r"'weights.safetensors'") as caught:
+        registry.load("mine")
+    assert str(tmp_path) not in str(caught.value)
+    assert not registry.availability(registry.spec("mine")).available
+
+
+def test_weights_for_another_number_of_classes_are_refused(declare):
+    file = declare(architecture="squeezenet1_1")
+    save_file(load_model("squeezenet1_1", None).module.state_dict(), file.parent / "weights.safetensors")
+    with pytest.raises(BadWeightsError, match=r"mine: .*2 have another shape"):
+        load_model("mine", download=False)
+
+
+def test_an_own_model_has_no_named_weight_sets(declare):
+    with pytest.raises(UnknownModelError, match="own model"):
+        Registry(models_file=declare()).spec("mine", "IMAGENET1K_V1")
+
+
+def test_a_declared_layer_that_cannot_be_is_refused(declare):
+    registry = Registry(models_file=declare('default_layers = ["head"]'))
+    with pytest.raises(LayerError, match="'head'"):
+        registry.load("mine", None)
+
+
+@pytest.mark.parametrize("architecture", ["tests.nets:Nothing", "tests.nothing:Net", "builtins:dict"])
+def test_a_factory_that_cannot_be_is_refused(architecture, declare):
+    registry = Registry(models_file=declare(architecture=architecture))
+    with pytest.raises(ModelsFileError, match=architecture):
+        registry.load("mine", None)

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from timm.data import create_transform, resolve_data_config
+from torchvision import models as torchvision_models
+
+from models import Preprocess, Registry
+from models.zoo import _timm_preprocess
+
+
+def noise(width: int, height: int) -> Image.Image:
+    samples = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(samples)
+
+
+PICTURES = {"landscape": noise(431, 300), "portrait": noise(240, 361), "tiny": noise(13, 10)}
+
+
+@pytest.mark.parametrize("name", torchvision_models.list_models(module=torchvision_models))
+def test_every_weight_set_of_torchvision_is_fed_as_its_own_transforms_do(name):
+    for weights in torchvision_models.get_model_weights(name):
+        if weights.name == "IMAGENET1K_FEATURES":
+            continue  # has no classifier
+        transforms, preprocess = weights.transforms(), Registry().spec(name, weights.name).preprocess
+        for picture in PICTURES.values():
+            assert torch.equal(preprocess(picture), transforms(picture)), weights
+
+
+def overlaid(**fields: object) -> object:
+    """A published configuration with other fields."""
+    config = timm.get_pretrained_cfg("resnet50")
+    for field, value in fields.items():
+        setattr(config, field, value)
+    return config
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(timm.get_pretrained_cfg(name), id=name)
+        for name in (
+            "tf_efficientnet_lite0",
+            "tf_efficientnet_lite2",
+            "resnet50.a1_in1k",
+            "convnext_tiny.fb_in1k",
+            "inception_v3.tv_in1k",
+            "cspresnet50.ra_in1k",
+            "convnext_base.fb_in22k_ft_in1k_384",
+            "coat_lite_medium_384.in1k",
+        )
+    ]
+    + [
+        pytest.param(overlaid(crop_mode="border"), id="border"),
+        pytest.param(overlaid(crop_mode="border", crop_pct=0.9, interpolation="bilinear"), id="border, cropped"),
+        pytest.param(overlaid(input_size=(3, 128, 256)), id="wide"),
+        pytest.param(overlaid(input_size=(3, 256, 128), crop_mode="border"), id="tall, border"),
+        pytest.param(overlaid(input_size=(3, 256, 128), crop_mode="squash"), id="tall, squash"),
+    ],
+)
+def test_timm_models_are_fed_as_its_own_transforms_do(config):
+    preprocess = _timm_preprocess(config)
+    transforms = create_transform(**resolve_data_config(pretrained_cfg=config.to_dict()), is_training=False)
+    for name, picture in PICTURES.items():
+        found, expected = preprocess(picture), transforms(picture)
+        assert found.shape == expected.shape
+        assert torch.allclose(found, expected, atol=1e-6), name
+
+
+def test_grey_and_transparent_pictures_become_three_channels():
+    preprocess = Preprocess((32, 32), (32, 32))
+    for mode in ("L", "RGBA", "P"):
+        assert preprocess(Image.new(mode, (40, 50))).shape == (3, 32, 32)
+
+
+def test_the_crop_of_a_strip_equals_the_crop_of_the_whole():
+    preprocess = Preprocess((64, 64), (72, 72))
+    strip = noise(3, 400)
+    whole = strip.resize((72, 9600), Image.Resampling.BILINEAR).crop((4, 4768, 68, 4832))
+    assert torch.allclose(preprocess(strip), Preprocess((64, 64), (64, 64))(whole), atol=0.02)
+
+
+def test_the_geometry_names_the_part_of_the_picture_that_is_seen():
+    assert Preprocess((224, 224), (256, 256)).geometry(512, 512).box == (32.0, 32.0, 480.0, 480.0)
+    assert Preprocess((224, 224), (224, 224)).geometry(448, 896).box == (0.0, 224.0, 448.0, 672.0)
+    assert Preprocess((100, 100), (100, 100), "exact").geometry(50, 300).box == (0.0, 0.0, 50.0, 300.0)
+    assert Preprocess((100, 100), (100, 100), "longer").geometry(50, 100).box == (-25.0, 0.0, 75.0, 100.0)

@@ -1,0 +1,103 @@
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision import models as torchvision_models
+
+from explainers import GradCAM
+from explainers.base import predict
+from models import ModelSpec, Registry, list_models
+from models.errors import UnknownModelError
+from models.zoo import _embedded_spec
+
+EMBEDDED = ["efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"]
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return Registry()
+
+
+def test_names_are_the_embedded_torchvisions_and_timms(registry):
+    names = registry.names()
+    torchvision_names = torchvision_models.list_models(module=torchvision_models)
+    assert names[:3] == EMBEDDED
+    assert names[3:83] == torchvision_names
+    assert len(torchvision_names) >= 80
+    assert all(name.startswith("timm/") for name in names[83:])
+    assert len(names) == len(set(names)) > 1000
+    assert list_models() == names
+
+
+def test_every_name_has_a_spec_with_a_label_per_class(registry):
+    specs = list(registry.specs())
+    assert [spec.name for spec in specs] == registry.names()
+    for spec in specs:
+        assert isinstance(spec, ModelSpec)
+        assert len(spec.labels) > 1
+        assert spec.image_shape[0] == 3
+        assert spec.licence
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "message"),
+    [
+        ("resnet5O", None, "Near matches: resnet50"),
+        ("zzzzzz", None, "GET /models"),
+        ("timm/resnet5O", None, "Near matches: timm/resnet50"),
+        ("vgg16", "IMAGENET1K_FEATURES", "it has IMAGENET1K_V1"),
+        ("resnet50", "IMAGENET1K_V3", "IMAGENET1K_V1, IMAGENET1K_V2"),
+        ("timm/resnet50.nope", None, "a1_in1k"),
+        ("efficientnet_lite0", "other", "'imagenet'"),
+        ("", None, "no model ''"),
+    ],
+)
+def test_unknown_names_list_near_matches(name, weights, message, registry):
+    with pytest.raises(UnknownModelError, match=message):
+        registry.spec(name, weights)
+
+
+def test_a_named_weight_set_has_its_own_preprocessing_and_file(registry):
+    first, second = (registry.spec("resnet50", f"IMAGENET1K_V{number}") for number in (1, 2))
+    assert [first.preprocess.scale_size, second.preprocess.scale_size] == [(256, 256), (232, 232)]
+    assert registry.spec("resnet50").preprocess == second.preprocess
+    assert first.weights.file_names[0] == "resnet50-IMAGENET1K_V1.safetensors"
+    assert first.weights.file_names[-1] == "resnet50-0676ba61.pth"
+    assert registry.spec("timm/resnet50.tv_in1k") != registry.spec("timm/resnet50")
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_embedded_models_load_without_a_download(name, registry):
+    model = registry.load(name)
+    file = model.spec.weights.cached()
+    digest = re.search(r"-([0-9a-f]{8})", file.name).group(1)
+    assert model.sha256.startswith(digest)
+    assert model.sha256 == hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    assert registry.availability(model.spec).available
+    assert model.weights == "imagenet"
+    assert model.default_layers == ("bn2",)
+    logits = predict(model, torch.zeros(1, *model.spec.image_shape))
+    assert logits.shape == (1, len(model.labels)) == (1, 1000)
+    assert not model.module.training
+    assert not any(parameter.requires_grad for parameter in model.module.parameters())
+    assert GradCAM().explain(model, torch.zeros(1, *model.spec.image_shape)).layers == ("bn2",)
+
+
+def test_random_weights_only_on_demand(registry):
+    model = registry.load("squeezenet1_1", weights=None)
+    assert model.weights is None
+    assert model.sha256 is None
+
+
+def test_an_embedded_package_that_is_missing_is_unavailable(monkeypatch, registry):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    availability = registry.availability(_embedded_spec("efficientnet_lite2"))
+    assert not availability.available
+    assert "SEEWHY_WEIGHTS_DIR" in availability.reason
+
+
+def test_a_survey_needs_no_weights_and_equals_the_loaded_models(registry, lite0):
+    assert registry.survey(lite0.spec) == lite0.survey
+    assert registry.survey(registry.spec("resnet152")).default_layers == ("layer4",)

@@ -1,0 +1,173 @@
+import hashlib
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torchvision import models as torchvision_models
+
+from models import Registry, load_model
+from models.errors import BadWeightsError, WeightsUnavailableError
+from models.weights import fill_by_name, fill_by_order, obtain_weights, read_state_dict
+from tests import nets
+
+
+@pytest.fixture(scope="module")
+def squeezenet() -> dict[str, Tensor]:
+    return nets.seeded(torchvision_models.squeezenet1_1).state_dict()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of weights, and no cache beside it."""
+    monkeypatch.setenv("SEEWHY_WEIGHTS_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "hub"))
+    return tmp_path
+
+
+def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return list(found) == list(expected) and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".pt"])
+def test_weights_in_the_folder_are_found_and_read(suffix, folder, squeezenet):
+    file = folder / f"squeezenet1_1{suffix}"
+    (save_file if suffix == ".safetensors" else torch.save)(squeezenet, file)
+    model = load_model("squeezenet1_1", download=False)
+    assert same(model.module.state_dict(), squeezenet)
+    assert model.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert model.weights == "IMAGENET1K_V1"
+    assert not model.module.training
+    assert not any(parameter.requires_grad for parameter in model.module.parameters())
+
+
+def test_weights_under_the_publishers_file_name_and_in_the_librarys_cache(folder, squeezenet):
+    published = "squeezenet1_1-b8a52dc0.pth"
+    torch.save(squeezenet, folder / published)
+    assert load_model("squeezenet1_1", download=False).sha256 is not None
+    cache = folder / "hub" / "hub" / "checkpoints"
+    cache.mkdir(parents=True)
+    (folder / published).rename(cache / published)
+    assert load_model("squeezenet1_1", "IMAGENET1K_V1", download=False).sha256 is not None
+
+
+def test_timm_weights_in_the_folder(folder):
+    module = load_model("timm/mobilenetv3_small_050", None).module
+    (folder / "timm").mkdir()
+    save_file(module.state_dict(), folder / "timm" / "mobilenetv3_small_050.safetensors")
+    found = load_model("timm/mobilenetv3_small_050", download=False)
+    assert same(found.module.state_dict(), module.state_dict())
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model"])
+def test_training_checkpoints_are_unwrapped(key, folder, squeezenet):
+    wrapped = {f"module.{name}": value for name, value in squeezenet.items()}
+    torch.save({"epoch": 3, key: wrapped}, folder / "squeezenet1_1.pth")
+    assert same(load_model("squeezenet1_1", download=False).module.state_dict(), squeezenet)
+
+
+class RunsCode:
+    def __reduce__(self) -> tuple:
+        return (Path.touch, (Path("code-has-run"),))
+
+
+def test_code_in_a_pickle_is_refused_and_not_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"weight": RunsCode()}, tmp_path / "a.pth")
+    (tmp_path / "b.pth").write_bytes(pickle.dumps(RunsCode(), protocol=2))
+    for file in ("a.pth", "b.pth"):
+        with pytest.raises(BadWeightsError, match="never run"):
+            read_state_dict(tmp_path / file)
+    assert not Path("code-has-run").exists()
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
+@pytest.mark.parametrize("content", [b"", b"text, not weights", bytes(4096), b"PK\x03\x04" + bytes(100)])
+def test_damaged_files_are_refused_by_name(name, content, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadWeightsError, match=name) as caught:
+        read_state_dict(tmp_path / name)
+    assert str(tmp_path) not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
+def test_half_copied_and_altered_files_never_raise_anything_else(name, tmp_path, generator):
+    file = tmp_path / name
+    (save_file if name.endswith("safetensors") else torch.save)({"weight": torch.ones(64, 64)}, file)
+    content = file.read_bytes()
+    for step in range(40):
+        damaged = bytearray(content[: len(content) * (step + 1) // 40])
+        for place in torch.randint(0, min(len(damaged), 600), (4,), generator=generator):
+            damaged[place] ^= 0x55
+        file.write_bytes(bytes(damaged))
+        try:
+            read_state_dict(file)
+        except BadWeightsError:
+            continue
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"weight": 1}, torch.ones(3)])
+def test_a_file_without_a_state_dict_is_refused(content, tmp_path):
+    torch.save(content, tmp_path / "w.pth")
+    with pytest.raises(BadWeightsError, match="no state dict"):
+        read_state_dict(tmp_path / "w.pth")
+
+
+def test_weights_of_another_architecture_are_counted(folder, squeezenet):
+    torch.save(nets.seeded(nets.Net).state_dict(), folder / "squeezenet1_1.pth")
+    with pytest.raises(BadWeightsError, match=r"squeezenet1_1: .*52 tensors are missing.*8 are surplus"):
+        load_model("squeezenet1_1", download=False)
+    other = {**squeezenet, "classifier.1.bias": torch.zeros(10)}
+    torch.save(other, folder / "squeezenet1_1.pth")
+    with pytest.raises(BadWeightsError, match=r"1 have another shape \(such as 'classifier.1.bias'\)"):
+        load_model("squeezenet1_1", download=False)
+
+
+def test_filling_by_order_needs_the_same_shapes_and_only_those():
+    source, target = nn.Linear(3, 2), nn.Linear(3, 2)
+    renamed = {f"other.{name}": value for name, value in source.state_dict().items()}
+    fill_by_order(target, renamed)
+    assert same(target.state_dict(), source.state_dict())
+    with pytest.raises(BadWeightsError, match="shapes differ"):
+        fill_by_order(nn.Linear(2, 3), renamed)
+    with pytest.raises(BadWeightsError, match="2 are surplus"):
+        fill_by_name(target, renamed)
+
+
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        ("resnet18", ["'resnet18.safetensors'", "SEEWHY_WEIGHTS_DIR", "SEEWHY_DOWNLOAD=1"]),
+        ("timm/resnet18", ["'timm/resnet18.safetensors'", "SEEWHY_WEIGHTS_DIR", "SEEWHY_DOWNLOAD=1"]),
+    ],
+)
+def test_weights_that_are_not_here_say_the_way_out(name, ways, folder, monkeypatch):
+    registry = Registry(weights_dir=folder)
+    availability = registry.availability(registry.spec(name))
+    with pytest.raises(WeightsUnavailableError, match="not on this machine") as caught:
+        registry.load(name)
+    for message in (str(caught.value), availability.reason):
+        assert all(way in message for way in ways)
+        assert str(folder) not in message
+        assert str(Path.home()) not in message
+    assert not availability.available
+
+
+def test_a_failed_download_says_so_and_the_way_out(folder, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no route to /secret/path")
+
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
+    with pytest.raises(WeightsUnavailableError, match=r"download .* failed \(OSError\)") as caught:
+        obtain_weights(Registry().spec("resnet18"), folder, download=True)
+    assert "SEEWHY_WEIGHTS_DIR" in str(caught.value)
+    assert "/secret/path" not in str(caught.value)
+
+
+def test_a_model_without_published_weights_says_so(folder):
+    registry = Registry()
+    spec = next(spec for spec in registry.specs() if spec.weights is None)
+    with pytest.raises(WeightsUnavailableError, match="SEEWHY_MODELS"):
+        obtain_weights(spec, folder, download=True)

@@ -1,0 +1,178 @@
+"""Every torchvision classifier by name: its default layer, and that it explains and leaves nothing behind."""
+
+import gc
+
+import pytest
+import torch
+from torchvision import models as torchvision_models
+
+from explainers import GradCAM, Saliency
+from models import Registry, load_model
+
+# The default layer and the side of its grid at the model's own input size; None where a CAM has none.
+TORCHVISION = {
+    "alexnet": ("features.11", 13),
+    "convnext_base": ("features", 7),
+    "convnext_large": ("features", 7),
+    "convnext_small": ("features", 7),
+    "convnext_tiny": ("features", 7),
+    "densenet121": ("features", 7),
+    "densenet161": ("features", 7),
+    "densenet169": ("features", 7),
+    "densenet201": ("features", 7),
+    "efficientnet_b0": ("features", 7),
+    "efficientnet_b1": ("features", 8),
+    "efficientnet_b2": ("features", 9),
+    "efficientnet_b3": ("features", 10),
+    "efficientnet_b4": ("features", 12),
+    "efficientnet_b5": ("features", 15),
+    "efficientnet_b6": ("features", 17),
+    "efficientnet_b7": ("features", 19),
+    "efficientnet_v2_l": ("features", 15),
+    "efficientnet_v2_m": ("features", 15),
+    "efficientnet_v2_s": ("features", 12),
+    "googlenet": ("inception5b", 7),
+    "inception_v3": ("Mixed_7c", 8),
+    "maxvit_t": ("blocks.3", 7),
+    "mnasnet0_5": ("layers", 7),
+    "mnasnet0_75": ("layers", 7),
+    "mnasnet1_0": ("layers", 7),
+    "mnasnet1_3": ("layers", 7),
+    "mobilenet_v2": ("features", 7),
+    "mobilenet_v3_large": ("features", 7),
+    "mobilenet_v3_small": ("features", 7),
+    "regnet_x_16gf": ("trunk_output", 7),
+    "regnet_x_1_6gf": ("trunk_output", 7),
+    "regnet_x_32gf": ("trunk_output", 7),
+    "regnet_x_3_2gf": ("trunk_output", 7),
+    "regnet_x_400mf": ("trunk_output", 7),
+    "regnet_x_800mf": ("trunk_output", 7),
+    "regnet_x_8gf": ("trunk_output", 7),
+    "regnet_y_128gf": ("trunk_output", 12),
+    "regnet_y_16gf": ("trunk_output", 7),
+    "regnet_y_1_6gf": ("trunk_output", 7),
+    "regnet_y_32gf": ("trunk_output", 7),
+    "regnet_y_3_2gf": ("trunk_output", 7),
+    "regnet_y_400mf": ("trunk_output", 7),
+    "regnet_y_800mf": ("trunk_output", 7),
+    "regnet_y_8gf": ("trunk_output", 7),
+    "resnet101": ("layer4", 7),
+    "resnet152": ("layer4", 7),
+    "resnet18": ("layer4", 7),
+    "resnet34": ("layer4", 7),
+    "resnet50": ("layer4", 7),
+    "resnext101_32x8d": ("layer4", 7),
+    "resnext101_64x4d": ("layer4", 7),
+    "resnext50_32x4d": ("layer4", 7),
+    "shufflenet_v2_x0_5": ("conv5", 7),
+    "shufflenet_v2_x1_0": ("conv5", 7),
+    "shufflenet_v2_x1_5": ("conv5", 7),
+    "shufflenet_v2_x2_0": ("conv5", 7),
+    "squeezenet1_0": ("features", 13),
+    "squeezenet1_1": ("features", 13),
+    "swin_b": ("permute", 7),
+    "swin_s": ("permute", 7),
+    "swin_t": ("permute", 7),
+    "swin_v2_b": ("permute", 8),
+    "swin_v2_s": ("permute", 8),
+    "swin_v2_t": ("permute", 8),
+    "vgg11": ("features.19", 14),
+    "vgg11_bn": ("features.27", 14),
+    "vgg13": ("features.23", 14),
+    "vgg13_bn": ("features.33", 14),
+    "vgg16": ("features.29", 14),
+    "vgg16_bn": ("features.42", 14),
+    "vgg19": ("features.35", 14),
+    "vgg19_bn": ("features.51", 14),
+    "vit_b_16": None,
+    "vit_b_32": None,
+    "vit_h_14": None,
+    "vit_l_16": None,
+    "vit_l_32": None,
+    "wide_resnet101_2": ("layer4", 7),
+    "wide_resnet50_2": ("layer4", 7),
+}
+
+TIMM = {
+    "convnext_tiny": ("stages", 7),
+    "cspresnet50": ("stages", 8),
+    "darknet53": ("stages", 8),
+    "densenet121": ("features", 7),
+    "dla34": ("level5", 7),
+    "dpn68": ("features", 7),
+    "efficientnet_b0": ("bn2", 7),
+    "fastvit_t8": ("final_conv", 8),
+    "ghostnet_100": ("blocks", 7),
+    "hrnet_w18": ("final_layer", 7),
+    "inception_v4": ("features", 8),
+    "maxvit_rmlp_pico_rw_256": ("norm", 8),
+    "mobilenetv3_large_100": ("blocks", 7),
+    "mobilevit_s": ("final_conv", 8),
+    "nfnet_l0": ("final_act", 7),
+    "poolformer_s12": ("stages", 7),
+    "regnety_008": ("s4", 7),
+    "repvgg_a2": ("stages", 7),
+    "res2net50_26w_4s": ("layer4", 7),
+    "resnet50": ("layer4", 7),
+    "resnetv2_50": ("norm", 7),
+    "rexnet_100": ("features", 7),
+    "swin_tiny_patch4_window7_224": ("norm", 7),
+    "tf_efficientnet_lite0": ("bn2", 7),
+    "vgg16": ("features.29", 14),
+    "vgg16_bn": ("features.42", 14),
+    "xception41": ("blocks", 10),
+    "beit_base_patch16_224": None,
+    "deit_tiny_patch16_224": None,
+    "levit_128s": None,
+    "mixer_s32_224": None,
+    "vit_tiny_patch16_224": None,
+    "xcit_nano_12_p16_224": None,
+}
+
+EXPECTED = TORCHVISION | {f"timm/{name}": expected for name, expected in TIMM.items()}
+
+# More than 200 million parameters: seconds and gigabytes each.
+HEAVY = {"regnet_y_128gf", "vit_h_14", "vit_l_16", "vit_l_32"}
+
+
+def test_the_table_holds_every_torchvision_classifier():
+    assert list(TORCHVISION) == torchvision_models.list_models(module=torchvision_models)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_default_layer_is_the_one_that_users_mean(name):
+    registry = Registry()
+    survey = registry.survey(registry.spec(name))
+    if EXPECTED[name] is None:
+        assert survey.default_layers == ()
+        assert "grid" in survey.reason
+        return
+    layer, side = EXPECTED[name]
+    assert survey.default_layers == (layer,)
+    assert survey.reason is None
+    (chosen,) = (row for row in survey.layers if row.default)
+    assert chosen.cam
+    assert chosen.calls == 1
+    assert chosen.output_shape.count(side) == 2
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in HEAVY else []) for name in TORCHVISION]
+)
+def test_every_torchvision_classifier_explains(name):
+    model = load_model(name, weights=None)
+    side = model.spec.image_shape[1]
+    if not name.startswith(("vit_", "maxvit")):
+        side = {"inception_v3": 107, "alexnet": 95}.get(name, 64)
+    images = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+    explainer = GradCAM() if model.default_layers else Saliency()
+    found = explainer.explain(model, images, torch.tensor([3]))
+    assert found.layers == model.default_layers
+    assert found.maps.ndim == 3
+    assert torch.isfinite(found.maps).all()
+    assert found.logits.shape == (1, 1000)
+    assert not any(parameter.requires_grad for parameter in model.module.parameters())
+    assert all(parameter.grad is None for parameter in model.module.parameters())
+    assert not any(part._forward_hooks or part._backward_hooks for part in model.module.modules())
+    del model
+    gc.collect()
