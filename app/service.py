@@ -22,7 +22,7 @@ from app.settings import Settings
 from explainers.base import Attribution, Explainer
 from explainers.errors import OptionError, near_matches
 from explainers.explanation import Explanation, explanations
-from explainers.hooks import match_paths
+from explainers.modules import match_paths
 from explainers.picture import read_picture
 from explainers.registry import Method, get_method
 from explainers.render import Style

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor, nn
 
 from explainers.errors import ModelOutputError, NonFiniteError, TargetError
-from explainers.hooks import as_module, evaluation_mode, logits_of
+from explainers.modules import as_module, evaluation_mode, logits_of
 
 Sign = Literal["positive", "signed", "absolute"]
 """Which part of a signed attribution to keep: max(x, 0), x, or |x|."""

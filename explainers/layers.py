@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from explainers.errors import LayerError
-from explainers.hooks import HookSession, as_module, evaluation_mode
+from explainers.hooks import HookSession
+from explainers.modules import as_module, evaluation_mode
 
 _POOLING = (
     nn.MaxPool2d,

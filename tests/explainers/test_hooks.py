@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError
-from explainers.hooks import HookSession, as_module, evaluation_mode, logits_of
+from explainers.hooks import HookSession
+from explainers.modules import as_module, evaluation_mode, logits_of
 from tests import nets
 
 

@@ -1,0 +1,111 @@
+"""What needs no hook: which module is meant, what its parts are called, what it returned, and its mode."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+
+from explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError, near_matches
+
+
+def as_module(model: Any) -> nn.Module:
+    """Return the `nn.Module` of a module or of anything that carries one as ``.module``.
+
+    Raises:
+        UnsupportedModuleError: a scripted, compiled or data-parallel module, whose submodules
+            never run as Python modules in this thread; or no module at all.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModuleError(
+            "A TorchScript module runs outside Python, where hooks cannot reach; pass the original nn.Module."
+        )
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise UnsupportedModuleError(f"{type(model).__name__} copies its module; pass `model.module` instead.")
+    if isinstance(model, nn.Module):
+        if hasattr(model, "_orig_mod"):
+            raise UnsupportedModuleError(
+                "A module made by torch.compile runs as fused kernels; pass the original (`model._orig_mod`)."
+            )
+        return model
+    inner = getattr(model, "module", None)
+    if isinstance(inner, nn.Module):
+        return as_module(inner)
+    raise UnsupportedModuleError(f"Expected a torch.nn.Module or a LoadedModel, got {type(model).__name__}.")
+
+
+def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return the module paths that the patterns (dotted paths or globs) match, in module order.
+
+    Raises:
+        LayerError: a pattern that matches nothing; the message lists near matches.
+    """
+    known = list(modules)
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = {pattern} if pattern in known else {path for path in known if fnmatchcase(path, pattern)}
+        if not found:
+            hint = near_matches(pattern, known) or f"The model's own layers are {', '.join(_top_level(known))}."
+            raise LayerError(f"The model has no layer {pattern!r}. {hint}")
+        chosen |= found
+    return tuple(path for path in known if path in chosen)
+
+
+_evaluating: "WeakKeyDictionary[nn.Module, tuple[int, list[nn.Module]]]" = WeakKeyDictionary()
+_evaluating_lock = threading.Lock()
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Run with dropout off and batch norm on its running statistics; put every module's mode back after.
+
+    Several threads may hold the same module at once: the mode returns when the last of them leaves.
+    """
+    with _evaluating_lock:
+        holders, training = _evaluating.get(module, (0, []))
+        if holders == 0:
+            training = [part for part in module.modules() if part.training]
+            for part in training:
+                part.training = False
+        _evaluating[module] = (holders + 1, training)
+    try:
+        yield
+    finally:
+        with _evaluating_lock:
+            holders, training = _evaluating.pop(module)
+            if holders > 1:
+                _evaluating[module] = (holders - 1, training)
+            else:
+                for part in training:
+                    part.training = True
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits (N, K) of an output: itself, ``.logits``, ``["logits"]``, or the only one.
+
+    Raises:
+        ModelOutputError: none, or several, of the tensors in the output look like logits.
+    """
+    named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if isinstance(named, Tensor):
+        output = named
+    matrices = [
+        value
+        for value in tree_flatten(output)[0]
+        if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point()
+    ]
+    if len(matrices) != 1:
+        raise ModelOutputError(
+            f"Expected logits of shape (N, K) from the model, found {len(matrices)} such tensors in its "
+            f"{type(output).__name__}; wrap the model so that it returns its logits."
+        )
+    return matrices[0]
+
+
+def _top_level(paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if path and "." not in path]
