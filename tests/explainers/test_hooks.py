@@ -285,13 +285,14 @@ def test_watch_sees_every_module_around_its_run(images, untouched):
     assert seen == ["+", "+stem", "-stem", "+conv", "-conv", "+relu", "-relu", "+head", "-head", "-"]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # older torch, of itself
 @pytest.mark.parametrize("kind", [nn.DataParallel, torch.compile])
 def test_wrappers_whose_submodules_never_run_are_refused(kind):
     with pytest.raises(UnsupportedModuleError, match="pass"):
         HookSession(kind(nets.seeded(nets.Net)))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_a_scripted_module_is_refused():
     with pytest.raises(UnsupportedModuleError, match="TorchScript"):
         HookSession(torch.jit.script(nn.Linear(2, 2)))
