@@ -37,7 +37,7 @@ clean: ## remove .venv and all caches
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "SeeWhy needs Python 3.11 or later; say make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "Debian: apt-get install python3-venv" >&2; exit 1; }
 
 .venv/installed: pyproject.toml | .venv/bin/python
 	@echo "Installing SeeWhy and PyTorch into .venv: about 5 GB, a few minutes, this once."

@@ -13,7 +13,7 @@ _POLICY = "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'uns
 
 
 def create_app(settings: Settings | None = None) -> Flask:
-    """Make the application. No thread starts and no model loads before the first request or `warm`.
+    """Make the application. No thread starts and no model loads before the first request.
 
     Args:
         settings: by default those of the environment.

@@ -3,7 +3,7 @@
 import base64
 import io
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from app.schemas import (
 from app.service import VERSIONS, Explained, Predicted
 from explainers.base import Explainer
 from explainers.explanation import Explanation
-from explainers.render import panel
+from explainers.render import normalize, panel, panel_columns
 from explainers.targets import Prediction
 from models import LoadedModel
 
@@ -36,12 +36,20 @@ def predicted(found: Predicted) -> PredictAnswer:
 
 
 def draw(explained: Explained) -> Image.Image:
-    """Draw the answer: one picture, or a labelled panel where several classes are explained."""
-    tiles = [explanation.drawn(explained.style) for explanation in explained.explanations]
-    if len(tiles) == 1:
-        return tiles[0]
-    targets = [explanation.target for explanation in explained.explanations]
-    return panel(tiles, [f"{target.label} {target.probability:.1%}" for target in targets])
+    """Draw the answer: one picture, or a labelled panel where several classes are explained.
+
+    Raises:
+        DeadlineError: too many tiles for the time that is left.
+    """
+    found, style = explained.explanations, explained.style
+    across = panel_columns(len(found)) * (2 if style.view == "side-by-side" else 1)
+    if style.max_side is not None:
+        style = replace(style, max_side=max(16, int(style.max_side / across / (1 if across == 1 else 1.1))))
+    tiles = []
+    for one in found:
+        explained.deadline.check()
+        tiles.append(one.drawn(style))
+    return tiles[0] if len(tiles) == 1 else panel(tiles, [_caption(one.target) for one in found])
 
 
 def encode(picture: Image.Image, form: Format) -> bytes:
@@ -64,10 +72,15 @@ def arrays(explained: Explained, max_values: int) -> bytes:
     """
     found = explained.explanations
     _check_values(found, max_values)
+    geometry = found[0].geometry
+    heatmaps = np.empty((len(found), geometry.height, geometry.width), dtype=np.float32)
+    for heatmap, explanation in zip(heatmaps, found, strict=True):
+        explained.deadline.check()
+        heatmap[:] = normalize(explanation.raw_heatmap, explanation.signed)
     buffer = io.BytesIO()
     np.savez(
         buffer,
-        heatmaps=np.stack([explanation.heatmap for explanation in found]),
+        heatmaps=heatmaps,
         maps=np.stack([explanation.map for explanation in found]),
         targets=np.array([explanation.target.index for explanation in found], dtype=np.int64),
         logits=explained.logits,
@@ -85,6 +98,7 @@ def document(explained: Explained, values: bool, max_values: int) -> ExplainAnsw
         _check_values(explained.explanations, max_values)
     answers = []
     for explanation in explained.explanations:
+        explained.deadline.check()
         with explained.timings.stage("render"):
             drawn = explanation.drawn(explained.style)
         with explained.timings.stage("encode"):
@@ -109,9 +123,14 @@ def document(explained: Explained, values: bool, max_values: int) -> ExplainAnsw
     )
 
 
+def _caption(target: Prediction) -> str:
+    return f"{target.label} {target.probability:.1%}" if target.probability >= 0.001 else f"{target.label} <0.1%"
+
+
 def _heatmap(explanation: Explanation, values: bool) -> HeatmapAnswer:
-    raw = explanation.raw_heatmap
-    shape = (raw.shape[0], raw.shape[1])
+    geometry = explanation.geometry
+    shape = (geometry.height, geometry.width)
+    raw = geometry.scaled(*explanation.picture.size).lay_back(explanation.map)
     low, high = float(raw.min()), float(raw.max())
     if not values:
         return HeatmapAnswer(shape=shape, min=low, max=high)
@@ -131,7 +150,7 @@ def _answers(ranked: tuple[Prediction, ...]) -> list[PredictionAnswer]:
 
 
 def _check_values(found: list[Explanation], limit: int) -> None:
-    wanted = sum(explanation.picture.width * explanation.picture.height for explanation in found)
+    wanted = sum(explanation.geometry.width * explanation.geometry.height for explanation in found)
     if wanted > limit:
         raise AnswerTooLargeError(
             f"The heatmaps hold {wanted:,} numbers, more than the {limit:,} that one answer may; explain fewer classes "

@@ -9,12 +9,18 @@ In all of them, options may also stand in the query string; a repeated field is 
 
 import base64
 import binascii
-from typing import Any
+import json
+from typing import Any, TypeVar
 
 from flask import Request
+from pydantic import BaseModel, ValidationError
 from werkzeug.datastructures import MultiDict
+from werkzeug.exceptions import RequestEntityTooLarge
 
-from app.errors import FieldError, MalformedRequestError, UnsupportedBodyError
+from app.errors import FieldError, InvalidOptionsError, MalformedRequestError, UnsupportedBodyError
+from explainers.errors import near_matches
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
 
 _HOW = (
     "Send it as the multipart file field 'image' (curl -F image=@cat.png), as the body with an image/* content type, "
@@ -34,14 +40,44 @@ def read_request(request: Request) -> tuple[bytes, dict[str, Any]]:
     if kind == "multipart/form-data":
         return _read_form(request)
     if kind.startswith("image/"):
-        if not request.content_length and not request.get_data(cache=True):
+        picture = _read_body(request)
+        if not picture:
             raise MalformedRequestError(f"The body is empty: there is no picture. {_HOW}")
-        return request.get_data(), _flat(request.args)
+        return picture, _flat(request.args)
     if kind == "application/json" or kind.endswith("+json"):
         return _read_json(request)
     if not kind and not request.content_length:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
-    raise UnsupportedBodyError(f"The content type {kind or 'of the body'!r} carries no picture. {_HOW}")
+    carrier = f"The content type {kind!r}" if kind else "A body of no type"
+    raise UnsupportedBodyError(f"{carrier} carries no picture. {_HOW}")
+
+
+def parse(schema: type[Parsed], fields: dict[str, Any]) -> Parsed:
+    """Return the options of a request as their schema has them.
+
+    Raises:
+        InvalidOptionsError: an option that is unknown, or a value that does not fit.
+    """
+    try:
+        return schema.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidOptionsError(_faults(schema, fields, error)) from error
+
+
+def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationError) -> list[tuple[str, str]]:
+    """Return what is wrong with each field, once."""
+    faults: dict[str, str] = {}
+    for fault in error.errors():
+        field = str(fault["loc"][0])
+        message = fault["msg"].removeprefix("Value error, ").rstrip(".") + "."
+        if fault["type"] == "extra_forbidden":
+            known = sorted(schema.model_fields)
+            hint = near_matches(field, known) or f"It takes {', '.join(known)}."
+            message = f"There is no such option. {hint}"
+        elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
+            message = "It is given several times; give it once."
+        faults.setdefault(field, message)
+    return list(faults.items())
 
 
 def _read_form(request: Request) -> tuple[bytes, dict[str, Any]]:
@@ -54,17 +90,17 @@ def _read_form(request: Request) -> tuple[bytes, dict[str, Any]]:
     if not files:
         hint = "The field 'image' is text, not a file. " if "image" in request.form else ""
         raise MalformedRequestError(f"{hint}There is no picture. {_HOW}")
-    options = MultiDict(request.args)
-    options.update(request.form)
-    return files[0].read(), _flat(options)
+    return files[0].read(), _merged(_flat(request.args), _flat(request.form))
 
 
 def _read_json(request: Request) -> tuple[bytes, dict[str, Any]]:
-    body = request.get_json(silent=True)
+    try:
+        body = json.loads(_read_body(request))
+    except (ValueError, RecursionError):
+        body = None
     if not isinstance(body, dict):
         raise MalformedRequestError("The body is not a JSON object.")
-    options = {**_flat(request.args), **body}
-    encoded = options.pop("image", None)
+    encoded = body.pop("image", None)
     if encoded is None:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
     if not isinstance(encoded, str):
@@ -72,9 +108,26 @@ def _read_json(request: Request) -> tuple[bytes, dict[str, Any]]:
     if encoded.startswith("data:"):
         encoded = encoded.partition(",")[2]
     try:
-        return base64.b64decode("".join(encoded.split()), validate=True), options
+        picture = base64.b64decode("".join(encoded.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise FieldError("image is not valid base64.", field="image") from error
+    return picture, _merged(_flat(request.args), body)
+
+
+def _read_body(request: Request) -> bytes:
+    """Return the body; one of unstated length that reaches the limit was cut there, and is refused."""
+    body = request.get_data()
+    limit = request.max_content_length
+    if limit is not None and len(body) >= limit:
+        raise RequestEntityTooLarge
+    return body
+
+
+def _merged(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+    for name in query:
+        if name in body:
+            raise FieldError(f"{name} stands in the query string and in the body; give it once.", field=name)
+    return {**query, **body}
 
 
 def _flat(values: "MultiDict[str, str]") -> dict[str, Any]:

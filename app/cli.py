@@ -9,6 +9,7 @@ import click
 from pydantic import ValidationError
 
 from app.answers import arrays, document, draw, encode
+from app.carriers import parse
 from app.errors import ServiceError
 from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
 from app.service import Service
@@ -28,7 +29,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except ValidationError as error:
-            faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+            faults = "; ".join(f"{one['loc'][0]}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors())
             raise click.ClickException(faults) from error
         except (ServiceError, ExplainerError, ModelError) as error:
             raise click.ClickException(str(error)) from error
@@ -87,8 +88,8 @@ def explain(
     fields = {name: value for name, value in given.items() if value not in (None, ())}
     fields |= {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
     fields |= dict(_pair(one) for one in extra)
-    form = form or _SUFFIXES.get(output.suffix.lower() if output is not None else "", "png")
-    options = ExplainOptions.model_validate({**fields, "format": form})
+    form = form or _format_of(output)
+    options = parse(ExplainOptions, {**fields, "format": form})
     service = _service(device)
     into = _destination(pictures, output, form)
 
@@ -115,7 +116,7 @@ def explain(
 def predict(pictures: tuple[Path, ...], device: str | None, model: str | None, top: int) -> None:
     """Print the most probable classes of each PICTURE."""
     service = _service(device)
-    options = PredictOptions(model=model, top=top)
+    options = parse(PredictOptions, {"model": model, "top": top})
 
     def one(picture: Path) -> str:
         best = service.predict(_read(picture), options).predictions
@@ -204,10 +205,20 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _format_of(output: Path | None) -> Format:
+    if output is None or output.is_dir() or not output.suffix:
+        return "png"
+    if output.suffix.lower() not in _SUFFIXES:
+        known = ", ".join(_SUFFIXES)
+        raise click.BadParameter(f"{output.suffix!r} is no format that can be written; use {known}", param_hint="-o")
+    return _SUFFIXES[output.suffix.lower()]
+
+
 def _destination(pictures: tuple[Path, ...], output: Path | None, form: str) -> Callable[[Path], Path]:
     """Return the function from a picture to the file that its answer goes into."""
     suffix = ".jpg" if form == "jpeg" else f".{form}"
     if output is not None and len(pictures) == 1 and not output.is_dir():
+        output.parent.mkdir(parents=True, exist_ok=True)
         return lambda _: output
     folder = output or Path()
     if folder.exists() and not folder.is_dir():
@@ -215,10 +226,10 @@ def _destination(pictures: tuple[Path, ...], output: Path | None, form: str) -> 
     folder.mkdir(parents=True, exist_ok=True)
     taken: dict[Path, Path] = {}
     for picture in pictures:
-        path = folder / f"{'stdin' if str(picture) == '-' else picture.stem}.seewhy{suffix}"
-        if path in taken.values():
-            path = folder / f"{picture.name}.seewhy{suffix}"
-        taken[picture] = path
+        stem = "stdin" if str(picture) == "-" else picture.stem
+        names = [stem, picture.name, *(f"{picture.name}-{number}" for number in range(2, len(pictures) + 2))]
+        paths = (folder / f"{name}.seewhy{suffix}" for name in names)
+        taken[picture] = next(path for path in paths if path not in taken.values())
     return lambda picture: taken[picture]
 
 
@@ -232,8 +243,10 @@ def _each(pictures: tuple[Path, ...], work: Callable[[Path], str]) -> None:
                 lines.append(work(picture))
             except click.ClickException as error:
                 failures.append(error.message)
-            except ExplainerError as error:
+            except (ServiceError, ExplainerError, ModelError) as error:
                 failures.append(f"{picture}: {error}")
+            except OSError as error:
+                failures.append(f"{error.filename or picture}: {error.strerror}")
     for line in lines:
         click.echo(line)
     for failure in failures:

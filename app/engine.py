@@ -17,7 +17,10 @@ from torch import Tensor
 
 from app.errors import DeadlineError, OverloadedError
 from explainers.base import Attribution, Explainer, predict
+from explainers.errors import LayerError
 from models import LoadedModel
+
+_TOO_LATE = "The answer was not ready in time; ask for fewer classes or a cheaper method, or try again later."
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ class Deadline:
     def remaining(self) -> float:
         """Seconds left, never negative."""
         return max(0.0, self.at - time.monotonic())
+
+    def check(self) -> None:
+        """Raise `DeadlineError` if the moment has passed."""
+        if not self.remaining:
+            raise DeadlineError(_TOO_LATE)
 
 
 @dataclass(frozen=True)
@@ -84,9 +92,7 @@ class Job:
             return self.future.result(self.deadline.remaining)
         except FutureTimeoutError:
             self.future.cancel()
-            raise DeadlineError(
-                "The answer was not ready in time; ask for fewer classes or a cheaper method, or try again later."
-            ) from None
+            raise DeadlineError(_TOO_LATE) from None
 
 
 class Worker:
@@ -104,17 +110,20 @@ class Worker:
         self._thread = threading.Thread(target=self._serve, name=f"model-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Queue jobs, all or none of them.
+    def submit(self, jobs: Sequence[Job]) -> bool:
+        """Queue jobs, all or none of them; return False if this worker has been stopped to make room.
 
         Raises:
             OverloadedError: the queue is full.
         """
         with self._changed:
-            if self._stopped or len(self._waiting) + len(jobs) > self._queue_size:
+            if self._stopped:
+                return False
+            if len(self._waiting) + len(jobs) > self._queue_size:
                 raise OverloadedError("The queue of this model is full; try again in a few seconds.")
             self._waiting.extend(jobs)
             self._changed.notify()
+            return True
 
     @property
     def failed(self) -> bool:
@@ -136,8 +145,9 @@ class Worker:
     def _serve(self) -> None:
         try:
             model = self._load()
-        except Exception as error:
-            self.loaded.set_exception(error)
+        except BaseException as error:
+            # Without its traceback, which would keep the half-made model in memory.
+            self.loaded.set_exception(error.with_traceback(None))
             return
         self.loaded.set_result(model)
         while self._serve_batch(model):
@@ -170,9 +180,10 @@ class Worker:
         started = time.monotonic()
         try:
             attributions = _attribute(model, live) if live else []
-        except Exception as error:
-            if len(live) == 1:
-                live[0].future.set_exception(error)
+        except BaseException as error:  # even a model that calls sys.exit must not end this thread
+            if len(live) == 1 or isinstance(error, LayerError):  # equal explainers: the layer is bad for all
+                for job in live:
+                    job.future.set_exception(error)
                 return
             for job in live:  # one bad job must not take its neighbours down
                 self._run_alone(model, job)
@@ -185,7 +196,7 @@ class Worker:
         started = time.monotonic()
         try:
             (attribution,) = _attribute(model, [job])
-        except Exception as error:
+        except BaseException as error:
             job.future.set_exception(error)
         else:
             job.future.set_result(Done(attribution, started - job.created, time.monotonic() - started))
@@ -209,10 +220,6 @@ class Engine:
         self._workers: OrderedDict[str, Worker] = OrderedDict()
         self._lock = threading.Lock()
 
-    def warm(self, name: str) -> None:
-        """Start to load a model, unless it is loaded or loading."""
-        self._worker(name)
-
     def loaded(self, name: str) -> LoadedModel | None:
         """Return a model if it is in memory; do not wait."""
         with self._lock:
@@ -227,6 +234,7 @@ class Engine:
         Raises:
             ModelError: it cannot be loaded.
             DeadlineError: it is still loading.
+            OverloadedError: as many models as may be kept are all at work.
         """
         return self._ready(name, deadline)[1]
 
@@ -238,8 +246,14 @@ class Engine:
             ModelError, DeadlineError: as `model`.
             ExplainerError: the model or the method failed.
         """
-        self._ready(name, jobs[0].deadline)[0].submit(jobs)
-        return [job.result() for job in jobs]
+        while not self._ready(name, jobs[0].deadline)[0].submit(jobs):
+            jobs[0].deadline.check()
+        try:
+            return [job.result() for job in jobs]
+        except BaseException:
+            for job in jobs:  # nobody waits for the others any more
+                job.future.cancel()
+            raise
 
     def stop(self) -> None:
         """End all threads once their queues are empty."""
@@ -254,26 +268,29 @@ class Engine:
             model = worker.loaded.result(deadline.remaining)
         except FutureTimeoutError:
             raise DeadlineError(f"The model {name!r} is still loading; try again in a few seconds.") from None
-        self._drop_idle()
         return worker, model
 
     def _worker(self, name: str) -> Worker:
         with self._lock:
             worker = self._workers.get(name)
             if worker is None or worker.failed:  # after a failure try again: the weights may have arrived
+                self._make_room(name)
                 worker = Worker(name, lambda: self._load(name), self._max_batch, self._queue_size)
                 self._workers[name] = worker
             self._workers.move_to_end(name)
             return worker
 
-    def _drop_idle(self) -> None:
-        with self._lock:
-            for name, worker in list(self._workers.items())[:-1]:
-                if len(self._workers) <= self._max_models:
-                    return
-                if worker.failed or worker.idle:
-                    worker.stop()
-                    del self._workers[name]
+    def _make_room(self, wanted: str) -> None:
+        """Stop failed and idle workers, the least recently used first, until one more model fits."""
+        others = [(name, worker) for name, worker in self._workers.items() if name != wanted]
+        surplus = len(others) + 1 - self._max_models
+        for name, worker in others:
+            if surplus > 0 and (worker.failed or worker.idle):
+                worker.stop()
+                del self._workers[name]
+                surplus -= 1
+        if surplus > 0:
+            raise OverloadedError("All models in memory are at work; try again in a few seconds.")
 
 
 def _attribute(model: LoadedModel, jobs: list[Job]) -> list[Attribution]:

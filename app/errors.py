@@ -6,6 +6,7 @@ ServiceError
 ├── NotAcceptableError         406  no format that the client accepts
 ├── UnsupportedBodyError       415  a content type that carries no picture
 ├── FieldError                 422  one field at fault
+    ├── InvalidOptionsError        422  several fields may be at fault
 ├── AnswerTooLargeError        413  an answer of more numbers than allowed
 ├── OverloadedError            503  the queue is full
 ├── NotReadyError              503  the default model is still loading
@@ -16,7 +17,6 @@ import logging
 from dataclasses import dataclass
 
 from flask import Flask, Response
-from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException
 
 from app.schemas import FieldProblem, Problem
@@ -57,6 +57,14 @@ class FieldError(ServiceError):
     """A field has a value that it cannot take."""
 
 
+class InvalidOptionsError(ServiceError):
+    """Options that do not fit their schema; `faults` pairs each field with what is wrong with it."""
+
+    def __init__(self, faults: list[tuple[str, str]]) -> None:
+        super().__init__(" ".join(f"{field}: {message}" for field, message in faults))
+        self.faults = faults
+
+
 class AnswerTooLargeError(ServiceError):
     """The answer would hold more numbers than allowed."""
 
@@ -89,6 +97,7 @@ KINDS: dict[type[Exception], Kind] = {
     NotAcceptableError: Kind(406, "not-acceptable", "No acceptable format"),
     UnsupportedBodyError: Kind(415, "unsupported-body", "The content type carries no picture"),
     FieldError: Kind(422, "bad-option", "An option has a bad value"),
+    InvalidOptionsError: Kind(422, "bad-option", "An option has a bad value"),
     AnswerTooLargeError: Kind(413, "answer-too-large", "The answer would be too large"),
     OverloadedError: Kind(503, "overloaded", "Too many requests are waiting"),
     NotReadyError: Kind(503, "not-ready", "The service is still starting"),
@@ -116,7 +125,6 @@ INTERNAL = Kind(500, "internal", "Something went wrong here, not with your reque
 def register_errors(app: Flask) -> None:
     """Make every error of this application a problem document."""
     app.register_error_handler(HTTPException, _http_problem)
-    app.register_error_handler(ValidationError, _validation_problem)
     app.register_error_handler(Exception, _problem_of)
 
 
@@ -132,31 +140,23 @@ def _problem_of(error: Exception) -> Response:
         detail = "The server has logged the cause. Try again; if it fails again, tell whoever runs this service."
         return respond(kind, str(error) if kind is not INTERNAL else detail)
     field = getattr(error, "field", None) or kind.field
-    return respond(kind, str(error), [(field, str(error))] if field else [])
-
-
-def _validation_problem(error: ValidationError) -> Response:
-    faults = [(".".join(str(part) for part in fault["loc"][:1]), _sentence(fault["msg"])) for fault in error.errors()]
-    detail = " ".join(f"{field}: {message}" for field, message in faults)
-    return respond(KINDS[FieldError], detail, faults)
-
-
-def _sentence(message: str) -> str:
-    return message.removeprefix("Value error, ").rstrip(".") + "."
+    faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, str(error))] if field else []
+    return respond(kind, str(error), faults)
 
 
 def _http_problem(error: HTTPException) -> Response:
     kind = HTTP_KINDS.get(error.code or 500)
     if kind is None:
         kind = Kind(error.code or 500, error.name.lower().replace(" ", "-"), error.name)
-    hints = {
-        404: "GET /openapi.json lists the paths.",
-        413: "Send a smaller picture; SEEWHY_MAX_UPLOAD_BYTES sets the limit.",
+    allowed = ", ".join(sorted(getattr(error, "valid_methods", None) or ()))
+    details = {
+        404: "There is nothing at this path; GET /openapi.json lists the paths.",
+        405: f"This path answers {allowed}.",
+        413: "The body, or a text field in it, is too large; send a smaller picture (SEEWHY_MAX_UPLOAD_BYTES).",
     }
-    response = respond(kind, f"{error.description or error.name} {hints.get(kind.status, '')}".strip())
-    allowed = getattr(error, "valid_methods", None)
+    response = respond(kind, details.get(kind.status, error.description or error.name))
     if allowed:
-        response.headers["Allow"] = ", ".join(sorted(allowed))
+        response.headers["Allow"] = allowed
     return response
 
 

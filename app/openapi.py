@@ -119,7 +119,16 @@ def _picture(operation: str, options: type[schemas.Options], answers: dict[str, 
 
 
 def _options_schema(options: type[schemas.Options]) -> dict[str, Any]:
+    """Return the schema of the options; defaults are told in words, for a form that fills them in would send them."""
     described = options.model_json_schema()
+    for schema in described["properties"].values():
+        default = schema.pop("default", None)
+        if default not in (None, []):
+            schema["description"] = f"{schema.get('description', '')} Default {default!r}."
+        kinds = [kind for kind in schema.get("anyOf", []) if kind != {"type": "null"}]
+        if len(kinds) == 1:
+            schema.pop("anyOf")
+            schema.update(kinds[0])
     if options is schemas.ExplainOptions:
         for method in METHODS.values():
             for name, schema in method.options.items():

@@ -1,16 +1,18 @@
 """What requests and answers look like: these schemas validate both, and OpenAPI is made from them."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
+    StrictFloat,
     StrictInt,
     StrictStr,
+    StringConstraints,
     WithJsonSchema,
-    model_validator,
 )
 
 from explainers.render import DIVERGING, SEQUENTIAL, View
@@ -26,7 +28,7 @@ MEDIA_TYPES: dict[Format, str] = {
 
 
 def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str | int) else value
+    return [] if value is None else [value] if isinstance(value, str | int) else value
 
 
 def _ends(value: Any) -> Any:
@@ -52,10 +54,18 @@ _SCALE_SCHEMA = WithJsonSchema(
 )
 
 
+Name = Annotated[str, StringConstraints(max_length=200)]
+StrictName = Annotated[StrictStr, StringConstraints(max_length=200)]
+"""What a user types for a model, a layer or a class; longer text is not worth a search for near matches."""
+
+
+_Scalar = StrictName | StrictInt | StrictFloat | StrictBool | None
+
+
 class Options(BaseModel):
     """Options common to all routes that take a picture. What is not listed belongs to the method."""
 
-    model: str | None = Field(None, description="A name of GET /models; by default the service's default model.")
+    model: Name | None = Field(None, description="A name of GET /models; by default the service's default model.")
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -70,18 +80,19 @@ class ExplainOptions(Options):
     """Options of POST /explain; further ones belong to the method and are listed by GET /methods."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, _Scalar | list[_Scalar]] = Field(init=False)
 
-    method: str = Field("gradcam", description="A name of GET /methods.")
-    target: Annotated[list[StrictInt | StrictStr], BeforeValidator(_listed)] = Field(
+    method: Name = Field("gradcam", description="A name of GET /methods.")
+    target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = Field(
         default=[], description="Class index or label, repeatable; by default the most probable class."
     )
     top: int | None = Field(None, ge=1, description="Explain the N most probable classes instead of `target`.")
-    layer: Annotated[list[StrictStr], BeforeValidator(_listed)] = Field(
+    layer: Annotated[list[StrictName], BeforeValidator(_listed)] = Field(
         default=[], description="Dotted module path or glob, repeatable (fused); by default the model's own."
     )
     format: Format | None = Field(None, description="By default what Accept asks for, or else png.")
     view: View = Field("overlay", description="The heatmap over the picture, alone, or beside it.")
-    colormap: str | None = Field(
+    colormap: Name | None = Field(
         None,
         description=f"One of {', '.join(SEQUENTIAL + DIVERGING)}; by default inferno, or vik for signed maps.",
     )
@@ -91,12 +102,6 @@ class ExplainOptions(Options):
         description="`image` divides each map by its own maximum; `lo,hi` are fixed ends, so that pictures compare.",
     )
     values: bool = Field(False, description="Include the heatmap's numbers in a JSON answer.")
-
-    @model_validator(mode="after")
-    def _one_way_to_choose(self) -> Self:
-        if self.top is not None and self.target:
-            raise ValueError("give either target or top, not both")
-        return self
 
     @property
     def method_options(self) -> dict[str, Any]:
@@ -163,7 +168,9 @@ class HeatmapAnswer(BaseModel):
     shape: tuple[int, int] = Field(description="Height and width of the upload.")
     min: float = Field(description="Smallest value before scaling, in the method's own units.")
     max: float = Field(description="Largest value before scaling.")
-    values: list[list[float]] | None = Field(None, description="Rows in [0, 1], or [-1, 1] when signed.")
+    values: list[list[float]] | None = Field(
+        None, description="Rows, divided by the largest magnitude: in [0, 1], or [-1, 1] when signed."
+    )
 
 
 class DiagnosticAnswer(BaseModel):

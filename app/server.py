@@ -41,9 +41,10 @@ class Server(BaseApplication):  # type: ignore[misc]
             "post_worker_init": _warm,
             "control_socket_disable": True,
         }
+        if "control_socket_disable" not in self.cfg.settings:
+            del options["control_socket_disable"]  # older gunicorns have no such socket
         for name, value in options.items():
-            if name in self.cfg.settings:
-                self.cfg.set(name, value)
+            self.cfg.set(name, value)
 
     def load(self) -> Flask:
         """Make the application of one worker."""

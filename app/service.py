@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,12 +27,12 @@ from explainers.explanation import Explanation, explanations
 from explainers.modules import match_paths
 from explainers.picture import read_picture
 from explainers.registry import Method, get_method
-from explainers.render import Style
+from explainers.render import Style, fit
 from explainers.targets import Prediction, best, class_index, predictions
 from models import LoadedModel, Registry
 from models.errors import WeightsUnavailableError
 
-VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm")}
+VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
 
 
 @dataclass
@@ -85,6 +87,7 @@ class Explained:
         style: how to draw them.
         logits: (K,) float32.
         timings: of the stages so far.
+        deadline: when to give up.
     """
 
     model: LoadedModel
@@ -94,6 +97,7 @@ class Explained:
     style: Style
     logits: "np.ndarray[Any, np.dtype[np.float32]]"
     timings: Timings
+    deadline: Deadline
 
 
 class Service:
@@ -107,6 +111,8 @@ class Service:
         self.settings = settings
         self.registry = Registry(settings.weights_dir, settings.models, settings.download)
         self.device = settings.torch_device()
+        # Decoding is bound by processors and hungry for memory: more at once than processors gain nothing.
+        self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
         self.engine = Engine(
             lambda name: self.registry.load(name, device=self.device),
             settings.max_models,
@@ -148,9 +154,8 @@ class Service:
         """Classify a picture; raises what `explain` raises."""
         deadline, timings = Deadline.after(self.settings.deadline), Timings()
         model = self.model(options.model, deadline)
-        with timings.stage("decode"):
-            picture = read_picture(upload, self.settings.max_pixels)
-            image = model.preprocess(picture)
+        with timings.stage("decode"), self._decoding:
+            image = model.preprocess(read_picture(upload, self.settings.max_pixels))
         (done,) = self.engine.run(model.name, [Job(None, image, None, deadline)])
         _count(timings, done, "predict")
         logits = done.attribution.logits[0].numpy()
@@ -166,6 +171,13 @@ class Service:
             OverloadedError, DeadlineError: too much to do.
         """
         deadline, timings = Deadline.after(self.settings.deadline), Timings()
+        if max(options.top or 1, len(options.target)) > self.settings.max_targets:
+            raise FieldError(
+                f"At most {self.settings.max_targets} classes can be explained in one request.",
+                field="top" if options.top else "target",
+            )
+        if options.top is not None and options.target:
+            raise FieldError("Give either target or top, not both.", field="top")
         method, explainer = self.explainer(options)
         style = self.style(options)
         model = self.model(options.model, deadline)
@@ -173,14 +185,12 @@ class Service:
             match_paths((path for path, _ in model.module.named_modules()), options.layer)
         targets = [class_index(target, model.labels) for target in options.target]
         top = min(options.top or 1, len(model.labels))
-        if max(top, len(targets)) > self.settings.max_targets:
-            raise FieldError(
-                f"At most {self.settings.max_targets} classes can be explained in one request.",
-                field="top" if options.top else "target",
-            )
-        with timings.stage("decode"):
-            picture = read_picture(upload, self.settings.max_pixels)
-            image = model.preprocess(picture)
+        with timings.stage("decode"), self._decoding:
+            upright = read_picture(upload, self.settings.max_pixels)
+            image = model.preprocess(upright)
+            geometry = model.preprocess.geometry(upright.width, upright.height)
+            picture = fit(upright, self.settings.max_side)  # all that drawing needs; the upload may be far larger
+            del upright
         first: list[int | None] = [*dict.fromkeys(targets)] or [None]
         done = self.engine.run(model.name, [Job(explainer, image, target, deadline) for target in first])
         _count(timings, done[-1], "explain")
@@ -193,10 +203,11 @@ class Service:
             model=model,
             method=method,
             explainer=explainer,
-            explanations=explanations(model, method.name, picture, whole),
+            explanations=explanations(model, method.name, picture, geometry, whole),
             style=style,
             logits=whole.logits[0].numpy(),
             timings=timings,
+            deadline=deadline,
         )
 
     def explainer(self, options: ExplainOptions) -> tuple[Method, Explainer]:
@@ -235,14 +246,7 @@ class Service:
         if model is None:
             return None
         wanted = json.dumps(options.model_dump(mode="json"), sort_keys=True, default=str)
-        parts = (
-            wanted,
-            media_type,
-            model.name,
-            str(model.sha256),
-            str(self.settings.max_side),
-            str(VERSIONS),
-        )
+        parts = (wanted, media_type, model.fingerprint, str(self.settings.max_side), str(VERSIONS))
         digest = hashlib.sha256(upload)
         digest.update("\0".join(parts).encode())
         return digest.hexdigest()[:32]

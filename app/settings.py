@@ -1,11 +1,10 @@
 """The settings: one table of name, default and help, read from environment variables ``SEEWHY_*``."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import DirectoryPath, Field, FilePath, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "SEEWHY_"
@@ -26,13 +25,13 @@ class Settings(BaseSettings):
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Where models run: auto, cpu, cuda or cuda:N."
     )
     default_model: str = Field("efficientnet_lite0", description="The model of a request that names none.")
-    models: Path | None = Field(None, description="TOML file that declares models of your own.")
-    weights_dir: Path | None = Field(None, description="Folder of weights files (.safetensors, .pth, .pt).")
+    models: FilePath | None = Field(None, description="TOML file that declares models of your own.")
+    weights_dir: DirectoryPath | None = Field(None, description="Folder of weights files (.safetensors, .pth, .pt).")
     download: bool = Field(False, description="Fetch weights that are not on this machine from the internet.")
     max_models: Count = Field(4, description="Models kept in memory; the least recently used idle one goes first.")
     max_upload_bytes: Count = Field(32 * 2**20, description="Largest request body.")
     max_pixels: Count = Field(64_000_000, description="Largest picture, width times height.")
-    max_side: Count = Field(2048, description="Longest side of a drawn answer, in pixels.")
+    max_side: int = Field(2048, ge=16, le=16_000, description="Longest side of a drawn answer, in pixels.")
     max_targets: Count = Field(16, description="Most classes that one request can have explained.")
     max_layers: Count = Field(16, description="Most layer patterns in one request.")
     max_values: Count = Field(32_000_000, description="Most numbers in one answer with format=npz.")
@@ -41,10 +40,18 @@ class Settings(BaseSettings):
     queue_size: Count = Field(64, description="Pictures that may wait for one model; more are refused with 503.")
     deadline: float = Field(60.0, gt=0, description="Seconds after which a request is given up with 504.")
 
+    @field_validator("device")
+    @classmethod
+    def _is_there(cls, device: str) -> str:
+        # Counted through the driver's management library, which is safe before a fork.
+        if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
+            raise ValueError(f"there is no device {device} on this machine; use cpu or auto")
+        return device
+
     def torch_device(self) -> torch.device:
         """Return the device that `device` names."""
         if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            return torch.device("cuda" if torch.cuda.device_count() else "cpu")
         return torch.device(self.device)
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:

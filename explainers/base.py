@@ -51,7 +51,8 @@ class Explainer(ABC):
 
         Args:
             model: an `nn.Module` that returns logits (N, K), or a `LoadedModel`.
-            images: (N, C, H, W) floating, normalised as the model wants them, on the model's device.
+            images: (N, C, H, W) floating, normalised as the model wants them, on the model's device;
+                converted to the model's dtype.
             targets: (N,) int64 class indices, or None for the most probable class of each image.
 
         Raises:
@@ -69,12 +70,17 @@ class Explainer(ABC):
         if targets is not None and (targets.shape != images.shape[:1] or targets.is_floating_point()):
             raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {targets!r}.")
         with torch.inference_mode(False), evaluation_mode(module):
-            # A copy of an inference tensor is an ordinary one; autograd cannot keep the former.
-            images = images.clone() if images.is_inference() else images.detach()
+            # A model may modify its input in place; and a copy of an inference tensor is one that autograd can keep.
+            images = images.detach().to(_dtype_of(module, images), copy=True)
             attribution = self.attribute(model, module, images, targets)
         if not bool(torch.isfinite(attribution.maps).all()):
             raise NonFiniteError("The map holds NaN or infinity; use a float32 model, or another layer or method.")
         return attribution
+
+
+def _dtype_of(module: nn.Module, images: Tensor) -> torch.dtype:
+    floating = (value.dtype for value in module.parameters() if value.is_floating_point())
+    return next(floating, images.dtype)
 
 
 def predict(model: Any, images: Tensor) -> Tensor:

@@ -20,7 +20,15 @@ from explainers.base import (
 )
 from explainers.errors import LayerError
 from explainers.hooks import HookSession
-from explainers.layers import grid_axes, survey
+from explainers.layers import Survey, grid_axes, survey
+
+MAX_LAYERS = 64
+"""Most layers that one explanation records and fuses."""
+
+_NO_GRID = (
+    "The output of layer {path!r} {what}, not a grid of features (N, C, h, w) with the proportions of the picture; "
+    "choose a layer that `seewhy layers MODEL` or GET /models/NAME/layers marks as usable for a CAM."
+)
 
 
 @dataclass(frozen=True)
@@ -31,9 +39,10 @@ class GradientCAM(Explainer):
     kept for backward and no parameter gets a gradient.
 
     Attributes:
-        layers: dotted paths or globs of the layers; empty for the model's default. Maps of several layers
-            are fused: each divided by its largest absolute value, resized bilinearly to the finest of the
-            grids, and averaged. (pytorch-grad-cam fuses alike, on the picture's grid.)
+        layers: dotted paths or globs of the layers; empty for the model's default. Of what a glob matches, those
+            that a CAM can use are taken. Maps of several layers are fused: each divided by its largest absolute
+            value, resized bilinearly to the finest of the grids, and averaged. (pytorch-grad-cam fuses alike, on
+            the picture's grid.)
         sign: which part of the weighted sum to keep.
     """
 
@@ -56,19 +65,29 @@ class GradientCAM(Explainer):
         with HookSession(module) as hooks:
             hooks.cut(*layers)
             paths = hooks.record(*layers, kinds=("output", "grad_output"))
+            if len(paths) > MAX_LAYERS:
+                raise LayerError(f"{', '.join(layers)} matches {len(paths)} layers; at most {MAX_LAYERS} can be fused.")
             logits = checked_logits(module(images))
             targets = chosen_targets(logits, targets)
             hooks.backward(target_score(logits, targets))
             gradients = hooks.grad_outputs
-        maps = []
+        maps: dict[str, Tensor] = {}
         for path in paths:
-            activation, gradient = _grids(path, hooks.outputs[path], gradients[path], images)
-            maps.append(keep_sign(self.weigh(activation, gradient), self.sign))
+            try:
+                _check_usable(model, path)
+                activation, gradient = _grids(path, hooks.outputs[path], gradients[path], images)
+            except LayerError:
+                if path in layers:
+                    raise
+                continue
+            maps[path] = keep_sign(self.weigh(activation, gradient), self.sign)
+        if not maps:
+            raise LayerError(f"None of the layers that {', '.join(layers)} matches can be used for a CAM.")
         return Attribution(
-            maps=fuse(maps),
+            maps=fuse(list(maps.values())),
             targets=targets,
             logits=logits.detach().float(),
-            layers=paths,
+            layers=tuple(maps),
             signed=self.sign == "signed",
         )
 
@@ -118,6 +137,14 @@ def _default_layers(model: Any, images: Tensor) -> tuple[str, ...]:
     return layers
 
 
+def _check_usable(model: Any, path: str) -> None:
+    """Refuse a layer that the model's survey knows to be no grid, such as attention of the size of a picture."""
+    found = getattr(model, "survey", None)
+    for layer in found.layers if isinstance(found, Survey) else ():
+        if layer.path == path and layer.calls == 1 and not layer.cam:
+            raise LayerError(_NO_GRID.format(path=path, what=f"is {layer.output_shape}"))
+
+
 def _grids(path: str, outputs: list[Any], gradients: list[Any], images: Tensor) -> tuple[Tensor, Tensor]:
     """Return the activations and gradients of a layer's only call as (N, C, h, w) float32."""
     if len(outputs) != 1:
@@ -130,10 +157,7 @@ def _grids(path: str, outputs: list[Any], gradients: list[Any], images: Tensor) 
     axes = grid_axes(tuple(activation.shape), image_size) if isinstance(activation, Tensor) else None
     if axes is None or len(activation) != len(images):
         shape = tuple(activation.shape) if isinstance(activation, Tensor) else type(activation).__name__
-        raise LayerError(
-            f"The output of layer {path!r} is {shape}, not a grid of features (N, C, h, w) over the picture; "
-            "choose a layer that `GET /models/NAME/layers` marks as usable for a CAM."
-        )
+        raise LayerError(_NO_GRID.format(path=path, what=f"is {shape}"))
     if gradient is None:
         raise LayerError(f"No gradient flows from the logits to layer {path!r}; choose one that they depend on.")
     order = (0, *axes)

@@ -67,6 +67,7 @@ def near_matches(name: str, names: Iterable[str], limit: int = 5) -> str:
 
     Case is ignored, and a name that contains the misspelt one counts as near.
     """
+    name = name[:100]  # the search is quadratic in it
     by_lower = {candidate.lower(): candidate for candidate in names if candidate}
     wanted = name.lower()
     close = difflib.get_close_matches(wanted, by_lower, n=limit, cutoff=0.6)

@@ -77,7 +77,7 @@ class Explanation:
     """Why a model gave a picture a class.
 
     Attributes:
-        picture: the upright upload, RGB.
+        picture: the upright upload, RGB, or a smaller copy of it to draw on.
         geometry: which part of it the model saw.
         map: (h, w) float32, raw: as the explainer gave it.
         signed: whether negative values mean evidence against the class.
@@ -98,7 +98,7 @@ class Explanation:
     method: str
     layers: tuple[str, ...]
 
-    @cached_property
+    @property
     def raw_heatmap(self) -> NDArray[np.float32]:
         """(H, W) float32: the map laid back onto the upload, in its own units; zero where unseen."""
         return self.geometry.lay_back(self.map)
@@ -156,12 +156,8 @@ class Explanation:
     def drawn(self, style: render.Style) -> Image.Image:
         """Return the heatmap drawn in this style."""
         picture = render.fit(self.picture, style.max_side)
-        if picture is self.picture:
-            geometry, values = self.geometry, self.raw_heatmap
-        else:
-            geometry = self.geometry.scaled(*picture.size)
-            values = geometry.lay_back(self.map)
-        heatmap = render.normalize(values, self.signed, style.scale)
+        geometry = self.geometry.scaled(*picture.size)
+        heatmap = render.normalize(geometry.lay_back(self.map), self.signed, style.scale)
         return render.draw(picture, heatmap, geometry, self.signed, style)
 
     def save(self, path: str | os.PathLike[str], **style: Any) -> Path:
@@ -207,12 +203,22 @@ def explain(
     images = model.preprocess(upright)[None].to(model.device)
     index = None if target is None else class_index(target, model.labels)
     targets = None if index is None else torch.tensor([index], device=model.device)
-    return explanations(model, entry.name, upright, explainer.explain(model, images, targets))[0]
+    geometry = model.preprocess.geometry(upright.width, upright.height)
+    return explanations(model, entry.name, upright, geometry, explainer.explain(model, images, targets))[0]
 
 
-def explanations(model: Model, method: str, picture: Image.Image, attribution: Attribution) -> list[Explanation]:
-    """Tie each map of an attribution to the one picture that all of them explain."""
-    geometry = model.preprocess.geometry(picture.width, picture.height)
+def explanations(
+    model: Model, method: str, picture: Image.Image, geometry: Geometry, attribution: Attribution
+) -> list[Explanation]:
+    """Tie each map of an attribution to the one picture that all of them explain.
+
+    Args:
+        model: whose labels name the classes.
+        method: the method's name.
+        picture: the upright upload, or a smaller copy of it to draw on.
+        geometry: of the upload itself.
+        attribution: one map per explained class.
+    """
     maps = attribution.maps.cpu().numpy()
     logits = attribution.logits.cpu().numpy()
     tied = []

@@ -45,7 +45,9 @@ class Saliency(Explainer):
             targets = chosen_targets(logits, targets)
             if not logits.requires_grad:
                 raise ModelOutputError("No gradient flows from the logits to the input: the model switches them off.")
-            (gradients,) = torch.autograd.grad(target_score(logits, targets), leaf)
+            (gradients,) = torch.autograd.grad(target_score(logits, targets), leaf, allow_unused=True)
+        if gradients is None:
+            raise ModelOutputError("No gradient flows from the logits to the input: the model detaches it.")
         strongest = gradients.float().abs().argmax(dim=1, keepdim=True)
         values = gradients.float().gather(1, strongest)[:, 0]
         return Attribution(

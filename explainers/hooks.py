@@ -71,17 +71,23 @@ class HookSession:
         self._module = as_module(module)
         self._modules = dict(self._module.named_modules(remove_duplicate=False))
         self._handles: list[RemovableHandle] = []
+        self._thread: int | None = None
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
         self._leaves: list[Tensor] = []
         self._recorded: set[tuple[str, Kind]] = set()
         self._inputs: dict[str, list[Any]] = {}
         self._outputs: dict[str, list[Any]] = {}
         self._grad_inputs: dict[str, list[_Gradients]] = {}
         self._grad_outputs: dict[str, list[_Gradients]] = {}
-        self._thread: int | None = None
         self._grad_mode: bool | None = None
 
     def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise RuntimeError("The session is open already; make another one.")
         self._thread = threading.get_ident()
+        self._start_afresh()
         return self
 
     def __exit__(
@@ -93,8 +99,10 @@ class HookSession:
         while self._handles:
             self._handles.pop().remove()
         self._leaves.clear()
-        self._thread = None
+        opener, self._thread = self._thread, None
         if self._grad_mode is not None:
+            if opener != threading.get_ident():
+                raise RuntimeError("Close a session in the thread that opened it: gradient mode belongs to a thread.")
             torch.set_grad_enabled(self._grad_mode)
             self._grad_mode = None
 
@@ -122,7 +130,8 @@ class HookSession:
         """Record modules in every forward and backward pass until the session ends.
 
         What is recorded is made to need a gradient, so frozen models and plain inputs work. Under
-        ``torch.no_grad()`` only inputs and outputs are recorded.
+        ``torch.no_grad()`` only inputs and outputs are recorded. Of several backward passes through one forward
+        pass, the gradients of the last one stand.
 
         Args:
             patterns: dotted paths (``layer4.0.conv1``) or globs (``features.*``; ``*`` also matches dots).
@@ -174,8 +183,9 @@ class HookSession:
     def cut(self, *paths: str) -> None:
         """Make the outputs of these modules leaves of autograd, and run all before them without a graph.
 
-        Gradients computed by `backward` end at these leaves. Gradient mode is off in this thread until the
-        first of the modules has run, and is put back as it was when the session ends.
+        Gradients computed by `backward` end at these leaves. Made for one forward pass. Where parameters ask for
+        gradients, gradient mode is off in this thread until the first of the modules has run; it is put back
+        as it was when the session ends.
 
         Raises:
             LayerError: a path that the model lacks.
@@ -184,15 +194,22 @@ class HookSession:
         matched = match_paths(self._modules, paths)
         if self._grad_mode is None:
             self._grad_mode = torch.is_grad_enabled()
-            torch.set_grad_enabled(False)
+            # Frozen parameters make no graph anyway, and then a model that runs its backbone under
+            # `torch.no_grad()` comes out of that block with gradients on.
+            torch.set_grad_enabled(not any(value.requires_grad for value in self._module.parameters()))
 
-        def make_leaves(_module: nn.Module, _args: Any, output: Any) -> Any:
+        def make_leaves(_module: nn.Module, args: Any, output: Any) -> Any:
             if not self._is_ours():
                 return None
             torch.set_grad_enabled(True)
-            output = tree_map_only(Tensor, _needing_gradient, output)
-            self._leaves += [value for value in tree_flatten(output)[0] if _is_differentiable(value)]
-            return output
+            values, spec = tree_flatten(output)
+            before_the_cut = not self._leaves
+            for index, value in enumerate(values):
+                if _is_differentiable(value):
+                    fresh = before_the_cut or not value.requires_grad
+                    leaf, values[index] = _leaf(value, _is_one_of(value, args)) if fresh else (value, value)
+                    self._leaves.append(leaf)
+            return tree_unflatten(values, spec)
 
         for path in matched:
             self._handles.append(self._modules[path].register_forward_hook(make_leaves, prepend=True))
@@ -211,7 +228,8 @@ class HookSession:
         if not score.requires_grad:
             raise LayerError(
                 "No gradient flows from the logits to the layer: the model switches gradients off, or "
-                "detaches, after it. Choose a layer nearer the output."
+                "detaches, after it. Freeze the parameters (`module.requires_grad_(False)`), or choose a layer "
+                "nearer the output."
             )
         torch.autograd.grad(score, self._leaves, allow_unused=True)
 
@@ -261,7 +279,7 @@ class HookSession:
         outputs = self._outputs.setdefault(path, []) if "output" in kinds else None
         gradients = self._grad_outputs.setdefault(path, []) if "grad_output" in kinds else None
 
-        def after(_module: nn.Module, _args: Any, output: Any) -> Any:
+        def after(_module: nn.Module, args: Any, output: Any) -> Any:
             if not self._is_ours():
                 return None
             if gradients is not None:
@@ -269,6 +287,12 @@ class HookSession:
                 if torch.is_grad_enabled():
                     leaves, spec = tree_flatten(output)
                     tapped, given = _tap_all(leaves, gradients[-1])
+                    for index, leaf in enumerate(leaves):
+                        if _is_differentiable(leaf) and leaf.requires_grad and _is_one_of(leaf, args):
+                            # The module returned its input, perhaps modified in place. Whoever else holds that tensor
+                            # must keep sharing it with the caller, so it stays, and its own hook reports.
+                            self._handles.append(leaf.register_hook(gradients[-1].receiver(index)))
+                            tapped[index], given[index] = leaf.clone(), leaf
                     if outputs is not None:
                         outputs.append(_detached(tree_unflatten(tapped, spec)))
                     return tree_unflatten(given, spec)
@@ -277,6 +301,22 @@ class HookSession:
             return None
 
         self._handles.append(module.register_forward_hook(after))
+
+
+def _is_one_of(tensor: Tensor, arguments: Any) -> bool:
+    return any(tensor is argument for argument in tree_flatten(arguments)[0])
+
+
+def _leaf(tensor: Tensor, shared: bool) -> tuple[Tensor, Tensor]:
+    """Return a leaf with the values of a tensor, and what to hand on in the tensor's place.
+
+    A tensor that others hold too becomes a copy of the leaf itself, so that all of them depend on it.
+    """
+    if shared and not tensor._is_view():
+        leaf = tensor.detach().clone().requires_grad_()
+        return leaf, tensor.detach_().copy_(leaf)
+    leaf = tensor.detach().requires_grad_()
+    return leaf, leaf
 
 
 def _tap_all(leaves: list[Any], call: _Gradients) -> tuple[list[Any], list[Any]]:

@@ -37,7 +37,7 @@ class Layer:
         input_shape, output_shape: of the first call, batch axis included; None where it is no single tensor.
         parameters: number of scalars in the module's parameters, submodules included.
         calls: how often the module runs in one forward pass.
-        hooks: what can be recorded of it: input, output, grad_input, grad_output, parameter_grad.
+        hooks: what can be recorded of it: input, output, grad_input, grad_output.
         cam: whether a CAM can use it: it runs once and its output is a grid over the picture.
         default: whether CAMs use it unless told otherwise.
     """
@@ -114,15 +114,20 @@ def survey(model: object, image_shape: tuple[int, int, int], layers: tuple[str, 
     first: dict[str, _Call] = {}
     for call in sorted(calls, key=lambda call: call.started):
         first.setdefault(call.path, call)
-    rows = tuple(_describe(call, counts[call.path], image_shape[1:], layers) for call in first.values())
+    among_tokens = _among_tokens(calls)
+    rows = tuple(
+        _describe(call, counts[call.path], image_shape[1:], layers, call.path in among_tokens)
+        for call in first.values()
+    )
     return Survey(rows, layers, reason)
 
 
 def grid_axes(shape: tuple[int, ...], image_size: tuple[int, int]) -> tuple[int, int, int] | None:
     """Return the axes of channels, rows and columns in a feature map's shape, or None if it has none.
 
-    A map is channels-first, as PyTorch's convolutions make it, unless only the channels-last reading has the
-    picture's proportions (Swin Transformers keep (N, H, W, C) between their blocks).
+    A grid has the picture's proportions, up to a cell of rounding. A map is channels-first, as PyTorch's
+    convolutions make it, unless only the channels-last reading has them, with more channels than cells to a side
+    (Swin Transformers keep (N, H, W, C) between their blocks).
 
     Args:
         shape: of the feature map, batch axis first.
@@ -131,18 +136,20 @@ def grid_axes(shape: tuple[int, ...], image_size: tuple[int, int]) -> tuple[int,
     if len(shape) != 4:
         return None
     _, first, second, third = shape
-    if not _proportional((second, third), image_size) and _proportional((first, second), image_size):
+    if _proportional((second, third), image_size):
+        return (1, 2, 3)
+    if _proportional((first, second), image_size) and third > max(first, second):
         return (3, 1, 2)
-    return (1, 2, 3)
+    return None
 
 
 def _proportional(grid: tuple[int, int], image_size: tuple[int, int]) -> bool:
     rows, columns = grid
     height, width = image_size
-    # Each stride rounds: a grid of true proportions is off by a cell or two at most. No grid is finer than
-    # the picture.
-    expected = rows * width / height
-    return abs(columns - expected) <= max(1.0, 0.1 * expected) and rows <= height and columns <= width
+    if rows > height or columns > width:
+        return False
+    # Strides round each side by itself, so only a square picture has an exactly square grid.
+    return rows == columns if height == width else abs(columns - rows * width / height) <= max(1.0, width / height)
 
 
 def _grid(shape: tuple[int, ...] | None, image_size: tuple[int, int]) -> tuple[int, int] | None:
@@ -198,8 +205,7 @@ def _default_layer(calls: list[_Call], image_size: tuple[int, int]) -> tuple[str
     head = weighted[-1]
     # A model whose head is its only convolution (global pooling right after it) explains at that head.
     before_head = [call for call in calls if call.finished < head.started] or [head]
-    # Inside a block that works on tokens, a tensor of four axes is attention, not a grid.
-    token_blocks = [call for call in calls if call.output_shape is not None and len(call.output_shape) == 3]
+    among_tokens = _among_tokens(calls)
     candidates = [
         call
         for call in before_head
@@ -208,7 +214,7 @@ def _default_layer(calls: list[_Call], image_size: tuple[int, int]) -> tuple[str
         and not isinstance(call.module, _PASSING)
         and (grid := _grid(call.output_shape, image_size)) is not None
         and min(grid) > 1
-        and not any(block.started < call.started and call.finished < block.finished for block in token_blocks)
+        and call.path not in among_tokens
     ]
     if not candidates:
         return (
@@ -216,13 +222,13 @@ def _default_layer(calls: list[_Call], image_size: tuple[int, int]) -> tuple[str
             "No layer before the head keeps a grid over the picture, so there is nothing for a CAM to weigh.",
         )
     chosen = candidates[-1]
-    up_to = sum(1 for call in weighted if call.finished <= chosen.finished)
+    on_grid = [call for call in weighted if call.started <= chosen.finished and len(call.output_shape or ()) == 4]
     tokens = [
         call
         for call in weighted
         if call.started > chosen.finished and call.output_shape is not None and len(call.output_shape) == 3
     ]
-    if len(tokens) >= up_to:
+    if len(tokens) >= len(on_grid):
         return None, (
             f"After {chosen.path!r} (the patch embedding) this transformer works on sequences of tokens of "
             f"shape {tokens[-1].output_shape}, not on a grid; a CAM has no layer to use. Use method=saliency."
@@ -230,13 +236,23 @@ def _default_layer(calls: list[_Call], image_size: tuple[int, int]) -> tuple[str
     return chosen.path, None
 
 
-def _describe(call: _Call, count: int, image_size: tuple[int, int], default: tuple[str, ...]) -> Layer:
+def _among_tokens(calls: list[_Call]) -> set[str]:
+    """Return the paths inside blocks that return tokens (N, L, C): a tensor of four axes there is attention."""
+    blocks = [call for call in calls if len(call.output_shape or ()) == 3]
+    return {
+        call.path
+        for call in calls
+        if any(block.started < call.started and call.finished < block.finished for block in blocks)
+    }
+
+
+def _describe(
+    call: _Call, count: int, image_size: tuple[int, int], default: tuple[str, ...], among_tokens: bool
+) -> Layer:
     parameters = sum(parameter.numel() for parameter in call.module.parameters())
     hooks = ["input", "output"]
     if call.differentiable:
         hooks += ["grad_input", "grad_output"]
-    if parameters:
-        hooks.append("parameter_grad")
     grid = _grid(call.output_shape, image_size)
     return Layer(
         path=call.path,
@@ -246,6 +262,12 @@ def _describe(call: _Call, count: int, image_size: tuple[int, int], default: tup
         parameters=parameters,
         calls=count,
         hooks=tuple(hooks),
-        cam=count == 1 and call.differentiable and grid is not None and max(grid) > 1,
+        cam=count == 1
+        and call.differentiable
+        and not among_tokens
+        and call.output_shape is not None
+        and call.output_shape[0] == 1
+        and grid is not None
+        and max(grid) > 1,
         default=call.path in default,
     )

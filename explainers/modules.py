@@ -50,13 +50,13 @@ def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, .
     for pattern in patterns:
         found = {pattern} if pattern in known else {path for path in known if fnmatchcase(path, pattern)}
         if not found:
-            hint = near_matches(pattern, known) or f"The model's own layers are {', '.join(_top_level(known))}."
+            hint = near_matches(pattern, known) or f"It has {', '.join(_top_level(known)[:20]) or 'none at all'}."
             raise LayerError(f"The model has no layer {pattern!r}. {hint}")
         chosen |= found
     return tuple(path for path in known if path in chosen)
 
 
-_evaluating: "WeakKeyDictionary[nn.Module, tuple[int, list[nn.Module]]]" = WeakKeyDictionary()
+_evaluating: "WeakKeyDictionary[nn.Module, int]" = WeakKeyDictionary()
 _evaluating_lock = threading.Lock()
 
 
@@ -64,24 +64,24 @@ _evaluating_lock = threading.Lock()
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Run with dropout off and batch norm on its running statistics; put every module's mode back after.
 
-    Several threads may hold the same module at once: the mode returns when the last of them leaves.
+    Several threads may hold the same modules at once, under one root or several: a module's mode returns when the
+    last of them leaves.
     """
+    held = []
     with _evaluating_lock:
-        holders, training = _evaluating.get(module, (0, []))
-        if holders == 0:
-            training = [part for part in module.modules() if part.training]
-            for part in training:
+        for part in module.modules():
+            if part.training or part in _evaluating:
                 part.training = False
-        _evaluating[module] = (holders + 1, training)
+                _evaluating[part] = _evaluating.get(part, 0) + 1
+                held.append(part)
     try:
         yield
     finally:
         with _evaluating_lock:
-            holders, training = _evaluating.pop(module)
-            if holders > 1:
-                _evaluating[module] = (holders - 1, training)
-            else:
-                for part in training:
+            for part in held:
+                _evaluating[part] -= 1
+                if _evaluating[part] == 0:
+                    del _evaluating[part]
                     part.training = True
 
 

@@ -58,8 +58,10 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
         raise UnreadablePictureError(
             "The bytes are not a picture that can be read; send a JPEG, PNG, WebP, GIF, BMP or TIFF file."
         ) from error
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, OverflowError) as error:
-        # What Pillow's decoders raise on truncated or damaged files; they have no common base class.
+    except (MemoryError, UnreadablePictureError, PictureTooLargeError):
+        raise
+    except Exception as error:
+        # Damage leads Pillow's decoders to raise whatever they stumble over: there is no list to rely on.
         raise UnreadablePictureError(
             "The picture is damaged or cut short and cannot be decoded; check the file and send it whole."
         ) from error
@@ -105,12 +107,16 @@ def _to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    if image.mode == "F" or image.mode.startswith("I"):
-        samples = np.asarray(image, dtype=np.float64)
-        finite = np.where(np.isfinite(samples), samples, 0.0)
-        largest = float(finite.max(initial=0.0))
-        full = max(_full_scale(image.mode, largest), np.finfo(np.float64).tiny)
-        return Image.fromarray((np.clip(finite / full, 0.0, 1.0) * 255 + 0.5).astype(np.uint8))
+    if image.mode.startswith("I;16"):
+        # The high byte, as Pillow takes it of 16-bit colour.
+        return Image.fromarray(np.right_shift(np.asarray(image), 8).astype(np.uint8))
+    if image.mode in ("F", "I"):
+        samples = np.array(image, dtype=np.float32)
+        np.nan_to_num(samples, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+        np.clip(samples, 0, None, out=samples)
+        samples *= 255 / _full_scale(image.mode, float(samples.max()))
+        samples += 0.5
+        return Image.fromarray(samples.astype(np.uint8))
     if image.mode == "P" and "transparency" not in image.info:
         return image.convert("RGB")
     return image
@@ -120,8 +126,6 @@ def _full_scale(mode: str, largest: float) -> float:
     """Return the sample value that means white."""
     if mode == "F":  # by convention [0, 1]
         return max(largest, 1.0)
-    if mode.startswith("I;16"):
-        return 65535.0
     return next((full for full in (255.0, 65535.0) if largest <= full), largest)
 
 

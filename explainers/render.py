@@ -21,6 +21,14 @@ SEQUENTIAL = ("inferno", "magma", "plasma", "viridis", "cividis", "batlow", "lip
 DIVERGING = ("vik", "berlin", "balance", "icefire")
 """Perceptually uniform colour maps, safe for colour-blind eyes; diverging ones are for signed maps."""
 
+_SYSTEM_FONTS = (
+    "NotoSansCJK-Regular.ttc",
+    "NotoSans-Regular.ttf",
+    "DejaVuSans.ttf",
+    "LiberationSans-Regular.ttf",
+    "Arial Unicode.ttf",
+    "Arial.ttf",
+)
 _DIM = 0.3  # brightness left to what the model's crop never saw
 _CAPTION_HEIGHT = 1 / 14  # of a tile's width
 
@@ -57,7 +65,7 @@ class Style:
             raise OptionError(f"There is no colormap {self.colormap!r}. {hint}", field="colormap")
         if not 0 <= self.alpha <= 1:
             raise OptionError(f"alpha is {self.alpha}; it must lie between 0 and 1.", field="alpha")
-        if self.scale is not None and not (np.isfinite(self.scale).all() and self.scale[0] < self.scale[1]):
+        if self.scale is not None and not _is_range(*self.scale):
             raise OptionError(
                 f"scale is {self.scale}; it must be two finite numbers lo,hi with lo < hi.", field="scale"
             )
@@ -130,20 +138,35 @@ def fit(picture: Image.Image, max_side: int | None) -> Image.Image:
     return picture.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
+def panel_columns(tiles: int) -> int:
+    """Return how many columns a panel of so many tiles has."""
+    return ceil(sqrt(tiles))
+
+
 def panel(tiles: Sequence[Image.Image], captions: Sequence[str]) -> Image.Image:
     """Lay tiles of one size out in a near-square grid, each under its caption."""
     width, height = tiles[0].size
     bar = max(14, round(width * _CAPTION_HEIGHT))
-    columns = ceil(sqrt(len(tiles)))
+    columns = panel_columns(len(tiles))
     rows = ceil(len(tiles) / columns)
     sheet = Image.new("RGB", (columns * width, rows * (height + bar)), "white")
     pen = ImageDraw.Draw(sheet)
-    font = ImageFont.load_default(size=bar * 0.62)
     for place, (tile, caption) in enumerate(zip(tiles, captions, strict=True)):
+        font = _font(caption, bar * 0.62)
         left, top = (place % columns) * width, (place // columns) * (height + bar)
         pen.text((left + bar * 0.25, top + bar / 2), _shorten(caption, font, width - bar / 2), "black", font, "lm")
         sheet.paste(tile, (left, top + bar))
     return sheet
+
+
+def _font(text: str, size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Return Pillow's own font for ASCII, which is all that it has, and one of the system's for other text."""
+    for name in () if text.isascii() else _SYSTEM_FONTS:
+        try:
+            return ImageFont.truetype(name, size)
+        except OSError:
+            continue
+    return ImageFont.load_default(size=size)
 
 
 def _shorten(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
@@ -152,6 +175,11 @@ def _shorten(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, widt
     while text and font.getlength(text + "…") > width:
         text = text[:-1]
     return text + "…"
+
+
+def _is_range(low: float, high: float) -> bool:
+    ends = np.clip([low, high], -1e38, 1e38).astype(np.float32)  # maps are float32: the ends must differ there
+    return bool(np.isfinite([low, high]).all() and ends[0] < ends[1] and ends[1] - ends[0] > 1e-30)
 
 
 @lru_cache(maxsize=32)

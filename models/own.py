@@ -14,6 +14,8 @@ licence = "proprietary"
 """
 
 import importlib
+import logging
+import re
 import tomllib
 from collections.abc import Callable
 from functools import partial
@@ -31,8 +33,10 @@ from models.spec import ModelSpec, WeightsSource
 from models.weights import fill_by_name
 from models.zoo import TIMM_PREFIX, build_torchvision, zoo_names, zoo_spec
 
+_log = logging.getLogger(__name__)
+
 Side = Annotated[int, Field(ge=8, le=4096)]
-Channels = Annotated[tuple[float, float, float], Field()]
+Spread = Annotated[float, Field(gt=0)]
 
 
 class OwnModel(BaseModel):
@@ -42,12 +46,12 @@ class OwnModel(BaseModel):
 
     architecture: str
     weights: Path
-    labels: Path | tuple[str, ...]
+    labels: Path | Annotated[tuple[str, ...], Field(min_length=1)]
     input_size: Side | tuple[Side, Side] | None = None
     resize: Side | None = None
     interpolation: Interpolation | None = None
-    mean: Channels | None = None
-    std: Channels | None = None
+    mean: tuple[float, float, float] | None = None
+    std: tuple[Spread, Spread, Spread] | None = None
     default_layers: tuple[str, ...] = ()
     licence: str = "own"
 
@@ -64,6 +68,9 @@ def own_specs(file: Path) -> dict[str, ModelSpec]:
         raise ModelsFileError(f"The models file {file.name!r} cannot be read: {error}") from error
     if not isinstance(tables, dict) or not tables:
         raise ModelsFileError(f"The models file {file.name!r} declares no model; it needs a table [models.NAME].")
+    for name in tables:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise ModelsFileError(f"[models.{name!r}]: a name may hold letters, digits, dots, dashes and underscores.")
     return {name: _own_spec(name, table, file) for name, table in tables.items()}
 
 
@@ -71,7 +78,8 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
     try:
         own = OwnModel.model_validate(table)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key explains a missing one.
+        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         field = ".".join(map(str, first["loc"]))
         hint = near_matches(field, OwnModel.model_fields) if first["type"] == "extra_forbidden" else ""
         raise ModelsFileError(f"{file.name}, [models.{name}], {field}: {first['msg']}. {hint}".rstrip()) from error
@@ -146,8 +154,11 @@ def _from_factory(name: str, architecture: str) -> nn.Module:
     package, _, factory = architecture.partition(":")
     try:
         made = getattr(importlib.import_module(package), factory)()
-    except (ImportError, AttributeError) as error:
-        raise ModelsFileError(f"[models.{name}]: {architecture!r} cannot be imported: {error}") from error
+    except Exception as error:  # whatever the user's own code raises
+        _log.exception("[models.%s]: %r failed", name, architecture)
+        raise ModelsFileError(
+            f"[models.{name}]: {architecture!r} raised {type(error).__name__}; the log says why."
+        ) from error
     if not isinstance(made, nn.Module):
         raise ModelsFileError(f"[models.{name}]: {architecture!r} returned a {type(made).__name__}, not an nn.Module.")
     return made

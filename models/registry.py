@@ -1,6 +1,7 @@
 """All models by name, and the one way to load one."""
 
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from explainers.errors import LayerError
 from explainers.layers import Survey, survey
 from models.errors import ModelError, ModelsFileError, UnknownModelError
 from models.own import own_specs
@@ -92,10 +94,16 @@ class Registry:
             except ModelError as error:
                 raise type(error)(f"{spec.name}: {error}") from error
         module = module.eval().requires_grad_(False).to(device)
+        found = _surveyed(spec, module)
+        outputs = found.layers[0].output_shape
+        if outputs is not None and outputs[-1] != len(spec.labels):
+            raise ModelsFileError(
+                f"[models.{spec.name}]: the model has {outputs[-1]} classes, but {len(spec.labels)} labels are given."
+            )
         return LoadedModel(
             spec=spec,
             module=module,
-            survey=survey(module, spec.image_shape, spec.default_layers),
+            survey=found,
             device=torch.device(device),
             weights=spec.weights.name if path is not None and spec.weights is not None else None,
             sha256=sha256_of(path) if path is not None else None,
@@ -143,9 +151,24 @@ def _zoo_spec(name: str, weights: str | None) -> ModelSpec:
     return zoo_spec(name, weights)
 
 
-@lru_cache(maxsize=256)
+_surveying = threading.Lock()  # a cache alone would let several callers build the same large model at once
+
+
 def _survey(spec: ModelSpec) -> Survey:
-    return survey(_without_weights(spec), spec.image_shape, spec.default_layers)
+    with _surveying:
+        return _survey_once(spec)
+
+
+@lru_cache(maxsize=256)
+def _survey_once(spec: ModelSpec) -> Survey:
+    return _surveyed(spec, _without_weights(spec))
+
+
+def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
+    try:
+        return survey(module, spec.image_shape, spec.default_layers)
+    except LayerError as error:
+        raise ModelsFileError(f"[models.{spec.name}], default_layers: {error}") from error
 
 
 class _EmptyOnMeta(TorchFunctionMode):

@@ -1,7 +1,9 @@
 """The two values of this floor: what is known of a model before it is loaded, and the loaded model."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -102,6 +104,12 @@ class LoadedModel:
     def default_layers(self) -> tuple[str, ...]:
         """The layers that CAMs use unless told otherwise; empty where no layer can carry one."""
         return self.survey.default_layers
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of everything that the model's answers depend on: weights, preprocessing, labels, default layers."""
+        parts = (self.name, self.sha256, self.preprocess, self.labels, self.default_layers, self.device)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     @property
     def no_default_layer(self) -> str | None:

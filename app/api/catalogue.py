@@ -5,7 +5,7 @@ from dataclasses import asdict
 from flask import Blueprint, Response, request
 from pydantic import BaseModel
 
-from app.api.pictures import service
+from app.api import service
 from app.errors import FieldError, NotFoundError
 from app.schemas import (
     LayerAnswer,

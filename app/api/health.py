@@ -2,7 +2,7 @@
 
 from flask import Blueprint, Response
 
-from app.api.pictures import service
+from app.api import service
 from app.schemas import HealthAnswer
 
 blueprint = Blueprint("health", __name__)

@@ -2,28 +2,23 @@
 
 from urllib.parse import quote
 
-from flask import Blueprint, Response, current_app, request
+from flask import Blueprint, Response, request
 
 from app.answers import arrays, document, draw, encode, predicted
-from app.carriers import read_request
+from app.api import service
+from app.carriers import parse, read_request
 from app.errors import NotAcceptableError
 from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
-from app.service import Explained, Service
+from app.service import Explained
 
 blueprint = Blueprint("pictures", __name__)
-
-
-def service() -> Service:
-    """Return the service of the running application."""
-    found: Service = current_app.extensions["seewhy"]
-    return found
 
 
 @blueprint.post("/predict")
 def predict() -> Response:
     """Classify a picture."""
     upload, fields = read_request(request)
-    found = service().predict(upload, PredictOptions.model_validate(fields))
+    found = service().predict(upload, parse(PredictOptions, fields))
     response = Response(predicted(found).model_dump_json(), mimetype="application/json")
     response.headers["Server-Timing"] = found.timings.header
     return response
@@ -33,10 +28,11 @@ def predict() -> Response:
 def explain() -> Response:
     """Explain why the model says what it says of a picture."""
     upload, fields = read_request(request)
-    options = ExplainOptions.model_validate(fields)
+    options = parse(ExplainOptions, fields)
     form = options.format or _negotiated()
     tag = service().etag(upload, options, MEDIA_TYPES[form])
-    if tag is not None and request.if_none_match.contains_weak(tag):
+    asked = request.if_none_match
+    if tag is not None and not asked.star_tag and asked.contains_weak(tag):
         response = Response(status=304)
     else:
         response = _answer(service().explain(upload, options), options, form)
@@ -72,14 +68,16 @@ def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Resp
         with explained.timings.stage("encode"):
             body = encode(drawn, form)
     response = Response(body, mimetype=MEDIA_TYPES[form])
-    response.headers.extend(_facts(explained))
+    response.headers.extend({name: value for name, value in _facts(explained).items() if value})
     return response
 
 
 def _facts(explained: Explained) -> dict[str, str]:
     targets = [explanation.target for explanation in explained.explanations]
+    codes = {found.code for explanation in explained.explanations for found in explanation.diagnostics}
     return {
-        "X-SeeWhy-Model": explained.model.name,
+        "X-SeeWhy-Diagnostics": ", ".join(sorted(codes)),
+        "X-SeeWhy-Model": _header_text(explained.model.name),
         "X-SeeWhy-Method": explained.method.name,
         "X-SeeWhy-Layers": ", ".join(map(_header_text, explained.explanations[0].layers)),
         "X-SeeWhy-Target": ", ".join(str(target.index) for target in targets),

@@ -82,8 +82,8 @@ async function explain(target = element("target").value.trim()) {
 function choose(file) {
   if (!file) return;
   picture = file;
-  element("drop").querySelector("span").textContent = file.name || "Pasted picture";
   element("target").value = "";
+  element("answer").hidden = true;
   explain();
 }
 
@@ -101,7 +101,7 @@ let labelled = null;
 async function offerLabels(model) {
   if (labelled === model) return;
   labelled = model;
-  const { labels } = await (await fetch(`/models/${model}`)).json();
+  const { labels } = await (await fetch(`/models/${encodeURI(model)}`)).json();
   element("labels").replaceChildren(...labels.map((label) => new Option(label)));
 }
 

@@ -47,7 +47,7 @@ def test_layers_in_execution_order(client):
         "output_shape": [1, 512, 7, 7],
         "parameters": 8393728,
         "calls": 1,
-        "hooks": ["input", "output", "grad_input", "grad_output", "parameter_grad"],
+        "hooks": ["input", "output", "grad_input", "grad_output"],
         "cam": True,
         "default": True,
     }

@@ -8,6 +8,7 @@ from torch import nn
 from app.engine import Deadline, Engine, Job
 from app.errors import DeadlineError, OverloadedError
 from explainers import GradCAM
+from explainers.errors import LayerError
 from explainers.layers import survey
 from models import LoadedModel, Preprocess
 from models.spec import ModelSpec
@@ -194,4 +195,59 @@ def test_the_least_recently_used_idle_model_makes_room():
     assert engine.loaded("a") is not None
     assert engine.loaded("b") is None
     assert engine.loaded("c") is not None
+    engine.stop()
+
+
+def test_a_model_that_calls_exit_fails_its_request_and_nothing_else(engine, module, monkeypatch):
+    engine.run("slow", [job()])
+    monkeypatch.setattr(module.head, "forward", lambda _: (_ for _ in ()).throw(SystemExit(3)))
+    with pytest.raises(SystemExit):
+        engine.run("slow", [job()])
+    monkeypatch.undo()
+    assert engine.run("slow", [job()])[0].attribution.maps.isfinite().all()
+
+
+def test_a_loader_that_calls_exit_is_a_failure_not_a_hang():
+    def load(name):
+        raise SystemExit(3)
+
+    engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
+    with pytest.raises(SystemExit):
+        engine.model("slow", Deadline.after(10))
+
+
+def test_a_bad_layer_fails_the_whole_batch_in_one_pass(engine, module):
+    engine.model("slow", Deadline.after(10))
+    with pytest.raises(LayerError):
+        engine.run("slow", [Job(GradCAM(("head",)), torch.ones(3, 8, 8), 0, Deadline.after(10)) for _ in range(4)])
+    assert len(module.batches) <= 1
+
+
+def test_more_models_than_may_be_kept_are_refused_while_all_work(module):
+    engine = Engine(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=4)
+    occupying = hold(engine, module)
+    with pytest.raises(OverloadedError, match="All models"):
+        engine.run("other", [job()])
+    module.gate.set()
+    occupying.join()
+    while not engine._workers["slow"].idle:
+        time.sleep(0.01)
+    engine.run("other", [job()])
+    assert engine.loaded("slow") is None
+    engine.stop()
+
+
+def test_models_that_make_room_for_each_other_under_load_lose_no_request():
+    engine = Engine(lambda name: loaded(Slow(), name), max_models=1, max_batch=4, queue_size=16)
+
+    def ask(name):
+        for _ in range(200):
+            try:
+                return engine.run(name, [job()])[0]
+            except OverloadedError:
+                time.sleep(0.01)
+        raise AssertionError("never answered")
+
+    answers = in_threads(*(lambda name=name: ask(name) for name in "abab" * 3))
+    assert [type(answer).__name__ for answer in answers] == ["Done"] * 12
     engine.stop()

@@ -1,6 +1,7 @@
 import base64
 import io
 import struct
+import time
 import zlib
 
 import pytest
@@ -231,3 +232,70 @@ def test_an_error_changes_nothing(post, cat, service):
         assert post(cat, **fields).status_code == 422
     assert post(cat).data == before
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.module.modules())
+
+
+def test_hundred_thousand_targets_are_refused_before_any_is_looked_up(client, cat):
+    image = base64.b64encode(cat).decode()
+    started = time.monotonic()
+    body = problem(client.post("/explain", json={"image": image, "target": ["toilet tissue"] * 100_000}), 422)
+    assert faults(body) == {"target"}
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("field", ["model", "method", "target", "layer", "colormap", "sign", "x" * 5000])
+def test_endless_names_are_refused_and_not_echoed(client, cat, field):
+    image = base64.b64encode(cat).decode()
+    response = client.post("/explain", json={"image": image, field: "a" * 100_000})
+    problem(response, 422)
+    assert len(response.data) < 20_000
+
+
+def test_deeply_nested_json(client, cat):
+    problem(client.post("/explain", data=b"[" * 100_000, content_type="application/json"), 400)
+    nested = value = []
+    for _ in range(500):
+        value.append([])
+        value = value[0]
+    image = base64.b64encode(cat).decode()
+    assert faults(problem(client.post("/explain", json={"image": image, "sign": nested}), 422)) == {"sign"}
+
+
+def test_the_same_option_in_the_query_and_in_the_form(client, cat):
+    data = {"image": (io.BytesIO(cat), "cat.png"), "target": "tabby"}
+    assert faults(problem(client.post("/explain?target=cup", data=data), 422)) == {"target"}
+
+
+def test_misspelt_option_of_predict(post, cat):
+    body = problem(post(cat, "/predict", topp="3"), 422)
+    assert faults(body) == {"topp"}
+    assert "top" in body["detail"].removeprefix("topp")
+
+
+def test_null_is_the_default(client, cat):
+    image = base64.b64encode(cat).decode()
+    nothing = dict.fromkeys(["model", "target", "layer", "top", "format", "colormap", "scale"])
+    assert client.post("/explain", json={"image": image, **nothing}).status_code == 200
+
+
+def test_a_star_for_the_etag_is_no_answer(client):
+    headers = {"If-None-Match": "*"}
+    problem(client.post("/explain?nonsense=1", data=b"x", content_type="image/png", headers=headers), 422)
+
+
+def test_an_etag_ends_with_the_declaration_it_came_from(tmp_path, cat):
+    from safetensors.torch import save_file
+    from torchvision.models import squeezenet1_1
+
+    from app import create_app
+    from app.settings import Settings
+
+    save_file(squeezenet1_1(num_classes=2).state_dict(), tmp_path / "w.safetensors")
+    tags = []
+    for labels in ('["a", "b"]', '["b", "a"]'):
+        (tmp_path / "models.toml").write_text(
+            f'[models.mine]\narchitecture = "squeezenet1_1"\nweights = "w.safetensors"\nlabels = {labels}\n'
+        )
+        client = create_app(Settings(models=tmp_path / "models.toml")).test_client()
+        data = {"image": (io.BytesIO(cat), "cat.png"), "model": "mine"}
+        tags.append(client.post("/explain", data=data).headers["ETag"])
+    assert tags[0] != tags[1]

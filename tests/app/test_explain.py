@@ -238,3 +238,35 @@ def test_predict(post, cat):
     assert answer["model"]["name"] == "efficientnet_lite0"
     assert [found["label"] for found in answer["predictions"]][:3] == ["tiger cat", "Egyptian cat", "tabby"]
     assert len(post(cat, "/predict", top=2).get_json()["predictions"]) == 2
+
+
+@pytest.mark.parametrize("view", ["overlay", "side-by-side"])
+@pytest.mark.parametrize("top", [1, 2, 5])
+def test_no_answer_is_longer_than_the_setting(cat, view, top):
+    from app import create_app
+    from app.settings import Settings
+
+    client = create_app(Settings(max_side=300)).test_client()
+    fields = {"image": (io.BytesIO(cat), "cat.png"), "view": view, "top": str(top)}
+    drawn = Image.open(io.BytesIO(client.post("/explain", data=fields).data))
+    assert 100 < max(drawn.size) <= 300
+
+
+def test_a_glob_takes_the_layers_that_a_cam_can_use(post, cat):
+    response = post(cat, layer="blocks.6*", format="npz")
+    layers = response.headers["X-SeeWhy-Layers"].split(", ")
+    assert {"blocks.6", "blocks.6.0", "blocks.6.0.conv_pw"} <= set(layers)
+    assert "blocks.6.0.drop_path" not in layers
+    assert post(cat, layer="*").status_code == 422
+
+
+def test_attention_is_no_grid(post, cat, tmp_path, lite0):
+    from models import load_model
+
+    layers = {layer.path: layer.cam for layer in load_model("timm/vit_tiny_patch16_224", weights=None).survey.layers}
+    assert not any(layers.values()) or [path for path, cam in layers.items() if cam] == ["patch_embed.proj"]
+
+
+def test_a_blank_map_is_told_in_a_header(post, cat):
+    assert "X-SeeWhy-Diagnostics" not in post(cat).headers
+    assert "improbable-target" in post(cat, target="espresso").headers["X-SeeWhy-Diagnostics"]

@@ -83,6 +83,12 @@ def test_too_large_an_upload_is_answered_not_cut_off(url):
     assert response.status_code == 413
 
 
+def test_too_large_an_upload_of_unstated_length_is_refused(url):
+    chunks = (b"\0" * 2**20 for _ in range(40))
+    response = requests.post(f"{url}/explain", data=chunks, headers={"Content-Type": "image/png"}, timeout=60)
+    assert response.status_code == 413
+
+
 def test_termination_answers_what_was_accepted():
     port = free_port()
     process = start(port)

@@ -1,25 +1,34 @@
-from pathlib import Path
-
 import pytest
 from pydantic import ValidationError
 
 from app.settings import Settings
 
 
-def test_variables_of_the_environment(monkeypatch):
+def test_variables_of_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("SEEWHY_PORT", "9000")
-    monkeypatch.setenv("SEEWHY_WEIGHTS_DIR", "/weights")
+    monkeypatch.setenv("SEEWHY_WEIGHTS_DIR", str(tmp_path))
     monkeypatch.setenv("SEEWHY_DOWNLOAD", "1")
     monkeypatch.setenv("SEEWHY_MODELS", "")
     settings = Settings()
     assert settings.port == 9000
-    assert settings.weights_dir == Path("/weights")
+    assert settings.weights_dir == tmp_path
     assert settings.download is True
     assert settings.models is None
 
 
-def test_values_out_of_bounds_are_refused(monkeypatch):
-    monkeypatch.setenv("SEEWHY_WORKERS", "0")
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SEEWHY_WORKERS", "0"),
+        ("SEEWHY_DEVICE", "gpu"),
+        ("SEEWHY_DEVICE", "cuda:99"),
+        ("SEEWHY_WEIGHTS_DIR", "/no/such/folder"),
+        ("SEEWHY_MODELS", "/no/such/file.toml"),
+        ("SEEWHY_MAX_SIDE", "1000000"),
+    ],
+)
+def test_values_out_of_bounds_are_refused(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
     with pytest.raises(ValidationError):
         Settings()
 

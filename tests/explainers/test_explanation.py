@@ -84,7 +84,8 @@ def test_what_cannot_be_is_refused(arguments, error, lite0):
 
 def test_several_targets_of_one_picture(lite0):
     images = lite0.preprocess(PICTURE)[None].expand(3, -1, -1, -1)
-    found = explanations(lite0, "gradcam", PICTURE, GradCAM().explain(lite0, images, torch.tensor([9, 5, 7])))
+    geometry = lite0.preprocess.geometry(*PICTURE.size)
+    found = explanations(lite0, "gradcam", PICTURE, geometry, GradCAM().explain(lite0, images, torch.tensor([9, 5, 7])))
     assert [row.target.index for row in found] == [9, 5, 7]
     assert np.allclose(found[1].map, explain(lite0, PICTURE, target=5).map, rtol=1e-4, atol=1e-6)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from explainers.cam import GradCAM
 from explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError
 from explainers.hooks import HookSession
 from explainers.modules import as_module, evaluation_mode, logits_of
@@ -334,3 +335,102 @@ def test_evaluation_mode_returns_when_its_last_holder_leaves():
         assert not net.norm.training
     assert net.norm.training
     assert not net.dropout.training
+
+
+class Shared(nn.Module):
+    """Goes on using a tensor that a submodule returned, modified or not."""
+
+    def __init__(self, shared: nn.Module, after: bool) -> None:
+        super().__init__()
+        self.conv, self.shared, self.mix, self.head = nn.Conv2d(3, 4, 3), shared, nn.Conv2d(4, 4, 1), nn.Linear(4, 3)
+        self.after = after
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.conv(images)
+
+    def classify(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.after:
+            y.mul_(3)
+        z = self.mix(y) + x
+        return self.head((z * z).mean(dim=(2, 3)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.features(images)
+        return self.classify(x, self.shared(x))
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("shared", [nn.ReLU(inplace=True), nn.Dropout(), nn.Identity()])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_tensor_that_others_hold_too_stays_shared(shared, after, frozen):
+    torch.manual_seed(1)
+    net = Shared(shared, after).eval().requires_grad_(not frozen)
+    images = torch.rand(2, 3, 8, 8)
+    bare = net(images).detach()
+    leaf = shared(net.features(images)).detach().requires_grad_()
+    held = leaf.clone()  # what both names of the tensor stand for
+    logits = net.classify(held, held)
+    torch.testing.assert_close(logits.detach(), bare)
+    (gradient,) = torch.autograd.grad(logits[:, 1].sum(), leaf)
+    with HookSession(net) as hooks:
+        hooks.record("shared", kinds=("output", "grad_output"))
+        recorded = net(images)
+        # Autograd itself refuses to go back through an in-place ReLU whose output was modified.
+        if not frozen and not (after and isinstance(shared, nn.ReLU)):
+            recorded[:, 1].sum().backward()
+            torch.testing.assert_close(hooks.grad_outputs["shared"][0], gradient)
+            torch.testing.assert_close(hooks.outputs["shared"][0], leaf.detach())
+            torch.testing.assert_close(recorded.detach(), bare)
+    net.zero_grad(set_to_none=True)
+    attribution = GradCAM(("shared",), sign="signed").explain(net, images, torch.tensor([1, 1]))
+    torch.testing.assert_close(attribution.logits, bare)
+    expected = torch.einsum("nc,nchw->nhw", gradient.mean(dim=(2, 3)), leaf.detach())
+    torch.testing.assert_close(attribution.maps, expected)
+
+
+class FrozenBackbone(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            features = self.backbone(images)
+        return self.head(features.relu().mean(dim=(2, 3)))
+
+
+def test_a_backbone_that_runs_without_gradients_can_be_explained_when_frozen():
+    torch.manual_seed(0)
+    net, images = FrozenBackbone(), torch.rand(1, 3, 8, 8)
+    with pytest.raises(LayerError, match="requires_grad_"):
+        GradCAM(("backbone",)).explain(net, images)
+    assert torch.is_grad_enabled()
+    net.requires_grad_(False)
+    assert GradCAM(("backbone",)).explain(net, images).maps.any()
+
+
+def test_a_session_can_be_used_again_and_starts_afresh():
+    net = Shared(nn.ReLU(), after=False)
+    session = HookSession(net)
+    for batch in (1, 2):
+        with session as hooks:
+            hooks.record("conv")
+            net(torch.rand(batch, 3, 8, 8))
+        assert [output.shape[0] for output in session.outputs["conv"]] == [batch]
+    with session, pytest.raises(RuntimeError, match="open already"), session:
+        pass
+
+
+def test_the_explained_images_stay_as_they_are():
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.head(self.conv(images.sub_(0.5).div_(0.2)).mean(dim=(2, 3)))
+
+    net, images = InPlace(), torch.rand(1, 3, 8, 8)
+    before = images.clone()
+    GradCAM(("conv",)).explain(net, images)
+    torch.testing.assert_close(images, before, rtol=0, atol=0)

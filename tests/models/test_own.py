@@ -5,7 +5,6 @@ import torch
 from safetensors.torch import save_file
 
 from explainers import GradCAM
-from explainers.errors import LayerError
 from models import Registry, list_models, load_model
 from models.errors import BadWeightsError, ModelsFileError, UnknownModelError, WeightsUnavailableError
 from models.own import own_specs
@@ -137,7 +136,7 @@ def test_an_own_model_has_no_named_weight_sets(declare):
 
 def test_a_declared_layer_that_cannot_be_is_refused(declare):
     registry = Registry(models_file=declare('default_layers = ["head"]'))
-    with pytest.raises(LayerError, match="'head'"):
+    with pytest.raises(ModelsFileError, match="'head'"):
         registry.load("mine", None)
 
 
@@ -146,3 +145,45 @@ def test_a_factory_that_cannot_be_is_refused(architecture, declare):
     registry = Registry(models_file=declare(architecture=architecture))
     with pytest.raises(ModelsFileError, match=architecture):
         registry.load("mine", None)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[models.'x/layers']", "letters, digits"),
+        ("[models.'caf\u00e9']", "letters, digits"),
+    ],
+)
+def test_names_that_a_path_or_a_header_cannot_hold_are_refused(tmp_path, table, said):
+    file = tmp_path / "models.toml"
+    file.write_text(f'{table}\narchitecture = "resnet18"\nweights = "w.pth"\nlabels = ["a"]\n', encoding="utf-8")
+    with pytest.raises(ModelsFileError, match=said):
+        own_specs(file)
+
+
+@pytest.mark.parametrize("line", ["std = [1.0, 0.0, 1.0]", "labels = []", "mean = [0.5]"])
+def test_values_that_cannot_be_are_refused_when_the_file_is_read(tmp_path, line):
+    lines = {"architecture": '"resnet18"', "weights": '"w.pth"', "labels": '["a"]'}
+    key, _, value = line.partition(" = ")
+    lines[key] = value
+    file = tmp_path / "models.toml"
+    file.write_text("[models.mine]\n" + "\n".join(f"{key} = {value}" for key, value in lines.items()))
+    with pytest.raises(ModelsFileError, match=key):
+        own_specs(file)
+
+
+def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "factory_of_three.py").write_text(
+        "from torch import nn\ndef make(): return nn.Sequential("
+        "nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))\n"
+        "def broken(): raise OSError('/secret')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "models.toml"
+    file.write_text('[models.mine]\narchitecture = "factory_of_three:make"\nweights = "w.pth"\nlabels = ["a", "b"]\n')
+    with pytest.raises(ModelsFileError, match="3 classes, but 2 labels"):
+        Registry(models_file=file).load("mine", None)
+    file.write_text(file.read_text().replace(":make", ":broken"))
+    with pytest.raises(ModelsFileError, match="OSError") as caught:
+        Registry(models_file=file).load("mine", None)
+    assert "secret" not in str(caught.value)
