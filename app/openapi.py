@@ -88,14 +88,22 @@ def _picture(operation: str, options: type[schemas.Options], answers: dict[str, 
         "description": "The picture as base64, or a data URL.",
     }
     body = {"type": "object", "required": ["image"]}
+    # A form has all the options as fields too; naming them here would make the page that tries it fill them all in.
+    form = {**body, "properties": {"image": binary}, "additionalProperties": True}
     content: dict[str, Any] = {
-        "multipart/form-data": {"schema": {**body, "properties": {"image": binary, **properties}}},
-        "application/json": {"schema": {**body, "properties": {"image": encoded, **properties}}},
+        "multipart/form-data": {"schema": {**form, "description": "Every option may be a field of the form as well."}},
+        "application/json": {
+            "schema": {**body, "properties": {"image": encoded, **properties}},
+            "example": {"image": "aGVsbG8="},
+        },
     }
     for media_type in _UPLOAD_TYPES:
         content[media_type] = {"schema": binary}
     headers = _headers() if operation == "explain" else {}
-    description = "With a raw picture as the body, options stand in the query string; a repeated field is a list."
+    description = (
+        "Options stand in the query string, or beside the picture as fields of the form or members of the JSON object; "
+        "a repeated one is a list."
+    )
     return {
         "operationId": operation,
         "summary": {"explain": "Why the model says what it says", "predict": "What the model says"}[operation],

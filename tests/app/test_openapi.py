@@ -29,8 +29,8 @@ def test_every_option_is_described_for_every_carrier(client):
         options |= set(method.options) - {"layers"}
     assert {parameter["name"] for parameter in explain["parameters"]} == options
     content = explain["requestBody"]["content"]
-    for carrier in ("multipart/form-data", "application/json"):
-        assert set(content[carrier]["schema"]["properties"]) == options | {"image"}
+    assert set(content["application/json"]["schema"]["properties"]) == options | {"image"}
+    assert content["multipart/form-data"]["schema"]["required"] == ["image"]
     assert "image/png" in content
     assert set(explain["responses"]["200"]["content"]) == set(MEDIA_TYPES.values())
 

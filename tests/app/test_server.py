@@ -158,6 +158,13 @@ def test_page_says_what_is_wrong(page, tmp_path):
     assert "JPEG, PNG" in page.inner_text("#error")
 
 
-def test_documentation_page_lists_the_routes(page, url):
+@pytest.mark.parametrize("operation", ["explain", "predict"])
+def test_documentation_page_tries_a_route_as_it_stands(page, url, operation):
     page.goto(f"{url}/docs")
-    page.wait_for_selector("text=Why the model says what it says")
+    block = page.locator(f"#operations-default-{operation}")
+    block.locator(".opblock-summary-control").click()
+    block.locator(".try-out__btn").click()
+    block.locator("input[type=file]").set_input_files(EXAMPLES / "cat.png")
+    with page.expect_response(f"**/{operation}") as answered:
+        block.locator(".execute").click()
+    assert answered.value.status == 200
