@@ -127,6 +127,12 @@ def test_an_output_of_several_tensors_has_no_single_shape():
         ((1, 96, 4, 8), (32, 64), (1, 2, 3)),
         ((1, 4, 8, 96), (32, 64), (3, 1, 2)),
         ((1, 8, 4, 96), (64, 32), (3, 1, 2)),
+        ((1, 56, 56, 96), (224, 224), (3, 1, 2)),
+        ((1, 9, 8, 8), (64, 64), (1, 2, 3)),
+        ((1, 8, 8, 9), (64, 64), (3, 1, 2)),
+        ((1, 16, 16, 4), (32, 32), None),  # strides of 2 and 8: neither reading is a grid of the picture
+        ((1, 3, 197, 64), (224, 224), None),  # queries of a transformer
+        ((1, 3, 448, 448), (224, 224), None),  # finer than the picture
         ((1, 49, 768), (224, 224), None),
         ((1, 768), (224, 224), None),
     ],
