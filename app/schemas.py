@@ -94,7 +94,7 @@ class ExplainOptions(Options):
     view: View = Field("overlay", description="The heatmap over the picture, alone, or beside it.")
     colormap: Name | None = Field(
         None,
-        description=f"One of {', '.join(SEQUENTIAL + DIVERGING)}; by default inferno, or vik for signed maps.",
+        description=f"One of {', '.join(SEQUENTIAL + DIVERGING)}; by default inferno, or icefire for signed maps.",
     )
     alpha: float = Field(0.5, ge=0, le=1, description="Strength of the overlay.")
     scale: Annotated[tuple[float, float] | None, BeforeValidator(_ends), _SCALE_SCHEMA] = Field(

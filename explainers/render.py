@@ -18,7 +18,7 @@ View = Literal["overlay", "heatmap", "side-by-side"]
 VIEWS: tuple[View, ...] = get_args(View)
 
 SEQUENTIAL = ("inferno", "magma", "plasma", "viridis", "cividis", "batlow", "lipari")
-DIVERGING = ("vik", "berlin", "balance", "icefire")
+DIVERGING = ("icefire", "berlin", "vik", "balance")
 """Perceptually uniform colour maps, safe for colour-blind eyes; diverging ones are for signed maps."""
 
 _SYSTEM_FONTS = (
@@ -39,7 +39,7 @@ class Style:
 
     Attributes:
         view: the heatmap over the picture, the heatmap alone, or the picture beside the overlay.
-        colormap: a name of `SEQUENTIAL` or `DIVERGING`; None for inferno, or vik for signed maps.
+        colormap: a name of `SEQUENTIAL` or `DIVERGING`; None for inferno, or icefire for signed maps.
         alpha: strength of the overlay, 0 to 1.
         scale: None to divide each map by its own largest magnitude; (lo, hi) for fixed ends, so that
             pictures compare. For a signed map the larger magnitude of the two is both ends, and zero
@@ -96,7 +96,7 @@ def colour(heatmap: NDArray[np.float32], signed: bool, colormap: str | None = No
     """Return the colours of a normalised heatmap (H, W) as an RGB image."""
     position = (heatmap + 1) / 2 if signed else heatmap
     index = (position * 255 + 0.5).astype(np.uint8)
-    return Image.fromarray(_table(colormap or ("vik" if signed else "inferno"))[index])
+    return Image.fromarray(_table(colormap or ("icefire" if signed else "inferno"))[index])
 
 
 def draw(

@@ -73,7 +73,7 @@ def test_what_the_model_never_saw_is_dimmed_and_grey(view, picture, heatmap):
 
 def test_zero_of_a_signed_map_has_the_middle_colour():
     values = np.array([[-2.0, 0.0, 1.0]], np.float32)
-    low, mid, _ = ends("vik")
+    low, mid, _ = ends("icefire")
     drawn = colour(normalize(values, signed=True), signed=True)
     assert drawn.getpixel((0, 0)) == low
     assert drawn.getpixel((1, 0)) == mid
