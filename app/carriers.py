@@ -68,7 +68,7 @@ def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationEr
     """Return what is wrong with each field, once."""
     faults: dict[str, str] = {}
     for fault in error.errors():
-        field = str(fault["loc"][0])
+        field = str(fault["loc"][0]) if fault["loc"] else "options"
         message = fault["msg"].removeprefix("Value error, ").rstrip(".") + "."
         if fault["type"] == "extra_forbidden":
             known = sorted(schema.model_fields)
@@ -118,7 +118,7 @@ def _read_body(request: Request) -> bytes:
     """Return the body; one of unstated length that reaches the limit was cut there, and is refused."""
     body = request.get_data()
     limit = request.max_content_length
-    if limit is not None and len(body) >= limit:
+    if request.content_length is None and limit is not None and len(body) >= limit:
         raise RequestEntityTooLarge
     return body
 

@@ -4,6 +4,7 @@ Concurrency is batching: whatever waits with the same explainer when the thread 
 An idle thread never waits for company.
 """
 
+import logging
 import threading
 import time
 from collections import OrderedDict, deque
@@ -17,8 +18,10 @@ from torch import Tensor
 
 from app.errors import DeadlineError, OverloadedError
 from explainers.base import Attribution, Explainer, predict
-from explainers.errors import LayerError
-from models import LoadedModel
+from explainers.errors import ExplainerError, LayerError
+from models import LoadedModel, ModelError
+
+_log = logging.getLogger(__name__)
 
 _TOO_LATE = "The answer was not ready in time; ask for fewer classes or a cheaper method, or try again later."
 
@@ -119,6 +122,7 @@ class Worker:
         with self._changed:
             if self._stopped:
                 return False
+            self._waiting = deque(job for job in self._waiting if not job.future.cancelled())
             if len(self._waiting) + len(jobs) > self._queue_size:
                 raise OverloadedError("The queue of this model is full; try again in a few seconds.")
             self._waiting.extend(jobs)
@@ -146,8 +150,7 @@ class Worker:
         try:
             model = self._load()
         except BaseException as error:
-            # Without its traceback, which would keep the half-made model in memory.
-            self.loaded.set_exception(error.with_traceback(None))
+            self.loaded.set_exception(_kept(error, ModelError))
             return
         self.loaded.set_result(model)
         while self._serve_batch(model):
@@ -183,7 +186,7 @@ class Worker:
         except BaseException as error:  # even a model that calls sys.exit must not end this thread
             if len(live) == 1 or isinstance(error, LayerError):  # equal explainers: the layer is bad for all
                 for job in live:
-                    job.future.set_exception(error)
+                    job.future.set_exception(_kept(error, ExplainerError))
                 return
             for job in live:  # one bad job must not take its neighbours down
                 self._run_alone(model, job)
@@ -197,7 +200,7 @@ class Worker:
         try:
             (attribution,) = _attribute(model, [job])
         except BaseException as error:
-            job.future.set_exception(error)
+            job.future.set_exception(_kept(error, ExplainerError))
         else:
             job.future.set_result(Done(attribution, started - job.created, time.monotonic() - started))
 
@@ -268,6 +271,11 @@ class Engine:
             model = worker.loaded.result(deadline.remaining)
         except FutureTimeoutError:
             raise DeadlineError(f"The model {name!r} is still loading; try again in a few seconds.") from None
+        except Exception:
+            with self._lock:  # nothing of the failure is kept, and the next request tries again
+                if self._workers.get(name) is worker:
+                    del self._workers[name]
+            raise
         return worker, model
 
     def _worker(self, name: str) -> Worker:
@@ -291,6 +299,20 @@ class Engine:
                 surplus -= 1
         if surplus > 0:
             raise OverloadedError("All models in memory are at work; try again in a few seconds.")
+
+
+def _kept(error: BaseException, root: type[Exception]) -> Exception:
+    """Return what to put into a future: the error without the frames that hold tensors and models in memory.
+
+    What is no `Exception` (a model that calls sys.exit) must not end the thread that waits: it becomes a `root`.
+    """
+    if not isinstance(error, ExplainerError | ModelError):
+        _log.exception("A model raised", exc_info=error)
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error if isinstance(error, Exception) else root(f"The model raised {type(error).__name__}.")
 
 
 def _attribute(model: LoadedModel, jobs: list[Job]) -> list[Attribution]:

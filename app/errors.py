@@ -160,8 +160,14 @@ def _http_problem(error: HTTPException) -> Response:
     return response
 
 
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def respond(kind: Kind, detail: str, faults: list[tuple[str, str]] | None = None) -> Response:
     """Return a problem document."""
+    # What a client sent may hold characters that UTF-8 cannot.
+    detail, faults = _printable(detail), [(_printable(field), _printable(said)) for field, said in faults or ()]
     problem = Problem(
         type=f"urn:seewhy:problem:{kind.code}",
         title=kind.title,

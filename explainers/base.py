@@ -79,8 +79,8 @@ class Explainer(ABC):
 
 
 def _dtype_of(module: nn.Module, images: Tensor) -> torch.dtype:
-    floating = (value.dtype for value in module.parameters() if value.is_floating_point())
-    return next(floating, images.dtype)
+    dtypes = [value.dtype for value in module.parameters() if value.is_floating_point()]
+    return images.dtype if not dtypes or images.dtype in dtypes else dtypes[0]
 
 
 def predict(model: Any, images: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def predict(model: Any, images: Tensor) -> Tensor:
     """
     module = as_module(model)
     with torch.inference_mode(), evaluation_mode(module):
-        return checked_logits(module(images)).float()
+        return checked_logits(module(images.to(_dtype_of(module, images), copy=True))).float()
 
 
 def checked_logits(output: Any) -> Tensor:

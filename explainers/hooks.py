@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from torch.utils.hooks import RemovableHandle
 
@@ -37,7 +38,8 @@ class _Gradients:
         """Return the function that stores the gradient of leaf `index`."""
 
         def receive(gradient: Tensor | None) -> None:
-            self._leaves[index] = None if gradient is None else gradient.detach()
+            # A copy, for autograd may make the very tensor a leaf's `.grad`, and add to it in the next pass.
+            self._leaves[index] = None if gradient is None else gradient.detach().clone()
 
         return receive
 
@@ -75,7 +77,8 @@ class HookSession:
         self._start_afresh()
 
     def _start_afresh(self) -> None:
-        self._leaves: list[Tensor] = []
+        self._leaves: list[Any] = []  # tensors and gradient edges
+        self._not_ours: list[Tensor] = []  # what the model was called with, and the taps' clones
         self._recorded: set[tuple[str, Kind]] = set()
         self._inputs: dict[str, list[Any]] = {}
         self._outputs: dict[str, list[Any]] = {}
@@ -99,6 +102,7 @@ class HookSession:
         while self._handles:
             self._handles.pop().remove()
         self._leaves.clear()
+        self._not_ours.clear()
         opener, self._thread = self._thread, None
         if self._grad_mode is not None:
             if opener != threading.get_ident():
@@ -198,6 +202,12 @@ class HookSession:
             # `torch.no_grad()` comes out of that block with gradients on.
             torch.set_grad_enabled(not any(value.requires_grad for value in self._module.parameters()))
 
+        kept = {id(value) for value in (*self._module.parameters(), *self._module.buffers())}
+
+        def note_arguments(_module: nn.Module, args: Any) -> None:
+            if self._is_ours():
+                self._not_ours += [value for value in tree_flatten(args)[0] if isinstance(value, Tensor)]
+
         def make_leaves(_module: nn.Module, args: Any, output: Any) -> Any:
             if not self._is_ours():
                 return None
@@ -205,12 +215,18 @@ class HookSession:
             values, spec = tree_flatten(output)
             before_the_cut = not self._leaves
             for index, value in enumerate(values):
-                if _is_differentiable(value):
-                    fresh = before_the_cut or not value.requires_grad
-                    leaf, values[index] = _leaf(value, _is_one_of(value, args)) if fresh else (value, value)
+                if not _is_differentiable(value):
+                    continue
+                if before_the_cut or not value.requires_grad:
+                    mine = id(value) not in kept and not _is_one_of(value, self._not_ours)
+                    leaf, values[index] = _leaf(value, mine and _is_one_of(value, args))
                     self._leaves.append(leaf)
+                else:
+                    # It may depend on an earlier leaf. The edge stays that of today's value if it is modified in place.
+                    self._leaves.append(get_gradient_edge(value))
             return tree_unflatten(values, spec)
 
+        self._handles.append(self._module.register_forward_pre_hook(note_arguments))
         for path in matched:
             self._handles.append(self._modules[path].register_forward_hook(make_leaves, prepend=True))
 
@@ -255,6 +271,7 @@ class HookSession:
                     leaves, spec = tree_flatten((args, kwargs))
                     tapped, given = _tap_all(leaves, gradients[-1])
                     running.append([(old, new) for old, new in zip(leaves, given, strict=True) if old is not new])
+                    self._not_ours += [new for _, new in running[-1]]
                     if inputs is not None:
                         # Whoever else holds the input may yet modify it in place.
                         inputs.append(_copied(_arguments(*tree_unflatten(tapped, spec))))
@@ -288,7 +305,7 @@ class HookSession:
                     leaves, spec = tree_flatten(output)
                     tapped, given = _tap_all(leaves, gradients[-1])
                     for index, leaf in enumerate(leaves):
-                        if _is_differentiable(leaf) and leaf.requires_grad and _is_one_of(leaf, args):
+                        if _is_differentiable(leaf) and leaf.grad_fn is not None and _is_one_of(leaf, args):
                             # The module returned its input, perhaps modified in place. Whoever else holds that tensor
                             # must keep sharing it with the caller, so it stays, and its own hook reports.
                             self._handles.append(leaf.register_hook(gradients[-1].receiver(index)))

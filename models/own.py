@@ -136,7 +136,7 @@ def _preprocess(own: OwnModel) -> Preprocess:
 def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Module]:
     if ":" in architecture:
         return partial(_from_factory, name, architecture)
-    if architecture.startswith(TIMM_PREFIX):
+    if architecture.startswith(TIMM_PREFIX) and timm.is_model(architecture.removeprefix(TIMM_PREFIX).split(".")[0]):
         return partial(timm.create_model, architecture.removeprefix(TIMM_PREFIX), num_classes=classes)
     if architecture in zoo_names():
         spec = zoo_spec(architecture)
@@ -154,7 +154,7 @@ def _from_factory(name: str, architecture: str) -> nn.Module:
     package, _, factory = architecture.partition(":")
     try:
         made = getattr(importlib.import_module(package), factory)()
-    except Exception as error:  # whatever the user's own code raises
+    except (Exception, SystemExit) as error:  # whatever the user's own code raises
         _log.exception("[models.%s]: %r failed", name, architecture)
         raise ModelsFileError(
             f"[models.{name}]: {architecture!r} raised {type(error).__name__}; the log says why."

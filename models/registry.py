@@ -1,5 +1,6 @@
 """All models by name, and the one way to load one."""
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from models.own import own_specs
 from models.spec import LoadedModel, ModelSpec
 from models.weights import find_weights, missing_reason, obtain_weights, read_state_dict, sha256_of
 from models.zoo import zoo_names, zoo_spec
+
+_log = logging.getLogger(__name__)
 
 DEFAULT = "default"
 """The weight set that the library itself takes by default."""
@@ -169,6 +172,14 @@ def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
         return survey(module, spec.image_shape, spec.default_layers)
     except LayerError as error:
         raise ModelsFileError(f"[models.{spec.name}], default_layers: {error}") from error
+    except Exception as error:
+        if spec.source != "own":
+            raise
+        _log.exception("[models.%s]: the model failed on an empty picture", spec.name)
+        raise ModelsFileError(
+            f"[models.{spec.name}]: the model raised {type(error).__name__} on a picture of {spec.image_shape}; "
+            "the log says why."
+        ) from error
 
 
 class _EmptyOnMeta(TorchFunctionMode):

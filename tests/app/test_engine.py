@@ -1,5 +1,7 @@
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -8,9 +10,9 @@ from torch import nn
 from app.engine import Deadline, Engine, Job
 from app.errors import DeadlineError, OverloadedError
 from explainers import GradCAM
-from explainers.errors import LayerError
+from explainers.errors import ExplainerError, LayerError
 from explainers.layers import survey
-from models import LoadedModel, Preprocess
+from models import LoadedModel, ModelError, Preprocess
 from models.spec import ModelSpec
 
 
@@ -198,12 +200,14 @@ def test_the_least_recently_used_idle_model_makes_room():
     engine.stop()
 
 
-def test_a_model_that_calls_exit_fails_its_request_and_nothing_else(engine, module, monkeypatch):
+def test_a_model_that_calls_exit_fails_its_request_and_nothing_else(engine, module, monkeypatch, caplog):
     engine.run("slow", [job()])
     monkeypatch.setattr(module.head, "forward", lambda _: (_ for _ in ()).throw(SystemExit(3)))
-    with pytest.raises(SystemExit):
+    with pytest.raises(ExplainerError, match="SystemExit"):
         engine.run("slow", [job()])
     monkeypatch.undo()
+    assert "A model raised" in caplog.text
+    caplog.clear()  # its record keeps the traceback, and that the tensors
     assert engine.run("slow", [job()])[0].attribution.maps.isfinite().all()
 
 
@@ -212,7 +216,7 @@ def test_a_loader_that_calls_exit_is_a_failure_not_a_hang():
         raise SystemExit(3)
 
     engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
-    with pytest.raises(SystemExit):
+    with pytest.raises(ModelError, match="SystemExit"):
         engine.model("slow", Deadline.after(10))
 
 
@@ -251,3 +255,33 @@ def test_models_that_make_room_for_each_other_under_load_lose_no_request():
     answers = in_threads(*(lambda name=name: ask(name) for name in "abab" * 3))
     assert [type(answer).__name__ for answer in answers] == ["Done"] * 12
     engine.stop()
+
+
+def test_a_failed_model_is_not_kept_in_memory():
+    made = []
+
+    def load(name):
+        module = Slow()
+        made.append(weakref.ref(module))
+        try:
+            raise RuntimeError("inner")
+        except RuntimeError as error:
+            raise ModelError("bad weights") from error
+
+    engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
+    with pytest.raises(ModelError):
+        engine.model("slow", Deadline.after(10))
+    gc.collect()
+    assert made[0]() is None
+
+
+def test_jobs_that_were_given_up_leave_the_queue(engine, module):
+    occupying = hold(engine, module)
+    with pytest.raises(DeadlineError):
+        engine.run("slow", [job(seconds=0.05) for _ in range(6)])
+    waiting = threading.Thread(target=lambda: engine.run("slow", [job() for _ in range(6)]))
+    waiting.start()
+    module.gate.set()
+    waiting.join()
+    occupying.join()
+    assert sum(module.batches) == 7

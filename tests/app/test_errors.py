@@ -299,3 +299,8 @@ def test_an_etag_ends_with_the_declaration_it_came_from(tmp_path, cat):
         data = {"image": (io.BytesIO(cat), "cat.png"), "model": "mine"}
         tags.append(client.post("/explain", data=data).headers["ETag"])
     assert tags[0] != tags[1]
+
+
+def test_characters_that_no_encoding_has(client, cat):
+    body = '{"\\ud800": 1, "image": "' + base64.b64encode(cat).decode() + '"}'
+    problem(client.post("/explain", data=body, content_type="application/json"), 422)

@@ -101,3 +101,14 @@ def test_predict_gives_float32_logits_and_leaves_no_trace(images, untouched):
     assert torch.equal(logits, predict(net, images))
     with pytest.raises(NonFiniteError):
         predict(net, images * torch.inf)
+
+
+def test_prediction_of_a_half_precision_model_takes_ordinary_pictures():
+    from explainers.base import predict
+
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(2))
+    net(torch.rand(1, 3, 8, 8))
+    images = torch.rand(2, 3, 8, 8)
+    half = predict(net.bfloat16(), images)
+    assert half.dtype == torch.float32
+    assert images.dtype == torch.float32

@@ -434,3 +434,71 @@ def test_the_explained_images_stay_as_they_are():
     before = images.clone()
     GradCAM(("conv",)).explain(net, images)
     torch.testing.assert_close(images, before, rtol=0, atol=0)
+
+
+class Borrowing(nn.Module):
+    """Passes its own parameter and buffer, and its input, through modules that return what they get."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same, self.also, self.third = nn.Identity(), nn.Dropout(), nn.Identity()
+        self.conv, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4, 3)
+        self.scale = nn.Parameter(torch.rand(1, 4, 8, 8))
+        self.register_buffer("shift", torch.rand(1, 4, 8, 8))
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.conv(self.third(images)) * self.same(self.scale) + self.also(self.shift)
+        return self.head(features.relu().mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_parameters_buffers_and_inputs_that_pass_through_a_cut_stay_leaves(frozen):
+    torch.manual_seed(0)
+    net, images = Borrowing().eval().requires_grad_(not frozen), torch.rand(1, 3, 8, 8)
+    with HookSession(net) as hooks:
+        hooks.cut("same", "also", "third", "conv")
+        hooks.record("same", "also", "third", "conv")
+        hooks.backward(net(images).sum())
+    for value in (net.scale, net.shift, images):
+        assert value.is_leaf
+        assert value.grad is None
+    assert net.scale.requires_grad is not frozen
+    assert not net.shift.requires_grad
+    assert not images.requires_grad
+    deepcopy(net)
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.c2, self.head = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+        self.r1, self.r2 = nn.ReLU(inplace=True), nn.ReLU(inplace=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        a, b = self.r1(self.c1(images)), self.r2(self.c2(images))
+        b += a
+        return self.head((b * b).mean(dim=(2, 3)))
+
+
+def test_parallel_branches_that_meet_in_place_explain_alike_frozen_or_not():
+    torch.manual_seed(0)
+    net, images = Branches(), torch.rand(1, 3, 8, 8)
+    explainer = GradCAM(("r1", "r2"), sign="signed")
+    free = explainer.explain(net, images)
+    frozen = explainer.explain(net.requires_grad_(False), images)
+    torch.testing.assert_close(free.maps, frozen.maps)
+    torch.testing.assert_close(free.logits, net(images))
+
+
+def test_one_tensor_through_one_module_in_two_passes_keeps_its_gradients_apart():
+    net, images = (
+        nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(12, 1)),
+        torch.rand(1, 3, 2, 2, requires_grad=True),
+    )
+    with HookSession(net) as hooks:
+        hooks.record("0")
+        first, second = net(images), net(images)
+        first.sum().backward()
+        (2 * second).sum().backward()
+        one, two = hooks.grad_outputs["0"]
+    torch.testing.assert_close(2 * one, two)
