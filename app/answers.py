@@ -25,7 +25,7 @@ from app.schemas import (
 from app.service import VERSIONS, Explained, Predicted
 from explainers.base import Explainer
 from explainers.explanation import Explanation
-from explainers.render import normalize, panel, panel_columns
+from explainers.render import Style, normalize, panel, panel_columns
 from explainers.targets import Prediction
 from models import LoadedModel
 
@@ -41,10 +41,8 @@ def draw(explained: Explained) -> Image.Image:
     Raises:
         DeadlineError: too many tiles for the time that is left.
     """
-    found, style = explained.explanations, explained.style
-    across = panel_columns(len(found)) * (2 if style.view == "side-by-side" else 1)
-    if style.max_side is not None:
-        style = replace(style, max_side=max(16, int(style.max_side / across / (1 if across == 1 else 1.1))))
+    found = explained.explanations
+    style = _fitting(explained.style, panel_columns(len(found)))
     tiles = []
     for one in found:
         explained.deadline.check()
@@ -97,10 +95,11 @@ def document(explained: Explained, values: bool, max_values: int) -> ExplainAnsw
     if values:
         _check_values(explained.explanations, max_values)
     answers = []
+    style = _fitting(explained.style, 1)
     for explanation in explained.explanations:
         explained.deadline.check()
         with explained.timings.stage("render"):
-            drawn = explanation.drawn(explained.style)
+            drawn = explanation.drawn(style)
         with explained.timings.stage("encode"):
             png = base64.b64encode(encode(drawn, "png")).decode("ascii")
         answers.append(
@@ -121,6 +120,15 @@ def document(explained: Explained, values: bool, max_values: int) -> ExplainAnsw
         timings_ms={name: round(milliseconds, 3) for name, milliseconds in explained.timings.stages.items()},
         versions=VERSIONS,
     )
+
+
+def _fitting(style: Style, columns: int) -> Style:
+    """Return the style with which so many tiles in a row, captions included, stay within the longest side allowed."""
+    if style.max_side is None:
+        return style
+    across = columns * (2 if style.view == "side-by-side" else 1)
+    captions = 1.1 if columns > 1 else 1
+    return replace(style, max_side=max(16, int(style.max_side / across / captions)))
 
 
 def _caption(target: Prediction) -> str:

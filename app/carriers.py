@@ -111,7 +111,8 @@ def _read_json(request: Request) -> tuple[bytes, dict[str, Any]]:
         picture = base64.b64decode("".join(encoded.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise FieldError("image is not valid base64.", field="image") from error
-    return picture, _merged(_flat(request.args), body)
+    given = {name: value for name, value in body.items() if value is not None}  # null is the default
+    return picture, _merged(_flat(request.args), given)
 
 
 def _read_body(request: Request) -> bytes:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import timm
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from torch import nn
 
 from explainers.errors import near_matches
@@ -36,7 +36,7 @@ from models.zoo import TIMM_PREFIX, build_torchvision, zoo_names, zoo_spec
 _log = logging.getLogger(__name__)
 
 Side = Annotated[int, Field(ge=8, le=4096)]
-Spread = Annotated[float, Field(gt=0)]
+Spread = Annotated[FiniteFloat, Field(gt=0)]
 
 
 class OwnModel(BaseModel):
@@ -50,7 +50,7 @@ class OwnModel(BaseModel):
     input_size: Side | tuple[Side, Side] | None = None
     resize: Side | None = None
     interpolation: Interpolation | None = None
-    mean: tuple[float, float, float] | None = None
+    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat] | None = None
     std: tuple[Spread, Spread, Spread] | None = None
     default_layers: tuple[str, ...] = ()
     licence: str = "own"

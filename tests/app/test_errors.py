@@ -7,6 +7,7 @@ import zlib
 import pytest
 from PIL import Image
 
+from app.schemas import ExplainOptions
 from tests.app.conftest import encoded
 
 
@@ -273,7 +274,7 @@ def test_misspelt_option_of_predict(post, cat):
 
 def test_null_is_the_default(client, cat):
     image = base64.b64encode(cat).decode()
-    nothing = dict.fromkeys(["model", "target", "layer", "top", "format", "colormap", "scale"])
+    nothing = dict.fromkeys([*ExplainOptions.model_fields, "sign"])
     assert client.post("/explain", json={"image": image, **nothing}).status_code == 200
 
 

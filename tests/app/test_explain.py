@@ -270,3 +270,14 @@ def test_attention_is_no_grid(post, cat, tmp_path, lite0):
 def test_a_blank_map_is_told_in_a_header(post, cat):
     assert "X-SeeWhy-Diagnostics" not in post(cat).headers
     assert "improbable-target" in post(cat, target="espresso").headers["X-SeeWhy-Diagnostics"]
+
+
+def test_no_drawing_in_a_json_answer_is_longer_than_the_setting(cat):
+    from app import create_app
+    from app.settings import Settings
+
+    client = create_app(Settings(max_side=300)).test_client()
+    fields = {"image": (io.BytesIO(cat), "cat.png"), "view": "side-by-side", "format": "json", "top": "2"}
+    for explanation in client.post("/explain", data=fields).get_json()["explanations"]:
+        overlay = Image.open(io.BytesIO(base64.b64decode(explanation["overlay"].partition(",")[2])))
+        assert 250 < max(overlay.size) <= 300

@@ -161,7 +161,9 @@ def test_names_that_a_path_or_a_header_cannot_hold_are_refused(tmp_path, table, 
         own_specs(file)
 
 
-@pytest.mark.parametrize("line", ["std = [1.0, 0.0, 1.0]", "labels = []", "mean = [0.5]"])
+@pytest.mark.parametrize(
+    "line", ["std = [1.0, 0.0, 1.0]", "labels = []", "mean = [0.5]", "mean = [nan, 0.0, 0.0]", "std = [inf, 1.0, 1.0]"]
+)
 def test_values_that_cannot_be_are_refused_when_the_file_is_read(tmp_path, line):
     lines = {"architecture": '"resnet18"', "weights": '"w.pth"', "labels": '["a"]'}
     key, _, value = line.partition(" = ")
