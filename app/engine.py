@@ -180,29 +180,25 @@ class Worker:
     def _run(self, model: LoadedModel, batch: list[Job]) -> None:
         # A job whose client gave up is dropped here, before it costs anything.
         live = [job for job in batch if job.deadline.remaining > 0 and job.future.set_running_or_notify_cancel()]
+        if live:
+            self._answer(model, live)
+
+    def _answer(self, model: LoadedModel, jobs: list[Job]) -> None:
+        """Run one pass for all jobs; where it fails, run each by itself, so that a bad one fails alone."""
         started = time.monotonic()
         try:
-            attributions = _attribute(model, live) if live else []
+            attributions = _attribute(model, jobs)
         except BaseException as error:  # even a model that calls sys.exit must not end this thread
-            if len(live) == 1 or isinstance(error, LayerError):  # equal explainers: the layer is bad for all
-                for job in live:
-                    job.future.set_exception(_kept(error, ExplainerError))
+            if len(jobs) > 1 and not isinstance(error, LayerError):  # equal explainers: a layer is bad for all
+                for job in jobs:
+                    self._answer(model, [job])
                 return
-            for job in live:  # one bad job must not take its neighbours down
-                self._run_alone(model, job)
+            for job in jobs:
+                job.future.set_exception(_kept(error, ExplainerError))
             return
         ran = time.monotonic() - started
-        for job, attribution in zip(live, attributions, strict=True):
+        for job, attribution in zip(jobs, attributions, strict=True):
             job.future.set_result(Done(attribution, queued=started - job.created, ran=ran))
-
-    def _run_alone(self, model: LoadedModel, job: Job) -> None:
-        started = time.monotonic()
-        try:
-            (attribution,) = _attribute(model, [job])
-        except BaseException as error:
-            job.future.set_exception(_kept(error, ExplainerError))
-        else:
-            job.future.set_result(Done(attribution, started - job.created, time.monotonic() - started))
 
 
 class Engine:
