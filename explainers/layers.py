@@ -37,7 +37,7 @@ class Layer:
         input_shape, output_shape: of the first call, batch axis included; None where it is no single tensor.
         parameters: number of scalars in the module's parameters, submodules included.
         calls: how often the module runs in one forward pass.
-        hooks: what can be recorded of it: input, output, grad_input, grad_output.
+        hooks: what can be recorded of it: input, output, grad_input, grad_output, parameter_grad.
         cam: whether a CAM can use it: it runs once and its output is a grid over the picture.
         default: whether CAMs use it unless told otherwise.
     """
@@ -187,7 +187,8 @@ def _trace(module: nn.Module, image_shape: tuple[int, int, int]) -> list[_Call]:
         calls.append(call)
 
     with evaluation_mode(module), HookSession(module) as hooks, torch.inference_mode(False), torch.no_grad():
-        hooks.watch(before, after)
+        hooks.before_forward(before, nn.Module)
+        hooks.after_forward(after, nn.Module)
         module(image)
     return calls
 
@@ -253,6 +254,8 @@ def _describe(
     hooks = ["input", "output"]
     if call.differentiable:
         hooks += ["grad_input", "grad_output"]
+    if next(call.module.parameters(recurse=False), None) is not None:
+        hooks += ["parameter_grad"]
     grid = _grid(call.output_shape, image_size)
     return Layer(
         path=call.path,

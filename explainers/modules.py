@@ -1,7 +1,7 @@
 """What needs no hook: which module is meant, what its parts are called, what it returned, and its mode."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
@@ -54,6 +54,67 @@ def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, .
             raise LayerError(f"The model has no layer {pattern!r}. {hint}")
         chosen |= found
     return tuple(path for path in known if path in chosen)
+
+
+Where = str | type[nn.Module] | Callable[[nn.Module], bool]
+"""Which modules: a dotted path or glob (``*`` also matches dots), a type, or a predicate."""
+
+
+def match_modules(modules: Mapping[str, nn.Module], where: Iterable[Where]) -> tuple[str, ...]:
+    """Return the paths of the modules that are meant, in module order.
+
+    Args:
+        modules: by path.
+        where: each a path, glob, type or predicate; a predicate is asked about every module once.
+
+    Raises:
+        LayerError: one that matches nothing.
+    """
+    chosen: set[str] = set()
+    for one in where:
+        if isinstance(one, str):
+            chosen |= set(match_paths(modules, [one]))
+            continue
+        if isinstance(one, type):
+            wanted = {module for module in modules.values() if isinstance(module, one)}
+            said = f"no module of the type {one.__name__}"
+        else:
+            wanted = {module for module in dict.fromkeys(modules.values()) if one(module)}
+            said = "no module that the predicate accepts"
+        if not wanted:
+            types = ", ".join(sorted({type(module).__name__ for module in modules.values()})[:20])
+            raise LayerError(f"The model has {said}; it is made of {types}.")
+        chosen |= {path for path, module in modules.items() if module in wanted}
+    return tuple(path for path in modules if path in chosen)
+
+
+def match_parameters(
+    parameters: Mapping[str, Tensor], modules: Mapping[str, nn.Module], where: Iterable[Where]
+) -> tuple[str, ...]:
+    """Return the names of the parameters that are meant, in the model's order.
+
+    Args:
+        parameters: by dotted name.
+        modules: by path.
+        where: names or globs of parameters; or types or predicates of modules, whose own parameters are meant.
+
+    Raises:
+        LayerError: one that matches nothing.
+    """
+    chosen: set[str] = set()
+    for one in where:
+        if isinstance(one, str):
+            found = {one} if one in parameters else {name for name in parameters if fnmatchcase(name, one)}
+            if not found:
+                hint = near_matches(one, parameters) or "`module.named_parameters()` lists them."
+                raise LayerError(f"The model has no parameter {one!r}. {hint}")
+        else:
+            paths = match_modules(modules, [one])
+            found = {name for name in parameters if name.rpartition(".")[0] in paths}
+            if not found:
+                raise LayerError(f"{', '.join(paths[:20])} have no parameters of their own.")
+        chosen |= found
+    return tuple(name for name in parameters if name in chosen)
 
 
 _evaluating: "WeakKeyDictionary[nn.Module, int]" = WeakKeyDictionary()

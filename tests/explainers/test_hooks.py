@@ -232,8 +232,11 @@ def test_a_session_that_is_not_open_refuses(images):
     for use in (hooks.record, hooks.cut):
         with pytest.raises(RuntimeError, match="not open"):
             use("conv")
+    for use in (hooks.before_forward, hooks.after_forward, hooks.full_backward, hooks.output_gradient):
+        with pytest.raises(RuntimeError, match="not open"):
+            use(print, "conv")
     with pytest.raises(RuntimeError, match="not open"):
-        hooks.watch(print, print)
+        hooks.parameter_gradient(print, "conv.weight")
     with hooks:
         hooks.record("conv")
     with pytest.raises(RuntimeError, match="not open"):
@@ -273,15 +276,13 @@ def test_a_shared_module_is_recorded_under_both_names(images):
     assert torch.equal(hooks.outputs["conv"][0], hooks.outputs["alias"][0])
 
 
-def test_watch_sees_every_module_around_its_run(images, untouched):
+def test_hooks_on_every_module_see_it_around_its_run(images, untouched):
     net = untouched(nets.seeded(nets.InPlaceModule))
     names = {module: path for path, module in net.named_modules()}
     seen = []
     with HookSession(net) as hooks:
-        hooks.watch(
-            lambda module, args: seen.append(f"+{names[module]}"),
-            lambda module, args, output: seen.append(f"-{names[module]}"),
-        )
+        hooks.before_forward(lambda module, args: seen.append(f"+{names[module]}"), "*")
+        hooks.after_forward(lambda module, args, output: seen.append(f"-{names[module]}"), nn.Module)
         net(images)
     assert seen == ["+", "+stem", "-stem", "+conv", "-conv", "+relu", "-relu", "+head", "-head", "-"]
 

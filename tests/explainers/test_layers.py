@@ -33,7 +33,7 @@ def test_hook_kinds_say_what_can_be_recorded():
     kinds = {layer.path: layer.hooks for layer in survey(nets.seeded(nets.InPlaceModule), SHAPE).layers}
     both = ("input", "output", "grad_input", "grad_output")
     assert kinds["relu"] == both
-    assert kinds["conv"] == both
+    assert kinds["conv"] == (*both, "parameter_grad")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,392 @@
+"""The four kinds of hook: who runs when, what may be replaced, and what is left when the session ends."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import LayerError
+from explainers.hooks import HookSession
+from tests import nets
+
+
+class Product(nn.Module):
+    """y = x1 * x2 * W with W = 5: dy/dx1 = 5 x2, dy/dx2 = 5 x1, dy/dW = x1 x2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.W = nn.Parameter(torch.tensor(5.0))
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return x1 * x2 * self.W
+
+
+class Doubled(nn.Module):
+    """Runs one module twice: y = f(f(x))."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(self.inner(x))
+
+
+def scalars(*values: float) -> list[Tensor]:
+    return [torch.tensor(float(value)) for value in values]
+
+
+def test_before_forward_observes_and_replaces_in_order_of_registration():
+    net, seen = Product(), []
+    with HookSession(net) as hooks:
+        hooks.before_forward(lambda module, args: seen.append(args), "")
+        hooks.before_forward(lambda module, args: (args[0] + 1, args[1]), "")
+        hooks.before_forward(lambda module, args: (args[0] * 2, args[1]), "")
+        hooks.record("")
+        output = net(*scalars(2, 3))
+    assert [value.item() for value in seen[0]] == [2, 3]
+    assert output.item() == (2 + 1) * 2 * 3 * 5
+    assert [value.item() for value in hooks.inputs[""][0]] == [6, 3], "the record is what the module finally got"
+
+
+def test_a_hook_before_may_return_the_only_argument_or_keywords():
+    net = nets.seeded(nets.TupleInside)
+    images = torch.rand(1, 3, 8, 8)
+    with HookSession(net) as hooks:
+        hooks.before_forward(lambda module, args: args[0] * 0, "pair")
+        hooks.before_forward(lambda module, args, kwargs: (args, {**kwargs, "scale": 3.0}), "pair", with_kwargs=True)
+        hooks.after_forward(lambda module, args, kwargs, output: output, "pair", with_kwargs=True)
+        hooks.record("pair")
+        net(images)
+    given, keywords = hooks.inputs["pair"][0]
+    assert not given.any()
+    assert keywords["scale"] == 3.0
+    with HookSession(net) as hooks:
+        hooks.before_forward(lambda module, args, kwargs: args, "pair", with_kwargs=True)
+        with pytest.raises(ValueError, match="pair"):
+            net(images)
+
+
+def test_after_forward_replaces_in_order_of_registration():
+    net = nn.Sequential(nn.ReLU())
+    with HookSession(net) as hooks:
+        hooks.after_forward(lambda module, args, output: output + 5, "0")
+        hooks.after_forward(lambda module, args, output: output * 2, "0")
+        hooks.record("0")
+        assert net(torch.ones(2)).tolist() == [12, 12]
+    assert hooks.outputs["0"][0].tolist() == [12, 12]
+    assert net(torch.ones(2)).tolist() == [1, 1]
+
+
+def test_full_backward_sees_what_torch_shows_and_replaces_in_order():
+    net, seen = Product(), []
+    x1, x2 = scalars(2, 3)
+    x1.requires_grad_()
+    x2.requires_grad_()
+    with HookSession(net) as hooks:
+        hooks.full_backward(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)), "")
+        hooks.full_backward(lambda module, grad_input, grad_output: tuple(g + 1 for g in grad_input), "")
+        hooks.full_backward(lambda module, grad_input, grad_output: tuple(g * 2 for g in grad_input), "")
+        hooks.record("")
+        (net(x1, x2) * 7).backward()
+    assert seen == [((torch.tensor(105.0), torch.tensor(70.0)), (torch.tensor(7.0),))]
+    assert x1.grad.item() == (105 + 1) * 2
+    assert x2.grad.item() == (70 + 1) * 2
+    assert [gradient.item() for gradient in hooks.grad_inputs[""][0]] == [212, 142], "what finally flowed"
+    net.W.grad = None
+
+
+def test_a_single_gradient_may_be_returned_bare_and_misfits_are_refused():
+    net = nn.Sequential(nn.ReLU())
+    for returned, said in [
+        (torch.zeros(3), "shape"),
+        ("five", "str"),
+        ((torch.zeros(2), torch.zeros(2)), "2 gradients for 1"),
+    ]:
+        with HookSession(net) as hooks:
+            hooks.full_backward(lambda module, grad_input, grad_output, returned=returned: returned, "0")
+            with pytest.raises(ValueError, match=said):
+                hooks.backward(net(torch.ones(2)).sum())
+    x = torch.ones(2, requires_grad=True)
+    with HookSession(net) as hooks:
+        hooks.full_backward(lambda module, grad_input, grad_output: grad_input[0] * 3, "0")
+        net(x).sum().backward()
+    assert x.grad.tolist() == [3, 3]
+
+
+def test_output_gradients_are_replaced_before_the_backward_of_the_module():
+    net = nn.Sequential(nn.Linear(2, 1, bias=False))
+    nn.init.constant_(net[0].weight, 4)
+    x = torch.ones(1, 2, requires_grad=True)
+    with HookSession(net.requires_grad_(False)) as hooks:
+        hooks.output_gradient(lambda gradient: gradient + 1, "0")
+        hooks.output_gradient(lambda gradient: gradient * 3, "0")
+        hooks.full_backward(lambda module, grad_input, grad_output: None, "0")
+        hooks.record("0")
+        net(x).sum().backward()
+    assert hooks.grad_outputs["0"][0].item() == (1 + 1) * 3
+    assert x.grad.tolist() == [[24, 24]]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_parameter_gradients_are_observed_and_replaced(frozen):
+    net, seen = Product().requires_grad_(not frozen), []
+    with HookSession(net) as hooks:
+        hooks.parameter_gradient(lambda gradient: gradient + 1, "W")
+        hooks.parameter_gradient(lambda gradient: gradient * 2, "*")
+        hooks.parameter_gradient(seen.append, Product)
+        hooks.record("", kinds=["parameter_grad"])
+        net(*scalars(2, 3)).backward()
+        assert net.W.grad.item() == (6 + 1) * 2
+    assert seen == [torch.tensor(14.0)]
+    assert hooks.parameter_grads[""]["W"].item() == 14
+    assert net.W.requires_grad is not frozen
+    assert (net.W.grad is None) is frozen
+    net.W.grad = None
+
+
+def test_sessions_that_share_a_frozen_parameter_freeze_it_when_the_last_one_ends():
+    net = Product().requires_grad_(False)
+    with HookSession(net) as outer:
+        outer.record("", kinds=["parameter_grad"])
+        with HookSession(net) as inner:
+            inner.record("", kinds=["parameter_grad"])
+            inner.backward(net(*scalars(2, 3)))
+        assert net.W.requires_grad
+    assert not net.W.requires_grad
+    assert outer.parameter_grads == inner.parameter_grads == {"": {"W": torch.tensor(6.0)}}
+
+
+def test_unknown_parameters_list_near_matches(resnet18):
+    with HookSession(resnet18) as hooks:
+        with pytest.raises(LayerError, match=r"'conv1.wieght'.*conv1\.weight"):
+            hooks.parameter_gradient(print, "conv1.wieght")
+        with pytest.raises(LayerError, match="no parameters of their own"):
+            hooks.parameter_gradient(print, nn.ReLU)
+        assert hooks.parameter_gradient(print, "bn1.*", nn.Linear).paths == (
+            "bn1.weight",
+            "bn1.bias",
+            "fc.weight",
+            "fc.bias",
+        )
+
+
+def test_modules_are_chosen_by_path_glob_type_and_predicate(resnet18):
+    with HookSession(resnet18) as hooks:
+        handle = hooks.after_forward(print, "fc", nn.MaxPool2d, lambda module: hasattr(module, "downsample"))
+        assert handle.paths == ("maxpool", *(f"layer{i}.{j}" for i in (1, 2, 3, 4) for j in (0, 1)), "fc")
+        assert len(hooks.record(nn.Conv2d, kinds=["output"])) == 20
+        with pytest.raises(LayerError, match=r"no module of the type Conv3d; it is made of .*BasicBlock"):
+            hooks.record(nn.Conv3d)
+        with pytest.raises(LayerError, match="predicate"):
+            hooks.record(lambda module: False)
+
+
+def test_instance_methods_serve_as_hooks():
+    class Counter:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def note(self, *_: object) -> None:
+            self.calls += 1
+
+    counter, net = Counter(), Product()
+    with HookSession(net) as hooks:
+        for add in (hooks.before_forward, hooks.after_forward, hooks.full_backward, hooks.output_gradient):
+            add(counter.note, "")
+        hooks.parameter_gradient(counter.note, "W")
+        hooks.backward(net(*scalars(2, 3)))
+    assert counter.calls == 5
+
+
+def test_handles_are_removed_one_by_one_even_between_forward_and_backward():
+    net, seen = Product(), []
+    with HookSession(net) as hooks:
+        first = hooks.full_backward(lambda *_: seen.append("first"), "")
+        hooks.full_backward(lambda *_: seen.append("second"), "")
+        bias = hooks.after_forward(lambda module, args, output: output + 1, "")
+        gone = hooks.parameter_gradient(lambda gradient: seen.append("parameter"), "W")
+        assert net(*scalars(2, 3)).item() == 31
+        bias.remove()
+        bias.remove()
+        score = net(*scalars(2, 3))
+        assert score.item() == 30
+        first.remove()
+        gone.remove()
+        hooks.backward(score)
+    assert seen == ["second"]
+
+
+def test_after_the_session_no_hook_runs_and_late_gradients_still_reach_the_record():
+    net, seen = Product().requires_grad_(False), []
+    with HookSession(net) as hooks:
+        hooks.full_backward(lambda *_: seen.append("backward"), "")
+        hooks.output_gradient(lambda *_: seen.append("gradient"), "")
+        hooks.record("")
+        score = net(*scalars(2, 3))
+    score.backward()
+    assert seen == []
+    assert hooks.grad_outputs[""][0].item() == 1
+
+
+@pytest.mark.parametrize("where", ["before_forward", "after_forward", "full_backward", "output_gradient"])
+def test_an_exception_in_a_hook_comes_through_and_leaves_nothing(where, untouched):
+    net = untouched(nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True)))
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    hooks = HookSession(net)
+
+    def use() -> None:
+        with hooks:
+            getattr(hooks, where)(fail, "*")
+            hooks.record("*", kinds=["output", "grad_output", "parameter_grad"])
+            hooks.backward(net(torch.ones(1, 2)).sum())
+
+    with pytest.raises(ZeroDivisionError):
+        use()
+    assert hooks.current is None
+
+
+def test_current_tells_path_and_number_of_the_call_forward_and_backward():
+    net, seen = Doubled(nn.Tanh()), []
+    with HookSession(net) as hooks:
+
+        def note(*_: object) -> None:
+            seen.append((hooks.current.path, hooks.current.number))
+
+        hooks.before_forward(note, "inner")
+        hooks.full_backward(note, "inner")
+        hooks.backward(net(torch.ones(2)).sum())
+    assert seen == [("inner", 0), ("inner", 1), ("inner", 1), ("inner", 0)]
+
+
+def test_the_order_of_all_four_kinds():
+    net, order = Product(), []
+    with HookSession(net) as hooks:
+        hooks.parameter_gradient(lambda gradient: order.append("parameter"), "W")
+        hooks.full_backward(lambda *_: order.append("full backward"), "")
+        hooks.output_gradient(lambda gradient: order.append("output gradient"), "")
+        hooks.after_forward(lambda *_: order.append("after forward"), "")
+        hooks.before_forward(lambda *_: order.append("before forward"), "")
+        hooks.backward(net(*scalars(2, 3)))
+    assert order[:3] == ["before forward", "after forward", "output gradient"]
+    assert sorted(order[3:]) == ["full backward", "parameter"]
+
+
+def test_a_full_backward_hook_runs_where_no_argument_can_have_a_gradient():
+    net, seen = nn.Embedding(4, 2), []
+    with HookSession(net) as hooks:
+        hooks.full_backward(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)), "")
+        hooks.record("", kinds=["grad_input", "grad_output", "parameter_grad"])
+        hooks.backward(net(torch.tensor([1, 3])).sum())
+    ((grad_input, grad_output),) = seen
+    assert grad_input == (None,)
+    assert grad_output[0].tolist() == [[1, 1], [1, 1]]
+    assert hooks.grad_inputs[""] == [None]
+    assert hooks.parameter_grads[""]["weight"].sum(dim=1).tolist() == [0, 2, 0, 2]
+
+
+def test_structured_outputs_show_none_where_no_gradient_flows():
+    net, seen = nets.seeded(nets.Pair), []
+    with HookSession(net) as hooks:
+        hooks.full_backward(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)), "")
+        features, _ = net(torch.rand(1, 3, 8, 8), scale=2.0, shift=torch.ones(1))
+        hooks.backward(features.sum())
+    ((image, keywords), (of_features, of_more)) = seen[0]
+    assert image.shape == (1, 3, 8, 8)
+    assert keywords == {"scale": None, "shift": None}
+    assert of_features.shape == features.shape
+    assert of_more == {"shifted": None}, "not a gradient of zeros"
+
+
+@pytest.mark.parametrize("kind", [nets.InPlaceModule, nets.InPlaceFunction, nets.AddsInto, nets.PreActivation])
+def test_hooks_of_all_kinds_survive_in_place_operations(kind, images, untouched):
+    net = untouched(nets.seeded(kind).requires_grad_(False))
+    expected = net(images)
+    leaf = images.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(net(leaf)[:, 1].sum(), leaf)
+    calls = []
+    with HookSession(net) as hooks:
+        hooks.before_forward(lambda module, args: args, "*")
+        hooks.after_forward(lambda module, args, output: output, "*")
+        hooks.full_backward(lambda module, grad_input, grad_output: calls.append(module) or grad_input, "*")
+        hooks.output_gradient(lambda gradient: gradient, "*")
+        hooks.record("")
+        logits = net(images)
+        hooks.backward(logits[:, 1].sum())
+    assert torch.equal(logits, expected)
+    assert len(calls) == len(list(net.modules())) - 1, "all but the unused one"
+    assert nets.relative_error(hooks.grad_inputs[""][0], gradient) < 1e-5
+
+
+def test_backward_without_a_cut_writes_no_grad_and_says_when_nothing_is_hooked(images):
+    net = nets.seeded(nets.Net)
+    with HookSession(net) as hooks:
+        hooks.record("*")
+        hooks.backward(net(images).sum())
+    assert hooks.grad_inputs["stem"][0].shape == images.shape
+    assert all(parameter.grad is None for parameter in net.parameters())
+    with HookSession(net.requires_grad_(False)) as hooks:
+        hooks.record("unused")
+        with pytest.raises(LayerError, match=r"module\.forward"):
+            hooks.backward(net(images).sum())
+
+
+def test_a_session_and_its_records_die_without_the_garbage_collector(images):
+    net = nets.seeded(nets.InPlaceModule)
+
+    def use(fail: bool) -> list[weakref.ref]:
+        hooks = HookSession(net)
+        try:
+            with hooks:
+                hooks.record("*", kinds=["input", "output", "grad_input", "grad_output", "parameter_grad"])
+                hooks.full_backward(lambda *_: None, "*")
+                hooks.output_gradient(lambda *_: None, "*")
+                handle = hooks.before_forward(lambda *_: None, "*")
+                if fail:
+                    hooks.after_forward(lambda *_: 1 / 0, "head")
+                logits = net(images)
+                hooks.backward(logits.sum())
+        except ZeroDivisionError:
+            return [weakref.ref(hooks), weakref.ref(handle), weakref.ref(hooks.outputs["conv"][0])]
+        watched = [hooks, handle, hooks.outputs["conv"][0], hooks.grad_outputs["conv"][0], logits]
+        return [weakref.ref(one) for one in watched]
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert [found() for found in use(fail=False) if found() is not None] == []
+        assert [found() for found in use(fail=True) if found() is not None] == []
+        inner = nets.seeded(nets.Net)
+        gone = weakref.ref(inner)
+        with HookSession(inner) as hooks:
+            hooks.record("*")
+            hooks.backward(inner(images).sum())
+        del inner, hooks
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_thousands_of_sessions_leave_no_object_behind():
+    net, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True)), torch.ones(1, 2)
+
+    def use() -> None:
+        with HookSession(net) as hooks:
+            hooks.record("*", kinds=["output", "grad_output", "parameter_grad"])
+            hooks.full_backward(lambda *_: None, "*").remove()
+            hooks.backward(net(x).sum())
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(issubclass(type(one), Tensor | HookSession) for one in gc.get_objects())
+
+    use()
+    before = tensors()
+    for _ in range(3000):
+        use()
+    assert tensors() == before
