@@ -1,6 +1,8 @@
 """What every explainer is: its parameters, frozen, and one method that turns images into maps."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -62,20 +64,31 @@ class Explainer(ABC):
             ModelOutputError: the model returns no logits, or NaN.
             ValueError: images of the wrong shape or dtype.
         """
-        module = as_module(model)
-        if images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
-            raise ValueError(
-                f"Expected floating-point images of shape (N, C, H, W), got {tuple(images.shape)} {images.dtype}."
-            )
         if targets is not None and (targets.shape != images.shape[:1] or targets.is_floating_point()):
             raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {targets!r}.")
-        with torch.inference_mode(False), evaluation_mode(module):
-            # A model may modify its input in place; and a copy of an inference tensor is one that autograd can keep.
-            images = images.detach().to(_dtype_of(module, images), copy=True)
+        with prepared(model, images) as (module, images):
             attribution = self.attribute(model, module, images, targets)
         if not bool(torch.isfinite(attribution.maps).all()):
             raise NonFiniteError("The map holds NaN or infinity; use a float32 model, or another layer or method.")
         return attribution
+
+
+@contextmanager
+def prepared(model: Any, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
+    """Yield the module in evaluation mode, outside inference mode, and a copy of the images in its dtype.
+
+    Raises:
+        UnsupportedModuleError: a scripted, compiled or data-parallel module.
+        ValueError: images of the wrong shape or dtype.
+    """
+    module = as_module(model)
+    if images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
+        raise ValueError(
+            f"Expected floating-point images of shape (N, C, H, W), got {tuple(images.shape)} {images.dtype}."
+        )
+    with torch.inference_mode(False), evaluation_mode(module):
+        # A model may modify its input in place; and a copy of an inference tensor is one that autograd can keep.
+        yield module, images.detach().to(_dtype_of(module, images), copy=True)
 
 
 def _dtype_of(module: nn.Module, images: Tensor) -> torch.dtype:

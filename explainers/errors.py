@@ -5,6 +5,8 @@
     │   ├── UnreadablePictureError   the bytes are no picture we can read
     │   └── PictureTooLargeError     more pixels than allowed
     ├── OptionError                  a method, or an option of one, that does not exist or is out of bounds
+    │   └── EditError                an edit that cannot be applied (in edits.py)
+    ├── CaptureTooLargeError         tensors that would take more memory than allowed
     ├── LayerError                   a layer that does not exist, does not run, or has no grid
     ├── TargetError                  a class that the model does not have
     ├── UnsupportedModuleError       a module that hooks cannot see into
@@ -40,6 +42,10 @@ class OptionError(ExplainerError):
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
         self.field = field
+
+
+class CaptureTooLargeError(ExplainerError):
+    """What is to be captured would take more memory than allowed."""
 
 
 class LayerError(ExplainerError):

@@ -8,7 +8,7 @@ is kept for backward there, frozen parameters do not matter, and no parameter ev
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -175,6 +175,11 @@ class HookSession:
     def current(self) -> Call | None:
         """The call whose hook is running at this moment; None outside hooks and in hooks of parameters."""
         return self._current
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Every module by path, under each of its names."""
+        return self._modules
 
     def before_forward(self, hook: Hook, *where: Where, with_kwargs: bool = False) -> HookHandle:
         """Run `hook(module, args)` before the modules do; what it returns replaces the arguments.

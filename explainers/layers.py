@@ -24,7 +24,8 @@ _POOLING = (
     nn.AdaptiveAvgPool2d,
     nn.AdaptiveMaxPool2d,
 )
-_PASSING = (nn.Identity, nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+PASSING = (nn.Identity, nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+"""Modules that in evaluation mode hand on what they get."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ def _default_layer(calls: list[_Call], image_size: tuple[int, int]) -> tuple[str
         for call in before_head
         if counts[call.path] == 1
         and not call.pooled
-        and not isinstance(call.module, _PASSING)
+        and not isinstance(call.module, PASSING)
         and (grid := _grid(call.output_shape, image_size)) is not None
         and min(grid) > 1
         and call.path not in among_tokens

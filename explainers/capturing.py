@@ -1,0 +1,236 @@
+"""Capturing: what passes through chosen layers for one picture, forward and backward, as named tensors."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+
+from explainers.base import checked_logits, chosen_targets, prepared, target_score
+from explainers.errors import CaptureTooLargeError, LayerError
+from explainers.explanation import Model
+from explainers.hooks import KINDS, HookSession, Kind
+from explainers.layers import grid_axes
+from explainers.modules import Where
+from explainers.picture import PictureSource, read_picture
+from explainers.targets import class_index
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedTensor:
+    """One tensor of a layer.
+
+    Attributes:
+        layer: path; empty for the model itself.
+        kind: input, output, grad_input, grad_output or parameter_grad.
+        call: 0 for the layer's first call; None for a parameter, whose gradient is that of all calls.
+        name: of the parameter; or the index, where a call has several tensors of this kind.
+        tensor: on the CPU; None where no gradient flowed.
+    """
+
+    layer: str
+    kind: Kind
+    call: int | None
+    name: str | None
+    tensor: Tensor | None
+
+    @property
+    def key(self) -> str:
+        """LAYER/KIND/CALL, LAYER/KIND/CALL/INDEX or LAYER/parameter_grad/NAME; the model itself is the layer ``.``."""
+        parts = (self.layer or ".", self.kind, self.call, self.name)
+        return "/".join(str(part) for part in parts if part is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """What passed through chosen layers.
+
+    Attributes:
+        tensors: by layer in module order, kind and call.
+        target: class index whose logit the gradients are of.
+        logits: (K,) float32.
+        image_size: (H, W) of the model's input, by whose proportions a feature map is told from other tensors.
+    """
+
+    tensors: tuple[CapturedTensor, ...]
+    target: int
+    logits: Tensor
+    image_size: tuple[int, int]
+
+    @property
+    def arrays(self) -> dict[str, Tensor]:
+        """The tensors by key, without gradients that did not flow."""
+        return {one.key: one.tensor for one in self.tensors if one.tensor is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """One channel of a captured tensor.
+
+    Attributes:
+        source: the tensor that it is a channel of.
+        channel: its index.
+        strength: what it is ranked by.
+        map: (h, w) float32.
+    """
+
+    source: CapturedTensor
+    channel: int
+    strength: float
+    map: Tensor
+
+
+def capture(
+    model: Model,
+    picture: PictureSource,
+    layers: Iterable[Where],
+    kinds: Iterable[Kind] = ("output",),
+    target: int | str | None = None,
+    max_bytes: int | None = None,
+) -> Capture:
+    """Capture what passes through layers for a picture.
+
+    Args:
+        model: a `LoadedModel`.
+        picture: a path, bytes, PIL image or array; see `read_picture`.
+        layers: paths, globs, types or predicates.
+        kinds: of input, output, grad_input, grad_output, parameter_grad.
+        target: class index or label that gradients are of; None for the most probable class.
+        max_bytes: most bytes that the tensors may take.
+
+    Raises:
+        CaptureTooLargeError: they would take more; found out before any is kept.
+        LayerError: a layer that the model lacks, or none of them runs.
+        PictureError, TargetError: as `explain`.
+    """
+    images = model.preprocess(read_picture(picture))[None].to(model.device)
+    index = None if target is None else class_index(target, model.labels)
+    return capture_images(model, images, tuple(layers), tuple(kinds), index, max_bytes)
+
+
+def capture_images(
+    model: Any,
+    images: Tensor,
+    layers: tuple[Where, ...],
+    kinds: tuple[Kind, ...] = ("output",),
+    target: int | None = None,
+    max_bytes: int | None = None,
+) -> Capture:
+    """Capture what passes through layers for a normalised picture.
+
+    Args:
+        model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left as it was.
+        images: (1, C, H, W) floating, on the model's device.
+        layers, kinds, target, max_bytes: as `capture`.
+
+    Raises:
+        CaptureTooLargeError, LayerError, TargetError, ModelOutputError: as `capture`.
+    """
+    image_size = (images.shape[2], images.shape[3])
+    with prepared(model, images) as (module, inputs):
+        paths = _check_layers(module, inputs, layers, kinds, max_bytes)
+        backward = any(kind not in ("input", "output") for kind in kinds)
+        with torch.set_grad_enabled(backward), HookSession(module) as hooks:
+            hooks.record(*paths, kinds=kinds)
+            logits = checked_logits(module(inputs))
+            targets = chosen_targets(logits, None if target is None else torch.tensor([target]))
+            if backward:
+                hooks.backward(target_score(logits, targets))
+    records = {
+        "input": hooks.inputs,
+        "output": hooks.outputs,
+        "grad_input": hooks.grad_inputs,
+        "grad_output": hooks.grad_outputs,
+    }
+    tensors: list[CapturedTensor] = []
+    for path in paths:
+        for kind in KINDS:
+            for call, value in enumerate(records[kind].get(path, []) if kind in records else []):
+                leaves = [leaf for leaf in tree_flatten(value)[0] if leaf is None or isinstance(leaf, Tensor)]
+                for index, leaf in enumerate(leaves):
+                    name = None if len(leaves) == 1 else str(index)
+                    tensors.append(CapturedTensor(path, kind, call, name, _on_cpu(leaf)))
+        for name, gradient in hooks.parameter_grads.get(path, {}).items():
+            tensors.append(CapturedTensor(path, "parameter_grad", None, name, _on_cpu(gradient)))
+    return Capture(tuple(tensors), int(targets[0]), logits[0].detach().float().cpu(), image_size)
+
+
+def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[FeatureMap]:
+    """Return the strongest feature maps of all captured grids.
+
+    Args:
+        captured: what was captured.
+        count: how many to return, at most.
+        by_effect: rank by the magnitude of the sum of activation times gradient, a first-order estimate of what
+            the map does to the target's logit, which needs ``output`` and ``grad_output``; otherwise by the mean
+            magnitude.
+
+    Raises:
+        LayerError: no captured tensor is a grid over the picture.
+    """
+    found: list[FeatureMap] = []
+    gradients = {(one.layer, one.call, one.name): one.tensor for one in captured.tensors if one.kind == "grad_output"}
+    for one in captured.tensors:
+        axes = None if one.tensor is None else grid_axes(tuple(one.tensor.shape), captured.image_size)
+        if one.tensor is None or one.kind == "parameter_grad" or axes is None or len(one.tensor) != 1:
+            continue
+        maps = one.tensor.permute(0, *axes)[0].float()
+        strengths = maps.abs().mean(dim=(1, 2))
+        if by_effect:
+            gradient = gradients.get((one.layer, one.call, one.name))
+            if one.kind != "output" or gradient is None:
+                continue
+            strengths = (maps * gradient.permute(0, *axes)[0].float()).sum(dim=(1, 2))
+        found += [
+            FeatureMap(one, channel, strength, maps[channel]) for channel, strength in enumerate(strengths.tolist())
+        ]
+    if not found:
+        raise LayerError(
+            "None of the captured tensors is a grid of features over the picture; choose a layer that `seewhy layers "
+            "MODEL` or GET /models/NAME/layers marks as usable for a CAM, or another format."
+        )
+    found.sort(key=lambda one: -abs(one.strength))
+    return found[:count]
+
+
+def _check_layers(
+    module: nn.Module, inputs: Tensor, layers: tuple[Where, ...], kinds: tuple[Kind, ...], max_bytes: int | None
+) -> tuple[str, ...]:
+    """Run the model once without keeping anything, and return the paths if what they hold is not too much."""
+    sizes: dict[str, int] = {}
+
+    def add(value: Any, *of: Kind) -> None:
+        path = hooks.current.path if hooks.current else ""
+        tensors = [leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, Tensor)]
+        wanted = sum(kind in kinds for kind in of)
+        sizes[path] = sizes.get(path, 0) + wanted * sum(tensor.nbytes for tensor in tensors)
+
+    with torch.no_grad(), HookSession(module) as hooks:
+        handle = hooks.before_forward(
+            lambda _, args, kwargs: add((args, kwargs), "input", "grad_input"), *layers, with_kwargs=True
+        )
+        hooks.after_forward(lambda _, args, output: add(output, "output", "grad_output"), *layers)
+        module(inputs.clone())
+    paths = handle.paths
+    modules = dict(module.named_modules(remove_duplicate=False))
+    ran = {path for path in paths if any(modules[path] is modules[other] for other in sizes)}
+    for path in paths if set(kinds) != {"parameter_grad"} else ():
+        if path not in ran and (path in layers or not ran):
+            raise LayerError(
+                f"{path!r} never runs for this picture (or its `forward` is called directly, which bypasses hooks); "
+                "choose a layer that runs, as GET /models/NAME/layers or `seewhy layers MODEL` list them."
+            )
+    total = sum(sizes.values())
+    if "parameter_grad" in kinds:
+        total += sum(value.nbytes for path in paths for value in modules[path].parameters(recurse=False))
+    if max_bytes is not None and total > max_bytes:
+        raise CaptureTooLargeError(
+            f"The capture would take {total:,} bytes, more than the {max_bytes:,} allowed; name fewer layers or kinds."
+        )
+    return paths
+
+
+def _on_cpu(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.cpu()

@@ -1,0 +1,389 @@
+"""Interventions: what a model says, and where it looks, when what passes through its layers is edited."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from explainers.base import Attribution, Explainer, checked_logits, prepared, target_score
+from explainers.edits import Edit, EditError, MisfitError, Swap, parse_edits, part_of
+from explainers.errors import LayerError, NonFiniteError
+from explainers.explanation import Explanation, Model, explanations
+from explainers.hooks import HookSession
+from explainers.modules import match_modules
+from explainers.picture import PictureSource, read_picture
+from explainers.registry import get_method
+from explainers.statistics import Statistics, statistics
+from explainers.taps import is_differentiable
+from explainers.targets import class_index
+
+GRADIENTS = ("grad_input", "grad_output", "parameter_grad")
+
+Place = tuple[str, str, int | None, str | None]
+"""Where a tensor is: path of the layer, which of its tensors, call, name of the parameter."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One edit at one call of a layer, and what it did there.
+
+    Attributes:
+        edit: index of the edit.
+        layer: path of the layer.
+        call: 0 for the layer's first call; None for a parameter, whose gradient is that of all calls.
+        parameter: the parameter's name; None for what passes through the layer.
+        before, after: the tensor.
+    """
+
+    edit: int
+    layer: str
+    call: int | None
+    parameter: str | None
+    before: Statistics
+    after: Statistics
+
+
+@dataclass(frozen=True, eq=False)
+class Edited:
+    """An attribution of one picture without and with edits, for the same target.
+
+    Attributes:
+        before, after: N = 1.
+        applied: what each edit did, in one forward and, for edits of gradients, one backward pass to the input.
+    """
+
+    before: Attribution
+    after: Attribution
+    applied: tuple[Applied, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Intervention:
+    """What edits changed for one picture and one class.
+
+    Attributes:
+        edits: as they were applied, in this order.
+        before, after: the explanations without and with them.
+        applied: what each edit did at each call.
+    """
+
+    edits: tuple[Edit, ...]
+    before: Explanation
+    after: Explanation
+    applied: tuple[Applied, ...]
+
+    @property
+    def logit_change(self) -> float:
+        """Logit of the target after the edits less that before."""
+        return self.after.target.logit - self.before.target.logit
+
+    @property
+    def probability_change(self) -> float:
+        """Probability of the target after the edits less that before."""
+        return self.after.target.probability - self.before.target.probability
+
+    @property
+    def map_change(self) -> NDArray[np.float32]:
+        """(h, w) float32: the raw map after the edits less that before."""
+        change: NDArray[np.float32] = self.after.map - self.before.map
+        return change
+
+
+def intervene(
+    model: Model,
+    picture: PictureSource,
+    edits: Iterable[Edit | dict[str, Any]],
+    target: int | str | None = None,
+    other: PictureSource | None = None,
+    method: str = "gradcam",
+    layer: str | Sequence[str] | None = None,
+    **options: Any,
+) -> Intervention:
+    """Edit what passes through the layers of a model, and see what it says and where it looks.
+
+    Args:
+        model: a `LoadedModel`.
+        picture: a path, bytes, PIL image or array; see `read_picture`.
+        edits: applied in this order; `Edit` objects, or the same as mappings.
+        target: class index or label; None for the class that is most probable before the edits.
+        other: the picture that ``swap`` takes activations or gradients from.
+        method, layer, options: of the heatmaps, as in `explain`.
+
+    Raises:
+        EditError: an edit that is none, or does not fit; `field` names it.
+        PictureError, OptionError, LayerError, TargetError: as `explain`.
+    """
+    checked = parse_edits(edits)
+    entry = get_method(method)
+    if layer is not None:
+        options["layers"] = (layer,) if isinstance(layer, str) else tuple(layer)
+    explainer = entry.build(options)
+    upright = read_picture(picture)
+    images = model.preprocess(upright)[None].to(model.device)
+    swapped = None if other is None else model.preprocess(read_picture(other))[None].to(model.device)
+    targets = None if target is None else torch.tensor([class_index(target, model.labels)], device=model.device)
+    geometry = model.preprocess.geometry(upright.width, upright.height)
+    found = edit_images(model, images, checked, explainer, targets, swapped)
+    (before,) = explanations(model, entry.name, upright, geometry, found.before)
+    (after,) = explanations(model, entry.name, upright, geometry, found.after)
+    return Intervention(checked, before, after, found.applied)
+
+
+def edit_images(
+    model: Any,
+    images: Tensor,
+    edits: tuple[Edit, ...],
+    explainer: Explainer,
+    targets: Tensor | None = None,
+    other: Tensor | None = None,
+) -> Edited:
+    """Explain a normalised picture without and with edits.
+
+    Args:
+        model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left as it was.
+        images: (1, C, H, W) floating, on the model's device.
+        edits: applied in this order.
+        explainer: makes the maps.
+        targets: (1,) int64; None for the class that is most probable before the edits.
+        other: (1, C, H, W), the picture that ``swap`` takes from.
+
+    Raises:
+        EditError: an edit that does not fit the model; or that makes its output infinite.
+        LayerError, TargetError, ModelOutputError: as `Explainer.explain`.
+    """
+    with prepared(model, images) as (module, inputs):
+        check_layers(module, edits, other is not None)
+        before = explainer.explain(model, inputs, targets)
+        swapped = swapped_tensors(module, other.to(inputs), edits, before.targets) if other is not None else {}
+        try:
+            with torch.enable_grad(), HookSession(module) as hooks:
+                editor = _Editor(hooks, edits, swapped, (inputs.shape[2], inputs.shape[3]), noted=True)
+                editor.hook(("input", "output", *GRADIENTS))
+                logits = checked_logits(module(inputs.clone()))
+                if any(edit.at in GRADIENTS for edit in edits) and logits.requires_grad:
+                    hooks.backward(target_score(logits, before.targets))
+            editor.check_applied()
+            with HookSession(module) as hooks:
+                # The gradients of parameters have no part in a map.
+                _Editor(hooks, edits, swapped, editor.image_size, noted=False).hook(
+                    ("input", "output", "grad_input", "grad_output")
+                )
+                after = explainer.explain(model, inputs, before.targets)
+        except NonFiniteError as error:
+            raise EditError(
+                "With these edits the logits or the map hold NaN or infinity; use smaller values.", field="edits"
+            ) from error
+    return Edited(before, after, tuple(editor.applied))
+
+
+def check_layers(module: nn.Module, edits: tuple[Edit, ...], has_other: bool) -> None:
+    """Refuse edits of layers or parameters that the model lacks, and swaps without another picture.
+
+    Raises:
+        EditError: names the edit and the field.
+    """
+    modules = dict(module.named_modules(remove_duplicate=False))
+    for index, edit in enumerate(edits):
+        try:
+            paths = match_modules(modules, [edit.layer])
+        except LayerError as error:
+            raise EditError(str(error), field=f"edits[{index}].layer") from error
+        if edit.at == "parameter_grad" and not any(_parameters(modules[path], edit) for path in paths):
+            own = [name for path in paths for name, _ in modules[path].named_parameters(recurse=False)]
+            raise EditError(
+                f"{edit.layer!r} has no such parameter of its own; it has {', '.join(dict.fromkeys(own)) or 'none'}.",
+                field=f"edits[{index}].{'parameter' if own else 'layer'}",
+            )
+        if isinstance(edit, Swap) and not has_other:
+            raise EditError("A swap takes from another picture; send one as `other`.", field=f"edits[{index}].op")
+
+
+class _Editor:
+    """Registers the hooks of edits, and notes what they do."""
+
+    def __init__(
+        self,
+        hooks: HookSession,
+        edits: tuple[Edit, ...],
+        swapped: dict[Place, Tensor],
+        image_size: tuple[int, int],
+        noted: bool,
+    ) -> None:
+        self.applied: list[Applied] = []
+        self.image_size = image_size
+        self._hooks = hooks
+        self._edits = edits
+        self._swapped = swapped
+        self._noted = noted
+        self._first: dict[str, int] = {}  # per path, the number of its first call in this forward pass
+        self._calls: dict[str, int] = {}  # per path, how often it ran in this forward pass
+
+    def hook(self, where: tuple[str, ...]) -> None:
+        """Register the hooks of the edits of these tensors."""
+        hooks = self._hooks
+        hooks.before_forward(self._start, "")
+        for index, edit in enumerate(self._edits):
+            if edit.at not in where:
+                continue
+            hooks.before_forward(self._count, edit.layer)
+            if edit.at == "parameter_grad":
+                for path in match_modules(hooks.modules, [edit.layer]):
+                    for name in _parameters(hooks.modules[path], edit):
+                        change = partial(self._change_parameter, index, path, name)
+                        hooks.parameter_gradient(change, f"{path}.{name}".lstrip("."))
+            elif edit.at == "input":
+                hooks.before_forward(partial(self._change_input, index), edit.layer, with_kwargs=True)
+            elif edit.at == "output":
+                hooks.after_forward(partial(self._change_output, index), edit.layer)
+            elif edit.at == "grad_input":
+                hooks.before_forward(partial(self._check_input, index), edit.layer, with_kwargs=True)
+                hooks.full_backward(partial(self._change_grad_input, index), edit.layer)
+            else:
+                hooks.after_forward(partial(self._check_output, index), edit.layer)
+                hooks.output_gradient(partial(self._change, index), edit.layer)
+
+    def check_applied(self) -> None:
+        """Refuse edits that had nothing to change.
+
+        Raises:
+            EditError: the layer never ran, or not in one of the calls, or no gradient reached it.
+        """
+        for index, edit in enumerate(self._edits):
+            paths = match_modules(self._hooks.modules, [edit.layer])
+            runs = max(self._calls.get(path, 0) for path in paths)
+            if not runs:
+                raise EditError(
+                    f"{edit.layer!r} never runs for this picture; choose a layer that does, as GET /models/NAME/layers "
+                    "or `seewhy layers MODEL` list them.",
+                    field=f"edits[{index}].layer",
+                )
+            if edit.calls is not None and edit.at != "parameter_grad" and max(edit.calls) >= runs:
+                raise EditError(
+                    f"{edit.layer!r} runs {runs} times for this picture: its calls are 0 to {runs - 1}.",
+                    field=f"edits[{index}].calls",
+                )
+            if not any(one.edit == index for one in self.applied):
+                raise EditError(
+                    f"No gradient flows from the target's logit to {edit.layer!r}; choose a layer that it depends on.",
+                    field=f"edits[{index}].layer",
+                )
+
+    def _start(self, *_: Any) -> None:
+        self._first.clear()
+        self._calls.clear()
+
+    def _count(self, *_: Any) -> None:
+        path, number = self._here()
+        first = self._first.setdefault(path, number)
+        self._calls[path] = number - first + 1
+
+    def _here(self) -> tuple[str, int]:
+        call = self._hooks.current
+        if call is None:
+            raise RuntimeError("A hook of an edit ran outside of a call.")
+        return call.path, call.number
+
+    def _change_input(self, index: int, _module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return self._change_sole(index, (args, kwargs))
+
+    def _change_output(self, index: int, _module: nn.Module, _args: Any, output: Any) -> Any:
+        return self._change_sole(index, output)
+
+    def _change_grad_input(self, index: int, _module: nn.Module, grad_input: Any, _grad_output: Any) -> Any:
+        return self._change_sole(index, grad_input)
+
+    def _check_input(self, index: int, _module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._sole(index, tree_flatten((args, kwargs))[0])
+
+    def _check_output(self, index: int, _module: nn.Module, _args: Any, output: Any) -> None:
+        self._sole(index, tree_flatten(output)[0])
+
+    def _change_sole(self, index: int, value: Any) -> Any:
+        leaves, spec = tree_flatten(value)
+        if self._edits[index].at == "grad_input" and not any(is_differentiable(leaf) for leaf in leaves):
+            return None
+        place = self._sole(index, leaves)
+        changed = self._change(index, leaves[place])
+        if changed is None:
+            return None
+        leaves[place] = changed
+        return tree_unflatten(leaves, spec)
+
+    def _sole(self, index: int, leaves: list[Any]) -> int:
+        places = [place for place, leaf in enumerate(leaves) if is_differentiable(leaf)]
+        if len(places) != 1:
+            edit = self._edits[index]
+            raise EditError(
+                f"The {edit.at.removeprefix('grad_')} of {self._here()[0]!r} holds {len(places)} tensors that can be "
+                "edited, where one is expected; choose a layer inside or around it.",
+                field=f"edits[{index}].layer",
+            )
+        return places[0]
+
+    def _change(self, index: int, values: Tensor) -> Tensor | None:
+        edit = self._edits[index]
+        path, number = self._here()
+        call = number - self._first.get(path, 0)
+        if edit.calls is not None and call not in edit.calls:
+            return None
+        return self._applied(index, values, path, call, None)
+
+    def _change_parameter(self, index: int, path: str, name: str, gradient: Tensor) -> Tensor:
+        return self._applied(index, gradient[None], path, None, name)[0]
+
+    def _applied(self, index: int, values: Tensor, path: str, call: int | None, parameter: str | None) -> Tensor:
+        edit = self._edits[index]
+        try:
+            part = part_of(edit, values, self.image_size, self._swapped.get((path, edit.at, call, parameter)))
+            changed = edit.apply(values, part)
+        except MisfitError as error:
+            raise EditError(f"At {path or 'the model'!r}: {error}", field=f"edits[{index}].{error.field}") from None
+        if self._noted:
+            self.applied.append(Applied(index, path, call, parameter, statistics(values), statistics(changed)))
+        return changed
+
+
+def swapped_tensors(module: nn.Module, images: Tensor, edits: tuple[Edit, ...], targets: Tensor) -> dict[Place, Tensor]:
+    """Return what swaps take: the tensors of the other picture at their layers."""
+    swaps = [edit for edit in edits if isinstance(edit, Swap)]
+    found: dict[Place, Tensor] = {}
+    with torch.enable_grad(), HookSession(module) as hooks:
+        for edit in swaps:
+            hooks.record(edit.layer, kinds=[edit.at])
+        logits = checked_logits(module(images))
+        if any(edit.at in GRADIENTS for edit in swaps) and logits.requires_grad:
+            hooks.backward(target_score(logits, targets))
+    records = {
+        "input": hooks.inputs,
+        "output": hooks.outputs,
+        "grad_input": hooks.grad_inputs,
+        "grad_output": hooks.grad_outputs,
+    }
+    # Edits know a module of several names by the first of them.
+    first = {id(part): path for path, part in reversed(list(hooks.modules.items()))}
+    for at, by_path in records.items():
+        for path, calls in by_path.items():
+            for call, value in enumerate(calls):
+                tensors = [leaf for leaf in tree_flatten(value)[0] if is_differentiable(leaf)]
+                if len(tensors) == 1:
+                    found[first[id(hooks.modules[path])], at, call, None] = tensors[0]
+    for path, gradients in hooks.parameter_grads.items():
+        for name, gradient in gradients.items():
+            if gradient is not None:
+                found[path, "parameter_grad", None, name] = gradient[None]
+    return found
+
+
+def _parameters(module: nn.Module, edit: Edit) -> list[str]:
+    """Return the names of the module's own parameters that an edit means."""
+    return [
+        name
+        for name, value in module.named_parameters(recurse=False)
+        if is_differentiable(value) and edit.parameter in (None, name)
+    ]
