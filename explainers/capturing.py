@@ -11,10 +11,11 @@ from torch.utils._pytree import tree_flatten
 from explainers.base import checked_logits, chosen_targets, prepared, target_score
 from explainers.errors import CaptureTooLargeError, LayerError
 from explainers.explanation import Model
-from explainers.hooks import KINDS, HookSession, Kind
+from explainers.hooks import HookSession
 from explainers.layers import grid_axes
 from explainers.modules import Where
 from explainers.picture import PictureSource, read_picture
+from explainers.sites import KINDS, Kind
 from explainers.targets import class_index
 
 

@@ -56,8 +56,8 @@ def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, .
     return tuple(path for path in known if path in chosen)
 
 
-Where = str | type[nn.Module] | Callable[[nn.Module], bool]
-"""Which modules: a dotted path or glob (``*`` also matches dots), a type, or a predicate."""
+Where = str | type[nn.Module] | nn.Module | Callable[[nn.Module], bool]
+"""Which modules: a dotted path or glob (``*`` also matches dots), a type, a module itself, or a predicate."""
 
 
 def match_modules(modules: Mapping[str, nn.Module], where: Iterable[Where]) -> tuple[str, ...]:
@@ -65,11 +65,15 @@ def match_modules(modules: Mapping[str, nn.Module], where: Iterable[Where]) -> t
 
     Args:
         modules: by path.
-        where: each a path, glob, type or predicate; a predicate is asked about every module once.
+        where: each a path, glob, type, module or predicate; a predicate is asked about every module once.
 
     Raises:
-        LayerError: one that matches nothing.
+        LayerError: one that matches nothing, or none at all.
+        TypeError: something else.
     """
+    where = tuple(where)
+    if not where:
+        raise LayerError("No layer is given; name one, or give '*' for all of them.")
     chosen: set[str] = set()
     for one in where:
         if isinstance(one, str):
@@ -78,9 +82,17 @@ def match_modules(modules: Mapping[str, nn.Module], where: Iterable[Where]) -> t
         if isinstance(one, type):
             wanted = {module for module in modules.values() if isinstance(module, one)}
             said = f"no module of the type {one.__name__}"
-        else:
+        elif isinstance(one, nn.Module):
+            wanted = {one} & set(modules.values())
+            said = f"no such module as this {type(one).__name__}"
+        elif callable(one):
             wanted = {module for module in dict.fromkeys(modules.values()) if one(module)}
             said = "no module that the predicate accepts"
+        else:
+            raise TypeError(
+                f"Layers are given as paths, globs, types, modules or predicates, each by itself, not as "
+                f"{type(one).__name__}."
+            )
         if not wanted:
             types = ", ".join(sorted({type(module).__name__ for module in modules.values()})[:20])
             raise LayerError(f"The model has {said}; it is made of {types}.")

@@ -5,12 +5,13 @@ raises on many modules of stock CNNs (``ReLU(inplace=True)``, ``out += identity`
 model a copy instead, free to be modified, and sees the gradients of all tensors of one call at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.autograd.graph import GradientEdge
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 Receive = Callable[[tuple[Tensor | None, ...]], Sequence[Tensor | None]]
 """Takes the gradients of the tapped tensors, None where none flows, and returns what flows on in their place."""
@@ -33,32 +34,61 @@ class _Tap(torch.autograd.Function):
         return (None, *ctx.receive(gradients))
 
 
-def tap(tensors: Sequence[Tensor], receive: Receive) -> tuple[list[Tensor], list[Tensor]]:
-    """Tap tensors together.
+def tap(tensors: Sequence[Tensor], receive: Receive) -> list[Tensor]:
+    """Tap tensors together, and return what to hand on in their place.
 
     Args:
         tensors: floating-point or complex; those that need no gradient are made to.
         receive: called once in each backward pass, as soon as the gradients of all of them are known.
-
-    Returns:
-        What to hand on in their place, and the leaves made of those that needed no gradient.
     """
-    leaves = []
-    inputs = []
-    for tensor in tensors:
-        if not tensor.requires_grad:
-            tensor = tensor.detach().requires_grad_()
-            leaves.append(tensor)
-        inputs.append(tensor)
-    return list(_Tap.apply(receive, *inputs)) if inputs else [], leaves
+    return list(_Tap.apply(receive, *map(_needing_gradient, tensors))) if tensors else []
+
+
+def mark(tensor: Tensor) -> None:
+    """Note in the graph that a hook of this tensor waits for its gradient."""
+    tensor.grad_fn.metadata.setdefault(_MARK, set()).add(tensor.output_nr)  # type: ignore[union-attr]
+
+
+def edges_behind_taps(score: Tensor) -> list[GradientEdge]:
+    """Return where a backward pass must lead for all taps and marks in the graph of a score to be reached."""
+    ends: list[GradientEdge] = []
+    seen: set[Any] = set()
+    waiting = [score.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        metadata: dict[str, Any] = node.metadata  # type: ignore[assignment]
+        ends += [GradientEdge(node, number) for number in metadata.get(_MARK, ())]
+        for before, number in node.next_functions:
+            waiting.append(before)
+            if before is not None and isinstance(node, _Tap._backward_cls):
+                ends.append(GradientEdge(before, number))
+    return ends
+
+
+_MARK = "seewhy"
+
+
+def _needing_gradient(tensor: Tensor) -> Tensor:
+    if tensor.requires_grad:
+        return tensor
+    # Autograd keeps no tensor made in inference mode.
+    return (tensor.clone() if tensor.is_inference() else tensor.detach()).requires_grad_()
 
 
 class Gradients:
     """The gradients of one call's tensors, in the structure of those tensors; None until one arrives."""
 
-    def __init__(self, tensors: Any) -> None:
+    def __init__(self) -> None:
+        self.leaves: list[Tensor | None] = [None]
+        self._spec = tree_flatten(None)[1]
+
+    def take_structure(self, tensors: Any) -> None:
+        """Take the structure of the tensors that the gradients belong to."""
         leaves, self._spec = tree_flatten(tensors)
-        self.leaves: list[Tensor | None] = [None] * len(leaves)
+        self.leaves = [None] * len(leaves)
 
     def put(self, index: int, gradient: Tensor | None) -> None:
         """Keep the gradient of leaf `index`."""
@@ -70,8 +100,35 @@ class Gradients:
         return self.of(self.leaves)
 
     def of(self, leaves: Sequence[Tensor | None]) -> Any:
-        """Return other leaves in the same structure."""
-        return tree_unflatten(list(leaves), self._spec)
+        """Return other leaves in the same structure; as a tuple, where it cannot hold them (a `PackedSequence`)."""
+        built = self._built(leaves)
+        return tuple(leaves) if built is _UNFIT else built
+
+    def arguments(self, leaves: Sequence[Tensor | None]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return other leaves as positional and keyword arguments, which must have been the structure."""
+        built = self._built(leaves)
+        args, kwargs = (tuple(leaves), {}) if built is _UNFIT else built
+        return args, kwargs or {}
+
+    def _built(self, leaves: Sequence[Tensor | None]) -> Any:
+        try:
+            return tree_unflatten(list(leaves), self._spec)
+        except (AssertionError, AttributeError, TypeError, ValueError):
+            return _UNFIT
+
+
+_UNFIT = object()
+
+
+def substituted(value: Any, new: Mapping[int, Any]) -> Any:
+    """Return a structure with the tensors of these ids replaced; lists and dicts without one stay the same objects."""
+    ids = frozenset(new)
+
+    # It refers to no tensor, for PyTorch keeps it in a reference cycle.
+    def stays(node: Any) -> bool:
+        return isinstance(node, list | dict) and not any(id(leaf) in ids for leaf in tree_leaves(node))
+
+    return tree_map(lambda leaf: new.get(id(leaf), leaf), value, is_leaf=stays) if new else value
 
 
 def leaf_of(tensor: Tensor, shared: bool) -> tuple[Tensor, Tensor]:

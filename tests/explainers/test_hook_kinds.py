@@ -390,3 +390,194 @@ def test_thousands_of_sessions_leave_no_object_behind():
     for _ in range(3000):
         use()
     assert tensors() == before
+
+
+class Shortcut(nn.Module):
+    """y = 3 x + s(x), where s returns its own input."""
+
+    def __init__(self, short: nn.Module) -> None:
+        super().__init__()
+        self.short = short
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 1
+        return 3 * x + self.short(x)
+
+
+@pytest.mark.parametrize("kinds", [("grad_output",), ("grad_input", "grad_output")])
+@pytest.mark.parametrize("short", [nn.Identity(), nn.Dropout().eval()])
+def test_the_gradient_of_a_tensor_that_a_module_passes_on_is_the_same_for_all_kinds(kinds, short):
+    net, seen = Shortcut(short), []
+    x = torch.ones(1, requires_grad=True)
+    with HookSession(net) as hooks:
+        hooks.record("short", kinds=kinds)
+        hooks.full_backward(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)), "short")
+        hooks.backward(net(x).sum())
+    assert hooks.grad_outputs["short"] == [torch.tensor([4.0])]
+    assert seen == [((torch.tensor([4.0]),), (torch.tensor([4.0]),))]
+    assert hooks.grad_inputs.get("short", [torch.tensor([4.0])]) == [torch.tensor([4.0])]
+
+
+class ModifiesLater(nn.Module):
+    """What a module passed on is modified in place, and so the tensor that went in."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 1
+        self.inner(x).mul_(3)
+        return x.sum()
+
+
+@pytest.mark.parametrize("inner", [nn.Identity(), nn.ReLU(inplace=True), nn.Dropout().eval()])
+def test_what_a_module_passes_on_stays_the_tensor_that_went_in(inner):
+    net, x = ModifiesLater(inner), torch.ones(4, requires_grad=True)
+    with HookSession(net) as outer, HookSession(net) as nested:
+        outer.record("*", kinds=["input", "output", "grad_input"])
+        nested.record("*", kinds=["input", "output", "grad_input"])
+        assert net(x).item() == 12
+
+
+def test_backward_reaches_hooks_behind_inputs_that_need_a_gradient_already():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)).requires_grad_(False)
+    x, seen = torch.ones(1, 2, requires_grad=True), []
+    with HookSession(net) as outer, HookSession(net[1]) as inner:
+        outer.record("*")
+        inner.record("")
+        inner.full_backward(seen.append, "").remove()
+        inner.output_gradient(seen.append, "")
+        inner.backward(net(x).sum(), retain_graph=True)
+    assert len(seen) == 1
+    assert torch.equal(outer.grad_inputs[""][0], net[0].weight.T @ net[1].weight[0] * torch.ones(1, 2))
+    assert x.grad is None
+
+
+class Caches(nn.Module):
+    def forward(self, x: Tensor, kept: list[Tensor], cache: dict[str, Tensor]) -> dict[str, Tensor]:
+        kept.append(x)
+        cache["x"] = x
+        return cache
+
+
+def test_lists_and_dicts_that_a_module_fills_stay_the_same_objects():
+    net, kept, cache = Caches(), [], {}
+    with HookSession(net) as hooks:
+        hooks.record("", kinds=["input", "grad_input"])
+        hooks.before_forward(lambda *_: None, "")
+        assert net(torch.ones(1), kept, cache) is cache
+    assert len(kept) == len(cache) == 1
+
+
+def test_records_stay_in_step_when_calls_nest_or_fail():
+    class Recursive(nn.Module):
+        def forward(self, x: Tensor, depth: int) -> Tensor:
+            if depth == 0:
+                return x + 1
+            return self(x * 2, depth - 1) + depth
+
+    net = Recursive()
+    with HookSession(net) as hooks:
+        hooks.record("")
+        hooks.backward(net(torch.ones(1), 2).sum())
+    assert [given[0].item() for given in hooks.inputs[""]] == [1, 2, 4]
+    assert [output.item() for output in hooks.outputs[""]] == [1 + 4 + 1 + 2, 4 + 1 + 1, 5]
+    assert [gradient[0].item() for gradient in hooks.grad_inputs[""]] == [4, 2, 1]
+
+
+def test_recorded_outputs_do_not_change_with_what_the_module_keeps():
+    class Returns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.scale, x
+
+    net, x = Returns(), torch.zeros(2)
+    with HookSession(net) as hooks:
+        hooks.record("")
+        net(x)
+    with torch.no_grad():
+        net.scale.fill_(7)
+        x.fill_(7)
+    scale, passed = hooks.outputs[""][0]
+    assert scale.tolist() == [1, 1]
+    assert passed.tolist() == [0, 0]
+
+
+def test_the_record_of_a_parameter_is_what_finally_flowed_whatever_the_order():
+    net = Product()
+    with HookSession(net) as hooks:
+        hooks.record("", kinds="parameter_grad")
+        hooks.parameter_gradient(lambda gradient: gradient * 10, "W")
+        hooks.backward(net(*scalars(2, 3)))
+    assert hooks.parameter_grads[""]["W"].item() == 60
+
+
+def test_the_gradient_of_a_frozen_parameter_comes_back():
+    net = Product().requires_grad_(False)
+    net.W.grad = torch.tensor(3.0)
+    with HookSession(net) as hooks:
+        hooks.record("", kinds=["parameter_grad"])
+        net(*scalars(2, 3)).backward()
+        assert net.W.grad.item() == 6
+    assert net.W.grad.item() == 3
+    net.W.grad = None
+
+
+def test_inference_tensors_packed_sequences_and_plain_images_pass():
+    with torch.inference_mode():
+        made = torch.ones(1, 2)
+    net = nn.Linear(2, 1).requires_grad_(False)
+    with HookSession(net) as hooks:
+        hooks.record("")
+        hooks.backward(net(made).sum())
+    assert hooks.grad_inputs[""][0].shape == (1, 2)
+    lstm = nn.LSTM(2, 3, batch_first=True)
+    packed = nn.utils.rnn.pack_padded_sequence(torch.rand(2, 3, 2), torch.tensor([3, 2]), batch_first=True)
+    with HookSession(lstm) as hooks:
+        hooks.record("")
+        hooks.full_backward(lambda *_: None, "")
+        hooks.backward(lstm(packed)[0].data.sum())
+    assert hooks.grad_outputs[""][0] is not None
+    net, images = nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(4, 1)), torch.ones(1, 4)
+    with HookSession(net) as hooks:
+        hooks.record("*")
+        hooks.backward(net(images).sum())
+    assert not images.requires_grad
+    images.numpy()
+
+
+def test_a_long_session_keeps_no_graph():
+    net, x = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(1000, 1000), nn.Dropout().eval()), torch.ones(8, 1000)
+    with HookSession(net) as hooks:
+        hooks.full_backward(lambda *_: None, "*")
+        gone = []
+        for _ in range(3):
+            given = x.clone()
+            output = net(given)
+            gone += [weakref.ref(output), weakref.ref(output.grad_fn)]
+            del output, given
+        assert [one() for one in gone if one() is not None] == []
+
+
+def test_mistaken_arguments_are_named():
+    net = nn.Sequential(nn.Linear(2, 2))
+    with HookSession(net) as hooks:
+        assert hooks.record(net[0], kinds="output") == ("0",)
+        with pytest.raises(LayerError, match="No layer is given"):
+            hooks.record()
+        with pytest.raises(LayerError, match="no such module as this Linear"):
+            hooks.record(nn.Linear(2, 2))
+        with pytest.raises(TypeError, match="each by itself, not as list"):
+            hooks.record(["0"])
+        with pytest.raises(TypeError, match="hook comes first"):
+            hooks.before_forward("0", print)
+        with pytest.raises(ValueError, match="scalar"):
+            hooks.backward(net(torch.ones(1, 2)))
+    with HookSession(net) as hooks:
+        with hooks.after_forward(lambda module, args, output: output * 0, "0"):
+            assert not net(torch.ones(1, 2)).any()
+        assert net(torch.ones(1, 2)).any()

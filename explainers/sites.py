@@ -1,0 +1,364 @@
+"""What a session does at one module and at one parameter: the user's hooks in order, the tap, the records."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+from explainers.taps import Gradients, copied, is_differentiable, is_one_of, mark, substituted, tap
+
+if TYPE_CHECKING:
+    from explainers.hooks import HookSession
+
+Kind = Literal["input", "output", "grad_input", "grad_output", "parameter_grad"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CALL_KINDS: tuple[Kind, ...] = KINDS[:4]
+"""What each call of a module has; the gradient of a parameter is one for all calls."""
+
+Hook = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """The call of a module that a running hook belongs to.
+
+    Attributes:
+        path: of the module; the first one, if it has several names.
+        module: the module itself.
+        number: 0 for the module's first call since the session opened, and so on.
+    """
+
+    path: str
+    module: nn.Module
+    number: int
+
+
+class ParameterSite:
+    """What a session does at one parameter: the user's hooks in the order of registration, then the records."""
+
+    def __init__(self, session: "HookSession", parameter: Tensor) -> None:
+        self.parameter = parameter
+        self.hooks: dict[int, Hook] = {}
+        self.records: list[tuple[dict[str, Tensor | None], str]] = []
+        self._session = session
+        _thaw(parameter)
+
+    def close(self) -> None:
+        """Forget the hooks, and freeze the parameter if it was frozen before."""
+        self.hooks.clear()
+        _freeze(self.parameter)
+
+    def arrived(self, gradient: Tensor) -> Tensor | None:
+        """Run the hooks on a gradient, and record it."""
+        # On CPU the backward pass runs in the thread that started it, on CUDA in one of the device's.
+        if self._session._thread is None or (gradient.device.type == "cpu" and not self._session._is_ours()):
+            return None
+        for hook in tuple(self.hooks.values()):
+            replaced = hook(gradient)
+            gradient = gradient if replaced is None else _fitting(replaced, gradient)
+        for found, name in self.records:
+            found[name] = gradient.detach().clone()
+        return gradient
+
+
+class Site:
+    """What a session does at one module: the user's hooks by kind, in the order of registration, and the records."""
+
+    def __init__(self, session: "HookSession", path: str, module: nn.Module) -> None:
+        self.before: dict[int, tuple[Hook, bool]] = {}
+        self.after: dict[int, tuple[Hook, bool]] = {}
+        self.backward: dict[int, Hook] = {}
+        self.gradient: dict[int, Hook] = {}
+        self.recorded: dict[str, set[Kind]] = {}
+        self._session = session
+        self._path = path
+        self._module = module
+        self._calls = 0
+        self._running: list[_Running] = []
+
+    def close(self) -> None:
+        """Forget the hooks, and the tensors of calls that an exception ended."""
+        for hooks in (self.before, self.after, self.backward, self.gradient):
+            hooks.clear()
+        for running in self._running:
+            running.tapped.clear()
+        self._running.clear()
+
+    @property
+    def ran(self) -> bool:
+        """Whether the module was called."""
+        return self._calls > 0
+
+    @property
+    def given(self) -> list[Any]:
+        """What the running call was given, before any tap."""
+        return self._running[-1].given if self._running else []
+
+    # Without keywords it is called for another thread, in the moment in which the session ends.
+    def enter(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
+        """Run the hooks before the module; tap and record its arguments."""
+        if not self._session._is_ours():
+            return None
+        call = Call(self._path, module, self._calls)
+        self._calls += 1
+        as_called = args, kwargs
+        for hook, with_kwargs in tuple(self.before.values()):
+            args, kwargs = self._prepared(call, hook, with_kwargs, args, kwargs)
+        running = _Running(call, kwargs, tree_leaves((args, kwargs)))
+        self._running.append(running)
+        running.grad_input.take_structure((args, kwargs))
+        for path, kind, records in self._kept():
+            # A place for each kind, so that they stay in step where calls nest, or end in an exception.
+            records.append(copied(recorded_arguments(args, kwargs)) if kind == "input" else running.record(kind))
+            running.places[path, kind] = len(records) - 1
+        if (self.backward or self._records("grad_input")) and torch.is_grad_enabled():
+            return substituted((args, kwargs), self._tap_inputs(running))
+        return None if args is as_called[0] and kwargs is as_called[1] else (args, kwargs)
+
+    def restore(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+        """Let those who hold the arguments too see what the module did to them in place."""
+        if not self._session._is_ours() or not self._running:
+            return None
+        originals: dict[int, Tensor] = {}
+        for original, copy, version in self._running[-1].tapped:
+            modified = copy._version > version
+            if modified:
+                if not original.requires_grad:
+                    self._session._written.append(original)
+                original.copy_(copy)
+                self._running[-1].modified.append(original)
+            if modified or original.grad_fn is not None:
+                originals[id(copy)] = original
+        # A module that returns its input goes on returning that very tensor, which others may hold too.
+        return substituted(output, originals) if any(id(leaf) in originals for leaf in tree_leaves(output)) else None
+
+    def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
+        """Run the hooks after the module; tap and record its output."""
+        if not self._session._is_ours() or not self._running:
+            return None
+        running = self._running[-1]
+        returned = output
+        for hook, with_kwargs in tuple(self.after.values()):
+            given = (args, running.kwargs) if with_kwargs else (args,)
+            replaced = self._run(running.call, hook, module, *given, output)
+            output = output if replaced is None else replaced
+        running.grad_output.take_structure(output)
+        seen = None
+        wanted = self.backward or self.gradient or self._records("grad_output")
+        if wanted and torch.is_grad_enabled():
+            seen = output
+            output = self._tap_outputs(running, output)
+        for path, kind, records in self._kept():
+            if kind == "output" and (path, kind) in running.places:
+                # What was tapped is out of reach of later in-place operations; views and leaves are not.
+                kept = copied(output) if seen is None else tree_map_only(Tensor, partial(_safe, running.given), seen)
+                records[running.places[path, kind]] = kept
+        self._running.pop()
+        running.tapped.clear()  # the graph refers to this call, and must not to itself
+        running.given.clear()
+        running.modified.clear()
+        return None if output is returned else output
+
+    def _tap_inputs(self, running: "_Running") -> dict[int, Tensor]:
+        """Return what to hand to the module in place of its tensors, by their ids."""
+        places: dict[int, list[int]] = {}
+        for index, leaf in enumerate(running.given):
+            if is_differentiable(leaf):
+                places.setdefault(id(leaf), []).append(index)
+        tensors = [running.given[indices[0]] for indices in places.values()]
+        running.awaits_input = bool(tensors)
+        width = len(running.given)
+
+        def arrived(gradients: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
+            found: list[Tensor | None] = [None] * width
+            for indices, gradient in zip(places.values(), gradients, strict=True):
+                for index in indices:
+                    found[index] = gradient if gradient is not None else running.grad_input.leaves[index]
+            found = self._run_backward(running, found)
+            return [found[indices[0]] for indices in places.values()]
+
+        copies = tap(tensors, arrived)
+        if self._session._is_cut:
+            self._session._not_ours += copies
+        running.tapped += [(old, new, new._version) for old, new in zip(tensors, copies, strict=True)]
+        return {id(old): new for old, new in zip(tensors, copies, strict=True)}
+
+    def _tap_outputs(self, running: "_Running", output: Any) -> Any:
+        """Return what to hand on in place of the output."""
+        places: dict[int, list[int]] = {}
+        tensors: list[Tensor] = []
+        for index, leaf in enumerate(tree_leaves(output)):
+            if not is_differentiable(leaf):
+                continue
+            if id(leaf) in places:
+                places[id(leaf)].append(index)
+            elif leaf.grad_fn is not None and is_one_of(leaf, running.given):
+                # The module returned its input, perhaps modified in place. Whoever else holds that tensor
+                # must keep sharing it with the caller, so it stays, and its own hook reports.
+                self._hook_passed(running, leaf, index)
+            else:
+                places[id(leaf)] = [index]
+                tensors.append(leaf)
+
+        def arrived(gradients: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
+            onward = []
+            for indices, gradient in zip(places.values(), gradients, strict=True):
+                found = [self._run_gradient(running, index, gradient) for index in indices]
+                onward.append(found[0])
+            if not running.awaits_input:
+                self._run_backward(running, running.grad_input.leaves)
+            return onward
+
+        copies = tap(tensors, arrived)
+        return substituted(output, {id(old): new for old, new in zip(tensors, copies, strict=True)})
+
+    def _hook_passed(self, running: "_Running", tensor: Tensor, index: int) -> None:
+        unmodified = running.awaits_input and not is_one_of(tensor, running.modified)
+        places = [place for place, given in enumerate(running.given) if given is tensor] if unmodified else []
+        width = len(running.given)
+
+        def arrived(gradient: Tensor) -> Tensor | None:
+            onward = self._run_gradient(running, index, gradient)
+            if not places:
+                return onward
+            # It went past the tap of the inputs, so its gradient is that of the input.
+            found: list[Tensor | None] = [onward if place in places else None for place in range(width)]
+            return self._run_backward(running, found)[places[0]]
+
+        mark(tensor)
+        self._session._hook_tensor(tensor, arrived)
+
+    def _run(self, call: Call, hook: Hook, *args: Any) -> Any:
+        outer, self._session._current = self._session._current, call
+        try:
+            return hook(*args)
+        finally:
+            self._session._current = outer
+
+    def _prepared(self, call: Call, hook: Hook, with_kwargs: bool, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        replaced = self._run(call, hook, call.module, *((args, kwargs) if with_kwargs else (args,)))
+        if replaced is None:
+            return args, kwargs
+        if not with_kwargs:
+            return (replaced if isinstance(replaced, tuple) else (replaced,)), kwargs
+        if not (isinstance(replaced, tuple) and len(replaced) == 2):
+            raise ValueError(f"A hook before {call.path!r} must return None or a pair (args, kwargs).")
+        return replaced
+
+    def _run_gradient(self, running: "_Running", index: int, gradient: Tensor | None) -> Tensor | None:
+        if gradient is not None:
+            for hook in tuple(self.gradient.values()):
+                replaced = self._run(running.call, hook, gradient)
+                gradient = gradient if replaced is None else _checked(replaced, gradient)
+        running.grad_output.put(index, gradient)
+        return gradient
+
+    def _run_backward(self, running: "_Running", gradients: list[Tensor | None]) -> list[Tensor | None]:
+        for hook in tuple(self.backward.values()):
+            args, kwargs = running.grad_input.arguments(gradients)
+            grad_input = (*args, kwargs) if kwargs else args
+            grad_output = running.grad_output.value()
+            grad_output = grad_output if isinstance(grad_output, tuple) else (grad_output,)
+            replaced = self._run(running.call, hook, running.call.module, grad_input, grad_output)
+            if replaced is not None:
+                values = tree_flatten(replaced)[0]
+                if len(values) != len(gradients):
+                    raise ValueError(
+                        f"The full backward hook of {running.call.path!r} returned {len(values)} gradients for "
+                        f"{len(gradients)} inputs; return a tuple like grad_input, or None."
+                    )
+                gradients = [_checked(new, old) for new, old in zip(values, gradients, strict=True)]
+        for index, gradient in enumerate(gradients):
+            running.grad_input.put(index, gradient)
+        return gradients
+
+    def _records(self, kind: Kind) -> bool:
+        return any(kind in kinds for kinds in self.recorded.values())
+
+    def _kept(self) -> Iterator[tuple[str, Kind, list[Any]]]:
+        """Yield name, kind and list of each record of this module's calls."""
+        for path, kinds in self.recorded.items():
+            for kind, records in self._session._records.items():
+                if kind in kinds:
+                    yield path, kind, records[path]
+
+
+class _Running:
+    """A call from its start to the last of its gradients."""
+
+    def __init__(self, call: Call, kwargs: Any, given: list[Any]) -> None:
+        self.call = call
+        self.kwargs = kwargs
+        self.given = given
+        self.grad_input = Gradients()
+        self.grad_output = Gradients()
+        self.awaits_input = False
+        self.tapped: list[tuple[Tensor, Tensor, int]] = []
+        self.modified: list[Tensor] = []
+        self.places: dict[tuple[str, Kind], int] = {}
+
+    def record(self, kind: Kind) -> Gradients | None:
+        """Return what stands for the record of this kind when the call starts."""
+        return {"grad_input": self.grad_input, "grad_output": self.grad_output}.get(kind)
+
+
+_thawed: "WeakIdKeyDictionary" = WeakIdKeyDictionary()
+"""Parameters that are frozen but for sessions: how many of these, and the `.grad` before the first."""
+_thawed_lock = threading.Lock()
+
+
+def _thaw(parameter: Tensor) -> None:
+    """Make a parameter need a gradient until as many calls of `_freeze` have undone it."""
+    with _thawed_lock:
+        if parameter in _thawed:
+            sessions, gradient = _thawed[parameter]
+            _thawed[parameter] = sessions + 1, gradient
+        elif not parameter.requires_grad:
+            _thawed[parameter] = 1, parameter.grad
+            parameter.grad = None
+            parameter.requires_grad_()
+
+
+def _freeze(parameter: Tensor) -> None:
+    with _thawed_lock:
+        if parameter in _thawed:
+            sessions, gradient = _thawed[parameter]
+            del _thawed[parameter]
+            if sessions > 1:
+                _thawed[parameter] = sessions - 1, gradient
+            else:
+                parameter.requires_grad_(False)
+                parameter.grad = gradient
+
+
+def recorded_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """Return arguments as records hold them: the only one, or a tuple with keywords as a last dict."""
+    if kwargs:
+        return (*args, kwargs)
+    return args[0] if len(args) == 1 else args
+
+
+def _checked(replaced: Any, gradient: Tensor | None) -> Tensor | None:
+    """Return what stands in a hook's answer for a gradient, None where there is to be none."""
+    return None if replaced is None else _fitting(replaced, gradient)
+
+
+def _fitting(replaced: Any, gradient: Tensor | None) -> Tensor:
+    """Return a hook's gradient if it fits the one that it replaces."""
+    if isinstance(replaced, Tensor) and (gradient is None or replaced.shape == gradient.shape):
+        return replaced
+    found = tuple(replaced.shape) if isinstance(replaced, Tensor) else type(replaced).__name__
+    shape = None if gradient is None else tuple(gradient.shape)
+    raise ValueError(f"A hook returned {found} for a gradient of shape {shape}; return one of that shape, or None.")
+
+
+def _safe(given: list[Any], tensor: Tensor) -> Tensor:
+    """Return a recorded output detached, as a copy where it is not the tap alone that holds it."""
+    shared = tensor.is_leaf or tensor._is_view() or is_one_of(tensor, given)
+    return tensor.detach().clone() if shared else tensor.detach()
