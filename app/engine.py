@@ -1,6 +1,6 @@
 """One thread owns each model and its hooks; requests queue for it and come back through futures.
 
-Concurrency is batching: whatever waits with the same explainer when the thread becomes free shares its next pass.
+Concurrency is batching: whatever waits with the same work when the thread becomes free shares its next pass.
 An idle thread never waits for company.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from app.errors import DeadlineError, OverloadedError
-from explainers.base import Attribution, Explainer, predict
 from explainers.errors import ExplainerError, LayerError
 from models import LoadedModel, ModelError
 
@@ -48,32 +48,45 @@ class Deadline:
             raise DeadlineError(_TOO_LATE)
 
 
+class Work(Protocol):
+    """What a model is to do with a batch of pictures. Jobs whose work is equal share a batch."""
+
+    def run(self, model: LoadedModel, images: Tensor, targets: Tensor | None) -> Sequence[Any]:
+        """Return one result per picture, on the CPU.
+
+        Args:
+            model: runs in this thread only.
+            images: (N, C, H, W) float32, normalised, on the model's device.
+            targets: (N,) int64; None for the most probable classes.
+        """
+
+
 @dataclass(frozen=True)
 class Done:
     """What one job came to.
 
     Attributes:
-        attribution: of one picture (N = 1), on the CPU; for a prediction its maps are empty.
+        result: of its work.
         queued, ran: seconds that the job waited, and that its batch took.
     """
 
-    attribution: Attribution
+    result: Any
     queued: float
     ran: float
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One picture to explain, or only to classify where `explainer` is None.
+    """One picture, and what to do with it.
 
     Attributes:
-        explainer: jobs with equal explainers can share a batch.
+        work: jobs with equal work can share a batch.
         image: (C, H, W) float32, normalised.
         target: class index; None for the most probable.
         deadline: a job that is still waiting then is dropped.
     """
 
-    explainer: Explainer | None
+    work: Work
     image: Tensor
     target: int | None
     deadline: Deadline
@@ -81,9 +94,9 @@ class Job:
     created: float = field(default_factory=time.monotonic)
 
     @property
-    def key(self) -> tuple[Explainer | None, bool]:
+    def key(self) -> tuple[Work, bool]:
         """What jobs of one batch have in common."""
-        return self.explainer, self.target is None
+        return self.work, self.target is None
 
     def result(self) -> Done:
         """Wait for the job.
@@ -187,9 +200,9 @@ class Worker:
         """Run one pass for all jobs; where it fails, run each by itself, so that a bad one fails alone."""
         started = time.monotonic()
         try:
-            attributions = _attribute(model, jobs)
+            results = _results(model, jobs)
         except BaseException as error:  # even a model that calls sys.exit must not end this thread
-            if len(jobs) > 1 and not isinstance(error, LayerError):  # equal explainers: a layer is bad for all
+            if len(jobs) > 1 and not isinstance(error, LayerError):  # equal work: a layer is bad for all
                 for job in jobs:
                     self._answer(model, [job])
                 return
@@ -197,8 +210,8 @@ class Worker:
                 job.future.set_exception(_kept(error, ExplainerError))
             return
         ran = time.monotonic() - started
-        for job, attribution in zip(jobs, attributions, strict=True):
-            job.future.set_result(Done(attribution, queued=started - job.created, ran=ran))
+        for job, result in zip(jobs, results, strict=True):
+            job.future.set_result(Done(result, queued=started - job.created, ran=ran))
 
 
 class Engine:
@@ -311,20 +324,9 @@ def _kept(error: BaseException, root: type[Exception]) -> Exception:
     return error if isinstance(error, Exception) else root(f"The model raised {type(error).__name__}.")
 
 
-def _attribute(model: LoadedModel, jobs: list[Job]) -> list[Attribution]:
-    """Run one pass for all jobs and return each one's share, on the CPU."""
+def _results(model: LoadedModel, jobs: list[Job]) -> Sequence[Any]:
+    """Run one pass for all jobs."""
     images = torch.stack([job.image for job in jobs]).to(model.device)
-    explainer = jobs[0].explainer
-    if explainer is None:
-        logits = predict(model, images)
-        maps, chosen = logits.new_empty((len(jobs), 0, 0)), logits.argmax(dim=1)
-        whole = Attribution(maps, chosen, logits, layers=(), signed=False)
-    else:
-        given = [job.target for job in jobs if job.target is not None]
-        targets = torch.tensor(given, device=model.device) if given else None
-        whole = explainer.explain(model, images, targets)
-    maps, chosen, logits = whole.maps.cpu(), whole.targets.cpu(), whole.logits.cpu()
-    return [
-        Attribution(maps[i : i + 1], chosen[i : i + 1], logits[i : i + 1], whole.layers, whole.signed)
-        for i in range(len(jobs))
-    ]
+    given = [job.target for job in jobs if job.target is not None]
+    targets = torch.tensor(given, device=model.device) if given else None
+    return jobs[0].work.run(model, images, targets)

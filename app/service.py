@@ -21,6 +21,7 @@ from app.schemas import (
     PredictOptions,
 )
 from app.settings import Settings
+from app.work import Explain, Predict
 from explainers.base import Attribution, Explainer
 from explainers.errors import OptionError, near_matches
 from explainers.explanation import Explanation, explanations
@@ -156,9 +157,9 @@ class Service:
         model = self.model(options.model, deadline)
         with timings.stage("decode"), self._decoding:
             image = model.preprocess(read_picture(upload, self.settings.max_pixels))
-        (done,) = self.engine.run(model.name, [Job(None, image, None, deadline)])
+        (done,) = self.engine.run(model.name, [Job(Predict(), image, None, deadline)])
         _count(timings, done, "predict")
-        logits = done.attribution.logits[0].numpy()
+        logits = done.result.logits[0].numpy()
         return Predicted(model, predictions(logits, model.labels, best(logits, options.top)), timings)
 
     def explain(self, upload: bytes, options: ExplainOptions) -> Explained:
@@ -192,13 +193,13 @@ class Service:
             picture = fit(upright, self.settings.max_side)  # all that drawing needs; the upload may be far larger
             del upright
         first: list[int | None] = [*dict.fromkeys(targets)] or [None]
-        done = self.engine.run(model.name, [Job(explainer, image, target, deadline) for target in first])
+        done = self.engine.run(model.name, [Job(Explain(explainer), image, target, deadline) for target in first])
         _count(timings, done[-1], "explain")
         if top > 1:
-            others = best(done[0].attribution.logits[0].numpy(), top)[1:]
-            done += self.engine.run(model.name, [Job(explainer, image, target, deadline) for target in others])
+            others = best(done[0].result.logits[0].numpy(), top)[1:]
+            done += self.engine.run(model.name, [Job(Explain(explainer), image, target, deadline) for target in others])
             _count(timings, done[-1], "explain")
-        whole = _together([one.attribution for one in done])
+        whole = _together([one.result for one in done])
         return Explained(
             model=model,
             method=method,

@@ -9,6 +9,7 @@ from torch import nn
 
 from app.engine import Deadline, Engine, Job
 from app.errors import DeadlineError, OverloadedError
+from app.work import Explain
 from explainers import GradCAM
 from explainers.errors import ExplainerError, LayerError
 from explainers.layers import survey
@@ -62,7 +63,7 @@ def engine(module):
 
 
 def job(value=1.0, target=0, seconds=10.0):
-    return Job(GradCAM(("conv",)), torch.full((3, 8, 8), value), target, Deadline.after(seconds))
+    return Job(Explain(GradCAM(("conv",))), torch.full((3, 8, 8), value), target, Deadline.after(seconds))
 
 
 def in_threads(*calls):
@@ -99,8 +100,8 @@ def test_each_caller_gets_the_answer_to_its_own_question(engine):
     alone = [engine.run("slow", [job(*question)])[0] for question in questions]
     together = in_threads(*(lambda q=question: engine.run("slow", [job(*q)])[0] for question in questions))
     for one, other in zip(alone, together, strict=True):
-        torch.testing.assert_close(one.attribution.maps, other.attribution.maps)
-        torch.testing.assert_close(one.attribution.logits, other.attribution.logits)
+        torch.testing.assert_close(one.result.maps, other.result.maps)
+        torch.testing.assert_close(one.result.logits, other.result.logits)
 
 
 def test_what_waits_shares_a_batch_whatever_its_targets(engine, module):
@@ -136,8 +137,8 @@ def test_a_bad_picture_does_not_take_its_neighbours_down(engine, module):
     waiting.join()
     occupying.join()
     assert isinstance(results[0], RuntimeError)
-    assert good.future.result().attribution.maps.shape == (1, 6, 6)
-    assert engine.run("slow", [job()])[0].attribution.maps.isfinite().all()
+    assert good.future.result().result.maps.shape == (1, 6, 6)
+    assert engine.run("slow", [job()])[0].result.maps.isfinite().all()
 
 
 def test_a_full_queue_refuses_at_once_and_queues_none_of_the_request(engine, module):
@@ -208,7 +209,7 @@ def test_a_model_that_calls_exit_fails_its_request_and_nothing_else(engine, modu
     monkeypatch.undo()
     assert "A model raised" in caplog.text
     caplog.clear()  # its record keeps the traceback, and that the tensors
-    assert engine.run("slow", [job()])[0].attribution.maps.isfinite().all()
+    assert engine.run("slow", [job()])[0].result.maps.isfinite().all()
 
 
 def test_a_loader_that_calls_exit_is_a_failure_not_a_hang():
@@ -223,7 +224,9 @@ def test_a_loader_that_calls_exit_is_a_failure_not_a_hang():
 def test_a_bad_layer_fails_the_whole_batch_in_one_pass(engine, module):
     engine.model("slow", Deadline.after(10))
     with pytest.raises(LayerError):
-        engine.run("slow", [Job(GradCAM(("head",)), torch.ones(3, 8, 8), 0, Deadline.after(10)) for _ in range(4)])
+        engine.run(
+            "slow", [Job(Explain(GradCAM(("head",))), torch.ones(3, 8, 8), 0, Deadline.after(10)) for _ in range(4)]
+        )
     assert len(module.batches) <= 1
 
 
