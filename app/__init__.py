@@ -2,7 +2,7 @@
 
 from flask import Flask, Response
 
-from app.api import catalogue, health, pages, pictures
+from app.api import catalogue, health, hooks, pages, pictures
 from app.errors import register_errors
 from app.service import Service
 from app.settings import Settings
@@ -23,7 +23,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["seewhy"] = Service(settings)
-    for module in (pictures, catalogue, health, pages):
+    for module in (pictures, hooks, catalogue, health, pages):
         app.register_blueprint(module.blueprint)
     register_errors(app)
     app.after_request(_secure)

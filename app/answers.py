@@ -12,9 +12,9 @@ from PIL import Image
 from app.errors import AnswerTooLargeError
 from app.schemas import (
     DiagnosticAnswer,
+    Drawing,
     ExplainAnswer,
     ExplanationAnswer,
-    Format,
     HeatmapAnswer,
     MethodIdentity,
     ModelIdentity,
@@ -25,6 +25,7 @@ from app.schemas import (
 from app.service import VERSIONS, Explained, Predicted
 from explainers.base import Explainer
 from explainers.explanation import Explanation
+from explainers.registry import Method
 from explainers.render import Style, normalize, panel, panel_columns
 from explainers.targets import Prediction
 from models import LoadedModel
@@ -32,7 +33,7 @@ from models import LoadedModel
 
 def predicted(found: Predicted) -> PredictAnswer:
     """Return the answer of /predict."""
-    return PredictAnswer(model=_identity(found.model), predictions=_answers(found.predictions))
+    return PredictAnswer(model=identity(found.model), predictions=ranked(found.predictions))
 
 
 def draw(explained: Explained) -> Image.Image:
@@ -50,9 +51,9 @@ def draw(explained: Explained) -> Image.Image:
     return tiles[0] if len(tiles) == 1 else panel(tiles, [_caption(one.target) for one in found])
 
 
-def encode(picture: Image.Image, form: Format) -> bytes:
+def encode(picture: Image.Image, form: Drawing) -> bytes:
     """Encode a picture as PNG, JPEG or WebP."""
-    settings: Mapping[Format, dict[str, Any]] = {
+    settings: Mapping[Drawing, dict[str, Any]] = {
         "png": {"compress_level": 3},
         "jpeg": {"quality": 90},
         "webp": {"quality": 90, "method": 2},
@@ -112,10 +113,10 @@ def document(explained: Explained, values: bool, max_values: int) -> ExplainAnsw
         )
     first = explained.explanations[0]
     return ExplainAnswer(
-        model=_identity(explained.model),
-        method=MethodIdentity(name=explained.method.name, options=_options(explained.explainer)),
+        model=identity(explained.model),
+        method=method_identity(explained.method, explained.explainer),
         layers=list(first.layers),
-        predictions=_answers(first.predictions),
+        predictions=ranked(first.predictions),
         explanations=answers,
         timings_ms={name: round(milliseconds, 3) for name, milliseconds in explained.timings.stages.items()},
         versions=VERSIONS,
@@ -145,16 +146,20 @@ def _heatmap(explanation: Explanation, values: bool) -> HeatmapAnswer:
     return HeatmapAnswer(shape=shape, min=low, max=high, values=explanation.heatmap.tolist())
 
 
-def _options(explainer: Explainer) -> dict[str, Any]:
-    return {name: value for name, value in asdict(explainer).items() if name != "layers"}
+def method_identity(method: Method, explainer: Explainer) -> MethodIdentity:
+    """Return which method explained, with which options."""
+    options = {name: value for name, value in asdict(explainer).items() if name != "layers"}
+    return MethodIdentity(name=method.name, options=options)
 
 
-def _identity(model: LoadedModel) -> ModelIdentity:
+def identity(model: LoadedModel) -> ModelIdentity:
+    """Return which model answered."""
     return ModelIdentity(name=model.name, weights=model.weights, sha256=model.sha256)
 
 
-def _answers(ranked: tuple[Prediction, ...]) -> list[PredictionAnswer]:
-    return [PredictionAnswer(index=one.index, label=one.label, probability=one.probability) for one in ranked]
+def ranked(found: tuple[Prediction, ...]) -> list[PredictionAnswer]:
+    """Return predictions as answers have them."""
+    return [PredictionAnswer(index=one.index, label=one.label, probability=one.probability) for one in found]
 
 
 def _check_values(found: list[Explanation], limit: int) -> None:

@@ -10,6 +10,7 @@ In all of them, options may also stand in the query string; a repeated field is 
 import base64
 import binascii
 import json
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flask import Request
@@ -18,6 +19,7 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from app.errors import FieldError, InvalidOptionsError, MalformedRequestError, UnsupportedBodyError
+from explainers.edits import edit_fault
 from explainers.errors import near_matches
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -28,8 +30,27 @@ _HOW = (
 )
 
 
-def read_request(request: Request) -> tuple[bytes, dict[str, Any]]:
-    """Return the picture's bytes and the options, values still unchecked.
+@dataclass(frozen=True)
+class Sent:
+    """What a request carries.
+
+    Attributes:
+        picture: the bytes of the picture.
+        other: those of a second one, where the route takes it.
+        fields: the options, values still unchecked.
+    """
+
+    picture: bytes
+    other: bytes | None
+    fields: dict[str, Any]
+
+
+def read_request(request: Request, other: str | None = None) -> Sent:
+    """Return the pictures' bytes and the options.
+
+    Args:
+        request: of Flask.
+        other: name of the second picture that the route takes, if it does.
 
     Raises:
         MalformedRequestError: no picture, or a body that cannot be parsed.
@@ -38,14 +59,14 @@ def read_request(request: Request) -> tuple[bytes, dict[str, Any]]:
     """
     kind = request.mimetype
     if kind == "multipart/form-data":
-        return _read_form(request)
+        return _read_form(request, other)
     if kind.startswith("image/"):
         picture = _read_body(request)
         if not picture:
             raise MalformedRequestError(f"The body is empty: there is no picture. {_HOW}")
-        return picture, _flat(request.args)
+        return Sent(picture, None, _flat(request.args))
     if kind == "application/json" or kind.endswith("+json"):
-        return _read_json(request)
+        return _read_json(request, other)
     if not kind and not request.content_length:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
     carrier = f"The content type {kind!r}" if kind else "A body of no type"
@@ -68,6 +89,9 @@ def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationEr
     """Return what is wrong with each field, once."""
     faults: dict[str, str] = {}
     for fault in error.errors():
+        if fault["loc"][:1] == ("edits",) and len(fault["loc"]) > 1:
+            faults.setdefault(*edit_fault(fault, fault["loc"][1:]))
+            continue
         field = str(fault["loc"][0]) if fault["loc"] else "options"
         message = fault["msg"].removeprefix("Value error, ").rstrip(".") + "."
         if fault["type"] == "extra_forbidden":
@@ -80,20 +104,23 @@ def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationEr
     return list(faults.items())
 
 
-def _read_form(request: Request) -> tuple[bytes, dict[str, Any]]:
-    files = request.files.getlist("image")
-    if len(files) > 1:
-        raise FieldError("Send one picture per request.", field="image")
-    surplus = [name for name in request.files if name != "image"]
+def _read_form(request: Request, other: str | None) -> Sent:
+    for name in ("image", other):
+        if name is not None and len(request.files.getlist(name)) > 1:
+            raise FieldError("Send one picture per request.", field=name)
+    surplus = [name for name in request.files if name not in ("image", other)]
     if surplus:
         raise FieldError("Only 'image' may be a file; send options as plain fields.", field=surplus[0])
-    if not files:
+    if "image" not in request.files:
         hint = "The field 'image' is text, not a file. " if "image" in request.form else ""
         raise MalformedRequestError(f"{hint}There is no picture. {_HOW}")
-    return files[0].read(), _merged(_flat(request.args), _flat(request.form))
+    if other is not None and other in request.form:
+        raise FieldError(f"{other} must be a file.", field=other)
+    second = request.files[other].read() if other is not None and other in request.files else None
+    return Sent(request.files["image"].read(), second, _merged(_flat(request.args), _flat(request.form)))
 
 
-def _read_json(request: Request) -> tuple[bytes, dict[str, Any]]:
+def _read_json(request: Request, other: str | None) -> Sent:
     try:
         body = json.loads(_read_body(request))
     except (ValueError, RecursionError):
@@ -103,16 +130,24 @@ def _read_json(request: Request) -> tuple[bytes, dict[str, Any]]:
     encoded = body.pop("image", None)
     if encoded is None:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
+    second = None if other is None else body.pop(other, None)
+    given = {name: value for name, value in body.items() if value is not None}  # null is the default
+    return Sent(
+        _decoded("image", encoded),
+        None if second is None else _decoded(other or "", second),
+        _merged(_flat(request.args), given),
+    )
+
+
+def _decoded(name: str, encoded: Any) -> bytes:
     if not isinstance(encoded, str):
-        raise FieldError("image must be a string of base64.", field="image")
+        raise FieldError(f"{name} must be a string of base64.", field=name)
     if encoded.startswith("data:"):
         encoded = encoded.partition(",")[2]
     try:
-        picture = base64.b64decode("".join(encoded.split()), validate=True)
+        return base64.b64decode("".join(encoded.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise FieldError("image is not valid base64.", field="image") from error
-    given = {name: value for name, value in body.items() if value is not None}  # null is the default
-    return picture, _merged(_flat(request.args), given)
+        raise FieldError(f"{name} is not valid base64.", field=name) from error
 
 
 def _read_body(request: Request) -> bytes:

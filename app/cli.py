@@ -1,25 +1,24 @@
 """The `seewhy` command."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from pydantic import ValidationError
 
 from app.answers import arrays, document, draw, encode
 from app.carriers import parse
+from app.cli_hooks import capture, intervene, trace
+from app.cli_io import destination, each, form_of, open_service, picture_options, read, table, yes
 from app.errors import ServiceError
-from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
-from app.service import Service
+from app.schemas import ExplainOptions, Format, PredictOptions
 from app.settings import Settings
 from explainers.errors import ExplainerError
 from explainers.registry import METHODS
 from explainers.render import VIEWS
 from models import ModelError, Registry
 
-_SUFFIXES: dict[str, Format] = {".jpg": "jpeg", **{f".{form}": form for form in MEDIA_TYPES}}
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 class _Group(click.Group):
@@ -56,20 +55,14 @@ def serve(**given: Any) -> None:
     run(settings)
 
 
-def _picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option("--model", help="A name of `seewhy models`.")(command)
-    command = click.option("--device", help="auto, cpu, cuda or cuda:N.")(command)
-    return click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path))(command)
-
-
 @main.command()
-@_picture_options
+@picture_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File, or folder for several pictures.")
 @click.option("--method", default="gradcam", show_default=True, help="A name of `seewhy methods`.")
 @click.option("--target", multiple=True, help="Class index or label; repeatable. Default: the most probable.")
 @click.option("--top", type=int, help="Explain the N most probable classes.")
 @click.option("--layer", multiple=True, help="Dotted module path or glob; repeatable (fused).")
-@click.option("--format", "form", type=click.Choice(list(MEDIA_TYPES)), help="Default: by the output's suffix, or png.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the output's suffix, or png.")
 @click.option("--view", type=click.Choice(VIEWS), default="overlay", show_default=True)
 @click.option("--colormap", help="A perceptual colour map.")
 @click.option("--alpha", type=float, default=0.5, show_default=True, help="Strength of the overlay, 0 to 1.")
@@ -88,13 +81,13 @@ def explain(
     fields = {name: value for name, value in given.items() if value not in (None, ())}
     fields |= {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
     fields |= dict(_pair(one) for one in extra)
-    form = form or _format_of(output)
+    form = form or form_of(output, FORMATS)
     options = parse(ExplainOptions, {**fields, "format": form})
-    service = _service(device)
-    into = _destination(pictures, output, form)
+    service = open_service(device)
+    into = destination(pictures, output, form)
 
     def one(picture: Path) -> str:
-        explained = service.explain(_read(picture), options)
+        explained = service.explain(read(picture), options)
         path = into(picture)
         if form == "json":
             text = document(explained, options.values, service.settings.max_json_values)
@@ -107,23 +100,23 @@ def explain(
         named = ", ".join(f"{target.label} {target.probability:.1%}" for target in targets)
         return f"{picture}: {named} -> {path}"
 
-    _each(pictures, one)
+    each(pictures, one)
 
 
 @main.command()
-@_picture_options
+@picture_options
 @click.option("--top", type=int, default=5, show_default=True, help="How many classes to print.")
 def predict(pictures: tuple[Path, ...], device: str | None, model: str | None, top: int) -> None:
     """Print the most probable classes of each PICTURE."""
-    service = _service(device)
+    service = open_service(device)
     options = parse(PredictOptions, {"model": model, "top": top})
 
     def one(picture: Path) -> str:
-        best = service.predict(_read(picture), options).predictions
+        best = service.predict(read(picture), options).predictions
         rows = [f"  {found.probability:7.2%}  {found.index:>5}  {found.label}" for found in best]
         return "\n".join([f"{picture}:", *rows])
 
-    _each(pictures, one)
+    each(pictures, one)
 
 
 @main.command()
@@ -131,16 +124,16 @@ def predict(pictures: tuple[Path, ...], device: str | None, model: str | None, t
 @click.option("--available", is_flag=True, help="Only those whose weights are on this machine.")
 def models(source: str | None, available: bool) -> None:
     """List the models and whether their weights are at hand."""
-    registry = _service(None).registry
+    registry = open_service(None).registry
     rows = []
     for spec in registry.specs():
         at_hand = registry.availability(spec).available
         if source in (None, spec.source) and (at_hand or not available):
             height, width = spec.preprocess.size
             rows.append((spec.name, spec.source, f"{height}x{width}", str(len(spec.labels)), spec.licence, at_hand))
-    _table(
+    table(
         ("NAME", "SOURCE", "INPUT", "CLASSES", "LICENCE", "WEIGHTS"),
-        [(*row[:-1], _yes(row[-1])) for row in rows],
+        [(*row[:-1], yes(row[-1])) for row in rows],
     )
 
 
@@ -148,9 +141,9 @@ def models(source: str | None, available: bool) -> None:
 @click.argument("model")
 def layers(model: str) -> None:
     """List every module of MODEL in execution order; * marks the default layer of CAMs."""
-    registry = _service(None).registry
+    registry = open_service(None).registry
     found = registry.survey(registry.spec(model))
-    _table(
+    table(
         ("PATH", "TYPE", "OUTPUT", "PARAMETERS", "CALLS", "CAM"),
         [
             (
@@ -159,7 +152,7 @@ def layers(model: str) -> None:
                 "x".join(map(str, layer.output_shape[1:])) if layer.output_shape else "-",
                 f"{layer.parameters:,}",
                 str(layer.calls),
-                _yes(layer.cam),
+                yes(layer.cam),
             )
             for layer in found.layers
         ],
@@ -183,19 +176,7 @@ def methods() -> None:
 @main.command()
 def settings() -> None:
     """List the settings: environment variable, present value, default and help."""
-    _table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(Settings().rows()))
-
-
-def _service(device: str | None) -> Service:
-    given: dict[str, Any] = {"device": device} if device else {}
-    return Service(Settings(**given))
-
-
-def _read(picture: Path) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if str(picture) == "-" else picture.read_bytes()
-    except OSError as error:
-        raise click.ClickException(f"{picture}: {error.strerror}") from error
+    table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(Settings().rows()))
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -205,65 +186,8 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _format_of(output: Path | None) -> Format:
-    if output is None or output.is_dir() or not output.suffix:
-        return "png"
-    if output.suffix.lower() not in _SUFFIXES:
-        known = ", ".join(_SUFFIXES)
-        raise click.BadParameter(f"{output.suffix!r} is no format that can be written; use {known}", param_hint="-o")
-    return _SUFFIXES[output.suffix.lower()]
-
-
-def _destination(pictures: tuple[Path, ...], output: Path | None, form: str) -> Callable[[Path], Path]:
-    """Return the function from a picture to the file that its answer goes into."""
-    suffix = ".jpg" if form == "jpeg" else f".{form}"
-    if output is not None and len(pictures) == 1 and not output.is_dir():
-        output.parent.mkdir(parents=True, exist_ok=True)
-        return lambda _: output
-    folder = output or Path()
-    if folder.exists() and not folder.is_dir():
-        raise click.BadParameter("several pictures need a folder", param_hint="-o")
-    folder.mkdir(parents=True, exist_ok=True)
-    taken: dict[Path, Path] = {}
-    for picture in pictures:
-        stem = "stdin" if str(picture) == "-" else picture.stem
-        names = [stem, picture.name, *(f"{picture.name}-{number}" for number in range(2, len(pictures) + 2))]
-        paths = (folder / f"{name}.seewhy{suffix}" for name in names)
-        taken[picture] = next(path for path in paths if path not in taken.values())
-    return lambda picture: taken[picture]
-
-
-def _each(pictures: tuple[Path, ...], work: Callable[[Path], str]) -> None:
-    """Do the work for each picture, with a bar on many; report failures at the end and exit with 1."""
-    failures = []
-    with click.progressbar(pictures, file=sys.stderr, hidden=len(pictures) < 2) as bar:
-        lines = []
-        for picture in bar:
-            try:
-                lines.append(work(picture))
-            except click.ClickException as error:
-                failures.append(error.message)
-            except (ServiceError, ExplainerError, ModelError) as error:
-                failures.append(f"{picture}: {error}")
-            except OSError as error:
-                failures.append(f"{error.filename or picture}: {error.strerror}")
-    for line in lines:
-        click.echo(line)
-    for failure in failures:
-        click.echo(f"Error: {failure}", err=True)
-    if failures:
-        sys.exit(1)
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    for row in [head, *rows]:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
+for command in (trace, capture, intervene):
+    main.add_command(command)
 
 if __name__ == "__main__":
     main()

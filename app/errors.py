@@ -21,6 +21,7 @@ from werkzeug.exceptions import HTTPException
 
 from app.schemas import FieldProblem, Problem
 from explainers import errors as explainer_errors
+from explainers.edits import EditError
 from models import errors as model_errors
 
 RETRY_AFTER = 5
@@ -104,6 +105,8 @@ KINDS: dict[type[Exception], Kind] = {
     DeadlineError: Kind(504, "deadline-exceeded", "The answer was not ready in time"),
     explainer_errors.UnreadablePictureError: Kind(415, "unreadable-picture", "Not a readable picture", "image"),
     explainer_errors.PictureTooLargeError: Kind(413, "picture-too-large", "The picture has too many pixels", "image"),
+    explainer_errors.CaptureTooLargeError: Kind(413, "capture-too-large", "The capture would be too large", "layer"),
+    EditError: Kind(422, "bad-edit", "An edit cannot be applied", "edits"),
     explainer_errors.OptionError: Kind(422, "bad-option", "An option has a bad value"),
     explainer_errors.LayerError: Kind(422, "bad-layer", "The layer cannot be used", "layer"),
     explainer_errors.TargetError: Kind(422, "bad-target", "The model has no such class", "target"),

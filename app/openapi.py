@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 from importlib.metadata import version
-from typing import Any
+from typing import Any, get_args
 
 from openapi_pydantic import OpenAPI
 from openapi_pydantic.util import PydanticSchema, construct_open_api_with_schema_class
@@ -43,8 +43,45 @@ def _paths() -> dict[str, Any]:
     }
     text = {"text/html": {"schema": {"type": "string"}}}
     return {
-        "/explain": {"post": _picture("explain", schemas.ExplainOptions, _explain_answers())},
-        "/predict": {"post": _picture("predict", schemas.PredictOptions, _json(schemas.PredictAnswer))},
+        "/explain": {
+            "post": _picture(
+                "explain",
+                "Why the model says what it says",
+                schemas.ExplainOptions,
+                _answers(get_args(schemas.Format), schemas.ExplainAnswer),
+                headers=_headers(),
+            )
+        },
+        "/predict": {
+            "post": _picture(
+                "predict", "What the model says", schemas.PredictOptions, _answers(("json",), schemas.PredictAnswer)
+            )
+        },
+        "/hooks/trace": {
+            "post": _picture(
+                "trace",
+                "The time line of every hook call of one forward and one backward pass",
+                schemas.TraceOptions,
+                _answers(get_args(schemas.TraceFormat), schemas.TraceAnswer),
+            )
+        },
+        "/hooks/capture": {
+            "post": _picture(
+                "capture",
+                "What passes through layers: statistics, arrays, or the strongest feature maps",
+                schemas.CaptureOptions,
+                _answers(get_args(schemas.CaptureFormat), schemas.CaptureAnswer),
+            )
+        },
+        "/hooks/intervene": {
+            "post": _picture(
+                "intervene",
+                "What edits of inputs, outputs and gradients change",
+                schemas.InterveneOptions,
+                _answers(get_args(schemas.InterveneFormat), schemas.InterveneAnswer, schemas.SweepAnswer),
+                other="The picture that the op `swap` takes from.",
+            )
+        },
         "/models": {"get": _get("models", "All models", _json(schemas.ModelsAnswer), [source], (422,))},
         "/models/{name}": {"get": _get("model", "One model", _json(schemas.ModelDetailAnswer), [name], (404,))},
         "/models/{name}/layers": {
@@ -78,57 +115,76 @@ def _get(
     }
 
 
-def _picture(operation: str, options: type[schemas.Options], answers: dict[str, Any]) -> dict[str, Any]:
+def _picture(
+    operation: str,
+    summary: str,
+    options: type[schemas.Options],
+    answers: dict[str, Any],
+    headers: dict[str, Any] | None = None,
+    other: str | None = None,
+) -> dict[str, Any]:
+    """Describe a route that takes a picture, and perhaps another one.
+
+    Args:
+        operation, summary: of the route.
+        options: their schema.
+        answers: by media type.
+        headers: of the answer; with an ETag, the route answers 304 too.
+        other: what the second picture is for.
+    """
     described = _options_schema(options)
     properties: dict[str, Any] = described["properties"]
-    binary = {"type": "string", "format": "binary", "description": "JPEG, PNG, WebP, GIF, BMP or TIFF."}
-    encoded = {
-        "type": "string",
-        "contentEncoding": "base64",
-        "description": "The picture as base64, or a data URL.",
+    required: list[str] = described.get("required", [])
+    pictures = {"image": "JPEG, PNG, WebP, GIF, BMP or TIFF."} | ({"other": other} if other else {})
+    binary = {name: {"type": "string", "format": "binary", "description": said} for name, said in pictures.items()}
+    base64 = {
+        name: {"type": "string", "contentEncoding": "base64", "description": f"{said} As base64, or a data URL."}
+        for name, said in pictures.items()
     }
     body = {"type": "object", "required": ["image"]}
     # A form has all the options as fields too; naming them here would make the page that tries it fill them all in.
-    form = {**body, "properties": {"image": binary}, "additionalProperties": True}
+    form = {**body, "properties": binary, "additionalProperties": True}
     content: dict[str, Any] = {
         "multipart/form-data": {"schema": {**form, "description": "Every option may be a field of the form as well."}},
         "application/json": {
-            "schema": {**body, "properties": {"image": encoded, **properties}},
+            "schema": {**body, "properties": {**base64, **properties}},
             "example": {"image": "aGVsbG8="},
         },
     }
     for media_type in _UPLOAD_TYPES:
-        content[media_type] = {"schema": binary}
-    headers = _headers() if operation == "explain" else {}
+        content[media_type] = {"schema": binary["image"]}
     description = (
         "Options stand in the query string, or beside the picture as fields of the form or members of the JSON object; "
         "a repeated one is a list."
     )
+    if required:
+        description += f" Required: {', '.join(required)}."
+    unchanged = {"304": {"description": "If-None-Match named this answer's ETag."}} if headers else {}
     return {
         "operationId": operation,
-        "summary": {"explain": "Why the model says what it says", "predict": "What the model says"}[operation],
+        "summary": summary,
         "description": description,
-        "parameters": [
-            {
-                "name": name,
-                "in": "query",
-                "description": schema.get("description", ""),
-                "schema": deepcopy(schema),
-            }
-            for name, schema in properties.items()
-        ],
+        "parameters": [_parameter(name, schema) for name, schema in properties.items()],
         "requestBody": {"required": True, "content": content},
         "responses": {
-            "200": {"description": "OK", "headers": headers, "content": answers},
-            **({"304": {"description": "If-None-Match named this answer's ETag."}} if operation == "explain" else {}),
+            "200": {"description": "OK", "headers": headers or {}, "content": answers},
+            **unchanged,
             **_problems(tuple(sorted({kind.status for kind in KINDS.values()} - {404}))),
         },
     }
 
 
+def _parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    described = {"name": name, "in": "query", "description": schema.get("description", "")}
+    if name == "edits":
+        return {**described, "content": {"application/json": {"schema": deepcopy(schema)}}}
+    return {**described, "schema": deepcopy(schema)}
+
+
 def _options_schema(options: type[schemas.Options]) -> dict[str, Any]:
     """Return the schema of the options; defaults are told in words, for a form that fills them in would send them."""
-    described = options.model_json_schema()
+    described = options.model_json_schema(ref_template="#/components/schemas/{model}")
+    described.pop("$defs", None)  # they stand among the document's own
     for schema in described["properties"].values():
         default = schema.pop("default", None)
         if default not in (None, []):
@@ -137,7 +193,7 @@ def _options_schema(options: type[schemas.Options]) -> dict[str, Any]:
         if len(kinds) == 1:
             schema.pop("anyOf")
             schema.update(kinds[0])
-    if options is schemas.ExplainOptions:
+    if issubclass(options, schemas.HeatmapOptions):
         for method in METHODS.values():
             for name, schema in method.options.items():
                 if name == "layers":
@@ -149,13 +205,13 @@ def _options_schema(options: type[schemas.Options]) -> dict[str, Any]:
     return described
 
 
-def _explain_answers() -> dict[str, Any]:
-    pictures = {
-        media_type: {"schema": {"type": "string", "format": "binary"}}
-        for form, media_type in schemas.MEDIA_TYPES.items()
-        if form != "json"
-    }
-    return {**pictures, **_json(schemas.ExplainAnswer)}
+def _answers(forms: tuple[str, ...], *documents: type[BaseModel]) -> dict[str, Any]:
+    """Describe an answer in each of these formats; its JSON document is one of these."""
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    found: dict[str, Any] = {schemas.MEDIA_TYPES[form]: binary for form in forms if form != "json"}
+    parts: list[Any] = [PydanticSchema(schema_class=one) for one in documents]
+    found[schemas.MEDIA_TYPES["json"]] = {"schema": parts[0] if len(parts) == 1 else {"anyOf": parts}}
+    return found
 
 
 def _headers() -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What requests and answers look like: these schemas validate both, and OpenAPI is made from them."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -15,20 +16,47 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from explainers.edits import AnyEdit, AnyEdits
+from explainers.intervention import Applied
 from explainers.render import DIVERGING, SEQUENTIAL, View
+from explainers.sites import Kind
+from explainers.statistics import Statistics
+from explainers.sweeping import ChannelEffect
+from explainers.tracing import Event, Summary
 
+Drawing = Literal["png", "jpeg", "webp"]
 Format = Literal["png", "jpeg", "webp", "json", "npz"]
-MEDIA_TYPES: dict[Format, str] = {
+TraceFormat = Literal["json", "svg", "png"]
+CaptureFormat = Literal["json", "npz", "safetensors", "png", "jpeg", "webp"]
+InterveneFormat = Literal["json", "png", "jpeg", "webp"]
+MEDIA_TYPES: dict[str, str] = {
     "png": "image/png",
     "jpeg": "image/jpeg",
     "webp": "image/webp",
     "json": "application/json",
     "npz": "application/x-npz",
+    "safetensors": "application/x-safetensors",
+    "svg": "image/svg+xml",
 }
 
 
 def _listed(value: Any) -> Any:
     return [] if value is None else [value] if isinstance(value, str | int) else value
+
+
+def _single(value: Any) -> Any:
+    if isinstance(value, list):  # as pydantic wants it: no TypeError
+        raise ValueError("give it once")  # noqa: TRY004
+    return value
+
+
+def _json(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise ValueError("it must be a JSON list of edits") from None
 
 
 def _ends(value: Any) -> Any:
@@ -76,22 +104,10 @@ class PredictOptions(Options):
     top: int = Field(5, ge=1, le=1000, description="How many of the most probable classes to return.")
 
 
-class ExplainOptions(Options):
-    """Options of POST /explain; further ones belong to the method and are listed by GET /methods."""
+class DrawingOptions(Options):
+    """Options of all routes that draw maps over the picture."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
-    __pydantic_extra__: dict[str, _Scalar | list[_Scalar]] = Field(init=False)
-
-    method: Name = Field("gradcam", description="A name of GET /methods.")
-    target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = Field(
-        default=[], description="Class index or label, repeatable; by default the most probable class."
-    )
-    top: int | None = Field(None, ge=1, description="Explain the N most probable classes instead of `target`.")
-    layer: Annotated[list[StrictName], BeforeValidator(_listed)] = Field(
-        default=[], description="Dotted module path or glob, repeatable (fused); by default the model's own."
-    )
-    format: Format | None = Field(None, description="By default what Accept asks for, or else png.")
-    view: View = Field("overlay", description="The heatmap over the picture, alone, or beside it.")
+    view: View = Field("overlay", description="The map over the picture, alone, or beside it.")
     colormap: Name | None = Field(
         None,
         description=f"One of {', '.join(SEQUENTIAL + DIVERGING)}; by default inferno, or icefire for signed maps.",
@@ -101,12 +117,81 @@ class ExplainOptions(Options):
         None,
         description="`image` divides each map by its own maximum; `lo,hi` are fixed ends, so that pictures compare.",
     )
+
+
+Layers = Annotated[list[StrictName], BeforeValidator(_listed)]
+Target = Annotated[StrictInt | StrictName | None, BeforeValidator(_single)]
+
+
+class HeatmapOptions(DrawingOptions):
+    """Options of all routes that explain; further ones belong to the method and are listed by GET /methods."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, _Scalar | list[_Scalar]] = Field(init=False)
+
+    method: Name = Field("gradcam", description="A name of GET /methods.")
+    layer: Layers = Field(
+        default=[], description="Dotted module path or glob, repeatable (fused); by default the model's own."
+    )
     values: bool = Field(False, description="Include the heatmap's numbers in a JSON answer.")
 
     @property
     def method_options(self) -> dict[str, Any]:
         """The options that are none of ours."""
         return dict(self.model_extra or {})
+
+
+class ExplainOptions(HeatmapOptions):
+    """Options of POST /explain."""
+
+    target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = Field(
+        default=[], description="Class index or label, repeatable; by default the most probable class."
+    )
+    top: int | None = Field(None, ge=1, description="Explain the N most probable classes instead of `target`.")
+    format: Format | None = Field(None, description="By default what Accept asks for, or else png.")
+
+
+class TraceOptions(Options):
+    """Options of POST /hooks/trace."""
+
+    target: Target = Field(None, description="Class index or label; by default the most probable class.")
+    layer: Layers = Field(
+        default=[], description="Dotted module path or glob, repeatable; by default all modules without submodules."
+    )
+    format: TraceFormat | None = Field(None, description="By default what Accept asks for, or else json.")
+
+
+class CaptureOptions(DrawingOptions):
+    """Options of POST /hooks/capture."""
+
+    layer: Layers = Field(default=[], min_length=1, description="Dotted module path or glob, repeatable; required.")
+    kind: Annotated[list[Kind], BeforeValidator(_listed)] = Field(
+        default=["output"], min_length=1, description="What to capture, repeatable."
+    )
+    target: Target = Field(None, description="Class whose gradients; by default the most probable class.")
+    top: int = Field(16, ge=1, le=100, description="How many feature maps a contact sheet shows.")
+    rank: Literal["activation", "effect"] = Field(
+        "activation",
+        description="Rank the maps of a contact sheet by mean magnitude, or by that of the sum of output times "
+        "gradient, an estimate of what the map does to the target's logit.",
+    )
+    format: CaptureFormat | None = Field(None, description="By default what Accept asks for, or else json.")
+
+
+class InterveneOptions(HeatmapOptions):
+    """Options of POST /hooks/intervene."""
+
+    edits: Annotated[AnyEdits, BeforeValidator(_json)] = Field(
+        description="What to edit, in this order; in a form or a query string as JSON text."
+    )
+    each_channel: bool = Field(
+        False,
+        description="Make a sweep: apply the only edit, of one layer's input or output, to each channel by itself, and "
+        "rank the channels by what that does to the target.",
+    )
+    target: Target = Field(None, description="Class index or label; by default the most probable one before the edits.")
+    top: int = Field(16, ge=1, le=100, description="How many channels a drawn sweep shows.")
+    format: InterveneFormat | None = Field(None, description="By default what Accept asks for, or else json.")
 
 
 class FieldProblem(BaseModel):
@@ -197,6 +282,85 @@ class ExplainAnswer(BaseModel):
     layers: list[str]
     predictions: list[PredictionAnswer]
     explanations: list[ExplanationAnswer]
+    timings_ms: dict[str, float]
+    versions: dict[str, str]
+
+
+class TraceAnswer(BaseModel):
+    """Answer of POST /hooks/trace with format=json."""
+
+    model: ModelIdentity
+    target: TargetAnswer
+    summary: Summary
+    events: list[Event]
+    timings_ms: dict[str, float]
+    versions: dict[str, str]
+
+
+class CapturedAnswer(BaseModel):
+    """One captured tensor."""
+
+    key: str = Field(description="LAYER/KIND/CALL, as in npz and safetensors.")
+    layer: str
+    kind: Kind
+    call: int | None = Field(description="0 for the layer's first call; null for a parameter.")
+    name: str | None = Field(description="Of the parameter; or the index, where a call has several tensors.")
+    statistics: Statistics | None = Field(description="Null where no gradient flows.")
+
+
+class CaptureAnswer(BaseModel):
+    """Answer of POST /hooks/capture with format=json."""
+
+    model: ModelIdentity
+    target: TargetAnswer
+    tensors: list[CapturedAnswer]
+    timings_ms: dict[str, float]
+    versions: dict[str, str]
+
+
+class SideAnswer(BaseModel):
+    """What the model says without, or with, the edits."""
+
+    logit: float = Field(description="Of the target.")
+    probability: float = Field(description="Of the target.")
+    predictions: list[PredictionAnswer]
+    heatmap: HeatmapAnswer
+
+
+class DifferenceAnswer(BaseModel):
+    """With the edits less without."""
+
+    logit: float
+    probability: float
+    heatmap: HeatmapAnswer
+
+
+class InterveneAnswer(BaseModel):
+    """Answer of POST /hooks/intervene with format=json. All three heatmaps are divided by the same number."""
+
+    model: ModelIdentity
+    method: MethodIdentity
+    layers: list[str]
+    target: PredictionAnswer = Field(description="The class, with its probability before the edits.")
+    edits: list[AnyEdit]
+    before: SideAnswer
+    after: SideAnswer
+    difference: DifferenceAnswer
+    applied: list[Applied] = Field(description="What each edit did at each call of its layer.")
+    panel: str = Field(description="The heatmaps before, after and their difference as a data URL (PNG).")
+    timings_ms: dict[str, float]
+    versions: dict[str, str]
+
+
+class SweepAnswer(BaseModel):
+    """Answer of POST /hooks/intervene with each_channel and format=json."""
+
+    model: ModelIdentity
+    layer: str
+    edit: AnyEdit
+    target: TargetAnswer = Field(description="The class, with its logit and probability without any edit.")
+    predictions: list[PredictionAnswer]
+    channels: list[ChannelEffect] = Field(description="The one whose edit lowers the logit most comes first.")
     timings_ms: dict[str, float]
     versions: dict[str, str]
 

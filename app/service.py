@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
+from torch import Tensor
 
 from app.engine import Deadline, Done, Engine, Job
 from app.errors import DeadlineError, FieldError, NotReadyError
-from app.schemas import (
-    ExplainOptions,
-    PredictOptions,
-)
+from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
 from app.settings import Settings
 from app.work import Explain, Predict
 from explainers.base import Attribution, Explainer
 from explainers.errors import OptionError, near_matches
 from explainers.explanation import Explanation, explanations
+from explainers.geometry import Geometry
 from explainers.modules import match_paths
 from explainers.picture import read_picture
 from explainers.registry import Method, get_method
@@ -55,10 +55,30 @@ class Timings:
         """Add seconds to a stage."""
         self.stages[name] = self.stages.get(name, 0.0) + seconds * 1000
 
+    def count(self, done: Done, stage: str) -> None:
+        """Add the time that a job waited, and that its batch took, to a stage."""
+        self.add("queue", done.queued)
+        self.add(stage, done.ran)
+
     @property
     def header(self) -> str:
         """The value of a Server-Timing header."""
         return ", ".join(f"{name};dur={milliseconds:.1f}" for name, milliseconds in self.stages.items())
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An upload as the model and as a drawing need it.
+
+    Attributes:
+        image: (C, H, W) float32, normalised.
+        geometry: which part of the upload the model sees.
+        picture: the upright upload, or a smaller copy of it to draw on.
+    """
+
+    image: Tensor
+    geometry: Geometry
+    picture: Image.Image
 
 
 @dataclass(frozen=True)
@@ -158,7 +178,7 @@ class Service:
         with timings.stage("decode"), self._decoding:
             image = model.preprocess(read_picture(upload, self.settings.max_pixels))
         (done,) = self.engine.run(model.name, [Job(Predict(), image, None, deadline)])
-        _count(timings, done, "predict")
+        timings.count(done, "predict")
         logits = done.result.logits[0].numpy()
         return Predicted(model, predictions(logits, model.labels, best(logits, options.top)), timings)
 
@@ -186,32 +206,43 @@ class Service:
             match_paths((path for path, _ in model.module.named_modules()), options.layer)
         targets = [class_index(target, model.labels) for target in options.target]
         top = min(options.top or 1, len(model.labels))
-        with timings.stage("decode"), self._decoding:
-            upright = read_picture(upload, self.settings.max_pixels)
-            image = model.preprocess(upright)
-            geometry = model.preprocess.geometry(upright.width, upright.height)
-            picture = fit(upright, self.settings.max_side)  # all that drawing needs; the upload may be far larger
-            del upright
+        shown = self.decode(upload, model, timings)
         first: list[int | None] = [*dict.fromkeys(targets)] or [None]
-        done = self.engine.run(model.name, [Job(Explain(explainer), image, target, deadline) for target in first])
-        _count(timings, done[-1], "explain")
+        work = Explain(explainer)
+        done = self.engine.run(model.name, [Job(work, shown.image, target, deadline) for target in first])
+        timings.count(done[-1], "explain")
         if top > 1:
             others = best(done[0].result.logits[0].numpy(), top)[1:]
-            done += self.engine.run(model.name, [Job(Explain(explainer), image, target, deadline) for target in others])
-            _count(timings, done[-1], "explain")
+            done += self.engine.run(
+                model.name, [Job(Explain(explainer), shown.image, target, deadline) for target in others]
+            )
+            timings.count(done[-1], "explain")
         whole = _together([one.result for one in done])
         return Explained(
             model=model,
             method=method,
             explainer=explainer,
-            explanations=explanations(model, method.name, picture, geometry, whole),
+            explanations=explanations(model, method.name, shown.picture, shown.geometry, whole),
             style=style,
             logits=whole.logits[0].numpy(),
             timings=timings,
             deadline=deadline,
         )
 
-    def explainer(self, options: ExplainOptions) -> tuple[Method, Explainer]:
+    def decode(self, upload: bytes, model: LoadedModel, timings: Timings) -> Decoded:
+        """Return a picture as the model and as a drawing need it.
+
+        Raises:
+            PictureError: it cannot be read, or is too large.
+        """
+        with timings.stage("decode"), self._decoding:
+            upright = read_picture(upload, self.settings.max_pixels)
+            image = model.preprocess(upright)
+            geometry = model.preprocess.geometry(upright.width, upright.height)
+            # All that drawing needs; the upload may be far larger.
+            return Decoded(image, geometry, fit(upright, self.settings.max_side))
+
+    def explainer(self, options: HeatmapOptions) -> tuple[Method, Explainer]:
         """Return the method and its explainer that the options ask for.
 
         Raises:
@@ -220,7 +251,7 @@ class Service:
         """
         method = get_method(options.method)
         given = options.method_options
-        known = {*ExplainOptions.model_fields, *method.options} - {"layers"}
+        known = {*type(options).model_fields, *method.options} - {"layers"}
         for name in given:
             if name not in known:
                 hint = near_matches(name, known) or f"It takes {', '.join(sorted(known))}."
@@ -233,7 +264,7 @@ class Service:
             given = {**given, "layers": tuple(options.layer)}
         return method, method.build(given)
 
-    def style(self, options: ExplainOptions) -> Style:
+    def style(self, options: DrawingOptions) -> Style:
         """Return how the answer is to be drawn.
 
         Raises:
@@ -261,8 +292,3 @@ def _together(parts: list[Attribution]) -> Attribution:
         layers=parts[0].layers,
         signed=parts[0].signed,
     )
-
-
-def _count(timings: Timings, done: Done, stage: str) -> None:
-    timings.add("queue", done.queued)
-    timings.add(stage, done.ran)

@@ -5,7 +5,7 @@ it does (`op`). It is plain data: it can be written as JSON, and holds no code.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -66,6 +66,11 @@ class Part:
     swapped: Tensor | None = field(default=None, repr=False)
 
 
+def _require_op(schema: dict[str, Any]) -> None:
+    """In Python the class says which op it is."""
+    schema["required"] = [*schema.get("required", []), "op"]
+
+
 class Edit(BaseModel, ABC):
     """What all edits have in common.
 
@@ -78,7 +83,7 @@ class Edit(BaseModel, ABC):
         parameter: name of one of the layer's own parameters (only with ``parameter_grad``); by default all.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_require_op)
 
     layer: Annotated[StrictStr, Field(max_length=200, description="Dotted path or glob of the layer.")]
     at: At = Field("output", description="Which tensors of the layer: values, or gradients of the target's logit.")
@@ -286,9 +291,8 @@ AnyEdit = Annotated[
     Zero | Scale | Add | Set | Clamp | Noise | Negate | PermuteChannels | Mean | Normalize | Swap,
     Field(discriminator="op"),
 ]
-EDITS: TypeAdapter[tuple[Edit, ...]] = TypeAdapter(
-    Annotated[tuple[AnyEdit, ...], Field(min_length=1, max_length=MAX_EDITS)]
-)
+AnyEdits = Annotated[tuple[AnyEdit, ...], Field(min_length=1, max_length=MAX_EDITS)]
+EDITS: TypeAdapter[tuple[Edit, ...]] = TypeAdapter(AnyEdits)
 
 
 def parse_edits(edits: Any) -> tuple[Edit, ...]:
@@ -302,22 +306,23 @@ def parse_edits(edits: Any) -> tuple[Edit, ...]:
     try:
         return EDITS.validate_python(tuple(edits))
     except ValidationError as error:
-        (where, message), *_ = edit_faults(error)
+        first = error.errors()[0]
+        where, message = edit_fault(first, first["loc"])
         raise EditError(message, field=where) from error
 
 
-def edit_faults(error: ValidationError, root: str = "edits") -> list[tuple[str, str]]:
-    """Return what is wrong with a list of edits, each with its place, as in ``edits[0].channels[1]``."""
-    return [(_place(root, fault), _said(fault)) for fault in error.errors()]
+def edit_fault(fault: Any, loc: Sequence[int | str]) -> tuple[str, str]:
+    """Return where pydantic found fault with a list of edits, as in ``edits[0].channels[1]``, and what is wrong.
 
-
-def _place(root: str, fault: Any) -> str:
-    place = root
-    for index, step in enumerate((*fault["loc"], *(("", "op") if fault["type"].startswith("union_tag") else ()))):
-        if index == 1 and isinstance(step, str):
-            continue  # the op, by which pydantic tells edits apart
-        place += f"[{step}]" if isinstance(step, int) else f".{step}"
-    return place
+    Args:
+        fault: of `ValidationError.errors()`.
+        loc: where it is in the list.
+    """
+    place = "edits"
+    for index, step in enumerate((*loc, *(("", "op") if fault["type"].startswith("union_tag") else ()))):
+        if index != 1:  # that is the op, by which pydantic tells edits apart
+            place += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return place, _said(fault)
 
 
 def _said(fault: Any) -> str:

@@ -143,11 +143,11 @@ def panel_columns(tiles: int) -> int:
     return ceil(sqrt(tiles))
 
 
-def panel(tiles: Sequence[Image.Image], captions: Sequence[str]) -> Image.Image:
-    """Lay tiles of one size out in a near-square grid, each under its caption."""
+def panel(tiles: Sequence[Image.Image], captions: Sequence[str], columns: int | None = None) -> Image.Image:
+    """Lay tiles of one size out in a near-square grid, or in so many columns, each under its caption."""
     width, height = tiles[0].size
     bar = max(14, round(width * _CAPTION_HEIGHT))
-    columns = panel_columns(len(tiles))
+    columns = columns or panel_columns(len(tiles))
     rows = ceil(len(tiles) / columns)
     sheet = Image.new("RGB", (columns * width, rows * (height + bar)), "white")
     pen = ImageDraw.Draw(sheet)

@@ -23,6 +23,7 @@ from explainers.errors import ModelOutputError
 from explainers.explanation import Model
 from explainers.hooks import HookSession
 from explainers.intervention import Place, check_layers, swapped_tensors
+from explainers.layers import grid_axes
 from explainers.modules import logits_of, match_modules
 from explainers.picture import PictureSource, read_picture
 from explainers.taps import copied, is_differentiable
@@ -65,6 +66,7 @@ class Sweep:
         logits: (K,) float32, without any edit.
         probability: of the target without any edit.
         channels: the one whose edit lowers the logit most comes first.
+        maps: (C, h, w) float32, the layer's feature maps without any edit; None where they are no grid.
     """
 
     layer: str
@@ -73,6 +75,7 @@ class Sweep:
     logits: Tensor
     probability: float
     channels: tuple[ChannelEffect, ...]
+    maps: Tensor | None
 
 
 def sweep_channels(
@@ -142,7 +145,9 @@ def sweep_images(
         raise ModelOutputError(
             "The model answers differently when the picture is one of a batch, so no sweep is possible."
         )
-    return _ranked(path, edit, int(targets[0]), logits[0], channels, rows)
+    axes = grid_axes(tuple(replay.values.shape), (images.shape[2], images.shape[3]))
+    maps = None if axes is None else replay.values.permute(0, *axes)[0].float().cpu()
+    return _ranked(Sweep(path, edit, int(targets[0]), logits[0].cpu(), 0.0, (), maps), channels, rows.cpu())
 
 
 def _rows(
@@ -167,17 +172,20 @@ def _rows(
     return torch.cat(rows)
 
 
-def _ranked(path: str, edit: Edit, target: int, logits: Tensor, channels: list[int], rows: Tensor) -> Sweep:
+def _ranked(sweep: Sweep, channels: list[int], rows: Tensor) -> Sweep:
+    """Return the sweep with its channels, of whose edits the logits are the rows."""
     if not bool(torch.isfinite(rows).all()):
         raise EditError("With this edit the logits hold NaN or infinity; use a smaller value.", field="edits[0]")
-    probability = float(logits.double().softmax(dim=0)[target])
-    after = rows.double().softmax(dim=1)[:, target].tolist()
+    logit = float(sweep.logits[sweep.target])
+    probability = float(sweep.logits.double().softmax(dim=0)[sweep.target])
+    logits = rows[:, sweep.target].tolist()
+    probabilities = rows.double().softmax(dim=1)[:, sweep.target].tolist()
     found = [
-        ChannelEffect(channel, logit, after[row], logit - float(logits[target]), after[row] - probability)
-        for row, (channel, logit) in enumerate(zip(channels, rows[:, target].tolist(), strict=True))
+        ChannelEffect(channel, one, likely, one - logit, likely - probability)
+        for channel, one, likely in zip(channels, logits, probabilities, strict=True)
     ]
     found.sort(key=lambda effect: (effect.logit_change, effect.channel))
-    return Sweep(path, edit, target, logits.cpu(), probability, tuple(found))
+    return replace(sweep, probability=probability, channels=tuple(found))
 
 
 def _swept_layer(module: nn.Module, edit: Edit) -> str:

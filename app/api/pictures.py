@@ -1,15 +1,17 @@
 """The routes that take a picture: /explain and /predict."""
 
+from typing import get_args
 from urllib.parse import quote
 
 from flask import Blueprint, Response, request
 
 from app.answers import arrays, document, draw, encode, predicted
-from app.api import service
+from app.api import negotiated, service
 from app.carriers import parse, read_request
-from app.errors import NotAcceptableError
 from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
 from app.service import Explained
+
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 blueprint = Blueprint("pictures", __name__)
 
@@ -17,8 +19,8 @@ blueprint = Blueprint("pictures", __name__)
 @blueprint.post("/predict")
 def predict() -> Response:
     """Classify a picture."""
-    upload, fields = read_request(request)
-    found = service().predict(upload, parse(PredictOptions, fields))
+    sent = read_request(request)
+    found = service().predict(sent.picture, parse(PredictOptions, sent.fields))
     response = Response(predicted(found).model_dump_json(), mimetype="application/json")
     response.headers["Server-Timing"] = found.timings.header
     return response
@@ -27,9 +29,9 @@ def predict() -> Response:
 @blueprint.post("/explain")
 def explain() -> Response:
     """Explain why the model says what it says of a picture."""
-    upload, fields = read_request(request)
-    options = parse(ExplainOptions, fields)
-    form = options.format or _negotiated()
+    sent = read_request(request)
+    upload, options = sent.picture, parse(ExplainOptions, sent.fields)
+    form = options.format or negotiated(FORMATS)
     tag = service().etag(upload, options, MEDIA_TYPES[form])
     asked = request.if_none_match
     if tag is not None and not asked.star_tag and asked.contains_weak(tag):
@@ -41,17 +43,6 @@ def explain() -> Response:
         response.set_etag(tag, weak=True)
     response.headers["Vary"] = "Accept"
     return response
-
-
-def _negotiated() -> Format:
-    """Return the format that the client's Accept header likes best; png where it has no preference."""
-    if not request.accept_mimetypes:
-        return "png"
-    best = request.accept_mimetypes.best_match(list(MEDIA_TYPES.values()))
-    for form, media_type in MEDIA_TYPES.items():
-        if media_type == best:
-            return form
-    raise NotAcceptableError(f"Accept one of {', '.join(MEDIA_TYPES.values())}, or say format=png.")
 
 
 def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Response:

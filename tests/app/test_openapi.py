@@ -1,7 +1,10 @@
+import pytest
 from openapi_spec_validator import validate
 
+from app.api import hooks
 from app.errors import HTTP_KINDS, KINDS
-from app.schemas import MEDIA_TYPES, ExplainOptions
+from app.schemas import MEDIA_TYPES, CaptureOptions, ExplainOptions, InterveneOptions, TraceOptions
+from explainers.edits import MAX_EDITS, OPS
 from explainers.registry import METHODS
 
 
@@ -32,7 +35,42 @@ def test_every_option_is_described_for_every_carrier(client):
     assert set(content["application/json"]["schema"]["properties"]) == options | {"image"}
     assert content["multipart/form-data"]["schema"]["required"] == ["image"]
     assert "image/png" in content
-    assert set(explain["responses"]["200"]["content"]) == set(MEDIA_TYPES.values())
+    assert set(explain["responses"]["200"]["content"]) == set(MEDIA_TYPES.values()) - {
+        "image/svg+xml",
+        "application/x-safetensors",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "forms"),
+    [
+        ("trace", TraceOptions, hooks.TRACE_FORMATS),
+        ("capture", CaptureOptions, hooks.CAPTURE_FORMATS),
+        ("intervene", InterveneOptions, hooks.INTERVENE_FORMATS),
+    ],
+)
+def test_every_option_and_format_about_hooks_is_described(client, path, options, forms):
+    route = document(client)["paths"][f"/hooks/{path}"]["post"]
+    described = {parameter["name"] for parameter in route["parameters"]}
+    method_options = {"sign"} if path == "intervene" else set()
+    assert described == set(options.model_fields) | method_options
+    assert set(route["responses"]["200"]["content"]) == {MEDIA_TYPES[form] for form in forms}
+    assert ("other" in route["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]) is (
+        path == "intervene"
+    )
+
+
+def test_edits_are_described_op_by_op(client):
+    found = document(client)
+    content = found["paths"]["/hooks/intervene"]["post"]["requestBody"]["content"]
+    edits = content["application/json"]["schema"]["properties"]["edits"]
+    assert edits["type"] == "array"
+    assert edits["maxItems"] == MAX_EDITS
+    named = edits["items"]["discriminator"]["mapping"]
+    assert set(named) == set(OPS)
+    scale = found["components"]["schemas"]["Scale"]
+    assert set(scale["required"]) == {"layer", "value", "op"}
+    assert scale["additionalProperties"] is False
 
 
 def test_every_status_of_explain_is_described(client):

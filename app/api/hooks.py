@@ -1,0 +1,98 @@
+"""The routes about hooks: /hooks/trace, /hooks/capture, /hooks/intervene."""
+
+from typing import get_args
+
+from flask import Blueprint, Response, request
+
+from app.api import negotiated, service
+from app.carriers import parse, read_request
+from app.hook_answers import (
+    capture_arrays,
+    capture_document,
+    capture_sheet,
+    encoded,
+    intervention_document,
+    intervention_drawing,
+    sweep_document,
+    sweep_drawing,
+    trace_chart,
+    trace_document,
+)
+from app.hook_service import HookService
+from app.schemas import (
+    MEDIA_TYPES,
+    CaptureFormat,
+    CaptureOptions,
+    InterveneFormat,
+    InterveneOptions,
+    TraceFormat,
+    TraceOptions,
+)
+from app.service import Timings
+
+blueprint = Blueprint("hooks", __name__, url_prefix="/hooks")
+
+TRACE_FORMATS: tuple[TraceFormat, ...] = get_args(TraceFormat)
+CAPTURE_FORMATS: tuple[CaptureFormat, ...] = get_args(CaptureFormat)
+INTERVENE_FORMATS: tuple[InterveneFormat, ...] = get_args(InterveneFormat)
+
+
+@blueprint.post("/trace")
+def trace() -> Response:
+    """Answer with the time line of all hook calls of one forward and one backward pass."""
+    sent = read_request(request)
+    options = parse(TraceOptions, sent.fields)
+    form = options.format or negotiated(TRACE_FORMATS)
+    traced = HookService(service()).trace(sent.picture, options)
+    if form == "json":
+        body = trace_document(traced).model_dump_json().encode()
+    else:
+        with traced.timings.stage("render"):
+            body = trace_chart(traced, form)
+    return _response(body, form, traced.timings)
+
+
+@blueprint.post("/capture")
+def capture() -> Response:
+    """Answer with what passes through layers: statistics, arrays, or the strongest feature maps."""
+    sent = read_request(request)
+    options = parse(CaptureOptions, sent.fields)
+    form = options.format or negotiated(CAPTURE_FORMATS)
+    drawn = form not in ("json", "npz", "safetensors")
+    captured = HookService(service()).capture(sent.picture, options, sheet=drawn)
+    if form == "json":
+        body = capture_document(captured).model_dump_json().encode()
+    elif form == "npz" or form == "safetensors":
+        with captured.timings.stage("encode"):
+            body = capture_arrays(captured, form)
+    else:
+        by_effect = options.rank == "effect"
+        body = encoded(lambda: capture_sheet(captured, options.top, by_effect), form, captured.timings)
+    return _response(body, form, captured.timings)
+
+
+@blueprint.post("/intervene")
+def intervene() -> Response:
+    """Answer with what edits change; with each_channel, with the channels ranked by it."""
+    sent = read_request(request, other="other")
+    options = parse(InterveneOptions, sent.fields)
+    form = options.format or negotiated(INTERVENE_FORMATS)
+    if options.each_channel:
+        swept = HookService(service()).sweep(sent.picture, sent.other, options)
+        if form == "json":
+            return _response(sweep_document(swept).model_dump_json().encode(), form, swept.timings)
+        return _response(encoded(lambda: sweep_drawing(swept, options.top), form, swept.timings), form, swept.timings)
+    intervened = HookService(service()).intervene(sent.picture, sent.other, options)
+    if form == "json":
+        answer = intervention_document(intervened, options.values, service().settings.max_json_values)
+        body = answer.model_dump_json().encode()
+    else:
+        body = encoded(lambda: intervention_drawing(intervened), form, intervened.timings)
+    return _response(body, form, intervened.timings)
+
+
+def _response(body: bytes, form: str, timings: Timings) -> Response:
+    response = Response(body, mimetype=MEDIA_TYPES[form])
+    response.headers["Server-Timing"] = timings.header
+    response.headers["Vary"] = "Accept"
+    return response

@@ -1,0 +1,196 @@
+"""What requests about hooks are answered with: drawings, arrays and JSON documents."""
+
+import base64
+import io
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save
+
+from app.answers import encode, identity, method_identity, ranked
+from app.errors import AnswerTooLargeError
+from app.hook_service import Captured, Intervened, Swept, Traced
+from app.schemas import (
+    CaptureAnswer,
+    CapturedAnswer,
+    DifferenceAnswer,
+    Drawing,
+    HeatmapAnswer,
+    InterveneAnswer,
+    SideAnswer,
+    SweepAnswer,
+    TargetAnswer,
+    TraceAnswer,
+)
+from app.service import VERSIONS, Timings
+from explainers.capturing import strongest
+from explainers.charts import draw_trace
+from explainers.errors import LayerError
+from explainers.explanation import Explanation
+from explainers.sheets import contact_sheet, intervention_panel, sweep_sheet
+from explainers.statistics import statistics
+
+
+def trace_document(traced: Traced) -> TraceAnswer:
+    """Return the time line as a JSON document."""
+    return TraceAnswer(
+        model=identity(traced.model),
+        target=TargetAnswer(**asdict(traced.target)),
+        summary=traced.trace.summary,
+        events=list(traced.trace.events),
+        timings_ms=_milliseconds(traced.timings),
+        versions=VERSIONS,
+    )
+
+
+def trace_chart(traced: Traced, form: Literal["svg", "png"]) -> bytes:
+    """Draw the time line."""
+    return draw_trace(traced.trace, form, f"{traced.model.name}: {traced.target.label} {traced.target.probability:.1%}")
+
+
+def capture_document(captured: Captured) -> CaptureAnswer:
+    """Return the statistics of what was captured as a JSON document."""
+    tensors = [
+        CapturedAnswer(
+            key=one.key,
+            layer=one.layer,
+            kind=one.kind,
+            call=one.call,
+            name=one.name,
+            statistics=None if one.tensor is None else statistics(one.tensor),
+        )
+        for one in captured.capture.tensors
+    ]
+    return CaptureAnswer(
+        model=identity(captured.model),
+        target=TargetAnswer(**asdict(captured.target)),
+        tensors=tensors,
+        timings_ms=_milliseconds(captured.timings),
+        versions=VERSIONS,
+    )
+
+
+def capture_arrays(captured: Captured, form: Literal["npz", "safetensors"]) -> bytes:
+    """Return what was captured as a file of arrays by key."""
+    arrays = {key: tensor.contiguous() for key, tensor in captured.capture.arrays.items()}
+    if form == "safetensors":
+        # A file holds no tensor twice, and shares none: what is recorded under two names is written twice.
+        return save({key: tensor.clone() for key, tensor in arrays.items()})
+    buffer = io.BytesIO()
+    with_numpy = {key: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for key, tensor in arrays.items()}
+    np.savez(buffer, allow_pickle=False, **{key: tensor.numpy() for key, tensor in with_numpy.items()})
+    return buffer.getvalue()
+
+
+def capture_sheet(captured: Captured, count: int, by_effect: bool) -> Image.Image:
+    """Draw the strongest feature maps.
+
+    Raises:
+        LayerError: nothing that was captured is a grid of features.
+    """
+    maps = strongest(captured.capture, count, by_effect)
+    return contact_sheet(maps, captured.shown.picture, captured.shown.geometry, captured.style)
+
+
+def intervention_document(intervened: Intervened, values: bool, max_values: int) -> InterveneAnswer:
+    """Return what edits changed as a JSON document.
+
+    Raises:
+        AnswerTooLargeError: more numbers than allowed.
+    """
+    found = intervened.intervention
+    before, after = found.before, found.after
+    wanted = 3 * before.geometry.width * before.geometry.height
+    if values and wanted > max_values:
+        raise AnswerTooLargeError(
+            f"The heatmaps hold {wanted:,} numbers, more than the {max_values:,} that one answer may; send a smaller "
+            "picture, or leave values out."
+        )
+    raw = [before.raw_heatmap, after.raw_heatmap]
+    raw.append(raw[1] - raw[0])
+    largest = max(float(np.abs(one).max()) for one in raw[:2]) or 1.0
+    heatmaps = [
+        HeatmapAnswer(
+            shape=(before.geometry.height, before.geometry.width),
+            min=float(one.min()),
+            max=float(one.max()),
+            values=(one / np.float32(largest)).tolist() if values else None,
+        )
+        for one in raw
+    ]
+    with intervened.timings.stage("render"):
+        panel = intervention_drawing(intervened)
+    with intervened.timings.stage("encode"):
+        png = base64.b64encode(encode(panel, "png")).decode("ascii")
+    return InterveneAnswer(
+        model=identity(intervened.model),
+        method=method_identity(intervened.method, intervened.explainer),
+        layers=list(before.layers),
+        target=ranked((before.target,))[0],
+        edits=list(found.edits),
+        before=_side(before, heatmaps[0]),
+        after=_side(after, heatmaps[1]),
+        difference=DifferenceAnswer(
+            logit=found.logit_change, probability=found.probability_change, heatmap=heatmaps[2]
+        ),
+        applied=list(found.applied),
+        panel=f"data:image/png;base64,{png}",
+        timings_ms=_milliseconds(intervened.timings),
+        versions=VERSIONS,
+    )
+
+
+def intervention_drawing(intervened: Intervened) -> Image.Image:
+    """Draw the heatmaps before, after and their difference."""
+    return intervention_panel(intervened.intervention.before, intervened.intervention.after, intervened.style)
+
+
+def sweep_document(swept: Swept) -> SweepAnswer:
+    """Return the ranked channels as a JSON document."""
+    return SweepAnswer(
+        model=identity(swept.model),
+        layer=swept.sweep.layer,
+        edit=swept.sweep.edit,
+        target=TargetAnswer(**asdict(swept.target)),
+        predictions=ranked(swept.top),
+        channels=list(swept.sweep.channels),
+        timings_ms=_milliseconds(swept.timings),
+        versions=VERSIONS,
+    )
+
+
+def sweep_drawing(swept: Swept, count: int) -> Image.Image:
+    """Draw the feature maps of the first channels.
+
+    Raises:
+        LayerError: the layer's output is no grid of features.
+    """
+    sheet = sweep_sheet(swept.sweep, count, swept.shown.picture, swept.shown.geometry, swept.style)
+    if sheet is None:
+        raise LayerError(f"{swept.sweep.layer!r} has no grid of features that could be drawn; use format=json.")
+    return sheet
+
+
+def encoded(draw: Callable[[], Image.Image], form: Drawing, timings: Timings) -> bytes:
+    """Draw and encode, and count the time of both."""
+    with timings.stage("render"):
+        picture = draw()
+    with timings.stage("encode"):
+        return encode(picture, form)
+
+
+def _side(explanation: Explanation, heatmap: HeatmapAnswer) -> SideAnswer:
+    return SideAnswer(
+        logit=explanation.target.logit,
+        probability=explanation.target.probability,
+        predictions=ranked(explanation.predictions),
+        heatmap=heatmap,
+    )
+
+
+def _milliseconds(timings: Timings) -> dict[str, float]:
+    return {name: round(milliseconds, 3) for name, milliseconds in timings.stages.items()}

@@ -1,0 +1,211 @@
+"""Requests about hooks, straight down: trace, capture, intervene."""
+
+from dataclasses import dataclass
+
+import torch
+
+from app.engine import Deadline, Job
+from app.errors import FieldError
+from app.schemas import CaptureOptions, InterveneOptions, TraceOptions
+from app.service import Decoded, Service, Timings
+from app.work import Alone
+from explainers.base import Explainer
+from explainers.capturing import Capture, capture_images
+from explainers.edits import Edit, EditError
+from explainers.explanation import Explanation, explanations
+from explainers.intervention import Intervention, check_layers, edit_images
+from explainers.modules import match_paths
+from explainers.registry import Method
+from explainers.render import Style
+from explainers.sites import Kind
+from explainers.sweeping import Sweep, sweep_images
+from explainers.targets import Prediction, best, class_index, predictions
+from explainers.tracing import Trace, is_leaf, trace_images
+from models import LoadedModel
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Everything that an answer of /hooks/trace is made from."""
+
+    model: LoadedModel
+    trace: Trace
+    target: Prediction
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class Captured:
+    """Everything that an answer of /hooks/capture is made from."""
+
+    model: LoadedModel
+    capture: Capture
+    target: Prediction
+    shown: Decoded
+    style: Style
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class Intervened:
+    """Everything that an answer of /hooks/intervene is made from."""
+
+    model: LoadedModel
+    method: Method
+    explainer: Explainer
+    intervention: Intervention
+    style: Style
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class Swept:
+    """Everything that an answer of /hooks/intervene with each_channel is made from."""
+
+    model: LoadedModel
+    sweep: Sweep
+    target: Prediction
+    top: tuple[Prediction, ...]
+    shown: Decoded
+    style: Style
+    timings: Timings
+
+
+class HookService:
+    """What the routes and commands about hooks have in common.
+
+    Each request has the model to itself while it runs, and its hooks are gone before the next one starts.
+
+    Args:
+        service: models, pictures and the engine.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def trace(self, upload: bytes, options: TraceOptions) -> Traced:
+        """Trace one forward and one backward pass; raises what `Service.explain` raises."""
+        timings, deadline, model, target = self._start(options.model, options.target)
+        self._check_patterns(model, options.layer)
+        layers = tuple(options.layer) or (is_leaf,)
+        shown = self._service.decode(upload, model, timings)
+        work = Alone(lambda model, images, targets: trace_images(model, images, _first(targets), layers))
+        (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
+        timings.count(done, "trace")
+        found: Trace = done.result
+        return Traced(model, found, _predicted(model, found.logits, found.target), timings)
+
+    def capture(self, upload: bytes, options: CaptureOptions, sheet: bool) -> Captured:
+        """Capture what passes through layers.
+
+        Args:
+            upload: the bytes of the picture.
+            options: checked by their schema.
+            sheet: whether a contact sheet is to be drawn.
+
+        Raises:
+            CaptureTooLargeError: more bytes than allowed.
+            Exception: what `Service.explain` raises.
+        """
+        style = self._service.style(options)
+        timings, deadline, model, target = self._start(options.model, options.target)
+        self._check_patterns(model, options.layer)
+        kinds: set[Kind] = set(options.kind)
+        if sheet and options.rank == "effect":
+            kinds |= {"output", "grad_output"}
+        most = self._service.settings.max_capture_bytes
+        shown = self._service.decode(upload, model, timings)
+        work = Alone(
+            lambda model, images, targets: capture_images(
+                model, images, tuple(options.layer), tuple(kinds), _first(targets), most
+            )
+        )
+        (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
+        timings.count(done, "capture")
+        found: Capture = done.result
+        return Captured(model, found, _predicted(model, found.logits, found.target), shown, style, timings)
+
+    def intervene(self, upload: bytes, other: bytes | None, options: InterveneOptions) -> Intervened:
+        """Explain a picture without and with edits.
+
+        Raises:
+            EditError: an edit that does not fit.
+            Exception: what `Service.explain` raises.
+        """
+        method, explainer = self._service.explainer(options)
+        style = self._service.style(options)
+        timings, deadline, model, target = self._start(options.model, options.target)
+        match_paths((path for path, _ in model.module.named_modules()), options.layer)
+        edits: tuple[Edit, ...] = options.edits
+        check_layers(model.module, edits, other is not None)
+        shown = self._service.decode(upload, model, timings)
+        second = None if other is None else self._service.decode(other, model, timings).image[None]
+        work = Alone(
+            lambda model, images, targets: edit_images(
+                model, images, edits, explainer, targets, None if second is None else second.to(model.device)
+            )
+        )
+        (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
+        timings.count(done, "intervene")
+        sides: list[Explanation] = [
+            explanations(model, method.name, shown.picture, shown.geometry, side)[0]
+            for side in (done.result.before, done.result.after)
+        ]
+        found = Intervention(edits, sides[0], sides[1], done.result.applied)
+        return Intervened(model, method, explainer, found, style, timings)
+
+    def sweep(self, upload: bytes, other: bytes | None, options: InterveneOptions) -> Swept:
+        """Rank the channels of a layer by what the only edit does to each.
+
+        Raises:
+            EditError: an edit that does not fit, or several.
+            DeadlineError: not done in time.
+            Exception: what `Service.explain` raises.
+        """
+        if len(options.edits) > 1:
+            raise EditError("A sweep takes one edit; send several without each_channel.", field="edits")
+        style = self._service.style(options)
+        if options.layer or options.method_options:
+            field = "layer" if options.layer else next(iter(options.method_options))
+            raise FieldError("A sweep draws no heatmap; leave out the options of the method.", field=field)
+        timings, deadline, model, target = self._start(options.model, options.target)
+        edit: Edit = options.edits[0]
+        check_layers(model.module, (edit,), other is not None)
+        shown = self._service.decode(upload, model, timings)
+        second = None if other is None else self._service.decode(other, model, timings).image[None]
+        work = Alone(
+            lambda model, images, targets: sweep_images(
+                model,
+                images,
+                edit,
+                _first(targets),
+                None if second is None else second.to(model.device),
+                deadline.check,
+            )
+        )
+        (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
+        timings.count(done, "sweep")
+        found: Sweep = done.result
+        logits = found.logits.numpy()
+        (chosen, *top) = predictions(logits, model.labels, [found.target, *best(logits, 5)])
+        return Swept(model, found, chosen, tuple(top), shown, style, timings)
+
+    def _start(self, name: str | None, target: int | str | None) -> tuple[Timings, Deadline, LoadedModel, int | None]:
+        deadline = Deadline.after(self._service.settings.deadline)
+        model = self._service.model(name, deadline)
+        return Timings(), deadline, model, None if target is None else class_index(target, model.labels)
+
+    def _check_patterns(self, model: LoadedModel, patterns: list[str]) -> None:
+        most = self._service.settings.max_layers
+        if len(patterns) > most:
+            raise FieldError(f"At most {most} layers can be given; a glob stands for many.", field="layer")
+        match_paths((path for path, _ in model.module.named_modules(remove_duplicate=False)), patterns)
+
+
+def _first(targets: torch.Tensor | None) -> int | None:
+    return None if targets is None else int(targets[0])
+
+
+def _predicted(model: LoadedModel, logits: torch.Tensor, target: int) -> Prediction:
+    (found,) = predictions(logits.numpy(), model.labels, [target])
+    return found
