@@ -3,7 +3,7 @@ PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
 
-.PHONY: help setup serve test test-all check format pictures clean
+.PHONY: help setup serve test test-all sweep check format pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -18,6 +18,9 @@ test: .venv/installed-tests ## run the test suite
 
 test-all: .venv/installed-tests ## run the test suite, long tests included
 	$(BIN)/pytest -m ""
+
+sweep: .venv/installed-tests ## compare every module of torchvision's classifiers with autograd; writes docs/sweep.md
+	$(BIN)/python -m tests.sweep --write --bare 10
 
 check: .venv/installed-tests ## lint and type-check
 	$(BIN)/ruff check .
