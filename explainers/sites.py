@@ -125,7 +125,7 @@ class Site:
         """Let those who hold the arguments too see what the module did to them in place."""
         if not self._session._is_ours() or not self._running:
             return None
-        originals: dict[int, Tensor] = {}
+        originals: list[tuple[Tensor, Tensor]] = []
         for original, copy, version in self._running[-1].tapped:
             modified = copy._version > version
             if modified:
@@ -134,9 +134,9 @@ class Site:
                 original.copy_(copy)
                 self._running[-1].modified.append(original)
             if modified or original.grad_fn is not None:
-                originals[id(copy)] = original
+                originals += [(copy, original)] * sum(leaf is copy for leaf in tree_leaves(output))
         # A module that returns its input goes on returning that very tensor, which others may hold too.
-        return substituted(output, originals) if any(id(leaf) in originals for leaf in tree_leaves(output)) else None
+        return substituted(output, originals) if originals else None
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Run the hooks after the module; tap and record its output."""
@@ -165,58 +165,48 @@ class Site:
         running.modified.clear()
         return None if output is returned else output
 
-    def _tap_inputs(self, running: "_Running") -> dict[int, Tensor]:
-        """Return what to hand to the module in place of its tensors, by their ids."""
-        places: dict[int, list[int]] = {}
-        for index, leaf in enumerate(running.given):
-            if is_differentiable(leaf):
-                places.setdefault(id(leaf), []).append(index)
-        tensors = [running.given[indices[0]] for indices in places.values()]
+    def _tap_inputs(self, running: "_Running") -> list[tuple[Tensor, Tensor]]:
+        """Return the tensors that the module is given, and what it gets in their place."""
+        indices = [index for index, leaf in enumerate(running.given) if is_differentiable(leaf)]
+        tensors = [running.given[index] for index in indices]
         running.awaits_input = bool(tensors)
         width = len(running.given)
 
         def arrived(gradients: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
             found: list[Tensor | None] = [None] * width
-            for indices, gradient in zip(places.values(), gradients, strict=True):
-                for index in indices:
-                    found[index] = gradient if gradient is not None else running.grad_input.leaves[index]
+            for index, gradient in zip(indices, gradients, strict=True):
+                found[index] = gradient if gradient is not None else running.grad_input.leaves[index]
             found = self._run_backward(running, found)
-            return [found[indices[0]] for indices in places.values()]
+            return [found[index] for index in indices]
 
         copies = tap(tensors, arrived)
         if self._session._is_cut:
             self._session._not_ours += copies
         running.tapped += [(old, new, new._version) for old, new in zip(tensors, copies, strict=True)]
-        return {id(old): new for old, new in zip(tensors, copies, strict=True)}
+        return list(zip(tensors, copies, strict=True))
 
     def _tap_outputs(self, running: "_Running", output: Any) -> Any:
         """Return what to hand on in place of the output."""
-        places: dict[int, list[int]] = {}
+        indices: list[int] = []
         tensors: list[Tensor] = []
         for index, leaf in enumerate(tree_leaves(output)):
             if not is_differentiable(leaf):
                 continue
-            if id(leaf) in places:
-                places[id(leaf)].append(index)
-            elif leaf.grad_fn is not None and is_one_of(leaf, running.given):
+            if leaf.grad_fn is not None and is_one_of(leaf, running.given):
                 # The module returned its input, perhaps modified in place. Whoever else holds that tensor
                 # must keep sharing it with the caller, so it stays, and its own hook reports.
                 self._hook_passed(running, leaf, index)
             else:
-                places[id(leaf)] = [index]
+                indices.append(index)
                 tensors.append(leaf)
 
         def arrived(gradients: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
-            onward = []
-            for indices, gradient in zip(places.values(), gradients, strict=True):
-                found = [self._run_gradient(running, index, gradient) for index in indices]
-                onward.append(found[0])
+            onward = [self._run_gradient(running, *one) for one in zip(indices, gradients, strict=True)]
             if not running.awaits_input:
                 self._run_backward(running, running.grad_input.leaves)
             return onward
 
-        copies = tap(tensors, arrived)
-        return substituted(output, {id(old): new for old, new in zip(tensors, copies, strict=True)})
+        return substituted(output, list(zip(tensors, tap(tensors, arrived), strict=True)))
 
     def _hook_passed(self, running: "_Running", tensor: Tensor, index: int) -> None:
         unmodified = running.awaits_input and not is_one_of(tensor, running.modified)

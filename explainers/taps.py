@@ -5,7 +5,7 @@ raises on many modules of stock CNNs (``ReLU(inplace=True)``, ``out += identity`
 model a copy instead, free to be modified, and sees the gradients of all tensors of one call at once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -120,15 +120,25 @@ class Gradients:
 _UNFIT = object()
 
 
-def substituted(value: Any, new: Mapping[int, Any]) -> Any:
-    """Return a structure with the tensors of these ids replaced; lists and dicts without one stay the same objects."""
-    ids = frozenset(new)
+def substituted(value: Any, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
+    """Return a structure with tensors replaced; its lists and dicts without any of them stay the same objects.
+
+    Args:
+        value: the structure.
+        pairs: old and new; one that occurs several times stands in as many pairs, in the order of the structure.
+    """
+    if not pairs:
+        return value
+    ids = frozenset(id(old) for old, _ in pairs)
+    waiting: dict[int, list[Tensor]] = {}
+    for old, new in reversed(pairs):
+        waiting.setdefault(id(old), []).append(new)
 
     # It refers to no tensor, for PyTorch keeps it in a reference cycle.
     def stays(node: Any) -> bool:
         return isinstance(node, list | dict) and not any(id(leaf) in ids for leaf in tree_leaves(node))
 
-    return tree_map(lambda leaf: new.get(id(leaf), leaf), value, is_leaf=stays) if new else value
+    return tree_map(lambda leaf: waiting[id(leaf)].pop() if waiting.get(id(leaf)) else leaf, value, is_leaf=stays)
 
 
 def leaf_of(tensor: Tensor, shared: bool) -> tuple[Tensor, Tensor]:

@@ -581,3 +581,12 @@ def test_mistaken_arguments_are_named():
         with hooks.after_forward(lambda module, args, output: output * 0, "0"):
             assert not net(torch.ones(1, 2)).any()
         assert net(torch.ones(1, 2)).any()
+
+
+def test_one_tensor_given_twice_has_a_gradient_for_each_place():
+    net, x, seen = Product(), torch.tensor(3.0), []
+    with HookSession(net) as hooks:
+        hooks.full_backward(lambda module, grad_input, grad_output: seen.append(grad_input), "")
+        hooks.backward(net(x, x * 1 + 1))
+        hooks.backward(net(x, x))
+    assert [[one.item() for one in grads] for grads in seen] == [[20, 15], [15, 15]]
