@@ -19,7 +19,7 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from app.errors import FieldError, InvalidOptionsError, MalformedRequestError, UnsupportedBodyError
-from explainers.edits import edit_fault
+from explainers.edits import NO_LIST, edit_fault
 from explainers.errors import near_matches
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -89,7 +89,7 @@ def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationEr
     """Return what is wrong with each field, once."""
     faults: dict[str, str] = {}
     for fault in error.errors():
-        if fault["loc"][:1] == ("edits",) and len(fault["loc"]) > 1:
+        if fault["loc"][:1] == ("edits",) and (len(fault["loc"]) > 1 or fault["type"] in NO_LIST):
             faults.setdefault(*edit_fault(fault, fault["loc"][1:]))
             continue
         field = str(fault["loc"][0]) if fault["loc"] else "options"
@@ -101,7 +101,10 @@ def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationEr
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
             message = "It is given several times; give it once."
         faults.setdefault(field, message)
-    return list(faults.items())
+    # A list whose items were refused is found too short as well.
+    return [
+        (place, said) for place, said in faults.items() if not any(other.startswith(f"{place}[") for other in faults)
+    ]
 
 
 def _read_form(request: Request, other: str | None) -> Sent:

@@ -306,9 +306,13 @@ def parse_edits(edits: Any) -> tuple[Edit, ...]:
     try:
         return EDITS.validate_python(tuple(edits))
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors()[0]  # the others may only follow from it
         where, message = edit_fault(first, first["loc"])
         raise EditError(message, field=where) from error
+
+
+NO_LIST = ("tuple_type", "too_short", "too_long")
+"""Pydantic's words for what is no list, or one of the wrong length."""
 
 
 def edit_fault(fault: Any, loc: Sequence[int | str]) -> tuple[str, str]:
@@ -330,8 +334,12 @@ def _said(fault: Any) -> str:
         return f"It needs an op, one of {fault['ctx'].get('expected_tags') or ', '.join(OPS)}."
     if fault["type"] == "extra_forbidden":
         return "This edit has no such field."
+    if fault["type"] in NO_LIST and fault["loc"] in ((), ("edits",)):
+        return f"It must be a list of 1 to {MAX_EDITS} edits."
     if fault["type"] == "model_attributes_type":
         return "It must be an object such as {'op': 'zero', 'layer': 'features'}."
+    if fault["type"] == "too_short":
+        return "It is empty; leave it out to mean all."
     return str(fault["msg"]).removeprefix("Value error, ").rstrip(".") + "."
 
 

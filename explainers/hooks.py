@@ -312,9 +312,12 @@ class HookSession:
                 if not is_differentiable(value):
                     continue
                 if before_the_cut or not value.requires_grad:
+                    version = value._version
                     mine = id(value) not in kept and not is_one_of(value, self._not_ours)
                     leaf, values[index] = leaf_of(value, mine and is_one_of(value, given))
                     self._leaves.append(leaf)
+                    if site and value._version > version:
+                        site.overlook(value, value._version - version)
                 else:
                     # It may depend on an earlier leaf. The edge stays that of today's value if it is modified in place.
                     self._leaves.append(get_gradient_edge(value))

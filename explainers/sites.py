@@ -95,6 +95,14 @@ class Site:
         """Whether the module was called."""
         return self._calls > 0
 
+    def overlook(self, tensor: Tensor, changes: int) -> None:
+        """Do not take so many changes of an argument for the module's."""
+        for running in self._running[-1:]:
+            running.versions = [
+                version + changes * (given is tensor)
+                for version, given in zip(running.versions, running.given, strict=False)
+            ]
+
     @property
     def given(self) -> list[Any]:
         """What the running call was given, before any tap."""
@@ -117,6 +125,8 @@ class Site:
             # A place for each kind, so that they stay in step where calls nest, or end in an exception.
             records.append(copied(recorded_arguments(args, kwargs)) if kind == "input" else running.record(kind))
             running.places[path, kind] = len(records) - 1
+        if self._wants_gradients():
+            running.versions = [_version(leaf) for leaf in running.given]
         if (self.backward or self._records("grad_input")) and torch.is_grad_enabled():
             return substituted((args, kwargs), self._tap_inputs(running))
         return None if args is as_called[0] and kwargs is as_called[1] else (args, kwargs)
@@ -132,7 +142,6 @@ class Site:
                 if not original.requires_grad:
                     self._session._written.append(original)
                 original.copy_(copy)
-                self._running[-1].modified.append(original)
             if modified or original.grad_fn is not None:
                 originals += [(copy, original)] * sum(leaf is copy for leaf in tree_leaves(output))
         # A module that returns its input goes on returning that very tensor, which others may hold too.
@@ -150,10 +159,10 @@ class Site:
             output = output if replaced is None else replaced
         running.grad_output.take_structure(output)
         seen = None
-        wanted = self.backward or self.gradient or self._records("grad_output")
-        if wanted and torch.is_grad_enabled():
-            seen = output
+        if running.versions and torch.is_grad_enabled():
+            before = output
             output = self._tap_outputs(running, output)
+            seen = before if output is not before and self._taps_outputs() else None
         for path, kind, records in self._kept():
             if kind == "output" and (path, kind) in running.places:
                 # What was tapped is out of reach of later in-place operations; views and leaves are not.
@@ -162,7 +171,6 @@ class Site:
         self._running.pop()
         running.tapped.clear()  # the graph refers to this call, and must not to itself
         running.given.clear()
-        running.modified.clear()
         return None if output is returned else output
 
     def _tap_inputs(self, running: "_Running") -> list[tuple[Tensor, Tensor]]:
@@ -189,14 +197,14 @@ class Site:
         """Return what to hand on in place of the output."""
         indices: list[int] = []
         tensors: list[Tensor] = []
+        passed: list[tuple[Tensor, Tensor]] = []
         for index, leaf in enumerate(tree_leaves(output)):
             if not is_differentiable(leaf):
                 continue
             if leaf.grad_fn is not None and is_one_of(leaf, running.given):
-                # The module returned its input, perhaps modified in place. Whoever else holds that tensor
-                # must keep sharing it with the caller, so it stays, and its own hook reports.
-                self._hook_passed(running, leaf, index)
-            else:
+                # Whoever else holds that tensor must keep sharing it with the caller: no copy, as a tap makes, will do.
+                passed.append((leaf, self._hook_passed(running, leaf, index)))
+            elif self._taps_outputs():
                 indices.append(index)
                 tensors.append(leaf)
 
@@ -206,23 +214,36 @@ class Site:
                 self._run_backward(running, running.grad_input.leaves)
             return onward
 
-        return substituted(output, list(zip(tensors, tap(tensors, arrived), strict=True)))
+        return substituted(output, [*zip(tensors, tap(tensors, arrived), strict=True), *passed])
 
-    def _hook_passed(self, running: "_Running", tensor: Tensor, index: int) -> None:
-        unmodified = running.awaits_input and not is_one_of(tensor, running.modified)
-        places = [place for place, given in enumerate(running.given) if given is tensor] if unmodified else []
+    def _hook_passed(self, running: "_Running", tensor: Tensor, index: int) -> Tensor:
+        """Watch the gradient of an input that the module returned, and return what to hand on for it."""
+        places = [place for place, given in enumerate(running.given) if given is tensor]
         width = len(running.given)
+        modified = tensor._version > running.versions[places[0]]
+        past_the_tap = running.awaits_input and not modified
 
         def arrived(gradient: Tensor) -> Tensor | None:
             onward = self._run_gradient(running, index, gradient)
-            if not places:
+            if not past_the_tap:
                 return onward
-            # It went past the tap of the inputs, so its gradient is that of the input.
             found: list[Tensor | None] = [onward if place in places else None for place in range(width)]
             return self._run_backward(running, found)[places[0]]
 
         mark(tensor)
-        self._session._hook_tensor(tensor, arrived)
+        if modified:
+            # All who hold it see what the module did, so its gradient is that of all of them.
+            self._session._hook_tensor(tensor, arrived)
+            return tensor
+        # A view has a gradient of its own, and still is the same memory. One that is modified in place leaves the
+        # graph, and its gradient becomes part of the tensor's.
+        view = tensor.view_as(tensor)
+        mark(view)
+        memory = tensor.detach()
+        version = memory._version
+        self._session._hook_tensor(view, arrived)
+        self._session._hook_tensor(tensor, lambda gradient: arrived(gradient) if memory._version > version else None)
+        return view
 
     def _run(self, call: Call, hook: Hook, *args: Any) -> Any:
         outer, self._session._current = self._session._current, call
@@ -268,6 +289,12 @@ class Site:
             running.grad_input.put(index, gradient)
         return gradients
 
+    def _wants_gradients(self) -> bool:
+        return self._taps_outputs() or self._records("grad_input")
+
+    def _taps_outputs(self) -> bool:
+        return bool(self.backward or self.gradient) or self._records("grad_output")
+
     def _records(self, kind: Kind) -> bool:
         return any(kind in kinds for kinds in self.recorded.values())
 
@@ -290,7 +317,7 @@ class _Running:
         self.grad_output = Gradients()
         self.awaits_input = False
         self.tapped: list[tuple[Tensor, Tensor, int]] = []
-        self.modified: list[Tensor] = []
+        self.versions: list[int] = []
         self.places: dict[tuple[str, Kind], int] = {}
 
     def record(self, kind: Kind) -> Gradients | None:
@@ -325,6 +352,10 @@ def _freeze(parameter: Tensor) -> None:
             else:
                 parameter.requires_grad_(False)
                 parameter.grad = gradient
+
+
+def _version(leaf: Any) -> int:
+    return leaf._version if is_differentiable(leaf) and not leaf.is_inference() else 0
 
 
 def recorded_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:

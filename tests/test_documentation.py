@@ -1,5 +1,6 @@
 """What the documentation says is held to what the software does."""
 
+import io
 import os
 import re
 import shlex
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from app import create_app
 from app.cli import main
 from app.errors import HTTP_KINDS, INTERNAL, KINDS
-from app.schemas import ExplainOptions
+from app.schemas import CaptureOptions, ExplainOptions, InterveneOptions, TraceOptions
 from app.settings import Settings
 from docs.pictures import IMAGES, pictures
+from explainers.edits import OPS, Edit
 from explainers.registry import METHODS
 from models.own import OwnModel
 
@@ -35,7 +38,7 @@ def test_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     namespace = {}
     for block in blocks("python"):
         exec(block, namespace)
-    assert capsys.readouterr().out == "tabby 17% (300, 451)\n"
+    assert capsys.readouterr().out == "tabby 17% (300, 451)\n17% before, 9% after\n"
     assert (tmp_path / "tabby.png").is_file()
     assert namespace["attribution"].maps.shape == (2, 7, 7)
     assert len(namespace["hooks"].grad_outputs["layer1.0.relu"]) == 2
@@ -45,11 +48,13 @@ def test_commands_of_the_readme_run(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     commands = [line for block in blocks("console") for line in block.splitlines() if line.startswith("seewhy")]
-    assert len(commands) == 4
+    assert len(commands) == 7
     for command in commands:
         subprocess.run(command, shell=True, cwd=tmp_path, env=environment, check=True, capture_output=True)
     assert (tmp_path / "heatmap.png").is_file()
     assert len(list((tmp_path / "heatmaps").iterdir())) == 4
+    for name in ("trace.svg", "maps.png", "panel.png"):
+        assert (tmp_path / name).is_file(), name
 
 
 def test_curl_of_the_readme_names_real_options():
@@ -81,6 +86,40 @@ def test_every_option_and_method_is_documented():
     for method in METHODS.values():
         for option in set(method.options) - {"layers"}:
             assert f"`{option}`" in README, option
+
+
+@pytest.mark.parametrize("options", [TraceOptions, CaptureOptions, InterveneOptions])
+def test_every_option_about_hooks_is_documented(options):
+    for name in options.model_fields:
+        assert f"`{name}`" in HTTP, name
+
+
+def test_every_edit_is_documented():
+    for name in [*OPS, *Edit.model_fields]:
+        assert f"`{name}`" in HTTP, name
+
+
+def test_curl_of_the_http_page_is_answered(client, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = "\n".join(re.findall(r"```console\n(.*?)```", HTTP, flags=re.DOTALL)).replace("\\\n", "")
+    commands = [shlex.split(line) for line in text.splitlines() if line.startswith("curl")]
+    assert len(commands) == 5
+    for command in commands:
+        url = next(word for word in command if word.startswith("http://"))
+        fields = [command[place + 1].partition("=") for place, word in enumerate(command) if word == "-F"]
+        data = {}
+        for name, _, value in fields:
+            content = (io.BytesIO(Path(value[1:]).read_bytes()), value[1:]) if value.startswith("@") else value
+            data.setdefault(name, []).append(content)
+        answer = client.post(url.removeprefix("http://127.0.0.1:8000"), data=data, content_type="multipart/form-data")
+        assert answer.status_code == 200, answer.get_data(as_text=True)
+
+
+@pytest.fixture(scope="module")
+def client():
+    app = create_app(Settings())
+    yield app.test_client()
+    app.extensions["seewhy"].engine.stop()
 
 
 def test_every_error_code_is_documented():

@@ -406,16 +406,20 @@ class Shortcut(nn.Module):
 
 @pytest.mark.parametrize("kinds", [("grad_output",), ("grad_input", "grad_output")])
 @pytest.mark.parametrize("short", [nn.Identity(), nn.Dropout().eval()])
-def test_the_gradient_of_a_tensor_that_a_module_passes_on_is_the_same_for_all_kinds(kinds, short):
+def test_a_module_that_passes_its_input_on_has_a_gradient_of_its_own_whatever_is_recorded(kinds, short):
     net, seen = Shortcut(short), []
     x = torch.ones(1, requires_grad=True)
     with HookSession(net) as hooks:
         hooks.record("short", kinds=kinds)
         hooks.full_backward(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)), "short")
         hooks.backward(net(x).sum())
-    assert hooks.grad_outputs["short"] == [torch.tensor([4.0])]
-    assert seen == [((torch.tensor([4.0]),), (torch.tensor([4.0]),))]
-    assert hooks.grad_inputs.get("short", [torch.tensor([4.0])]) == [torch.tensor([4.0])]
+    assert hooks.grad_outputs["short"] == [torch.tensor([1.0])]
+    assert seen == [((torch.tensor([1.0]),), (torch.tensor([1.0]),))]
+    assert hooks.grad_inputs.get("short", [torch.tensor([1.0])]) == [torch.tensor([1.0])]
+    with HookSession(net) as hooks:
+        hooks.output_gradient(lambda gradient: gradient * 10, "short")
+        net(x).sum().backward()
+    assert x.grad.item() == 3 + 10
 
 
 class ModifiesLater(nn.Module):
@@ -434,10 +438,24 @@ class ModifiesLater(nn.Module):
 @pytest.mark.parametrize("inner", [nn.Identity(), nn.ReLU(inplace=True), nn.Dropout().eval()])
 def test_what_a_module_passes_on_stays_the_tensor_that_went_in(inner):
     net, x = ModifiesLater(inner), torch.ones(4, requires_grad=True)
-    with HookSession(net) as outer, HookSession(net) as nested:
-        outer.record("*", kinds=["input", "output", "grad_input"])
-        nested.record("*", kinds=["input", "output", "grad_input"])
-        assert net(x).item() == 12
+    with HookSession(net) as hooks:
+        hooks.record("*")
+        score = net(x)
+        assert score.item() == 12
+        score.backward()
+    assert x.grad.tolist() == [3] * 4
+    assert hooks.grad_outputs["inner"][0].tolist() == [3] * 4
+    assert hooks.grad_inputs["inner"][0].tolist() == [3] * 4
+
+
+def test_nested_sessions_restore_what_a_module_modifies_in_place():
+    net = nets.seeded(nets.PreActivation)
+    images = torch.rand(2, 3, 16, 16)
+    expected = net(images)
+    with HookSession(net) as outer, HookSession(net) as inner:
+        outer.record("*")
+        inner.record("*")
+        assert torch.equal(net(images), expected)
 
 
 def test_backward_reaches_hooks_behind_inputs_that_need_a_gradient_already():

@@ -1,0 +1,312 @@
+"""The routes about hooks: what they answer, and what they say to bad input."""
+
+import base64
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load
+
+from app import create_app, schemas
+from app.settings import Settings
+from explainers import capture, intervene, sweep_channels
+from explainers.capturing import strongest
+from explainers.render import Style
+from explainers.sheets import contact_sheet
+from tests.app.conftest import EXAMPLES, encoded
+
+# Two pictures in one form that are larger would leave a temporary file to the garbage collector.
+with Image.open(EXAMPLES / "coffee.png") as image:
+    COFFEE = encoded(image.convert("RGB").resize((300, 200)), "JPEG")
+ZERO = [{"layer": "bn2", "op": "zero", "channels": [112, 795]}]
+
+
+@pytest.fixture
+def ask(post):
+    """Post to a route about hooks; return the answer's JSON."""
+
+    def send(picture, route, **fields):
+        response = post(picture, path=f"/hooks/{route}", **fields)
+        assert response.status_code == 200, response.get_data(as_text=True)
+        assert response.headers["Vary"] == "Accept"
+        assert "decode;dur=" in response.headers["Server-Timing"]
+        return response.get_json()
+
+    return send
+
+
+@pytest.fixture
+def refused(post):
+    """Post what is refused; return status, code and the fields at fault."""
+
+    def send(picture, route, **fields):
+        response = post(picture, path=f"/hooks/{route}", **fields)
+        found = response.get_json()
+        assert response.mimetype == "application/problem+json"
+        code = found["type"].removeprefix("urn:seewhy:problem:")
+        return response.status_code, code, [(one["field"], one["message"]) for one in found.get("errors", [])]
+
+    return send
+
+
+def picture(response):
+    assert response.status_code == 200, response.get_data(as_text=True)
+    return np.asarray(Image.open(io.BytesIO(response.data)).convert("RGB")).astype(int)
+
+
+def test_a_trace_is_a_time_line_of_all_leaves(ask, cat, service):
+    found = ask(cat, "trace", target="tabby")
+    schemas.TraceAnswer.model_validate(found)
+    module = service.engine.loaded("efficientnet_lite0").module
+    leaves = {path for path, part in module.named_modules() if not list(part.children())}
+    seen = {event["path"] for event in found["events"]}
+    assert seen | set(found["summary"]["not_run"]) == leaves
+    assert found["target"]["label"] == "tabby"
+    assert [event["order"] for event in found["events"]] == list(range(len(found["events"])))
+    assert {event["kind"] for event in found["events"]} == {
+        "before_forward",
+        "after_forward",
+        "output_gradient",
+        "full_backward",
+        "parameter_gradient",
+    }
+    times = [event["microseconds"] for event in found["events"]]
+    assert times == sorted(times)
+    (stem,) = (one for one in found["events"] if (one["path"], one["kind"]) == ("conv_stem", "after_forward"))
+    assert stem["tensors"][0]["name"] == "output"
+    assert stem["tensors"][0]["statistics"]["shape"] == [1, 32, 112, 112]
+
+
+def test_a_trace_of_chosen_layers_can_be_drawn(post, cat):
+    svg = post(cat, path="/hooks/trace", layer=["blocks.0", "bn*"], format="svg")
+    assert svg.mimetype == "image/svg+xml"
+    assert ElementTree.fromstring(svg.data).tag.endswith("svg")
+    assert "blocks.0" in svg.get_data(as_text=True)
+    assert picture(post(cat, path="/hooks/trace", layer="bn2", headers={"Accept": "image/png"})).std() > 10
+
+
+def test_a_capture_holds_what_python_captures(post, ask, cat, lite0):
+    kinds = ["output", "grad_output", "parameter_grad"]
+    expected = capture(lite0, cat, ["bn2"], kinds, target="tabby").arrays
+    assert set(expected) == {
+        "bn2/output/0",
+        "bn2/grad_output/0",
+        "bn2/parameter_grad/weight",
+        "bn2/parameter_grad/bias",
+    }
+    fields = {"layer": "bn2", "kind": kinds, "target": "tabby"}
+    with np.load(io.BytesIO(post(cat, path="/hooks/capture", **fields, format="npz").data)) as arrays:
+        npz = dict(arrays)
+    for found in (npz, load(post(cat, path="/hooks/capture", **fields, format="safetensors").data)):
+        assert set(found) == set(expected)
+        for key, tensor in expected.items():
+            np.testing.assert_allclose(found[key], tensor.numpy(), rtol=1e-4, atol=1e-5)
+    document = ask(cat, "capture", **fields)
+    schemas.CaptureAnswer.model_validate(document)
+    assert [one["key"] for one in document["tensors"]] == list(expected)
+    one = document["tensors"][0]["statistics"]
+    np.testing.assert_allclose(one["mean"], expected["bn2/output/0"].mean(), rtol=1e-4)
+
+
+def test_a_contact_sheet_shows_the_strongest_maps(post, cat, lite0, service):
+    captured = capture(lite0, cat, ["bn2"], ["output", "grad_output"], target="tabby")
+    upright = Image.open(io.BytesIO(cat)).convert("RGB")
+    geometry = lite0.preprocess.geometry(*upright.size)
+    maps = strongest(captured, 4, by_effect=True)
+    drawn = contact_sheet(maps, upright, geometry, Style(max_side=service.settings.max_side))
+    fields = {"layer": "bn2", "target": "tabby", "rank": "effect", "top": 4, "format": "png"}
+    found = picture(post(cat, path="/hooks/capture", **fields))
+    assert np.abs(found - np.asarray(drawn)).mean() < 1
+    assert {found.shape, picture(post(cat, path="/hooks/capture", **fields | {"top": 16})).shape} == {
+        found.shape,
+        (2 * found.shape[0], 2 * found.shape[1], 3),
+    }
+
+
+def test_an_intervention_answers_as_python_does(ask, cat, lite0):
+    found = ask(cat, "intervene", edits=json.dumps(ZERO), target="tabby")
+    schemas.InterveneAnswer.model_validate(found)
+    expected = intervene(lite0, cat, ZERO, target="tabby")
+    for side in ("before", "after"):
+        target = getattr(expected, side).target
+        assert found[side]["probability"] == pytest.approx(target.probability, rel=1e-4)
+        assert found[side]["logit"] == pytest.approx(target.logit, rel=1e-4)
+        assert found[side]["heatmap"]["max"] == pytest.approx(getattr(expected, side).raw_heatmap.max(), rel=1e-3)
+    assert found["difference"]["logit"] == pytest.approx(expected.logit_change, rel=1e-3)
+    assert found["difference"]["probability"] < 0
+    assert found["applied"][0]["after"]["zeros"] > found["applied"][0]["before"]["zeros"]
+    assert found["edits"] == [{**ZERO[0], "at": "output", "region": None, "calls": None, "parameter": None}]
+    assert found["panel"].startswith("data:image/png;base64,")
+
+
+def test_values_of_the_three_heatmaps_share_one_scale(ask, cat):
+    found = ask(cat, "intervene", edits=json.dumps(ZERO), target="tabby", values="true")
+    before, after, change = (np.array(found[one]["heatmap"]["values"]) for one in ("before", "after", "difference"))
+    assert before.shape == (300, 451)
+    assert max(before.max(), after.max()) == pytest.approx(1)
+    np.testing.assert_allclose(after - before, change, atol=1e-6)
+
+
+def test_edits_arrive_by_all_carriers(client, post, cat):
+    swap = [{"layer": "blocks.4", "op": "swap"}]
+    encoded = {name: base64.b64encode(one).decode() for name, one in (("image", cat), ("other", COFFEE))}
+    form = post(cat, path="/hooks/intervene", edits=json.dumps(swap), other=(io.BytesIO(COFFEE), "coffee.jpg"))
+    body = client.post("/hooks/intervene", json={**encoded, "edits": swap})
+    assert form.get_json()["after"]["predictions"][0]["label"] == "espresso"
+    assert body.get_json()["after"]["predictions"] == form.get_json()["after"]["predictions"]
+    raw = client.post("/hooks/intervene", query_string={"edits": json.dumps(ZERO)}, data=cat, content_type="image/png")
+    plain = post(cat, path="/hooks/intervene", edits=json.dumps(ZERO))
+    assert raw.get_json()["after"]["logit"] == pytest.approx(plain.get_json()["after"]["logit"], rel=1e-4)
+
+
+def test_a_panel_has_three_tiles_and_explains_itself_with_any_method(post, cat):
+    panel = picture(post(cat, path="/hooks/intervene", edits=json.dumps(ZERO), format="png"))
+    assert panel.shape[1] == 3 * 451
+    fields = {"edits": json.dumps([{"layer": "conv_stem", "op": "noise", "value": 0.5}]), "method": "saliency"}
+    assert picture(post(cat, path="/hooks/intervene", **fields, format="png", sign="signed")).shape == panel.shape
+
+
+def test_a_sweep_ranks_channels_and_can_be_drawn(ask, post, cat, lite0):
+    fields = {"edits": json.dumps([{"layer": "bn2", "op": "zero"}]), "each_channel": "true", "target": "tabby"}
+    found = ask(cat, "intervene", **fields)
+    schemas.SweepAnswer.model_validate(found)
+    expected = sweep_channels(lite0, cat, {"layer": "bn2", "op": "zero"}, target="tabby")
+    assert [one["channel"] for one in found["channels"][:10]] == [one.channel for one in expected.channels[:10]]
+    changes = [one["logit_change"] for one in found["channels"]]
+    assert len(changes) == 1280
+    assert changes == sorted(changes)
+    assert abs(changes[0]) > abs(changes[-1])
+    sheet = picture(post(cat, path="/hooks/intervene", **fields, format="png", top=4))
+    assert sheet.std() > 10
+
+
+def edit(**members):
+    return json.dumps([{"layer": "bn2", "op": "negate"}, {"layer": "bn2", "op": "zero", **members}])
+
+
+@pytest.mark.parametrize(
+    ("edits", "field"),
+    [
+        ("[]", "edits"),
+        ("{", "edits"),
+        ("5", "edits"),
+        ("[5]", "edits[0]"),
+        (json.dumps(ZERO * 65), "edits"),
+        (edit(layer="bn9"), "edits[1].layer"),
+        (edit(layer="blocks.0.0.drop_path"), "edits[1].layer"),
+        (edit(op="vanish"), "edits[1].op"),
+        (edit(value=1), "edits[1].value"),
+        (edit(op="scale"), "edits[1].value"),
+        (edit(op="scale", value=float("nan")), "edits[1].value"),
+        (edit(op="scale", value=float("inf")), "edits[1].value"),
+        (edit(channels=[5000]), "edits[1].channels"),
+        (edit(channels=[-1]), "edits[1].channels[0]"),
+        (edit(region=[0, 0, 9, 9]), "edits[1].region"),
+        (edit(layer="classifier", region=[0, 0, 1, 1]), "edits[1].region"),
+        (edit(layer="classifier", op="mean"), "edits[1].over"),
+        (edit(op="permute_channels", channels=[3]), "edits[1].channels"),
+        (edit(calls=[1]), "edits[1].calls"),
+        (edit(at="weights"), "edits[1].at"),
+        (edit(at="parameter_grad", parameter="scale"), "edits[1].parameter"),
+        (edit(at="parameter_grad", layer="bn2.act"), "edits[1].layer"),
+        (edit(op="swap"), "edits[1].op"),
+        (edit(op="scale", value=3e38), "edits"),
+    ],
+)
+def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
+    status, code, faults = refused(cat, "intervene", edits=edits)
+    assert (status, [place for place, _ in faults]) == (422, [field])
+    assert code in ("bad-edit", "bad-option")
+    assert faults[0][1].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "status", "field"),
+    [
+        ("trace", {"layer": "nope"}, 422, "layer"),
+        ("trace", {"target": "nope"}, 422, "target"),
+        ("trace", {"target": ["tabby", "lynx"]}, 422, "target"),
+        ("trace", {"format": "npz"}, 422, "format"),
+        ("trace", {"depth": "1"}, 422, "depth"),
+        ("trace", {"model": "nope"}, 422, "model"),
+        ("capture", {}, 422, "layer"),
+        ("capture", {"layer": "nope"}, 422, "layer"),
+        ("capture", {"layer": "blocks.0.0.drop_path"}, 422, "layer"),
+        ("capture", {"layer": ["bn2"] * 17}, 422, "layer"),
+        ("capture", {"layer": "bn2", "kind": "weights"}, 422, "kind"),
+        ("capture", {"layer": "bn2", "top": "0"}, 422, "top"),
+        ("capture", {"layer": "classifier", "format": "png"}, 422, "layer"),
+        ("capture", {"layer": "*", "kind": ["input", "output", "grad_input", "grad_output"]}, 413, "layer"),
+        ("intervene", {}, 422, "edits"),
+        ("intervene", {"edits": json.dumps(ZERO), "layer": "nope"}, 422, "layer"),
+        ("intervene", {"edits": json.dumps(ZERO), "method": "nope"}, 422, "method"),
+        ("intervene", {"edits": json.dumps(ZERO), "sing": "signed"}, 422, "sing"),
+        ("intervene", {"edits": json.dumps(ZERO), "other": "text"}, 422, "other"),
+        ("intervene", {"edits": json.dumps(ZERO * 2), "each_channel": "1"}, 422, "edits"),
+        ("intervene", {"edits": json.dumps(ZERO), "each_channel": "1", "sign": "signed"}, 422, "sign"),
+        ("intervene", {"edits": edit()[:-1].split(", {")[0] + "]", "each_channel": "maybe"}, 422, "each_channel"),
+        ("intervene", {"edits": '[{"layer":"bn*","op":"zero"}]', "each_channel": "1"}, 422, "edits[0].layer"),
+        (
+            "intervene",
+            {"edits": '[{"layer":"bn2","op":"zero","at":"grad_output"}]', "each_channel": "1"},
+            422,
+            "edits[0].at",
+        ),
+    ],
+)
+def test_bad_input_is_refused_with_its_field(route, fields, status, field, refused, cat):
+    found, _, faults = refused(cat, route, **fields)
+    assert (found, [place for place, _ in faults]) == (status, [field])
+
+
+def test_what_is_no_picture_is_refused_on_every_route(refused):
+    for route, fields in (("trace", {}), ("capture", {"layer": "bn2"}), ("intervene", {"edits": json.dumps(ZERO)})):
+        assert refused(b"no picture", route, **fields)[:2] == (415, "unreadable-picture")
+
+
+def test_the_second_picture_is_checked_too(post, cat):
+    answer = post(cat, path="/hooks/intervene", edits=json.dumps(ZERO), other=(io.BytesIO(b"no picture"), "x.png"))
+    assert answer.status_code == 415
+
+
+def test_the_limit_of_a_capture_is_a_setting(cat):
+    app = create_app(Settings(max_capture_bytes=1280 * 49 * 4))
+    try:
+        client = app.test_client()
+        for kinds, status in ((["output"], 200), (["output", "input"], 413)):
+            data = {"image": (io.BytesIO(cat), "cat.png"), "layer": "bn2", "kind": kinds}
+            assert client.post("/hooks/capture", data=data).status_code == status
+    finally:
+        app.extensions["seewhy"].engine.stop()
+
+
+def test_interleaved_requests_do_not_touch_each_other(app, cat):
+    """Interventions, captures and explanations from many threads: each answer is the one that it gets alone."""
+
+    def send(number):
+        picture = (cat, COFFEE)[number % 2]
+        data = {"image": (io.BytesIO(picture), "picture"), "target": str(281 + number % 5)}
+        kind = number % 4
+        if kind == 0:
+            data |= {"format": "json"}
+            found = app.test_client().post("/explain", data=data).get_json()
+            return found["explanations"][0]["target"]["logit"], found["explanations"][0]["heatmap"]["max"]
+        if kind == 1:
+            data |= {"layer": "bn2", "kind": "grad_output", "format": "npz"}
+            with np.load(io.BytesIO(app.test_client().post("/hooks/capture", data=data).data)) as arrays:
+                return float(np.abs(arrays["bn2/grad_output/0"]).sum()), float(arrays["bn2/grad_output/0"].max())
+        layer, op = ("blocks.3", "negate") if kind == 2 else ("conv_stem", "zero")
+        at = "output" if kind == 2 else "grad_output"
+        data |= {"edits": json.dumps([{"layer": layer, "op": op, "at": at}])}
+        found = app.test_client().post("/hooks/intervene", data=data).get_json()
+        return found["before"]["logit"], found["after"]["logit"], found["after"]["heatmap"]["max"]
+
+    alone = [send(number) for number in range(20)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(send, [number for number in range(20) for _ in range(3)]))
+    for place, found in enumerate(together):
+        assert found == pytest.approx(alone[place // 3], rel=1e-3, abs=1e-5)
