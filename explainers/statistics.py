@@ -59,7 +59,9 @@ def statistics(tensor: Tensor) -> Statistics:
         largest = max(abs(low), abs(high))
         if largest and not _SQUARABLE[0] < largest < _SQUARABLE[1]:
             found = found.double()
-        parts = [*torch.std_mean(found, correction=0), torch.linalg.vector_norm(found), (found == 0).sum()]
+        # In float32 the norm, unlike the mean, loses digits where values are many.
+        norm_of = torch.linalg.vector_norm(found, dtype=torch.float64)
+        parts = [*torch.std_mean(found, correction=0), norm_of, (found == 0).sum()]
         std, mean, norm, zeros = torch.stack([part.double() for part in parts]).tolist()  # one transfer for all
     return Statistics(
         shape=tuple(tensor.shape),
