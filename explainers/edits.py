@@ -161,7 +161,7 @@ class Set(Edit):
 
     def changed(self, values: Tensor, part: Part) -> Tensor:
         """Return the value."""
-        return values.new_full((), self.value)
+        return _as(self.value, values)
 
 
 class Clamp(Edit):
@@ -187,7 +187,9 @@ class Clamp(Edit):
 
     def changed(self, values: Tensor, part: Part) -> Tensor:
         """Return the limited values."""
-        return values.clamp(self.min, self.max)
+        return values.clamp(
+            None if self.min is None else _as(self.min, values), None if self.max is None else _as(self.max, values)
+        )
 
 
 class Noise(Edit):
@@ -398,6 +400,11 @@ def _axes(shape: tuple[int, ...], image_size: tuple[int, int], parameter: bool) 
     if len(shape) == 3:
         return 2, (1,)
     return (1 if len(shape) == 2 else None), ()
+
+
+def _as(value: float, values: Tensor) -> Tensor:
+    """Return a number as a tensor like another; infinite where it is too large for the precision."""
+    return torch.tensor(value, dtype=torch.float64).to(values.dtype).to(values.device)
 
 
 def _along(indices: Any, axis: int, values: Tensor) -> Tensor:
