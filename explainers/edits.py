@@ -187,6 +187,8 @@ class Clamp(Edit):
 
     def changed(self, values: Tensor, part: Part) -> Tensor:
         """Return the limited values."""
+        if values.is_complex():
+            raise MisfitError("op", "Complex numbers have no order and no limits; use another op or layer.")
         return values.clamp(
             None if self.min is None else _as(self.min, values), None if self.max is None else _as(self.max, values)
         )
