@@ -251,8 +251,9 @@ class Mean(Edit):
         if not axes:
             what = "positions" if self.over == "spatial" else "channels"
             raise MisfitError("over", f"The tensor, of shape {tuple(values.shape)}, has no {what} to average over.")
-        weights = part.mask.to(values.dtype).expand(values.shape)
-        return (values * weights).sum(axes, keepdim=True) / weights.sum(axes, keepdim=True).clamp_min(1)
+        chosen = torch.where(part.mask, _wide(values), 0)
+        count = part.mask.expand(values.shape).sum(axes, keepdim=True)
+        return chosen.sum(axes, keepdim=True) / count.clamp_min(1)
 
 
 class Normalize(Edit):
@@ -263,7 +264,7 @@ class Normalize(Edit):
 
     def changed(self, values: Tensor, part: Part) -> Tensor:
         """Return the quotient, picture by picture."""
-        chosen = torch.where(part.mask, values, 0).flatten(1)
+        chosen = torch.where(part.mask, _wide(values), 0).flatten(1)
         if self.to == "sum":
             total = chosen.sum(dim=1)
         else:
@@ -407,6 +408,11 @@ def _axes(shape: tuple[int, ...], image_size: tuple[int, int], parameter: bool) 
 def _as(value: float, values: Tensor) -> Tensor:
     """Return a number as a tensor like another; infinite where it is too large for the precision."""
     return torch.tensor(value, dtype=torch.float64).to(values.dtype).to(values.device)
+
+
+def _wide(values: Tensor) -> Tensor:
+    """Return values in a precision in which many of them can be added."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def _along(indices: Any, axis: int, values: Tensor) -> Tensor:
