@@ -204,7 +204,7 @@ class Noise(Edit):
     def changed(self, values: Tensor, part: Part) -> Tensor:
         """Return the sum of values and noise; every picture of a batch gets the same noise."""
         generator = torch.Generator().manual_seed(self.seed)
-        noise = torch.randn((1, *values.shape[1:]), generator=generator)
+        noise = torch.randn([1] * min(values.ndim, 1) + list(values.shape[1:]), generator=generator)
         return values + self.value * noise.to(values)
 
 
@@ -264,6 +264,8 @@ class Normalize(Edit):
 
     def changed(self, values: Tensor, part: Part) -> Tensor:
         """Return the quotient, picture by picture."""
+        if not values.ndim:
+            raise MisfitError("op", "A single number cannot be normalised; use another op or layer.")
         chosen = torch.where(part.mask, _wide(values), 0).flatten(1)
         if self.to == "sum":
             total = chosen.sum(dim=1)
