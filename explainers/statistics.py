@@ -39,10 +39,10 @@ def statistics(tensor: Tensor) -> Statistics:
     """Compute the statistics of a tensor of any shape and dtype, in float32 where its values allow, or in float64."""
     found = tensor.detach().reshape(-1)
     found = found.abs() if found.is_complex() else found
-    if found.dtype in (torch.float16, torch.bfloat16):
-        found = found.float()
-    elif not found.is_floating_point():
+    if not found.is_floating_point():
         found = found.double()
+    elif found.itemsize < 4:
+        found = found.float()
     size, nan, inf = found.numel(), 0, 0
     mean: float | None = None
     std: float | None = None
