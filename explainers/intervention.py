@@ -16,7 +16,7 @@ from explainers.edits import Edit, EditError, MisfitError, Swap, parse_edits, pa
 from explainers.errors import LayerError, NonFiniteError
 from explainers.explanation import Explanation, Model, explanations
 from explainers.hooks import HookSession
-from explainers.modules import match_modules
+from explainers.modules import first_names, match_modules
 from explainers.picture import PictureSource, read_picture
 from explainers.registry import get_method
 from explainers.statistics import Statistics, statistics
@@ -233,10 +233,13 @@ class _Editor:
                 continue
             hooks.before_forward(self._count, edit.layer)
             if edit.at == "parameter_grad":
-                for path in match_modules(hooks.modules, [edit.layer]):
+                own: dict[int, tuple[str, str]] = {}  # a parameter may be several modules'
+                for path in self._paths(edit):
                     for name in _parameters(hooks.modules[path], edit):
-                        change = partial(self._change_parameter, index, path, name)
-                        hooks.parameter_gradient(change, f"{path}.{name}".lstrip("."))
+                        own.setdefault(id(getattr(hooks.modules[path], name)), (path, name))
+                for path, name in own.values():
+                    change = partial(self._change_parameter, index, path, name)
+                    hooks.parameter_gradient(change, f"{path}.{name}".lstrip("."))
             elif edit.at == "input":
                 hooks.before_forward(partial(self._change_input, index), edit.layer, with_kwargs=True)
             elif edit.at == "output":
@@ -255,8 +258,7 @@ class _Editor:
             EditError: the layer never ran, or not in one of the calls, or no gradient reached it.
         """
         for index, edit in enumerate(self._edits):
-            paths = match_modules(self._hooks.modules, [edit.layer])
-            runs = max(self._calls.get(path, 0) for path in paths)
+            runs = max(self._calls.get(path, 0) for path in self._paths(edit))
             if not runs:
                 raise EditError(
                     f"{edit.layer!r} never runs for this picture; choose a layer that does, as GET /models/NAME/layers "
@@ -273,6 +275,10 @@ class _Editor:
                     f"No gradient flows from the target's logit to {edit.layer!r}; choose a layer that it depends on.",
                     field=f"edits[{index}].layer",
                 )
+
+    def _paths(self, edit: Edit) -> tuple[str, ...]:
+        """Return the layers of an edit by the names that calls have."""
+        return first_names(self._hooks.modules, match_modules(self._hooks.modules, [edit.layer]))
 
     def _start(self, *_: Any) -> None:
         self._first.clear()
@@ -365,18 +371,18 @@ def swapped_tensors(module: nn.Module, images: Tensor, edits: tuple[Edit, ...], 
         "grad_input": hooks.grad_inputs,
         "grad_output": hooks.grad_outputs,
     }
-    # Edits know a module of several names by the first of them.
-    first = {id(part): path for path, part in reversed(list(hooks.modules.items()))}
     for at, by_path in records.items():
         for path, calls in by_path.items():
             for call, value in enumerate(calls):
                 tensors = [leaf for leaf in tree_flatten(value)[0] if is_differentiable(leaf)]
                 if len(tensors) == 1:
-                    found[first[id(hooks.modules[path])], at, call, None] = tensors[0]
+                    (layer,) = first_names(hooks.modules, [path])
+                    found[layer, at, call, None] = tensors[0]
     for path, gradients in hooks.parameter_grads.items():
+        (layer,) = first_names(hooks.modules, [path])
         for name, gradient in gradients.items():
             if gradient is not None:
-                found[path, "parameter_grad", None, name] = gradient[None]
+                found[layer, "parameter_grad", None, name] = gradient[None]
     return found
 
 

@@ -100,6 +100,12 @@ def match_modules(modules: Mapping[str, nn.Module], where: Iterable[Where]) -> t
     return tuple(path for path in modules if path in chosen)
 
 
+def first_names(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules that paths name, each once and by the first of its names, in the order of the paths."""
+    first = {id(module): path for path, module in reversed(list(modules.items()))}
+    return tuple(dict.fromkeys(first[id(modules[path])] for path in paths))
+
+
 def match_parameters(
     parameters: Mapping[str, Tensor], modules: Mapping[str, nn.Module], where: Iterable[Where]
 ) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from explainers.explanation import Model
 from explainers.hooks import HookSession
 from explainers.intervention import Place, check_layers, swapped_tensors
 from explainers.layers import grid_axes
-from explainers.modules import logits_of, match_modules
+from explainers.modules import first_names, logits_of, match_modules
 from explainers.picture import PictureSource, read_picture
 from explainers.taps import copied, is_differentiable
 from explainers.targets import class_index
@@ -194,7 +194,8 @@ def _swept_layer(module: nn.Module, edit: Edit) -> str:
         raise EditError("A sweep edits inputs or outputs: gradients do not change logits.", field="edits[0].at")
     if isinstance(edit, PermuteChannels | Normalize) or (isinstance(edit, Mean) and edit.over == "channel"):
         raise EditError("One channel alone cannot be edited so; choose another op.", field="edits[0].op")
-    paths = match_modules(dict(module.named_modules(remove_duplicate=False)), [edit.layer])
+    modules = dict(module.named_modules(remove_duplicate=False))
+    paths = first_names(modules, match_modules(modules, [edit.layer]))
     if len(paths) > 1:
         raise EditError(
             f"{edit.layer!r} means {len(paths)} layers, {', '.join(paths[:5])} and so on; name one.",
