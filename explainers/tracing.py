@@ -16,7 +16,7 @@ from explainers.errors import ModelOutputError
 from explainers.explanation import Model
 from explainers.hooks import HookSession
 from explainers.layers import PASSING, grid_axes
-from explainers.modules import Where, logits_of
+from explainers.modules import Where, first_names, logits_of
 from explainers.picture import PictureSource, read_picture
 from explainers.statistics import Statistics, statistics
 from explainers.targets import class_index
@@ -181,7 +181,7 @@ class _Tracer:
 
     def hook(self, layers: tuple[Where, ...]) -> tuple[str, ...]:
         hooks = self._hooks
-        paths = hooks.before_forward(self._before, *layers, with_kwargs=True).paths
+        paths = first_names(hooks.modules, hooks.before_forward(self._before, *layers, with_kwargs=True).paths)
         hooks.after_forward(self._after, *layers)
         hooks.output_gradient(lambda gradient: self._note("output_gradient", grad_output=gradient), *layers)
         hooks.full_backward(lambda _module, given, _: self._note("full_backward", grad_input=_single(given)), *layers)
