@@ -196,6 +196,7 @@ class _Tracer:
         ran = list(dict.fromkeys(event.path for event in self.events if event.kind == "before_forward"))
         norms: dict[str, float] = {}
         broken: set[str] = set()
+        unknown: set[str] = set()  # NaN is neither small nor large
         for event in self.events:
             for tensor in event.tensors:
                 found = tensor.statistics
@@ -204,6 +205,8 @@ class _Tracer:
                 if found.nan or found.inf:
                     broken.add(event.path)
                 if event.kind == "output_gradient":
+                    if found.nan:
+                        unknown.add(event.path)
                     norms[event.path] = max(norms.get(event.path, 0.0), math.inf if found.inf else found.norm)
         return Summary(
             dead_maps=tuple(
@@ -211,7 +214,7 @@ class _Tracer:
                 for path in ran
                 if (dead := self._dead.get(path)) is not None and dead.any()
             ),
-            vanishing=tuple(path for path in ran if path in norms and norms[path] < VANISHING),
+            vanishing=tuple(path for path in ran if norms.get(path, VANISHING) < VANISHING and path not in unknown),
             exploding=tuple(path for path in ran if path in norms and norms[path] > EXPLODING),
             without_gradient=tuple(path for path in ran if path not in norms),
             non_finite=tuple(path for path in ran if path in broken),
