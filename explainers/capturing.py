@@ -16,6 +16,7 @@ from explainers.layers import grid_axes
 from explainers.modules import Where
 from explainers.picture import PictureSource, read_picture
 from explainers.sites import KINDS, Kind
+from explainers.taps import is_differentiable
 from explainers.targets import class_index
 
 
@@ -200,32 +201,32 @@ def _check_layers(
     module: nn.Module, inputs: Tensor, layers: tuple[Where, ...], kinds: tuple[Kind, ...], max_bytes: int | None
 ) -> tuple[str, ...]:
     """Run the model once without keeping anything, and return the paths if what they hold is not too much."""
-    sizes: dict[str, int] = {}
+    sizes: dict[nn.Module, int] = {}
 
-    def add(value: Any, *of: Kind) -> None:
-        path = hooks.current.path if hooks.current else ""
-        tensors = [leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, Tensor)]
-        wanted = sum(kind in kinds for kind in of)
-        sizes[path] = sizes.get(path, 0) + wanted * sum(tensor.nbytes for tensor in tensors)
+    def add(module: nn.Module, value: Any, kind: Kind, gradient: Kind) -> None:
+        sizes.setdefault(module, 0)
+        for tensor in (leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, Tensor)):
+            sizes[module] += tensor.nbytes * ((kind in kinds) + (gradient in kinds and is_differentiable(tensor)))
 
     with torch.no_grad(), HookSession(module) as hooks:
         handle = hooks.before_forward(
-            lambda _, args, kwargs: add((args, kwargs), "input", "grad_input"), *layers, with_kwargs=True
+            lambda part, args, kwargs: add(part, (args, kwargs), "input", "grad_input"), *layers, with_kwargs=True
         )
-        hooks.after_forward(lambda _, args, output: add(output, "output", "grad_output"), *layers)
+        hooks.after_forward(lambda part, _, output: add(part, output, "output", "grad_output"), *layers)
         module(inputs.clone())
     paths = handle.paths
     modules = dict(module.named_modules(remove_duplicate=False))
-    ran = {path for path in paths if any(modules[path] is modules[other] for other in sizes)}
+    ran = {path for path in paths if modules[path] in sizes}
     for path in paths if set(kinds) != {"parameter_grad"} else ():
         if path not in ran and (path in layers or not ran):
             raise LayerError(
                 f"{path!r} never runs for this picture (or its `forward` is called directly, which bypasses hooks); "
                 "choose a layer that runs, as GET /models/NAME/layers or `seewhy layers MODEL` list them."
             )
-    total = sum(sizes.values())
+    total = sum(sizes.get(modules[path], 0) for path in paths)  # a module of several names has as many copies
     if "parameter_grad" in kinds:
-        total += sum(value.nbytes for path in paths for value in modules[path].parameters(recurse=False))
+        own = [value for path in paths for value in modules[path].parameters(recurse=False)]
+        total += sum(value.nbytes for value in own if is_differentiable(value))
     if max_bytes is not None and total > max_bytes:
         raise CaptureTooLargeError(
             f"The capture would take {total:,} bytes, more than the {max_bytes:,} allowed; name fewer layers or kinds."
