@@ -28,7 +28,7 @@ class CapturedTensor:
         layer: path; empty for the model itself.
         kind: input, output, grad_input, grad_output or parameter_grad.
         call: 0 for the layer's first call; None for a parameter, whose gradient is that of all calls.
-        name: of the parameter; or the index, where a call has several tensors of this kind.
+        name: of the parameter; or the index, where a call has several arguments or outputs.
         tensor: on the CPU; None where no gradient flowed.
     """
 
@@ -150,10 +150,12 @@ def capture_images(
     for path in paths:
         for kind in KINDS:
             for call, value in enumerate(records[kind].get(path, []) if kind in records else []):
-                leaves = [leaf for leaf in tree_flatten(value)[0] if leaf is None or isinstance(leaf, Tensor)]
+                leaves = tree_flatten(value)[0]
                 for index, leaf in enumerate(leaves):
+                    # Numbers among the tensors count too: a gradient is named as the tensor that it belongs to.
                     name = None if len(leaves) == 1 else str(index)
-                    tensors.append(CapturedTensor(path, kind, call, name, _on_cpu(leaf)))
+                    if isinstance(leaf, Tensor) or (leaf is None and kind not in ("input", "output")):
+                        tensors.append(CapturedTensor(path, kind, call, name, _on_cpu(leaf)))
         for name, gradient in hooks.parameter_grads.get(path, {}).items():
             tensors.append(CapturedTensor(path, "parameter_grad", None, name, _on_cpu(gradient)))
     return Capture(tuple(tensors), int(targets[0]), logits[0].detach().float().cpu(), image_size)
