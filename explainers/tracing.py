@@ -260,10 +260,12 @@ class _Tracer:
 
 
 def _traced(name: str, value: Any) -> Iterator[TracedTensor]:
-    leaves = [leaf for leaf in tree_flatten(value)[0] if leaf is None or isinstance(leaf, Tensor)]
+    leaves = tree_flatten(value)[0]
     for index, leaf in enumerate(leaves):
+        # Numbers among the tensors count too: a gradient is named as the tensor that it belongs to.
         label = name if len(leaves) == 1 else f"{name}.{index}"
-        yield TracedTensor(label, None if leaf is None else statistics(leaf))
+        if isinstance(leaf, Tensor) or (leaf is None and name.startswith("grad")):
+            yield TracedTensor(label, None if leaf is None else statistics(leaf))
 
 
 def _single(values: tuple[Any, ...]) -> Any:
