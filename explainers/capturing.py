@@ -87,8 +87,8 @@ class FeatureMap:
 def capture(
     model: Model,
     picture: PictureSource,
-    layers: Iterable[Where],
-    kinds: Iterable[Kind] = ("output",),
+    layers: str | Iterable[Where],
+    kinds: Kind | Iterable[Kind] = ("output",),
     target: int | str | None = None,
     max_bytes: int | None = None,
 ) -> Capture:
@@ -97,8 +97,8 @@ def capture(
     Args:
         model: a `LoadedModel`.
         picture: a path, bytes, PIL image or array; see `read_picture`.
-        layers: paths, globs, types or predicates.
-        kinds: of input, output, grad_input, grad_output, parameter_grad.
+        layers: paths, globs, types or predicates; or one path or glob.
+        kinds: one or more of input, output, grad_input, grad_output, parameter_grad.
         target: class index or label that gradients are of; None for the most probable class.
         max_bytes: most bytes that the tensors may take.
 
@@ -109,7 +109,8 @@ def capture(
     """
     images = model.preprocess(read_picture(picture))[None].to(model.device)
     index = None if target is None else class_index(target, model.labels)
-    return capture_images(model, images, tuple(layers), tuple(kinds), index, max_bytes)
+    wanted = (layers,) if isinstance(layers, str) else tuple(layers)
+    return capture_images(model, images, wanted, (kinds,) if isinstance(kinds, str) else tuple(kinds), index, max_bytes)
 
 
 def capture_images(
