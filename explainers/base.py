@@ -135,7 +135,8 @@ def chosen_targets(logits: Tensor, targets: Tensor | None) -> Tensor:
     if bool(outside.any()):
         first = int(targets[outside][0])
         raise TargetError(f"Class {first} is out of range: the model has classes 0 to {classes - 1}.")
-    return targets.to(device=logits.device, dtype=torch.int64)
+    # A copy, for autograd keeps it, and cannot keep a tensor made in inference mode.
+    return targets.to(device=logits.device, dtype=torch.int64, copy=True)
 
 
 def target_score(logits: Tensor, targets: Tensor) -> Tensor:
