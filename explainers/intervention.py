@@ -160,7 +160,11 @@ def edit_images(
     with prepared(model, images) as (module, inputs):
         check_layers(module, edits, other is not None)
         before = explainer.explain(model, inputs, targets)
-        swapped = swapped_tensors(module, other.to(inputs), edits, before.targets) if other is not None else {}
+        swapped = (
+            swapped_tensors(module, other.detach().to(inputs, copy=True), edits, before.targets)
+            if other is not None
+            else {}
+        )
         try:
             with torch.enable_grad(), HookSession(module) as hooks:
                 editor = _Editor(hooks, edits, swapped, (inputs.shape[2], inputs.shape[3]), noted=True)

@@ -132,7 +132,9 @@ def sweep_images(
         path = _swept_layer(module, edit)
         logits = checked_logits(module(inputs.clone())).float()
         targets = chosen_targets(logits, None if target is None else torch.tensor([target]))
-        swapped = {} if other is None else swapped_tensors(module, other.to(inputs), (edit,), targets)
+        swapped = (
+            {} if other is None else swapped_tensors(module, other.detach().to(inputs, copy=True), (edit,), targets)
+        )
         with closing(_Replay(module, inputs, path, edit)) as replay:
             sweeper = _Sweeper(edit, path, swapped, (inputs.shape[2], inputs.shape[3]))
             channels = sweeper.channels(replay.values)
