@@ -1,7 +1,7 @@
 """Interventions: what a model says, and where it looks, when what passes through its layers is edited."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -160,6 +160,9 @@ def edit_images(
     with prepared(model, images) as (module, inputs):
         check_layers(module, edits, other is not None)
         before = explainer.explain(model, inputs, targets)
+        if not getattr(explainer, "layers", before.layers):
+            # The same layers again, without another look for them, which would run an empty picture through the edits.
+            explainer = replace(explainer, layers=before.layers)  # type: ignore[call-arg]
         swapped = (
             swapped_tensors(module, other.detach().to(inputs, copy=True), edits, before.targets)
             if other is not None
