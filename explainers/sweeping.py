@@ -338,6 +338,8 @@ class _Replay:
         finished: list[tuple[nn.Module, Any]] = []
         marks: list[int] = []
         target, wanted = self.module.get_submodule(path), min(edit.calls or (0,))
+        # What holds the layer runs again, for calls of the layer are counted in the replay too.
+        holders = {part for part in self.module.modules() if part is not target and target in set(part.modules())}
         calls, found = 0, None
         with HookSession(self.module) as hooks:
 
@@ -350,7 +352,7 @@ class _Replay:
             def after(part: nn.Module, _args: Any, output: Any) -> None:
                 nonlocal calls, found
                 mark = marks.pop()
-                if found is None:
+                if found is None and part not in holders:
                     del finished[mark:]
                     finished.append((part, copied(output)))
                 if part is target:
