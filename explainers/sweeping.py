@@ -258,7 +258,13 @@ class _Sweeper:
             part = part_of(
                 self._edit, values, self._image_size, self._swapped.get((self._path, self._edit.at, call, None))
             )
-            axis = part.channel or 1
+            axis, count = part.channel, values.shape[part.channel or 0]
+            if axis is None:
+                raise MisfitError("layer", f"A tensor of shape {tuple(values.shape)} has no known axis of channels.")
+            if channels[-1] >= count:
+                raise MisfitError(
+                    "channels", f"Channel {channels[-1]} is out of range in call {call}: there are 0 to {count - 1}."
+                )
             rows = torch.zeros((len(channels), values.shape[axis]), dtype=torch.bool, device=values.device)
             rows[range(len(channels)), channels] = True
             rows = rows.reshape([len(channels), *(-1 if other == axis else 1 for other in range(1, values.ndim))])
