@@ -34,7 +34,8 @@ BATCH = 32
 
 _BATCH_VALUES = 2**25
 _TOLERANCE = 1e-4
-"""Largest difference of an unedited row's logits, over the largest logit, that a batch may have."""
+"""Largest difference of an unedited row's logits, over the largest logit, that a batch may have; more in half
+precision."""
 
 
 @dataclass(frozen=True)
@@ -162,13 +163,15 @@ def _rows(
 ) -> Tensor | None:
     """Return the logits of every channel's row, or None where an unedited row is not what it should be."""
     rows = []
+    dtypes = {value.dtype for value in module.parameters() if value.is_floating_point()}
+    tolerance = max(_TOLERANCE, *(8 * torch.finfo(dtype).eps for dtype in dtypes), 0)
     for batch in batches:
         check()
         try:
             found = sweeper.run(run, module, batch)
         except (RuntimeError, _UnreplayableError):  # of PyTorch: tensors of a batch where one was expected
             return None
-        if found is None or not (found[:1] - logits).abs().max() <= _TOLERANCE * logits.abs().max():
+        if found is None or not (found[:1] - logits).abs().max() <= tolerance * logits.abs().max():
             return None
         rows.append(found[1:])
     return torch.cat(rows)
