@@ -394,8 +394,14 @@ def _structure_of(module: nn.Module) -> nn.Module:
     """Return a copy of a module that shares its parameters, buffers and hooks."""
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     for part in module.modules():
-        for hooks in (part._forward_hooks, part._forward_pre_hooks):
-            shared[id(hooks)] = OrderedDict(hooks)
+        for hooks in (
+            part._forward_hooks,
+            part._forward_pre_hooks,
+            part._forward_hooks_with_kwargs,
+            part._forward_pre_hooks_with_kwargs,
+            part._forward_hooks_always_called,
+        ):
+            shared[id(hooks)] = OrderedDict(hooks)  # at once: other threads add and remove theirs
     return deepcopy(module, shared)
 
 
