@@ -296,12 +296,18 @@ class _Replay:
     """
 
     def __init__(self, module: nn.Module, images: Tensor, path: str, edit: Edit) -> None:
-        self.module = _structure_of(module)
+        try:
+            self.module = _structure_of(module)
+            copied_it = True
+        except Exception:  # of whatever it holds: a lock, a file
+            self.module, copied_it = module, False
         self._images = images
         self._size, self._copying = 0, False
         self._replayed: Counter[nn.Module] = Counter()
         self._noted: dict[nn.Module, list[Any]] = {}
         self.values = self._note(path, edit)
+        if not copied_it:
+            self._noted.clear()  # others use it
         for part in self._noted:
             part.forward = self._stand_in(part)
 
