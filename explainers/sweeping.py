@@ -169,7 +169,9 @@ def _rows(
         check()
         try:
             found = sweeper.run(run, module, batch)
-        except (RuntimeError, _UnreplayableError):  # of PyTorch: tensors of a batch where one was expected
+        except (EditError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # of PyTorch or the model: a batch where one picture was expected
             return None
         if found is None or not (found[:1] - logits).abs().max() <= tolerance * logits.abs().max():
             return None
