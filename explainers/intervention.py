@@ -1,6 +1,7 @@
 """Interventions: what a model says, and where it looks, when what passes through its layers is edited."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from explainers.modules import first_names, match_modules
 from explainers.picture import PictureSource, read_picture
 from explainers.registry import get_method
 from explainers.statistics import Statistics, statistics
-from explainers.taps import is_differentiable
+from explainers.taps import is_differentiable, is_one_of
 from explainers.targets import class_index
 
 GRADIENTS = ("grad_input", "grad_output", "parameter_grad")
@@ -176,9 +177,9 @@ def edit_images(
                 if any(edit.at in GRADIENTS for edit in edits) and logits.requires_grad:
                     hooks.backward(target_score(logits, before.targets))
             editor.check_applied()
-            with HookSession(module) as hooks:
+            with HookSession(module) as hooks, ExitStack() as last:
                 # The gradients of parameters have no part in a map.
-                _Editor(hooks, edits, swapped, editor.image_size, noted=False).hook(
+                _Editor(hooks, edits, swapped, editor.image_size, noted=False, last=last).hook(
                     ("input", "output", "grad_input", "grad_output")
                 )
                 after = explainer.explain(model, inputs, before.targets)
@@ -212,7 +213,13 @@ def check_layers(module: nn.Module, edits: tuple[Edit, ...], has_other: bool) ->
 
 
 class _Editor:
-    """Registers the hooks of edits, and notes what they do."""
+    """Registers the hooks of edits, and notes what they do.
+
+    An explainer opens a session of its own inside. What it records of a layer's output is edited, for its hooks run
+    later; of the gradient, for which later hooks run first, it would record what no edit has reached yet. So a last
+    session, opened anew when a forward pass starts, edits the gradients of outputs: all but those that are hooked
+    on the very tensor, where the first hook runs first.
+    """
 
     def __init__(
         self,
@@ -221,6 +228,7 @@ class _Editor:
         swapped: dict[Place, Tensor],
         image_size: tuple[int, int],
         noted: bool,
+        last: ExitStack | None = None,
     ) -> None:
         self.applied: list[Applied] = []
         self.image_size = image_size
@@ -230,6 +238,8 @@ class _Editor:
         self._noted = noted
         self._first: dict[str, int] = {}  # per path, the number of its first call in this forward pass
         self._calls: dict[str, int] = {}  # per path, how often it ran in this forward pass
+        self._last = last if any(edit.at == "grad_output" for edit in edits) else None
+        self._returned_input: set[tuple[str, int]] = set()  # calls, by path and number in this forward pass
 
     def hook(self, where: tuple[str, ...]) -> None:
         """Register the hooks of the edits of these tensors."""
@@ -256,7 +266,7 @@ class _Editor:
                 hooks.full_backward(partial(self._change_grad_input, index), edit.layer)
             else:
                 hooks.after_forward(partial(self._check_output, index), edit.layer)
-                hooks.output_gradient(partial(self._change, index), edit.layer)
+                hooks.output_gradient(partial(self._change_grad_output, index, hooks), edit.layer)
 
     def check_applied(self) -> None:
         """Refuse edits that had nothing to change.
@@ -290,6 +300,14 @@ class _Editor:
     def _start(self, *_: Any) -> None:
         self._first.clear()
         self._calls.clear()
+        self._returned_input.clear()
+        if self._last is not None:
+            self._last.close()
+            hooks = self._last.enter_context(HookSession(self._hooks.modules[""]))
+            for index, edit in enumerate(self._edits):
+                inside = [path for path in self._paths(edit) if path]  # the model itself has started already
+                if edit.at == "grad_output" and inside:
+                    hooks.output_gradient(partial(self._change_grad_output, index, hooks), *inside)
 
     def _count(self, *_: Any) -> None:
         path, number = self._here()
@@ -314,15 +332,31 @@ class _Editor:
     def _check_input(self, index: int, _module: nn.Module, args: Any, kwargs: Any) -> None:
         self._sole(index, tree_flatten((args, kwargs))[0])
 
-    def _check_output(self, index: int, _module: nn.Module, _args: Any, output: Any) -> None:
-        self._sole(index, tree_flatten(output)[0])
+    def _check_output(self, index: int, _module: nn.Module, args: Any, output: Any) -> None:
+        leaves = tree_flatten(output)[0]
+        tensor = leaves[self._sole(index, leaves)]
+        if tensor.grad_fn is not None and is_one_of(tensor, args):
+            path, number = self._here()
+            self._returned_input.add((path, number - self._first.get(path, 0)))
+
+    def _change_grad_output(self, index: int, hooks: HookSession, gradient: Tensor) -> Tensor | None:
+        call = hooks.current
+        if call is None:
+            raise RuntimeError("A hook of an edit ran outside of a call.")
+        number = call.number - (self._first.get(call.path, 0) if hooks is self._hooks else 0)
+        if self._last is not None:
+            is_first = not call.path or (call.path, number) in self._returned_input
+            if is_first != (hooks is self._hooks):
+                return None
+        return self._change(index, gradient, call.path, number)
 
     def _change_sole(self, index: int, value: Any) -> Any:
         leaves, spec = tree_flatten(value)
         if self._edits[index].at == "grad_input" and not any(is_differentiable(leaf) for leaf in leaves):
             return None
         place = self._sole(index, leaves)
-        changed = self._change(index, leaves[place])
+        path, number = self._here()
+        changed = self._change(index, leaves[place], path, number - self._first.get(path, 0))
         if changed is None:
             return None
         leaves[place] = changed
@@ -339,10 +373,8 @@ class _Editor:
             )
         return places[0]
 
-    def _change(self, index: int, values: Tensor) -> Tensor | None:
+    def _change(self, index: int, values: Tensor, path: str, call: int) -> Tensor | None:
         edit = self._edits[index]
-        path, number = self._here()
-        call = number - self._first.get(path, 0)
         if edit.calls is not None and call not in edit.calls:
             return None
         return self._applied(index, values, path, call, None)
