@@ -258,7 +258,7 @@ class _Editor:
                     change = partial(self._change_parameter, index, path, name)
                     hooks.parameter_gradient(change, f"{path}.{name}".lstrip("."))
             elif edit.at == "input":
-                hooks.before_forward(partial(self._change_input, index), edit.layer, with_kwargs=True)
+                hooks.before_forward(partial(self._change_input, index), edit.layer, with_kwargs=True, shared=True)
             elif edit.at == "output":
                 hooks.after_forward(partial(self._change_output, index), edit.layer)
             elif edit.at == "grad_input":
@@ -356,7 +356,9 @@ class _Editor:
             return None
         place = self._sole(index, leaves)
         path, number = self._here()
-        changed = self._change(index, leaves[place], path, number - self._first.get(path, 0))
+        # What an edit keeps of an input for backward must outlast a module that overwrites that input.
+        values = leaves[place].clone() if self._edits[index].at == "input" else leaves[place]
+        changed = self._change(index, values, path, number - self._first.get(path, 0))
         if changed is None:
             return None
         leaves[place] = changed

@@ -245,7 +245,9 @@ class _Sweeper:
 
         with HookSession(module) as hooks:
             if self._edit.at == "input":
-                hooks.before_forward(lambda _, args, kwargs: edited((args, kwargs)), self._path, with_kwargs=True)
+                hooks.before_forward(
+                    lambda _, args, kwargs: edited((args, kwargs)), self._path, with_kwargs=True, shared=True
+                )
             else:
                 hooks.after_forward(lambda _, args, output: edited(output), self._path)
             logits = logits_of(run(len(channels) + 1)).float()
