@@ -310,6 +310,7 @@ class _Replay:
         self._replayed: Counter[nn.Module] = Counter()
         self._noted: dict[nn.Module, list[Any]] = {}
         self.values = self._note(path, edit)
+        self._noted_version = self._version()
         if not copied_it:
             self._noted.clear()  # others use it
         for part in self._noted:
@@ -317,9 +318,14 @@ class _Replay:
 
     def run(self, size: int, copying: bool = False) -> Any:
         """Return the model's output for a batch of that many copies of the picture."""
+        if self._version() != self._noted_version:
+            raise _UnreplayableError
         self._size, self._copying = size, copying
         self._replayed.clear()
-        return self.module(_repeated(self._images, size).contiguous())
+        output = self.module(_repeated(self._images, size).contiguous())
+        if self._version() != self._noted_version:  # writing by a mask into memory that rows share is no error
+            raise _UnreplayableError
+        return output
 
     def run_copying(self, size: int) -> Any:
         """Do the same for models that modify in place what a module returned."""
@@ -351,6 +357,10 @@ class _Replay:
     def _row_by_row(self, tensor: Tensor) -> Tensor:
         rows = _repeated(tensor, self._size)
         return rows.contiguous() if self._copying else rows
+
+    def _version(self) -> int:
+        leaves = tree_flatten(list(self._noted.values()))[0]
+        return sum(leaf._version for leaf in leaves if isinstance(leaf, Tensor))
 
     def _note(self, path: str, edit: Edit) -> Tensor:
         """Run the model once, and note what returns before the layer's first edited call, outermost modules only."""
