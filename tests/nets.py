@@ -121,6 +121,80 @@ class Wrapped(nn.Module):
         return self.wrap(self.net(images))
 
 
+class Weighted(nn.Module):
+    """Logits are sums over all cells: of a picture of ones, 16 times the rows of the 1x1 convolution's weight."""
+
+    def __init__(self, *rows: tuple[float, ...]) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(len(rows[0]), len(rows), 1, bias=False)
+        with torch.no_grad():
+            self.conv.weight.copy_(torch.tensor(rows)[:, :, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.conv(images).sum(dim=(2, 3))
+
+
+class Skip(Net):
+    """What the swept layer gets is added to what it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(nn.Conv2d(5, 5, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(5, 5, 1))
+
+    def middle(self, features: Tensor) -> Tensor:
+        return functional.relu(self.branch(features) + features, inplace=True)
+
+
+class InPlaceLater(Net):
+    """Modifies in place what a module had returned before another one ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = nn.Conv2d(5, 5, 3, padding=1)
+
+    def middle(self, features: Tensor) -> Tensor:
+        branch = self.branch(features.tanh())
+        features += branch
+        return features.relu_()
+
+
+class Block(nn.Module):
+    def __init__(self, relu: nn.Module, given: int, returned: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(given, returned, 3, padding=1)
+        self.relu = relu
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.relu(self.conv(features))
+
+
+class SharedInside(nn.Module):
+    """One ReLU inside several blocks, and between them; it has several names."""
+
+    def __init__(self, *widths: int) -> None:
+        super().__init__()
+        self.relu = nn.ReLU()
+        self.blocks = nn.Sequential(
+            *(Block(self.relu, given, width) for given, width in zip((3, *widths), widths, strict=False))
+        )
+        self.head = nn.Linear(widths[-1], 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.relu(images)
+        for block in self.blocks:
+            features = block(features)
+        return self.head(self.relu(features - 0.01).mean(dim=(2, 3)))
+
+
+class OneByOne(Net):
+    """Takes no batch of pictures."""
+
+    def middle(self, features: Tensor) -> Tensor:
+        if len(features) != 1:
+            raise ValueError("One picture at a time.")
+        return features.relu()
+
+
 def seeded(kind: type[nn.Module], *args: Any) -> nn.Module:
     """Make a net with fixed random weights, in evaluation mode."""
     with torch.random.fork_rng():

@@ -69,6 +69,21 @@ def test_a_hook_before_may_return_the_only_argument_or_keywords():
             net(images)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_a_module_overwrites_is_overwritten_for_others_too_where_a_hook_asks_for_it(shared, images):
+    net = nets.seeded(nets.PreActivation)
+    with HookSession(net) as hooks:
+        hooks.before_forward(lambda module, args: args[0] - 1, "relu", shared=shared)
+        hooks.before_forward(lambda module, args: args[0] + 1, "relu")
+        hooks.record("relu", "conv", kinds=["output", "grad_input"])
+        found = net(images)
+        hooks.backward(found.sum())
+    expected = net(images)
+    assert torch.allclose(found, expected, atol=1e-5) is shared
+    assert torch.equal(hooks.outputs["relu"][0] >= 0, torch.ones_like(hooks.outputs["relu"][0], dtype=torch.bool))
+    assert bool((hooks.outputs["conv"][0] < 0).any()), "the record is of what the convolution said"
+
+
 def test_after_forward_replaces_in_order_of_registration():
     net = nn.Sequential(nn.ReLU())
     with HookSession(net) as hooks:
@@ -157,6 +172,26 @@ def test_sessions_that_share_a_frozen_parameter_freeze_it_when_the_last_one_ends
         assert net.W.requires_grad
     assert not net.W.requires_grad
     assert outer.parameter_grads == inner.parameter_grads == {"": {"W": torch.tensor(6.0)}}
+
+
+@pytest.mark.parametrize("where", ["stem", "conv", "relu", "head", ""])
+def test_parameters_that_another_session_thaws_and_freezes_in_between_do_not_matter(where, images):
+    net = nets.seeded(nets.InPlaceModule).requires_grad_(False)
+    kinds = ["grad_input", "grad_output"]
+
+    def gradients(thaw: bool) -> list[Tensor]:
+        with HookSession(net) as hooks:
+            hooks.record(where, kinds=kinds)
+            with HookSession(net) as other:
+                if thaw:
+                    other.record("*", kinds=["parameter_grad"])
+                logits = net(images)
+            assert logits.requires_grad
+            hooks.backward(logits[:, 1].sum())
+        return [hooks.grad_inputs[where][0], hooks.grad_outputs[where][0]]
+
+    for found, expected in zip(gradients(thaw=True), gradients(thaw=False), strict=True):
+        assert nets.relative_error(found, expected) < 1e-5
 
 
 def test_unknown_parameters_list_near_matches(resnet18):

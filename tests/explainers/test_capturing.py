@@ -1,0 +1,418 @@
+"""Captures: the tensors by hand and by torch's own hooks, their keys, the limit in bytes, and what is refused."""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from explainers import GradCAM, capture
+from explainers.capturing import Capture, CapturedTensor, capture_images, strongest
+from explainers.errors import CaptureTooLargeError, LayerError, NonFiniteError, TargetError
+from explainers.hooks import KINDS
+from models import LoadedModel
+from tests import nets
+
+CAT = Path(__file__).parents[2] / "examples" / "cat.png"
+ROWS = ((1.0, 2.0, 3.0), (4.0, 5.0, -6.0))
+ONES = torch.ones(1, 3, 4, 4)
+
+
+@pytest.fixture
+def picture(images: Tensor) -> Tensor:
+    return images[:1, :, :16, :16]
+
+
+def bytes_of(captured: Capture) -> int:
+    return sum(tensor.nbytes for tensor in captured.arrays.values())
+
+
+# By hand
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("train", [False, True])
+def test_all_kinds_by_hand(frozen, train, untouched):
+    net = untouched(nets.Weighted(*ROWS).requires_grad_(not frozen).train(train))
+    found = capture_images(net, ONES, ("conv",), KINDS, target=1)
+    assert [one.key for one in found.tensors] == [
+        "conv/input/0",
+        "conv/output/0",
+        "conv/grad_input/0",
+        "conv/grad_output/0",
+        "conv/parameter_grad/weight",
+    ]
+    arrays = found.arrays
+    assert torch.equal(arrays["conv/input/0"], ONES)
+    assert arrays["conv/output/0"][0, :, 0, 0].tolist() == [6, 3]
+    assert torch.equal(arrays["conv/grad_output/0"], torch.tensor([0.0, 1.0])[None, :, None, None].expand(1, 2, 4, 4))
+    assert arrays["conv/grad_input/0"][0, :, 2, 3].tolist() == list(ROWS[1])
+    assert arrays["conv/parameter_grad/weight"][:, :, 0, 0].tolist() == [[0, 0, 0], [16, 16, 16]]
+    assert (found.target, found.logits.tolist(), found.image_size) == (1, [96, 48], (4, 4))
+    assert capture_images(net, ONES, ("conv",)).target == 0
+
+
+def test_the_model_itself_is_the_layer_dot():
+    found = capture_images(nets.Weighted(*ROWS), ONES, ("",), ("input", "output", "grad_output"))
+    assert [one.key for one in found.tensors] == ["./input/0", "./output/0", "./grad_output/0"]
+    assert found.arrays["./output/0"].tolist() == [[96, 48]]
+    assert found.arrays["./grad_output/0"].tolist() == [[1, 0]]
+
+
+@pytest.mark.parametrize("kind", [nets.Net, nets.InPlaceModule, nets.AddsInto, nets.PreActivation, nets.Skip])
+def test_against_autograd(kind, picture, untouched):
+    net = untouched(nets.seeded(kind))
+    arrays = capture_images(net, picture, ("stem", "conv", "head"), KINDS, target=2).arrays
+    leaf = picture.clone().requires_grad_()
+    features = net.stem(leaf)
+    into = net.conv(features)
+    logits = net.head(net.middle(into.clone()).mean(dim=(2, 3)))
+    wanted = [leaf, features, into, net.stem.weight, net.conv.bias, net.head.weight]
+    names = ["stem/grad_input/0", "stem/grad_output/0", "conv/grad_output/0"]
+    names += ["stem/parameter_grad/weight", "conv/parameter_grad/bias", "head/parameter_grad/weight"]
+    for name, gradient in zip(names, torch.autograd.grad(logits[0, 2], wanted), strict=True):
+        assert nets.relative_error(arrays[name], gradient) < 1e-5, name
+    assert torch.equal(arrays["conv/grad_input/0"], arrays["stem/grad_output/0"])
+    assert torch.equal(arrays["conv/output/0"], into.detach()), "before anything overwrote it"
+    assert torch.equal(arrays["head/output/0"], logits.detach())
+
+
+def test_calls_and_names_are_in_the_keys_and_in_order(picture):
+    found = capture_images(nets.seeded(nets.Twice), picture, ("again", "stem"), ("grad_output", "output"))
+    assert [one.key for one in found.tensors] == [
+        "stem/output/0",
+        "stem/grad_output/0",
+        "again/output/0",
+        "again/output/1",
+        "again/grad_output/0",
+        "again/grad_output/1",
+    ]
+    one = found.tensors[-1]
+    assert (one.layer, one.kind, one.call, one.name) == ("again", "grad_output", 1, None)
+    parameter = capture_images(nets.seeded(nets.Twice), picture, ("again",), ("parameter_grad",)).tensors[0]
+    assert (parameter.call, parameter.name, parameter.key) == (None, "weight", "again/parameter_grad/weight")
+
+
+def test_a_gradient_is_named_as_the_tensor_that_it_belongs_to(picture):
+    """The module is called with a picture, a number and a tensor, the last two by keyword."""
+    found = capture_images(nets.seeded(nets.TupleInside), picture, ("pair",), KINDS[:4])
+    shapes = {one.key: None if one.tensor is None else tuple(one.tensor.shape) for one in found.tensors}
+    assert shapes == {
+        "pair/input/0/0": (1, 3, 16, 16),
+        "pair/input/0/2": (1, 1, 14, 14),
+        "pair/output/0/0": (1, 4, 14, 14),
+        "pair/output/0/1": (1, 4, 14, 14),
+        "pair/grad_input/0/0": (1, 3, 16, 16),
+        "pair/grad_input/0/1": None,
+        "pair/grad_input/0/2": (1, 1, 14, 14),
+        "pair/grad_output/0/0": (1, 4, 14, 14),
+        "pair/grad_output/0/1": (1, 4, 14, 14),
+    }
+
+
+class Numbered(nets.Net):
+    """A module returns a number beside its features."""
+
+    class Features(nn.Module):
+        def forward(self, features: Tensor) -> tuple[float, Tensor]:
+            return 2.0, features.relu()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbered = self.Features()
+
+    def middle(self, features: Tensor) -> Tensor:
+        number, features = self.numbered(features)
+        return number * features
+
+
+def test_features_beside_a_number_can_be_ranked_by_effect(picture):
+    found = capture_images(nets.seeded(Numbered), picture, ("numbered",), ("output", "grad_output"))
+    assert [one.key for one in found.tensors if one.tensor is not None] == [
+        "numbered/output/0/1",
+        "numbered/grad_output/0/1",
+    ]
+    assert len(strongest(found, 3, by_effect=True)) == 3
+
+
+def test_a_module_of_several_names_is_captured_under_each(picture):
+    net = nets.seeded(nets.SharedInside, 4, 5)
+    for layers in (("relu",), ("blocks.1.relu",), ("*relu",)):
+        found = capture_images(net, picture, layers)
+        names = ["relu", "blocks.0.relu", "blocks.1.relu"] if layers == ("*relu",) else layers
+        assert list(found.arrays) == [f"{name}/output/{call}" for name, call in itertools.product(names, range(4))]
+        assert capture_images(net, picture, layers, max_bytes=bytes_of(found)).arrays.keys() == found.arrays.keys()
+        with pytest.raises(CaptureTooLargeError):
+            capture_images(net, picture, layers, max_bytes=bytes_of(found) - 1)
+
+
+# Gradients that do not flow
+
+
+class Beside(nets.Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.side = nn.Conv2d(5, 2, 1)
+
+    def middle(self, features: Tensor) -> Tensor:
+        self.side(features)
+        return features.relu()
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_no_gradient_is_none_and_not_zero(trainable, picture):
+    net = nets.seeded(Beside).requires_grad_(trainable)
+    found = capture_images(net, picture, ("side", "conv"), KINDS)
+    by_key = {one.key: one.tensor for one in found.tensors}
+    beside = [key for key, tensor in by_key.items() if tensor is None]
+    assert beside == [
+        "side/grad_input/0",
+        "side/grad_output/0",
+        "side/parameter_grad/weight",
+        "side/parameter_grad/bias",
+    ]
+    assert set(found.arrays) == set(by_key) - set(beside)
+    assert by_key["conv/grad_output/0"].any()
+
+
+def test_parameters_of_a_layer_that_never_runs_have_no_gradient(picture):
+    found = capture_images(nets.seeded(nets.Net), picture, ("unused",), ("parameter_grad",))
+    assert [(one.key, one.tensor) for one in found.tensors] == [
+        ("unused/parameter_grad/weight", None),
+        ("unused/parameter_grad/bias", None),
+    ]
+
+
+# The limit in bytes
+
+
+@pytest.mark.parametrize(
+    ("kinds", "layers"),
+    [
+        (("output",), ("conv",)),
+        (("input",), ("*",)),
+        (("output", "grad_output"), ("conv", "head")),
+        (KINDS, ("stem", "conv", "head")),
+        (("parameter_grad",), ("stem", "head")),
+        (("grad_input",), (nn.Conv2d,)),
+        (("output",), (lambda module: isinstance(module, nn.Linear),)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_limit_is_exact(kinds, layers, dtype, picture):
+    net = nets.seeded(nets.InPlaceModule).to(dtype)
+    net.unused = None
+    need = bytes_of(capture_images(net, picture.to(dtype), layers, kinds))
+    assert need > 0
+    assert bytes_of(capture_images(net, picture.to(dtype), layers, kinds, max_bytes=need)) == need
+    with pytest.raises(CaptureTooLargeError, match=f"{need:,} bytes, more than the {need - 1:,}"):
+        capture_images(net, picture.to(dtype), layers, kinds, max_bytes=need - 1)
+
+
+class Indexed(nets.Net):
+    """Looks up whole numbers, which have no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 5)
+
+    def middle(self, features: Tensor) -> Tensor:
+        return features + self.table(torch.tensor([2]))[:, :, None, None]
+
+
+@pytest.mark.parametrize("kinds", [("grad_input",), ("grad_output",), ("input", "grad_input"), KINDS])
+def test_the_limit_knows_what_can_have_a_gradient(kinds, picture):
+    net = nets.seeded(Indexed)
+    need = bytes_of(capture_images(net, picture, ("table",), kinds))
+    capture_images(net, picture, ("table",), kinds, max_bytes=need)
+    with pytest.raises(CaptureTooLargeError) if need else pytest.raises(ValueError, match="x"):
+        capture_images(net, picture, ("table",), kinds, max_bytes=need - 1) if need else int("x")
+
+
+def test_a_capture_that_is_too_large_is_refused_before_the_backward_pass(picture, untouched):
+    net, calls = untouched(nets.seeded(nets.Net)), []
+    handle = net.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    try:
+        with pytest.raises(CaptureTooLargeError):
+            capture_images(net, picture, ("conv",), KINDS, max_bytes=0)
+    finally:
+        handle.remove()
+    assert calls == [False]
+
+
+# What is refused, and what is left behind
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        (("conv3",), "Near matches: conv"),
+        (("unused",), "never runs"),
+        (("stem", "unused"), "never runs"),
+        (("unus*",), "never runs"),
+        ((nn.Conv3d,), "no module of the type"),
+        ((lambda module: False,), "predicate"),
+    ],
+    ids=str,
+)
+def test_layers_that_are_not_there_or_never_run(layers, said, picture, untouched):
+    net = untouched(nets.seeded(nets.Net))
+    for kinds in (("output",), KINDS):
+        with pytest.raises(LayerError, match=said):
+            capture_images(net, picture, layers, kinds)
+
+
+def test_globs_and_types_may_match_layers_that_never_run(picture):
+    found = capture_images(nets.seeded(nets.Net), picture, ("*",))
+    assert [one.layer for one in found.tensors] == ["", "stem", "conv", "head"]
+    found = capture_images(nets.seeded(nets.Net), picture, (nn.Conv2d,))
+    assert [one.layer for one in found.tensors] == ["stem", "conv"]
+
+
+def test_other_faults(picture, untouched):
+    net = untouched(nets.seeded(nets.Net))
+    for target in (3, -1):
+        with pytest.raises(TargetError):
+            capture_images(net, picture, ("conv",), target=target)
+    with pytest.raises(ValueError, match="grad_inputs"):
+        capture_images(net, picture, ("conv",), ("grad_inputs",))
+    with pytest.raises(LayerError, match="No gradient flows"):
+        capture_images(nets.seeded(NoGradAtAll), picture, ("conv",), ("grad_output",))
+    with torch.no_grad():
+        nan = nets.seeded(nets.Net)
+        nan.head.bias[0] = float("nan")
+    with pytest.raises(NonFiniteError):
+        capture_images(nan, picture, ("conv",))
+
+
+class NoGradAtAll(nets.Net):
+    def forward(self, images: Tensor) -> Any:
+        return super().forward(images).detach()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_whatever_the_callers_mode(mode, picture, untouched):
+    net = untouched(nets.seeded(nets.Stochastic).train())
+    expected = capture_images(net, picture, ("*",), KINDS, target=0).arrays
+    with mode():
+        found = capture_images(net, picture.clone(), ("*",), KINDS, target=0).arrays
+    assert list(found) == list(expected)
+    for key, tensor in found.items():
+        assert torch.equal(tensor, expected[key]), key
+        assert not tensor.requires_grad
+        assert not tensor.is_inference()
+
+
+def test_in_threads(resnet18, generator, untouched):
+    untouched(resnet18)
+    pictures = torch.randn(8, 1, 3, 32, 32, generator=generator)
+    layers = ["conv1", "layer1", "layer2.*", "layer3.0.conv1", "layer4", "fc", "avgpool", "bn1"]
+
+    def work(number: int) -> dict[str, Tensor]:
+        return capture_images(resnet18, pictures[number], (layers[number],), KINDS, number).arrays
+
+    alone = [work(number) for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        for expected, found in zip(alone, pool.map(work, range(8)), strict=True):
+            assert list(found) == list(expected)
+            assert all(nets.relative_error(found[key], expected[key]) < 1e-5 for key in found)
+
+
+# The strongest maps
+
+
+def test_the_strongest_maps_by_hand():
+    found = capture_images(nets.Weighted(*ROWS), ONES, ("conv",), ("output", "grad_output", "input"), target=1)
+    maps = strongest(found, 9)
+    assert [(one.source.key, one.channel, one.strength) for one in maps] == [
+        ("conv/output/0", 0, 6),
+        ("conv/output/0", 1, 3),
+        ("conv/input/0", 0, 1),
+        ("conv/input/0", 1, 1),
+        ("conv/input/0", 2, 1),
+        ("conv/grad_output/0", 1, 1),
+        ("conv/grad_output/0", 0, 0),
+    ]
+    assert torch.equal(maps[0].map, torch.full((4, 4), 6.0))
+    assert [(one.channel, one.strength) for one in strongest(found, 1)] == [(0, 6)]
+    by_effect = strongest(found, 9, by_effect=True)
+    assert [(one.source.key, one.channel, one.strength) for one in by_effect] == [
+        ("conv/output/0", 1, 48),
+        ("conv/output/0", 0, 0),
+    ]
+
+
+def test_effects_add_up_to_what_the_gradient_says(picture):
+    net = nets.seeded(nets.Net)
+    found = capture_images(net, picture, ("conv",), ("output", "grad_output"))
+    output, gradient = found.arrays["conv/output/0"], found.arrays["conv/grad_output/0"]
+    maps = strongest(found, 99, by_effect=True)
+    assert sum(one.strength for one in maps) == pytest.approx(float((output * gradient).sum()), rel=1e-5)
+    assert [abs(one.strength) for one in maps] == sorted((abs(one.strength) for one in maps), reverse=True)
+    for one in maps:
+        assert torch.equal(one.map, output[0, one.channel])
+
+
+def test_maps_with_the_channels_last(images):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = torchvision.models.SwinTransformer([4, 4], 16, [2], [2], [4, 4], num_classes=5).eval()
+    found = capture_images(net, images[:1, :, :32, :32], ("norm",), ("output", "grad_output"))
+    output = found.arrays["norm/output/0"]
+    assert output.shape == (1, 8, 8, 16)
+    for by_effect in (False, True):
+        for one in strongest(found, 16, by_effect):
+            assert torch.equal(one.map, output[0, :, :, one.channel])
+
+
+def test_without_a_map_there_is_none_to_show(picture):
+    found = capture_images(nets.seeded(nets.Net), picture, ("head",), ("output", "grad_output", "parameter_grad"))
+    with pytest.raises(LayerError, match="grid"):
+        strongest(found, 5)
+    with pytest.raises(LayerError):
+        strongest(capture_images(nets.seeded(nets.Net), picture, ("conv",)), 5, by_effect=True)
+    kernels = Capture(
+        (CapturedTensor("conv", "parameter_grad", None, "weight", torch.ones(1, 4, 3, 3)),), 0, found.logits, (9, 9)
+    )
+    with pytest.raises(LayerError):
+        strongest(kernels, 5)
+
+
+# The real model
+
+
+def test_a_capture_of_the_embedded_model(lite0: LoadedModel, untouched):
+    untouched(lite0.module)
+    found = capture(lite0, CAT, ["bn2", "classifier"], ["output", "grad_output"], target="tabby")
+    assert found.target == lite0.labels.index("tabby")
+    assert torch.equal(found.arrays["classifier/output/0"][0], found.logits)
+    gradient = found.arrays["classifier/grad_output/0"]
+    assert gradient[0, found.target] == 1
+    assert gradient.count_nonzero() == 1
+    cam = GradCAM(layers=("bn2",), sign="signed").explain(
+        lite0, lite0.preprocess(read(CAT))[None], torch.tensor([found.target])
+    )
+    weights = found.arrays["bn2/grad_output/0"].mean(dim=(2, 3))
+    by_hand = torch.einsum("nc,nchw->nhw", weights, found.arrays["bn2/output/0"])
+    assert nets.relative_error(cam.maps, by_hand) < 1e-4
+    assert len(strongest(found, 20, by_effect=True)) == 20
+
+
+def read(path: Path) -> Any:
+    from explainers.picture import read_picture
+
+    return read_picture(path)
+
+
+def test_one_layer_or_kind_may_be_given_as_a_string(lite0: LoadedModel):
+    assert list(capture(lite0, CAT, "bn2", "output").arrays) == ["bn2/output/0"]
+    with pytest.raises(CaptureTooLargeError):
+        capture(lite0, CAT, "bn2", max_bytes=1280 * 49 * 4 - 1)
+    assert capture(lite0, CAT, "bn2", max_bytes=1280 * 49 * 4).arrays["bn2/output/0"].shape == (1, 1280, 7, 7)
+    with pytest.raises(TargetError):
+        capture(lite0, CAT, ["bn2"], target="tabbi")

@@ -1,0 +1,799 @@
+"""Interventions: what they do to logits, maps and gradients by hand, and what they leave behind."""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers import GradCAM, HookSession, Saliency, explain, intervene, sweep_channels
+from explainers.base import Explainer, predict
+from explainers.capturing import capture_images
+from explainers.edits import OPS, EditError, parse_edits
+from explainers.errors import ExplainerError, LayerError, ModelOutputError, NonFiniteError, TargetError
+from explainers.intervention import Edited, edit_images
+from explainers.sweeping import sweep_images
+from explainers.tracing import trace_images
+from models import LoadedModel
+from tests import nets
+
+CAT = Path(__file__).parents[2] / "examples" / "cat.png"
+ROCKET = CAT.with_name("rocket.png")
+CAM = GradCAM(layers=("conv",), sign="signed")
+SALIENCY = Saliency()
+ROWS = ((1.0, 2.0, 3.0), (4.0, 5.0, -6.0))
+"""Of a `Weighted` net: on a picture of ones the feature maps are 6 and 3, and the logits 96 and 48."""
+
+
+def edited(
+    net: Any,
+    images: Tensor,
+    *edits: dict[str, Any],
+    explainer: Explainer = CAM,
+    target: int | None = 0,
+    other: Tensor | None = None,
+) -> Edited:
+    targets = None if target is None else torch.tensor([target])
+    return edit_images(net, images, parse_edits(edits), explainer, targets, other)
+
+
+def logits(net: Any, images: Tensor, *edits: dict[str, Any], **more: Any) -> list[float]:
+    return edited(net, images, *edits, **more).after.logits[0].tolist()
+
+
+def refused(net: Any, images: Tensor, *edits: dict[str, Any], **more: Any) -> EditError:
+    with pytest.raises(EditError) as caught:
+        edited(net, images, *edits, **more)
+    return caught.value
+
+
+@pytest.fixture
+def weighted(untouched) -> nn.Module:
+    return untouched(nets.Weighted(*ROWS))
+
+
+@pytest.fixture
+def picture(images: Tensor) -> Tensor:
+    return images[:1, :, :16, :16]
+
+
+ONES = torch.ones(1, 3, 4, 4)
+
+
+# By hand
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        ({"op": "zero", "channels": [0]}, [0, 48]),
+        ({"op": "zero", "channels": [0, 1]}, [0, 0]),
+        ({"op": "zero"}, [0, 0]),
+        ({"op": "scale", "value": -0.5}, [-48, -24]),
+        ({"op": "add", "value": 1, "channels": [1]}, [96, 64]),
+        ({"op": "set", "value": 2}, [32, 32]),
+        ({"op": "set", "value": 0, "region": [0, 0, 1, 4]}, [72, 36]),
+        ({"op": "set", "value": 0, "region": [3, 3, 4, 4], "channels": [0]}, [90, 48]),
+        ({"op": "clamp", "max": 4}, [64, 48]),
+        ({"op": "clamp", "min": 4}, [96, 64]),
+        ({"op": "negate", "channels": [1]}, [96, -48]),
+        ({"op": "permute_channels"}, [48, 96]),
+        ({"op": "mean", "over": "channel"}, [72, 72]),
+        ({"op": "mean"}, [96, 48]),
+        ({"op": "normalize", "to": "maximum"}, [16, 8]),
+        ({"op": "normalize", "to": "sum"}, [16 * 6 / 144, 16 * 3 / 144]),
+        ({"op": "normalize", "to": "norm"}, [16 * 6 / 720**0.5, 16 * 3 / 720**0.5]),
+        ({"op": "swap"}, [192, 96]),
+        ({"op": "swap", "channels": [1]}, [96, 96]),
+        ({"op": "zero", "at": "input", "channels": [0]}, [80, -16]),
+        ({"op": "zero", "at": "input", "channels": [2]}, [48, 144]),
+        ({"op": "scale", "value": 2, "at": "input", "region": [0, 0, 2, 4]}, [144, 72]),
+        ({"op": "swap", "at": "input", "channels": [0]}, [112, 112]),
+        ({"op": "permute_channels", "at": "input", "channels": [0, 2]}, [96, 48]),
+        ({"op": "zero", "calls": [0]}, [0, 0]),
+    ],
+    ids=str,
+)
+def test_logits_by_hand(edit, expected, weighted):
+    found = edited(weighted, ONES, {"layer": "conv", **edit}, other=2 * ONES)
+    assert found.before.logits[0].tolist() == [96, 48]
+    assert found.after.logits[0].tolist() == pytest.approx(expected, rel=1e-6)
+    maps = found.after.maps if "region" not in edit else found.after.maps.mean(dim=(1, 2), keepdim=True)
+    assert maps.flatten().tolist() == pytest.approx([expected[0] / 16] * maps.numel(), rel=1e-6) or (
+        edit.get("at") == "output" or edit["op"] not in ("zero", "set")
+    ), "the gradient is 1 for channel 0, so the map is its features"
+
+
+def test_the_map_is_of_the_edited_features_and_gradients(weighted):
+    found = edited(weighted, ONES, {"op": "scale", "value": 3, "layer": "conv", "region": [0, 0, 2, 2]})
+    expected = torch.full((1, 4, 4), 6.0)
+    assert torch.equal(found.before.maps, expected)
+    expected[:, :2, :2] = 18
+    assert torch.equal(found.after.maps, expected)
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        ({"op": "scale", "value": 3}, 18.0),
+        ({"op": "zero"}, 0.0),
+        ({"op": "zero", "channels": [0]}, 0.0),
+        ({"op": "zero", "channels": [1]}, 6.0),
+        ({"op": "permute_channels"}, 3.0),
+        ({"op": "set", "value": 1}, 9.0),
+        ({"op": "negate"}, -6.0),
+        ({"op": "zero", "region": [0, 0, 4, 1]}, 4.5),
+        ({"op": "add", "value": 1, "channels": [1]}, 9.0),
+    ],
+    ids=str,
+)
+def test_gradients_edited_at_the_layer_of_the_map_change_the_map(edit, expected, weighted):
+    """The map of channels 6 and 3 with gradients 1 and 0."""
+    found = edited(weighted, ONES, {"layer": "conv", "at": "grad_output", **edit})
+    assert torch.equal(found.after.logits, found.before.logits)
+    assert torch.equal(found.before.maps, torch.full((1, 4, 4), 6.0))
+    torch.testing.assert_close(found.after.maps, torch.full((1, 4, 4), expected))
+
+
+@pytest.mark.parametrize("layer", ["relu", "conv", ""])
+def test_gradients_edited_where_nothing_is_left_to_change_still_reach_the_map(layer, picture, untouched):
+    net = untouched(nets.seeded(nets.InPlaceModule))
+    edit = {"op": "scale", "value": 2, "layer": layer, "at": "grad_output"}
+    for path in ("relu", "conv"):
+        found = edited(net, picture, edit, explainer=GradCAM(layers=(path,), sign="signed"))
+        doubled = not (path == "relu" and layer == "conv")  # the gradient of the ReLU's output comes first
+        torch.testing.assert_close(found.after.maps, found.before.maps * (2 if doubled else 1))
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        ([{"op": "scale", "value": 3, "at": "grad_output"}], 9.0),
+        ([{"op": "scale", "value": -3, "at": "grad_input"}], 9.0),
+        ([{"op": "zero", "at": "grad_input", "channels": [2]}], 2.0),
+        ([{"op": "permute_channels", "at": "grad_output"}], 6.0),
+        ([{"op": "set", "value": 1, "at": "grad_output"}], 7.0),
+        ([{"op": "add", "value": 1, "at": "grad_input"}, {"op": "scale", "value": 2, "at": "grad_input"}], 8.0),
+        ([{"op": "scale", "value": 2, "at": "grad_input"}, {"op": "add", "value": 1, "at": "grad_input"}], 7.0),
+        ([{"op": "add", "value": 1, "at": "grad_output"}, {"op": "scale", "value": 2, "at": "grad_output"}], 18.0),
+        ([{"op": "scale", "value": 2, "at": "grad_output"}, {"op": "add", "value": 1, "at": "grad_output"}], 11.0),
+    ],
+    ids=str,
+)
+def test_saliency_of_edited_gradients_by_hand(edits, expected, weighted):
+    """The gradient of logit 0 is its row, 1 2 3, and the map the largest magnitude."""
+    found = edited(weighted, ONES, *({"layer": "conv", **edit} for edit in edits), explainer=SALIENCY)
+    assert torch.equal(found.before.maps, torch.full((1, 4, 4), 3.0))
+    torch.testing.assert_close(found.after.maps, torch.full((1, 4, 4), expected))
+    assert torch.equal(found.after.logits, found.before.logits)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_gradients_of_parameters_by_hand(frozen, weighted):
+    """That of the target's row is 16 for each input channel, that of the other row zero."""
+    weighted.requires_grad_(not frozen)
+    edit = {"layer": "conv", "at": "parameter_grad"}
+    found = edited(
+        weighted, ONES, {"op": "scale", "value": 2, "channels": [0], **edit}, {"op": "add", "value": 1, **edit}
+    )
+    first, second = found.applied
+    assert (first.edit, first.layer, first.call, first.parameter) == (0, "conv", None, "weight")
+    assert (first.before.max, first.before.norm, first.before.zeros) == (16, pytest.approx(16 * 3**0.5), 0.5)
+    assert (first.after.max, first.after.zeros) == (32, 0.5)
+    assert (second.edit, second.before, second.after.max, second.after.min) == (1, first.after, 33, 1)
+    assert first.before.shape == (1, 2, 3, 1, 1)
+    assert torch.equal(found.after.maps, found.before.maps)
+    weighted.requires_grad_()
+
+
+def test_edits_are_applied_in_their_order(weighted):
+    add, double = ({"op": "add", "value": 1, "layer": "conv"}, {"op": "scale", "value": 2, "layer": "conv"})
+    assert logits(weighted, ONES, add, double) == [(6 + 1) * 2 * 16, (3 + 1) * 2 * 16]
+    assert logits(weighted, ONES, double, add) == [(6 * 2 + 1) * 16, (3 * 2 + 1) * 16]
+    before = {"at": "input"}
+    assert logits(weighted, ONES, add | before, double | before) == [24 * 16, 12 * 16]
+    assert logits(weighted, ONES, double | before, add | before) == [18 * 16, 9 * 16]
+    assert logits(weighted, ONES, add | {"layer": ""}, double | {"layer": ""}) == [194, 98]
+
+
+def test_what_was_applied_is_told_edit_by_edit_and_call_by_call(picture, untouched):
+    net = untouched(nets.seeded(nets.Twice))
+    found = edited(
+        net,
+        picture,
+        {"op": "set", "value": 2, "layer": "again"},
+        {"op": "scale", "value": 3, "layer": "again", "calls": [1]},
+        {"op": "zero", "layer": "again", "at": "grad_output"},
+        {"op": "set", "value": 5, "layer": "stem", "at": "input"},
+    )
+    told = [(one.edit, one.layer, one.call, one.parameter, one.after.max) for one in found.applied]
+    assert told == [
+        (3, "stem", 0, None, 5),
+        (0, "again", 0, None, 2),
+        (0, "again", 1, None, 2),
+        (1, "again", 1, None, 6),
+        (2, "again", 1, None, 0),
+        (2, "again", 0, None, 0),
+    ]
+    assert found.applied[3].before == found.applied[2].after
+    assert found.applied[0].before.shape == (1, 3, 16, 16)
+    assert found.applied[-1].before.norm == 0, "the gradient of the first call is of what the second got: nothing"
+
+
+def test_the_target_is_the_most_probable_class_before_the_edits(weighted):
+    found = edited(weighted, ONES, {"op": "zero", "layer": "conv", "channels": [0]}, target=None)
+    assert found.before.targets.tolist() == found.after.targets.tolist() == [0]
+    assert found.after.logits.argmax() == 1
+    found = edited(weighted, ONES, {"op": "zero", "layer": "conv", "channels": [0]}, target=1)
+    assert torch.equal(found.after.maps, torch.full((1, 4, 4), 3.0))
+
+
+# Properties
+
+
+KINDS = [
+    nets.Net,
+    nets.InPlaceModule,
+    nets.InPlaceFunction,
+    nets.AddsInto,
+    nets.Twice,
+    nets.PreActivation,
+    nets.Stochastic,
+    nets.TupleInside,
+    nets.Skip,
+    nets.InPlaceLater,
+]
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_edits_that_change_nothing_change_nothing(kind, trainable, picture, untouched):
+    net = nets.seeded(kind).requires_grad_(trainable)
+    untouched(net.train())
+    ran = [path for path, _ in net.named_modules() if path not in ("unused", "pair") and "dropout" not in path]
+    if kind is nets.TupleInside:
+        ran = ["", "pair.conv"]
+    same = [{"op": "scale", "value": 1}, {"op": "add", "value": 0}, {"op": "noise", "value": 0}]
+    for explainer, path, at in itertools.product(
+        (CAM, SALIENCY), ran, ("input", "output", "grad_input", "grad_output")
+    ):
+        if explainer is CAM and kind is nets.TupleInside:
+            continue
+        found = edited(net, picture, *({"layer": path, "at": at, **edit} for edit in same), explainer=explainer)
+        assert nets.relative_error(found.after.logits, found.before.logits) < 1e-6, (path, at)
+        assert nets.relative_error(found.after.maps, found.before.maps) < 1e-5, (path, at)
+
+
+@pytest.mark.parametrize("kind", KINDS[:6])
+def test_zero_twice_is_zero_once_and_scaling_back_undoes(kind, picture):
+    net = nets.seeded(kind)
+    zero = {"op": "zero", "layer": "conv", "channels": [1, 3]}
+    once, twice = edited(net, picture, zero), edited(net, picture, zero, zero)
+    assert torch.equal(once.after.logits, twice.after.logits)
+    assert torch.equal(once.after.maps, twice.after.maps)
+    assert not torch.equal(once.after.logits, once.before.logits)
+    there, back = ({"op": "scale", "value": value, "layer": "conv"} for value in (4.0, 0.25))
+    found = edited(net, picture, there, back)
+    assert torch.equal(found.after.logits, found.before.logits)
+    assert torch.equal(
+        edited(net, picture, zero | {"channels": [1]}, zero | {"channels": [3]}).after.maps, once.after.maps
+    )
+
+
+def test_channels_together_are_all_channels(picture):
+    net = nets.seeded(nets.Skip)
+    for edit in ({"op": "negate"}, {"op": "noise", "value": 1, "seed": 4}, {"op": "mean"}):
+        whole = logits(net, picture, {"layer": "conv", **edit})
+        parts = logits(net, picture, *({"layer": "conv", "channels": [channel], **edit} for channel in range(5)))
+        assert parts == pytest.approx(whole, rel=1e-5)
+
+
+def test_zeroing_the_output_is_zeroing_what_the_next_layer_gets(picture):
+    net = nets.seeded(nets.Net)
+    out = edited(net, picture, {"op": "zero", "layer": "stem", "channels": [2]}, explainer=SALIENCY)
+    into = edited(net, picture, {"op": "zero", "layer": "conv", "at": "input", "channels": [2]}, explainer=SALIENCY)
+    assert torch.equal(out.after.logits, into.after.logits)
+    assert torch.equal(out.after.maps, into.after.maps)
+
+
+def test_swapping_everything_answers_as_for_the_other_picture(picture, images):
+    other = images[1:2, :, :16, :16]
+    for kind in (nets.Net, nets.InPlaceModule, nets.Twice, nets.Skip):
+        net = nets.seeded(kind)
+        for layer, at in [("conv", "output"), ("conv", "input"), ("", "input"), ("stem", "output"), ("", "output")]:
+            found = edited(net, picture, {"op": "swap", "layer": layer, "at": at}, other=other)
+            assert torch.equal(found.after.logits, predict(net, other)), (kind, layer, at)
+    same = edited(net, picture, {"op": "swap", "layer": "conv"}, other=picture)
+    assert torch.equal(same.after.maps, same.before.maps)
+
+
+@pytest.mark.parametrize("at", ["grad_output", "grad_input"])
+def test_swapped_gradients_are_the_other_pictures(at, picture, images):
+    net, other = nets.seeded(nets.Net), images[1:2, :, :16, :16]
+    found = edited(net, picture, {"op": "swap", "layer": "stem", "at": at}, explainer=SALIENCY, other=other)
+    assert torch.equal(found.after.maps, SALIENCY.explain(net, other, torch.tensor([0])).maps)
+    assert torch.equal(found.after.logits, found.before.logits)
+    (weight, bias) = edited(net, picture, {"op": "swap", "layer": "conv", "at": "parameter_grad"}, other=other).applied
+    expected = capture_images(net, other, ("conv",), ("parameter_grad",), target=0).arrays
+    for one in (weight, bias):
+        assert one.after.norm == pytest.approx(float(expected[f"conv/parameter_grad/{one.parameter}"].norm()))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_at_every_tensor_leaves_nothing_behind(op, picture, images, untouched):
+    net = untouched(nets.seeded(nets.InPlaceModule).train())
+    fields = {"scale": {"value": 2.0}, "add": {"value": 2.0}, "set": {"value": 2.0}, "noise": {"value": 2.0}}
+    fields["clamp"] = {"min": -0.01, "max": 0.01}
+    given, swapped = picture.clone(), images[1:2, :, :16, :16].clone()
+    for at in ("input", "output", "grad_input", "grad_output", "parameter_grad"):
+        if op == "mean" and at == "parameter_grad":
+            continue
+        edit = {"op": op, "layer": "conv", "at": at, **fields.get(op, {})}
+        found = edited(net, given, edit, explainer=SALIENCY, other=swapped)
+        assert [one.edit for one in found.applied] == [0] * (2 if at == "parameter_grad" else 1)
+        if at in ("input", "output") and op != "noise":
+            assert not torch.equal(found.after.logits, found.before.logits)
+        if at.startswith("grad"):
+            assert torch.equal(found.after.logits, found.before.logits)
+        assert all(value.grad is None for value in net.parameters())
+    assert torch.equal(given, picture)
+    assert torch.equal(swapped, images[1:2, :, :16, :16])
+
+
+def test_a_failed_request_leaves_nothing_behind(picture, untouched):
+    net = untouched(nets.seeded(nets.Stochastic).train())
+    for edit in (
+        {"op": "zero", "layer": "conv", "channels": [99]},
+        {"op": "zero", "layer": "norm", "at": "grad_output", "channels": [99]},
+        {"op": "zero", "layer": "norm", "at": "parameter_grad", "channels": [99]},
+        {"op": "scale", "value": 1e308, "layer": "conv"},
+        {"op": "zero", "layer": "unused"},
+    ):
+        refused(net, picture, edit)
+    with pytest.raises(TargetError):
+        edited(net, picture, {"op": "zero", "layer": "conv"}, target=3)
+    with pytest.raises(ZeroDivisionError):
+        edited(untouched(nets.seeded(nets.Fails)), picture, {"op": "zero", "layer": "conv"})
+
+
+def test_neither_the_picture_nor_the_other_is_modified_by_nets_that_work_in_place(untouched):
+    net = untouched(nn.Sequential(nn.ReLU(inplace=True), nets.Weighted(*ROWS)).eval())
+    given, other = -ONES, -2 * ONES
+    edited(net, given, {"op": "swap", "layer": "1"}, explainer=SALIENCY, other=other)
+    sweep_images(net, given, parse_edits([{"op": "swap", "layer": "1.conv"}])[0], other=other)
+    assert torch.equal(given, -ONES)
+    assert torch.equal(other, -2 * ONES)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("trainable", [False, True])
+def test_the_caller_may_have_switched_gradients_off(mode, trainable, picture, images, untouched):
+    net = untouched(nets.seeded(nets.Net).requires_grad_(trainable))
+    edits = [
+        {"op": "swap", "layer": "conv", "channels": [1]},
+        {"op": "swap", "layer": "conv", "at": "grad_output"},
+        {"op": "scale", "value": 2, "layer": "stem", "at": "grad_input"},
+    ]
+    expected = edited(net, picture, *edits, explainer=SALIENCY, other=images[1:2, :, :16, :16])
+    with mode():
+        given, other = picture.clone(), images[1:2, :, :16, :16].clone()
+        found = edited(net, given, *edits, explainer=SALIENCY, other=other)
+        swept = sweep_images(net, given, parse_edits(edits[:1])[0], other=other)
+    assert torch.equal(found.after.maps, expected.after.maps)
+    assert torch.equal(found.after.logits, expected.after.logits)
+    assert swept.channels[0].channel == 1
+
+
+# Layers with several names or calls, or several tensors
+
+
+def test_calls_count_from_zero_in_each_forward_pass(picture):
+    net = nets.seeded(nets.Twice)
+    by_calls = {}
+    for calls in (None, [0], [1], [0, 1]):
+        found = edited(net, picture, {"op": "set", "value": 2, "layer": "again", "calls": calls})
+        by_calls[str(calls)] = found.after.logits
+        assert [one.call for one in found.applied] == (calls or [0, 1])
+    assert torch.equal(by_calls["None"], by_calls["[0, 1]"])
+    assert torch.equal(by_calls["[1]"], by_calls["None"]), "the second call forgets what the first said"
+    assert not torch.equal(by_calls["[0]"], by_calls["[1]"])
+    expected = net.head(torch.full((1, 5), 2.0))
+    assert torch.equal(by_calls["[1]"], expected)
+
+
+@pytest.mark.parametrize("name", ["relu", "blocks.0.relu", "blocks.1.relu"])
+@pytest.mark.parametrize("at", ["input", "output", "grad_input", "grad_output"])
+def test_a_module_may_be_named_by_any_of_its_names(name, at, picture, images, untouched):
+    net, other = untouched(nets.seeded(nets.SharedInside, 4, 4)), images[1:2, :, :16, :16]
+    for edit in ({"op": "zero"}, {"op": "swap"}, {"op": "zero", "calls": [2]}):
+        first = edited(net, picture, {"layer": "relu", "at": at, **edit}, explainer=SALIENCY, other=other)
+        found = edited(net, picture, {"layer": name, "at": at, **edit}, explainer=SALIENCY, other=other)
+        assert torch.equal(found.after.maps, first.after.maps)
+        assert torch.equal(found.after.logits, first.after.logits)
+        assert found.applied == first.applied
+        assert {one.layer for one in found.applied} == {"relu"}
+
+
+def test_two_names_of_one_module_in_one_request(picture):
+    net = nets.seeded(nets.SharedInside, 4, 4)
+    double = [{"op": "scale", "value": 2, "layer": name, "calls": [1]} for name in ("relu", "blocks.1.relu")]
+    found = edited(net, picture, *double, explainer=SALIENCY)
+    fourfold = edited(net, picture, double[0] | {"value": 4}, explainer=SALIENCY)
+    torch.testing.assert_close(found.after.logits, fourfold.after.logits)
+    globbed = edited(net, picture, {"op": "scale", "value": 2, "layer": "*relu"}, explainer=SALIENCY)
+    assert [(one.layer, one.call) for one in globbed.applied] == [("relu", call) for call in range(4)]
+
+
+def test_a_shared_parameter_is_edited_once(picture):
+    net = nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU(), nn.Conv2d(3, 3, 1), nn.Flatten(), nn.Linear(768, 2)).eval()
+    net[2].weight = net[0].weight
+    net = nets.Wrapped(net, lambda logits: logits)
+    net.again = net.net[0]
+    found = edited(net, picture, {"op": "scale", "value": 2, "layer": "*", "at": "parameter_grad"}, explainer=SALIENCY)
+    assert len(found.applied) == len(list(net.parameters())) == 5
+    assert all(one.after.norm == pytest.approx(2 * one.before.norm) for one in found.applied)
+
+
+def test_one_of_several_parameters(picture):
+    net = nets.seeded(nets.Stochastic)
+    edit = {"op": "zero", "layer": "norm", "at": "parameter_grad"}
+    assert [one.parameter for one in edited(net, picture, edit | {"parameter": "bias"}).applied] == ["bias"]
+    assert sorted(one.parameter for one in edited(net, picture, edit).applied) == ["bias", "weight"]
+
+
+def test_a_glob_edits_every_layer_that_it_matches(picture):
+    net = nets.seeded(nets.Skip)
+    found = edited(net, picture, {"op": "zero", "layer": "branch.?"})
+    assert [(one.layer, one.call) for one in found.applied] == [("branch.0", 0), ("branch.1", 0), ("branch.2", 0)]
+    assert torch.equal(found.after.logits, edited(net, picture, {"op": "zero", "layer": "branch"}).after.logits)
+
+
+def test_keywords_and_tuples(picture, untouched):
+    net = untouched(nets.seeded(nets.TupleInside))
+    inner = edited(net, picture, {"op": "scale", "value": 0, "layer": "pair.conv"}, explainer=SALIENCY)
+    assert not torch.equal(inner.after.logits, inner.before.logits)
+    for at, count in [("input", 2), ("output", 2), ("grad_input", 2), ("grad_output", 2)]:
+        fault = refused(net, picture, {"op": "zero", "layer": "pair", "at": at}, explainer=SALIENCY)
+        assert fault.field == "edits[0].layer"
+        assert f"{count} tensors" in str(fault)
+
+
+@pytest.mark.parametrize("kind", [nets.Net, nets.InPlaceModule, nets.PreActivation])
+def test_what_goes_into_an_in_place_module_is_edited_for_all_who_hold_it(kind, picture):
+    """As without edits: the ReLU overwrites the tensor that the skip connection takes."""
+    net = nets.seeded(nets.PreActivation)
+    found = edited(net, picture, {"op": "zero", "layer": "relu", "at": "input"})
+    with HookSession(net) as hooks:
+        hooks.after_forward(lambda module, args, output: output * 0, "conv")
+        expected = net(picture)
+    torch.testing.assert_close(found.after.logits, expected)
+
+
+# Models without a declared layer, in half precision, with tokens
+
+
+def test_a_bare_module_finds_its_layer_without_the_edits():
+    """The survey runs an empty picture, whose features cannot be normalised."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    )
+    found = edited(net.eval(), torch.ones(1, 3, 8, 8), {"op": "normalize", "layer": "0"}, explainer=GradCAM())
+    assert found.after.layers == found.before.layers == ("1",)
+    assert not torch.equal(found.after.logits, found.before.logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_other_precisions(dtype, picture, images):
+    net = nets.seeded(nets.Net)
+    edit = {"op": "swap", "layer": "conv", "channels": [0, 3]}
+    expected = edited(net, picture, edit, other=images[1:2, :, :16, :16])
+    found = edited(net.to(dtype), picture, edit, other=images[1:2, :, :16, :16])
+    assert nets.relative_error(found.after.logits, expected.after.logits) < 0.05
+    assert found.applied[0].after.dtype == str(dtype).split(".")[1]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("edit", "place", "said"),
+    [
+        ({"layer": "conv2"}, "layer", "Near matches: conv"),
+        ({"layer": "unused"}, "layer", "never runs"),
+        ({"layer": "unus*"}, "layer", "never runs"),
+        ({"layer": "unused", "at": "grad_output"}, "layer", "never runs"),
+        ({"layer": "unused", "at": "parameter_grad"}, "layer", "never runs"),
+        ({"channels": [5]}, "channels", "0 to 4"),
+        ({"channels": [2**70]}, "channels", "0 to 4"),
+        ({"at": "input", "channels": [4]}, "channels", "0 to 3"),
+        ({"at": "grad_output", "channels": [5]}, "channels", "0 to 4"),
+        ({"at": "grad_input", "channels": [4]}, "channels", "0 to 3"),
+        ({"at": "parameter_grad", "channels": [5]}, "channels", "0 to 4"),
+        ({"at": "parameter_grad", "region": [0, 0, 1, 1]}, "region", "no feature map"),
+        ({"region": [3, 0, 3, 4]}, "region", "8x8"),
+        ({"region": [0, 0, 9, 1]}, "region", "8x8"),
+        ({"layer": "head", "region": [0, 0, 1, 1]}, "region", "no feature map"),
+        ({"layer": "head", "at": "grad_input", "region": [0, 0, 1, 1]}, "region", "no feature map"),
+        ({"calls": [1]}, "calls", "0 to 0"),
+        ({"calls": [0, 7], "at": "grad_output"}, "calls", "0 to 0"),
+        ({"op": "swap"}, "op", "other"),
+        ({"op": "swap", "at": "grad_output"}, "op", "other"),
+        ({"at": "parameter_grad", "parameter": "wait"}, "parameter", "weight, bias"),
+        ({"layer": "", "at": "parameter_grad"}, "layer", "none"),
+        ({"op": "permute_channels", "channels": [3]}, "channels", "two or more"),
+        ({"op": "mean", "layer": "head"}, "over", "no positions"),
+        (
+            {"op": "normalize", "at": "grad_input", "layer": "stem", "channels": [0], "region": [0, 0, 1, 17]},
+            "region",
+            "16x16",
+        ),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_named(edit, place, said, picture, untouched):
+    net = untouched(nets.seeded(nets.Net))
+    good = {"op": "scale", "value": 2, "layer": "conv"}
+    fault = refused(net, picture, good, {"op": "zero", "layer": "conv", **edit}, explainer=SALIENCY)
+    assert fault.field == f"edits[1].{place}"
+    assert said in str(fault)
+
+
+def test_normalizing_zeros_is_refused(picture):
+    net = nets.seeded(nets.InPlaceModule)
+    zero = {"op": "zero", "layer": "conv"}
+    for at, to in itertools.product(("output", "input"), ("sum", "norm", "maximum")):
+        edit = {"op": "normalize", "layer": "relu", "at": at, "to": to}
+        assert refused(net, picture, zero, edit).field == "edits[1].to"
+    gradients = [
+        {"op": "zero", "layer": "head", "at": "grad_input"},
+        {"op": "normalize", "layer": "relu", "at": "grad_output"},
+    ]
+    assert refused(net, picture, *gradients).field == "edits[1].to"
+
+
+def test_calls_beyond_the_last_are_named(picture):
+    net = nets.seeded(nets.Twice)
+    fault = refused(net, picture, {"op": "zero", "layer": "again", "calls": [0, 2]})
+    assert (fault.field, "runs 2 times" in str(fault)) == ("edits[0].calls", True)
+
+
+class NoGradBefore(nets.Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = nn.Conv2d(5, 5, 3)
+
+    def middle(self, features: Tensor) -> Tensor:
+        return self.late(features.detach()).relu()
+
+
+@pytest.mark.parametrize("at", ["grad_output", "grad_input", "parameter_grad"])
+@pytest.mark.parametrize("trainable", [False, True])
+def test_a_layer_without_gradient_is_named(at, trainable, picture):
+    net = nets.seeded(NoGradBefore).requires_grad_(trainable)
+    fault = refused(net, picture, {"op": "zero", "layer": "conv", "at": at}, explainer=GradCAM(layers=("late",)))
+    assert fault.field == "edits[0].layer"
+    assert "No gradient" in str(fault)
+
+
+class Detached(nets.Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.side = nn.Conv2d(5, 5, 1)
+
+    def middle(self, features: Tensor) -> Tensor:
+        self.side(features)
+        return features.relu() + self.side(features.detach()).detach()
+
+
+@pytest.mark.parametrize("at", ["grad_output", "grad_input", "parameter_grad"])
+def test_a_layer_beside_the_way_of_the_gradient_is_named(at, picture):
+    net = nets.seeded(Detached)
+    fault = refused(net, picture, {"op": "zero", "layer": "side", "at": at})
+    assert (fault.field, "No gradient" in str(fault)) == ("edits[0].layer", True)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"op": "set", "value": 1e308},
+        {"op": "set", "value": 3e38},
+        {"op": "scale", "value": -1e300},
+        {"op": "add", "value": 1e200},
+        {"op": "noise", "value": 1e308},
+        {"op": "clamp", "min": 1e308},
+        {"op": "scale", "value": 1e300, "at": "grad_output"},
+        {"op": "set", "value": 1e300, "at": "grad_input"},
+        {"op": "set", "value": 1e308, "layer": "head"},
+    ],
+    ids=str,
+)
+def test_a_huge_value_is_a_fault_of_the_edits_not_of_the_model(edit, picture, untouched):
+    net = untouched(nets.seeded(nets.Net))
+    fault = refused(net, picture, {"layer": "conv", **edit}, explainer=SALIENCY)
+    assert fault.field == "edits"
+    assert not isinstance(fault, NonFiniteError)
+
+
+def test_the_models_own_infinity_is_no_fault_of_the_edits(picture):
+    net = nets.seeded(nets.Net)
+    with torch.no_grad():
+        net.head.bias[0] = float("nan")
+    with pytest.raises(NonFiniteError) as caught:
+        edited(net, picture, {"op": "zero", "layer": "conv"})
+    assert not isinstance(caught.value, EditError)
+
+
+def test_a_swap_of_another_shape_is_named(picture, images):
+    net = nets.seeded(nets.Net)
+    fault = refused(net, picture, {"op": "swap", "layer": "conv"}, other=images[:1])
+    assert (fault.field, "shape" in str(fault)) == ("edits[0].op", True)
+    assert refused(net, picture, {"op": "swap", "layer": "unused"}, other=picture).field == "edits[0].layer"
+
+
+def test_errors_of_the_explainer_stay_its_own(picture):
+    net = nets.seeded(nets.Net)
+    with pytest.raises(LayerError):
+        edited(net, picture, {"op": "zero", "layer": "conv"}, explainer=GradCAM(layers=("head",)))
+    with pytest.raises(ModelOutputError):
+        edited(nets.seeded(nets.NoGradAfter), picture, {"op": "zero", "layer": "conv"}, explainer=SALIENCY)
+
+
+# Threads
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def test_all_kinds_of_work_in_eight_threads_on_one_module(frequent_switches, untouched, generator):
+    net = nets.seeded(nets.Stochastic).requires_grad_(False)
+    pictures = torch.randn(8, 1, 3, 16, 16, generator=generator)
+    work: list[Callable[[Tensor], list[Tensor]]] = [
+        lambda image: [edited(net, image, {"op": "zero", "layer": "norm", "channels": [1]}).after.maps],
+        lambda image: [logits_of_sweep(net, image, {"op": "negate", "layer": "conv"})],
+        lambda image: list(
+            capture_images(net, image, ("*",), ("output", "grad_input", "parameter_grad")).arrays.values()
+        ),
+        lambda image: [CAM.explain(net, image).maps],
+        lambda image: [
+            edited(net, image, {"op": "scale", "value": 3, "layer": "norm", "at": "grad_output"}).after.maps
+        ],
+        lambda image: [torch.tensor([norm(event) for event in trace_images(net, image).events])],
+        lambda image: [logits_of_sweep(net, image, {"op": "mean", "layer": "norm", "at": "input"})],
+        lambda image: [SALIENCY.explain(net, image).maps],
+    ]
+    alone = [one(image) for one, image in zip(work, pictures, strict=True)]
+    untouched(net.train())
+    start = Barrier(len(work))
+
+    def repeat(number: int) -> list[list[Tensor]]:
+        start.wait()
+        return [work[number](pictures[number]) for _ in range(12)]
+
+    with ThreadPoolExecutor(len(work)) as pool:
+        for number, rounds in enumerate(pool.map(repeat, range(len(work)))):
+            for found in rounds:
+                assert len(found) == len(alone[number])
+                for values, expected in zip(found, alone[number], strict=True):
+                    assert nets.relative_error(values, expected) < 1e-5, number
+
+
+def norm(event: Any) -> float:
+    return sum(one.statistics.norm for one in event.tensors if one.statistics) if event.call is not None else 0.0
+
+
+def logits_of_sweep(net: nn.Module, image: Tensor, edit: dict[str, Any]) -> Tensor:
+    effects = sweep_images(net, image, parse_edits([edit])[0], 0).channels
+    return torch.tensor([effect.logit for effect in sorted(effects, key=lambda one: one.channel)])
+
+
+def test_different_interventions_in_eight_threads(frequent_switches, untouched, picture):
+    net = untouched(nets.seeded(nets.InPlaceModule))
+    edits = [
+        {"op": op, "layer": layer, "at": at, **({"value": 2} if op == "scale" else {})}
+        for op, (layer, at) in itertools.product(
+            ("scale", "negate"),
+            (("conv", "output"), ("conv", "grad_output"), ("stem", "input"), ("conv", "parameter_grad")),
+        )
+    ]
+    alone = [edited(net, picture, edit, explainer=SALIENCY) for edit in edits]
+    start = Barrier(len(edits))
+
+    def repeat(number: int) -> list[Edited]:
+        start.wait()
+        return [edited(net, picture, edits[number], explainer=SALIENCY) for _ in range(12)]
+
+    with ThreadPoolExecutor(len(edits)) as pool:
+        for expected, rounds in zip(alone, pool.map(repeat, range(len(edits))), strict=True):
+            for found in rounds:
+                assert nets.relative_error(found.after.logits, expected.after.logits) < 1e-5
+                assert nets.relative_error(found.after.maps, expected.after.maps) < 1e-5
+                assert len(found.applied) == len(expected.applied)
+                for one, other in zip(found.applied, expected.applied, strict=True):
+                    assert one.after.norm == pytest.approx(other.after.norm, rel=1e-5)
+                    assert replace(one, before=other.before, after=other.after) == other
+
+
+# The real model
+
+
+def test_an_intervention_on_the_embedded_model(lite0: LoadedModel, untouched):
+    untouched(lite0.module)
+    found = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2"}], target="tabby")
+    plain = explain(lite0, CAT, target="tabby")
+    assert np.array_equal(found.before.map, plain.map)
+    assert found.before.target == plain.target
+    assert found.after.target.label == "tabby"
+    bias = float(lite0.module.classifier.bias[plain.target.index])
+    assert found.after.target.logit == pytest.approx(bias, rel=1e-4), "without features only the bias speaks"
+    assert found.logit_change == pytest.approx(bias - plain.target.logit, rel=1e-4)
+    assert found.probability_change < 0
+    assert found.map_change.dtype == np.float32
+    assert np.array_equal(found.map_change, found.after.map - plain.map)
+    assert found.after.method == "gradcam"
+    assert found.after.layers == plain.layers
+    assert found.edits == parse_edits([{"op": "zero", "layer": "bn2"}])
+
+
+def test_the_channels_that_a_sweep_ranks_first_speak_for_the_class(lite0: LoadedModel, untouched):
+    untouched(lite0.module)
+    swept = sweep_channels(lite0, CAT, {"op": "zero", "layer": "bn2"}, target="tabby")
+    assert len(swept.channels) == 1280
+    changes = [effect.logit_change for effect in swept.channels]
+    assert changes == sorted(changes)
+    assert changes[0] < -0.05 < 0.01 < changes[-1]
+    first, last = ([effect.channel for effect in part] for part in (swept.channels[:10], swept.channels[-10:]))
+    lowered = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2", "channels": first}], target="tabby")
+    raised = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2", "channels": last}], target="tabby")
+    assert lowered.probability_change < -0.01
+    assert raised.logit_change > 0
+    assert abs(lowered.logit_change) > abs(raised.logit_change)
+    one = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2", "channels": first[:1]}], target="tabby")
+    least = min(swept.channels, key=lambda effect: abs(effect.logit_change))
+    assert one.logit_change == pytest.approx(changes[0], rel=1e-3, abs=1e-5)
+    assert abs(one.logit_change) > abs(least.logit_change)
+    assert abs(changes[0]) > abs(changes[-1])
+
+
+def test_options_layers_and_the_other_picture_are_passed_on(lite0: LoadedModel):
+    found = intervene(
+        lite0, CAT, [{"op": "swap", "layer": "bn2"}], target="tabby", other=ROCKET, layer="bn2", sign="signed"
+    )
+    rocket = explain(lite0, ROCKET, target="tabby", layer="bn2", sign="signed")
+    assert found.after.signed
+    assert found.after.target.logit == pytest.approx(rocket.target.logit, rel=1e-4)
+    np.testing.assert_allclose(found.after.map, rocket.map, rtol=1e-3, atol=1e-4 * np.abs(rocket.map).max())
+    saliency = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2", "at": "grad_output"}], method="saliency")
+    assert not saliency.after.map.any()
+    assert saliency.after.method == "saliency"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"edits": []}, "edits"),
+        ({"edits": "zero"}, "edits"),
+        ({"edits": [{"op": "zero", "layer": "bn2"}] * 65}, "edits"),
+        ({"edits": [{"op": "zero", "layer": "bn2", "channels": [1280]}]}, "edits[0].channels"),
+        ({"method": "gradcan"}, "method"),
+        ({"sing": "signed"}, "sing"),
+        ({"sign": "both"}, "sign"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_named(arguments, field, lite0):
+    with pytest.raises(ExplainerError) as caught:
+        intervene(lite0, CAT, **{"edits": [{"op": "zero", "layer": "bn2"}], **arguments})
+    assert caught.value.field == field

@@ -1,0 +1,148 @@
+"""The statistics of tensors against NumPy in float64."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers.statistics import Statistics, statistics
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def check(tensor: Tensor, tolerance: float = 1e-6) -> Statistics:
+    """Compare with float64, NaN and infinity left out."""
+    found = statistics(tensor)
+    values = (tensor.abs() if tensor.is_complex() else tensor).detach().double().numpy().reshape(-1)
+    finite = values[np.isfinite(values)]
+    assert found.shape == tuple(tensor.shape)
+    assert found.dtype == str(tensor.dtype).split(".")[1]
+    assert (found.nan, found.inf) == (np.isnan(values).sum(), np.isinf(values).sum())
+    assert found.zeros == pytest.approx((values == 0).mean(), rel=1e-12)
+    assert (found.min, found.max) == (finite.min(), finite.max())
+    largest = np.abs(finite).max()
+    assert found.mean == pytest.approx(finite.mean(), rel=tolerance, abs=tolerance * largest)
+    assert found.std == pytest.approx(finite.std(), rel=1e-4, abs=tolerance * largest)
+    assert found.norm == pytest.approx(math.sqrt(np.square(finite).sum()), rel=tolerance)
+    assert all(isinstance(one, float) for one in (found.mean, found.std, found.min, found.max, found.norm, found.zeros))
+    assert isinstance(found.nan, int)
+    assert isinstance(found.inf, int)
+    return found
+
+
+def test_a_vector_by_hand():
+    found = statistics(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
+    assert found == Statistics((2, 2), "float32", -0.25, found.std, -4.0, 3.0, 5.0, 0.5, 0, 0)
+    assert found.std == pytest.approx(math.sqrt(25 / 4 - 1 / 16))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 3, 5, 5)], ids=str)
+def test_floats_of_all_shapes(dtype, shape, generator):
+    check(torch.randn(shape, generator=generator).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers(dtype, generator):
+    found = check(torch.randint(0, 100, (4, 50), generator=generator).to(dtype))
+    assert isinstance(found.min, float)
+
+
+def test_eight_bit_floats():
+    found = statistics(torch.tensor([3.0, 0.0, -4.0]).to(torch.float8_e4m3fn))
+    assert (found.dtype, found.min, found.max, found.norm) == ("float8_e4m3fn", -4, 3, 5)
+
+
+def test_large_integers_do_not_wrap():
+    check(torch.tensor([250, 250, 250], dtype=torch.uint8))
+    check(torch.tensor([2**62, -(2**62), 0]))
+    assert statistics(torch.full((100,), 200, dtype=torch.uint8)).norm == 2000
+
+
+def test_bools():
+    found = check(torch.tensor([True, False, True, True]))
+    assert (found.mean, found.zeros, found.norm) == (0.75, 0.25, pytest.approx(math.sqrt(3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_numbers_count_by_magnitude(dtype, generator):
+    check(torch.randn(3, 4, dtype=dtype, generator=generator), 1e-6)
+    found = statistics(torch.tensor([3 + 4j, 0], dtype=dtype))
+    assert (found.min, found.max, found.mean, found.norm, found.zeros) == (0, 5, 2.5, 5, 0.5)
+    broken = statistics(torch.tensor([3 + 4j, complex(math.nan, 1), complex(0, -math.inf)], dtype=dtype))
+    assert (broken.mean, broken.std, broken.nan, broken.inf) == (5, 0, 1, 1)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64], ids=str)
+def test_empty_tensors(shape, dtype):
+    name = str(dtype).split(".")[1]
+    assert statistics(torch.empty(shape, dtype=dtype)) == Statistics(
+        shape, name, None, None, None, None, 0.0, 0.0, 0, 0
+    )
+
+
+@pytest.mark.parametrize("scale", [1e-42, 1e-38, 1e-30, 1e-19, 1e-12, 1e12, 1e19, 1e30, 1e37])
+def test_squares_neither_overflow_nor_underflow(scale, generator):
+    found = check(torch.randn(1000, generator=generator).double().mul(scale).float())
+    assert 0 < found.norm < math.inf
+    assert 0 < found.std < math.inf
+
+
+def test_the_largest_numbers_of_each_precision():
+    for dtype in FLOATS[:3]:
+        found = check(torch.full((64,), torch.finfo(dtype).max, dtype=dtype))
+        assert found.norm == pytest.approx(8 * torch.finfo(dtype).max, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_nan_and_infinity_are_counted_and_left_out(dtype):
+    broken = torch.tensor([math.nan, 3, 0, math.inf, -4, -math.inf, math.nan, math.inf], dtype=dtype)
+    found = check(broken)
+    assert (found.nan, found.inf, found.min, found.max, found.norm, found.zeros) == (2, 3, -4, 3, 5, 1 / 8)
+    for one in (math.nan, math.inf, -math.inf):
+        assert (check(torch.tensor([1, one], dtype=dtype)).max, check(torch.tensor([one, 1], dtype=dtype)).min) == (
+            1,
+            1,
+        )
+
+
+@pytest.mark.parametrize("values", [[math.nan] * 3, [math.inf, -math.inf], [math.nan, math.inf]], ids=str)
+def test_nothing_finite_leaves_nothing_to_say(values):
+    found = statistics(torch.tensor(values))
+    assert (found.mean, found.std, found.min, found.max) == (None,) * 4
+    assert (found.norm, found.zeros, found.nan + found.inf) == (0, 0, len(values))
+
+
+def test_zeros_of_both_signs_and_denormals():
+    found = check(torch.tensor([0.0, -0.0, 1e-45, 1.0]))
+    assert found.zeros == 0.5
+    assert statistics(torch.zeros(5)) == Statistics((5,), "float32", 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0, 0)
+
+
+@pytest.mark.parametrize(("count", "offset"), [(3_000_000, 0.0), (300_000, 1e6), (300_000, -1e3)])
+def test_many_values_far_from_zero_keep_their_digits(count, offset, generator):
+    check(torch.rand(count, generator=generator) + offset)
+
+
+def test_strides_views_and_graphs_do_not_matter(generator):
+    tensor = torch.randn(4, 6, 5, generator=generator)
+    check(tensor.permute(2, 0, 1))
+    check(tensor[::2, 1:4])
+    check(tensor[:1].expand(3, 6, 5))
+    parameter = nn.Parameter(tensor)
+    assert statistics(parameter * 1) == statistics(tensor)
+    with torch.inference_mode():
+        assert statistics(tensor * 1) == statistics(tensor)
+    assert parameter.grad is None
+
+
+def test_a_tensor_is_left_alone(generator):
+    tensor = torch.randn(10, generator=generator)
+    before = tensor.clone()
+    statistics(tensor)
+    assert torch.equal(tensor, before)
+    assert tensor._version == 0

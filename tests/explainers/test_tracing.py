@@ -1,0 +1,408 @@
+"""Traces: the events in their order, and a summary that hand-made nets have exactly."""
+
+import itertools
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers import trace
+from explainers.errors import LayerError, ModelOutputError, TargetError
+from explainers.statistics import statistics
+from explainers.tracing import EXPLODING, VANISHING, DeadMaps, Event, Summary, Trace, is_leaf, trace_images
+from models import LoadedModel
+from tests import nets
+
+CAT = Path(__file__).parents[2] / "examples" / "cat.png"
+ROWS = ((1.0, 2.0, 3.0), (4.0, 5.0, -6.0))
+ONES = torch.ones(1, 3, 4, 4)
+NOTHING = Summary((), (), (), (), (), ())
+
+
+@pytest.fixture
+def picture(images: Tensor) -> Tensor:
+    return images[:1, :, :16, :16]
+
+
+def chain(scale: float = 1.0) -> nn.Sequential:
+    """Return two convolutions and a head whose weights are scaled; a gradient passes all of them."""
+    net = nets.seeded(nn.Sequential, nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Flatten())
+    net.append(nn.Linear(4 * 16, 2))
+    with torch.no_grad():
+        for part, weight in ((net[0], 0.1), (net[2], 0.1), (net[4], scale)):
+            nn.init.constant_(part.weight, weight)
+            nn.init.constant_(part.bias, 0.1)
+    return net.eval()
+
+
+def events(found: Trace, *kinds: str) -> list[tuple[str, int | None]]:
+    return [(event.path, event.call) for event in found.events if event.kind in kinds]
+
+
+def check_order(found: Trace) -> None:
+    """Check what holds for every trace."""
+    assert [event.order for event in found.events] == list(range(len(found.events)))
+    times = [event.microseconds for event in found.events]
+    assert times == sorted(times)
+    assert times[0] >= 0
+    seen: dict[tuple[str, int | None], list[str]] = {}
+    for event in found.events:
+        assert (event.call is None) == (event.kind == "parameter_gradient")
+        seen.setdefault((event.path, event.call), []).append(event.kind)
+    legal = ["before_forward", "after_forward", "output_gradient", "full_backward"]
+    for (path, call), kinds in seen.items():
+        if call is None:
+            continue
+        assert kinds == [kind for kind in legal if kind in kinds], (path, call)
+        assert kinds[:2] == legal[:2], (path, call)
+        assert call == 0 or (path, call - 1) in seen
+
+
+# Events
+
+
+def test_a_trace_by_hand(untouched):
+    net = untouched(nets.Weighted(*ROWS).train())
+    found = trace_images(net, ONES, target=1)
+    check_order(found)
+    told = [(one.kind, one.path, one.type, one.call, [tensor.name for tensor in one.tensors]) for one in found.events]
+    assert told[:3] == [
+        ("before_forward", "conv", "Conv2d", 0, ["input"]),
+        ("after_forward", "conv", "Conv2d", 0, ["output"]),
+        ("output_gradient", "conv", "Conv2d", 0, ["grad_output"]),
+    ]
+    assert sorted(told[3:]) == [
+        ("full_backward", "conv", "Conv2d", 0, ["grad_input"]),
+        ("parameter_gradient", "conv", "Conv2d", None, ["weight"]),
+    ]
+    by_name = {tensor.name: tensor.statistics for event in found.events for tensor in event.tensors}
+    assert by_name["input"] == statistics(ONES)
+    assert by_name["output"] == statistics(torch.tensor([6.0, 3.0])[None, :, None, None].expand(1, 2, 4, 4))
+    assert by_name["grad_output"] == statistics(torch.tensor([0.0, 1.0])[None, :, None, None].expand(1, 2, 4, 4))
+    assert by_name["grad_input"] == statistics(torch.tensor(ROWS[1])[None, :, None, None].expand(1, 3, 4, 4))
+    assert by_name["weight"] == statistics(torch.tensor([[0.0] * 3, [16.0] * 3])[:, :, None, None])
+    assert (found.target, found.logits.tolist(), found.summary) == (1, [96, 48], NOTHING)
+    assert trace_images(net, ONES).target == 0
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_forward_runs_down_and_backward_up(trainable, untouched):
+    net = untouched(chain().requires_grad_(trainable))
+    found = trace_images(net, ONES)
+    check_order(found)
+    names = ["0", "1", "2", "3", "4"]
+    forward = [(kind, name) for name in names for kind in ("before_forward", "after_forward")]
+    assert [(one.kind, one.path) for one in found.events[:10]] == forward
+    assert events(found, "output_gradient") == [(name, 0) for name in reversed(names)]
+    assert events(found, "full_backward") == [(name, 0) for name in reversed(names)]
+    assert sorted(events(found, "parameter_gradient")) == [(name, None) for name in ("0", "0", "2", "2", "4", "4")]
+    position = {(one.kind, one.path): one.order for one in found.events}
+    for name, below in itertools.pairwise(reversed(names)):
+        assert position["full_backward", name] < position["output_gradient", below]
+    for name in ("0", "2", "4"):
+        assert position["parameter_gradient", name] > position["output_gradient", name]
+
+
+@pytest.mark.parametrize("kind", [nets.InPlaceModule, nets.AddsInto, nets.PreActivation, nets.Stochastic, nets.Skip])
+def test_every_net_is_traced_and_left_as_it_was(kind, picture, untouched):
+    net = untouched(nets.seeded(kind).requires_grad_(False).train())
+    found = trace_images(net, picture)
+    check_order(found)
+    ran = {path for path, part in net.named_modules() if is_leaf(part)} - {"unused"}
+    assert {event.path for event in found.events} == ran
+    assert found.summary.not_run == ("unused",)
+    assert found.summary.without_gradient == found.summary.non_finite == ()
+    assert torch.equal(found.logits, net.eval()(picture)[0])
+    net.train()
+
+
+def test_calls_are_numbered(picture):
+    found = trace_images(nets.seeded(nets.Twice), picture)
+    check_order(found)
+    assert [call for path, call in events(found, "before_forward") if path == "again"] == [0, 1]
+    assert [call for path, call in events(found, "after_forward") if path == "again"] == [0, 1]
+    assert [call for path, call in events(found, "output_gradient") if path == "again"] == [1, 0]
+    assert [call for path, call in events(found, "full_backward") if path == "again"] == [1, 0]
+    assert [path for path, _ in events(found, "parameter_gradient") if path == "again"] == ["again", "again"]
+
+
+def test_chosen_layers_only(picture):
+    net = nets.seeded(nets.Skip)
+    found = trace_images(net, picture, layers=("", "branch", nn.Linear))
+    check_order(found)
+    assert events(found, "before_forward") == [("", 0), ("branch", 0), ("head", 0)]
+    assert events(found, "after_forward") == [("branch", 0), ("head", 0), ("", 0)]
+    assert found.events[0].type == "Skip"
+    assert sorted({path for path, _ in events(found, "parameter_gradient")}) == ["head"], "own parameters only"
+    assert [path for path, _ in events(trace_images(net, picture, layers=("branch.?",)), "before_forward")] == [
+        "branch.0",
+        "branch.1",
+        "branch.2",
+    ]
+
+
+def test_several_tensors_are_told_apart_by_their_places(picture):
+    """Called with a picture and, by keyword, a number and a tensor."""
+    found = trace_images(nets.seeded(nets.TupleInside), picture, layers=("pair",))
+    names = {event.kind: [one.name for one in event.tensors] for event in found.events if event.call is not None}
+    assert names["before_forward"] == ["input.0", "input.2"]
+    assert names["after_forward"] == ["output.0", "output.1"]
+    (backward,) = [event for event in found.events if event.kind == "full_backward"]
+    shapes = {one.name: one.statistics and one.statistics.shape for one in backward.tensors}
+    assert shapes == {"grad_input.0": (1, 3, 16, 16), "grad_input.1": None, "grad_input.2": (1, 1, 14, 14)}
+
+
+def test_the_time_of_tracing_itself_is_left_out(picture, monkeypatch):
+    import time
+
+    from explainers import tracing
+
+    spent = []
+
+    def slow(tensor: Tensor) -> object:
+        time.sleep(0.01)
+        spent.append(0.01)
+        return statistics(tensor)
+
+    monkeypatch.setattr(tracing, "statistics", slow)
+    started = time.perf_counter()
+    found = trace_images(nets.seeded(nets.Net), picture)
+    whole = time.perf_counter() - started
+    assert found.events[-1].microseconds < (whole - sum(spent)) * 1e6
+    check_order(found)
+
+
+# The summary
+
+
+def test_a_healthy_net_has_nothing_to_tell():
+    assert trace_images(chain(), ONES).summary == NOTHING
+
+
+def test_dead_maps(untouched):
+    net = chain()
+    with torch.no_grad():
+        net[0].bias[1] = -100
+        net[0].bias[3] = -100
+        net[2].weight[2] = 0
+        net[2].bias[2] = 0
+    found = trace_images(untouched(net), ONES)
+    assert found.summary.dead_maps == (DeadMaps("1", (1, 3), 4), DeadMaps("2", (2,), 4))
+    alive_in_one_cell = ONES.clone()
+    alive_in_one_cell[..., 0, 0] = 1e4
+    assert trace_images(net, alive_in_one_cell).summary.dead_maps == (DeadMaps("2", (2,), 4),)
+
+
+def test_maps_are_dead_only_if_dead_in_every_call(picture):
+    net = nets.seeded(nets.SharedInside, 4, 4)
+    with torch.no_grad():
+        net.blocks[0].conv.bias[:] = torch.tensor([-100.0, -100.0, 1.0, 1.0])
+        net.blocks[1].conv.bias[:] = torch.tensor([-100.0, 1.0, -100.0, 1.0])
+    by_path = {one.path: one for one in trace_images(net, picture, layers=("relu",)).summary.dead_maps}
+    assert by_path["relu"].channels == (0,)
+    net.relu = nn.ReLU()
+    for block in net.blocks:
+        block.relu = nn.ReLU()
+    found = {one.path: one.channels for one in trace_images(net, picture).summary.dead_maps}
+    assert found == {"blocks.0.relu": (0, 1), "blocks.1.relu": (0, 2), "relu": found.get("relu", ())}
+
+
+def test_what_passes_maps_on_or_has_none_is_not_called_dead():
+    net = nn.Sequential(
+        nn.Conv2d(3, 2, 1), nn.ReLU(), nn.Identity(), nn.Dropout(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+    net.append(nn.Linear(2, 2))
+    with torch.no_grad():
+        nn.init.constant_(net[0].weight, 0.1)
+        net[0].bias[:] = torch.tensor([-100.0, 1.0])
+    found = trace_images(net.eval(), ONES).summary
+    assert found.dead_maps == (DeadMaps("1", (0,), 2),)
+
+
+@pytest.mark.parametrize(("scale", "vanishing"), [(1e-3, False), (1e-5, False), (1e-6, True), (0.0, True)])
+def test_vanishing(scale, vanishing):
+    """The gradient of the second convolution has the norm 8 * scale, that of the first 3.2 times less."""
+    found = trace_images(chain(scale), ONES)
+    norms = norms_of(found)
+    assert norms["2"] == pytest.approx(8 * scale, rel=1e-5)
+    below = [path for path in ("0", "1", "2", "3") if norms[path] < VANISHING]
+    assert found.summary.vanishing == tuple(below)
+    assert ("2" in below) is (8 * scale < VANISHING)
+    assert norms["4"] == 1
+    if vanishing:
+        assert found.summary.vanishing == ("0", "1", "2", "3")
+    assert found.summary.exploding == found.summary.without_gradient == ()
+
+
+@pytest.mark.parametrize("scale", [1e3, 2e3, 1e6])
+def test_exploding(scale):
+    found = trace_images(chain(scale), ONES)
+    norms = norms_of(found)
+    assert found.summary.exploding == tuple(path for path in ("0", "1", "2", "3") if norms[path] > EXPLODING)
+    assert ("2" in found.summary.exploding) is (8 * scale > EXPLODING)
+    assert found.summary.vanishing == found.summary.non_finite == ()
+
+
+def norms_of(found: Trace) -> dict[str, float]:
+    def norm(event: Event) -> float:
+        (one,) = event.tensors
+        assert one.statistics
+        return one.statistics.norm
+
+    return {event.path: norm(event) for event in found.events if event.kind == "output_gradient"}
+
+
+class Beside(nets.Net):
+    """One convolution beside the way of the gradient, one behind a detach, and one whose output is whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beside = nn.Conv2d(5, 5, 1)
+        self.before = nn.Conv2d(5, 5, 1)
+        self.relu = nn.ReLU()
+
+    def middle(self, features: Tensor) -> Tensor:
+        self.beside(features)
+        return self.relu(features) + self.before(features).detach()
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_without_gradient(trainable, picture):
+    found = trace_images(nets.seeded(Beside).requires_grad_(trainable), picture).summary
+    assert found.without_gradient == ("beside", "before")
+    assert found.not_run == ("unused",)
+    assert found.vanishing == found.exploding == ()
+
+
+def test_not_run_lists_each_module_once_and_none_that_ran_under_another_name(picture):
+    net = nets.seeded(nets.SharedInside, 4, 4)
+    found = trace_images(net, picture)
+    check_order(found)
+    assert found.summary.not_run == ()
+    assert [call for path, call in events(found, "before_forward") if path.endswith("relu")] == [0, 1, 2, 3]
+    assert {path for path, _ in events(found, "before_forward")} == {"relu", "blocks.0.conv", "blocks.1.conv", "head"}
+    net.other = nn.Linear(1, 1)
+    net.again = net.other
+    net.blocks[0].same = net.blocks[0].conv
+    found = trace_images(net, picture)
+    assert found.summary.not_run == ("other",)
+    assert events(found, "parameter_gradient").count(("blocks.0.conv", None)) == 2, "weight and bias"
+    assert "blocks.0.same" not in {event.path for event in found.events}
+
+
+class Direct(nets.Net):
+    def middle(self, features: Tensor) -> Tensor:
+        return self.relu.forward(features)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu = nn.ReLU()
+
+
+def test_a_module_whose_forward_is_called_directly_is_not_seen(picture):
+    assert trace_images(nets.seeded(Direct), picture).summary.not_run == ("unused", "relu")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_non_finite_values(value):
+    net = chain()
+    with torch.no_grad():
+        net[2].bias[0] = value
+    found = trace_images(net, ONES, target=0)
+    assert found.summary.non_finite == ("2", "3", "4")
+    assert found.summary.vanishing == found.summary.exploding == ()
+    (output,) = [one for one in found.events if (one.kind, one.path) == ("after_forward", "2")]
+    assert (output.tensors[0].statistics.nan, output.tensors[0].statistics.inf) == ((16, 0), (0, 16))[value == math.inf]
+
+
+class Rooted(nn.Module):
+    """The gradient of the square root is infinite at zero, and times zero it is NaN."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 1)
+        self.factor = factor
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.sqrt(self.conv(images) * self.factor).sum(dim=(2, 3))
+
+
+def test_gradients_of_infinity_and_nan_are_non_finite_and_nan_is_neither_small_nor_large():
+    infinite = nets.seeded(Rooted, 1.0)
+    nn.init.zeros_(infinite.conv.weight)
+    nn.init.zeros_(infinite.conv.bias)
+    found = trace_images(infinite, ONES, target=0)
+    assert found.summary.non_finite == found.summary.exploding == ("conv",)
+    assert found.summary.vanishing == ()
+    found = trace_images(nets.seeded(Rooted, 0.0), ONES, target=0)
+    assert found.summary.non_finite == ("conv",)
+    assert (found.summary.vanishing, found.summary.exploding, found.summary.without_gradient) == ((), (), ())
+
+
+# What is refused, other callers and threads
+
+
+def test_what_is_refused(picture, untouched):
+    net = untouched(nets.seeded(nets.Net))
+    for target in (3, -1):
+        with pytest.raises(TargetError):
+            trace_images(net, picture, target=target)
+    with pytest.raises(LayerError, match="Near matches: conv"):
+        trace_images(net, picture, layers=("conf",))
+    with pytest.raises(ZeroDivisionError):
+        trace_images(untouched(nets.seeded(nets.Fails)), picture)
+    with pytest.raises(ModelOutputError, match="No gradient"):
+        trace_images(nets.Wrapped(net, lambda logits: logits.detach()), picture)
+    with pytest.raises(ModelOutputError):
+        trace_images(nets.Wrapped(net, lambda logits: None), picture)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_whatever_the_callers_mode(mode, picture, untouched):
+    net = untouched(nets.seeded(nets.Stochastic).train())
+    expected = trace_images(net, picture, target=1)
+    with mode():
+        found = trace_images(net, picture.clone(), target=1)
+    assert comparable(found) == comparable(expected)
+
+
+def comparable(found: Trace) -> list[tuple[object, ...]]:
+    return [(one.kind, one.path, one.type, one.call, one.tensors) for one in found.events]
+
+
+def test_in_threads(picture, untouched):
+    net = untouched(nets.seeded(nets.Twice).requires_grad_(False))
+    layers = ["stem", "conv", "again", "head", "", "*", "c*", "?tem"]
+    alone = [comparable(trace_images(net, picture, layers=(one,))) for one in layers]
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda one: [trace_images(net, picture, layers=(one,)) for _ in range(8)], layers)
+        for expected, traces in zip(alone, found, strict=True):
+            for one in traces:
+                check_order(one)
+                assert [event[:4] for event in comparable(one)] == [event[:4] for event in expected]
+                for event, other in zip(comparable(one), expected, strict=True):
+                    norms = [
+                        [tensor.statistics.norm for tensor in each[4] if tensor.statistics] for each in (event, other)
+                    ]
+                    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
+# The real model
+
+
+def test_a_trace_of_the_embedded_model(lite0: LoadedModel, untouched):
+    untouched(lite0.module)
+    found = trace(lite0, CAT, target="tabby")
+    check_order(found)
+    assert found.target == lite0.labels.index("tabby")
+    leaves = [path for path, part in lite0.module.named_modules() if is_leaf(part)]
+    ran = [path for path, _ in events(found, "before_forward")]
+    assert sorted(ran) == sorted(set(leaves) - set(found.summary.not_run))
+    assert found.summary.without_gradient == found.summary.non_finite == ()
+    (logits,) = [one for one in found.events if (one.kind, one.path) == ("output_gradient", "classifier")]
+    assert logits.tensors[0].statistics.norm == 1
+    assert logits.tensors[0].statistics.zeros == pytest.approx(0.999)
+    assert trace(lite0, CAT, layers=("bn2",)).events[0].path == "bn2"
