@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.hooks import RemovableHandle
 
 from explainers.errors import LayerError, UnsupportedModuleError
-from explainers.modules import Where, as_module, match_modules, match_parameters
+from explainers.modules import Where, as_module, first_names, match_modules, match_parameters
 from explainers.sites import CALL_KINDS, KINDS, Call, Hook, Kind, ParameterSite, Site, recorded_arguments
 from explainers.taps import (
     Gradients,
@@ -176,19 +176,21 @@ class HookSession:
         """Every module by path, under each of its names."""
         return self._modules
 
-    def before_forward(self, hook: Hook, *where: Where, with_kwargs: bool = False) -> HookHandle:
+    def before_forward(self, hook: Hook, *where: Where, with_kwargs: bool = False, shared: bool = False) -> HookHandle:
         """Run `hook(module, args)` before the modules do; what it returns replaces the arguments.
 
         Args:
             hook: returns None to observe, a tuple of arguments, or the only argument.
             where: paths, globs, types or predicates.
             with_kwargs: call `hook(module, args, kwargs)` instead, which returns None or a pair (args, kwargs).
+            shared: where the module modifies in place what the hook returned, modify what the hook was given
+                likewise, for whoever else holds it, as without the hook. (What autograd keeps of it must be a copy.)
 
         Raises:
             LayerError: something in `where` that matches nothing; the message lists near matches.
             RuntimeError: the session is not open.
         """
-        return self._add("before", (_callable(hook), with_kwargs), where)
+        return self._add("before", (_callable(hook), with_kwargs, shared), where)
 
     def after_forward(self, hook: Hook, *where: Where, with_kwargs: bool = False) -> HookHandle:
         """Run `hook(module, args, output)` after the modules; what it returns replaces the output.
@@ -378,7 +380,7 @@ class HookSession:
         if site is None:
             if isinstance(module, torch.jit.ScriptModule):
                 raise UnsupportedModuleError(f"{path!r} is TorchScript, where hooks cannot reach; choose other layers.")
-            site = self._sites[id(module)] = Site(self, path, module)
+            site = self._sites[id(module)] = Site(self, first_names(self._modules, [path])[0], module)
             # Hooks of an outer session come first, inputs are restored from the innermost session outwards.
             self._handles.append(module.register_forward_pre_hook(site.enter, with_kwargs=True))
             self._handles.append(module.register_forward_hook(site.restore, prepend=True))

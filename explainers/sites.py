@@ -71,7 +71,7 @@ class Site:
     """What a session does at one module: the user's hooks by kind, in the order of registration, and the records."""
 
     def __init__(self, session: "HookSession", path: str, module: nn.Module) -> None:
-        self.before: dict[int, tuple[Hook, bool]] = {}
+        self.before: dict[int, tuple[Hook, bool, bool]] = {}
         self.after: dict[int, tuple[Hook, bool]] = {}
         self.backward: dict[int, Hook] = {}
         self.gradient: dict[int, Hook] = {}
@@ -88,6 +88,7 @@ class Site:
             hooks.clear()
         for running in self._running:
             running.tapped.clear()
+            running.replaced.clear()
         self._running.clear()
 
     @property
@@ -116,9 +117,20 @@ class Site:
         call = Call(self._path, module, self._calls)
         self._calls += 1
         as_called = args, kwargs
-        for hook, with_kwargs in tuple(self.before.values()):
+        before = tuple(self.before.values())
+        got = tree_leaves((args, kwargs)) if any(shared for *_, shared in before) else []
+        for hook, with_kwargs, _ in before:
             args, kwargs = self._prepared(call, hook, with_kwargs, args, kwargs)
         running = _Running(call, kwargs, tree_leaves((args, kwargs)))
+        running.replaced = [
+            (old, new, new._version)
+            for old, new in zip(got, running.given, strict=False)
+            if old is not new
+            and is_differentiable(old)
+            and is_differentiable(new)
+            and old.shape == new.shape
+            and not new.is_inference()  # such a tensor does not tell whether it was modified
+        ]
         self._running.append(running)
         running.grad_input.take_structure((args, kwargs))
         for path, kind, records in self._kept():
@@ -144,6 +156,10 @@ class Site:
                 original.copy_(copy)
             if modified or original.grad_fn is not None:
                 originals += [(copy, original)] * sum(leaf is copy for leaf in tree_leaves(output))
+        # What a hook gave the module in place of its argument, likewise.
+        for original, given, version in self._running[-1].replaced:
+            if given._version > version:
+                original.copy_(given)
         # A module that returns its input goes on returning that very tensor, which others may hold too.
         return substituted(output, originals) if originals else None
 
@@ -169,6 +185,7 @@ class Site:
                 kept = copied(output) if seen is None else tree_map_only(Tensor, partial(_safe, running.given), seen)
                 records[running.places[path, kind]] = kept
         self._running.pop()
+        running.replaced.clear()
         running.tapped.clear()  # the graph refers to this call, and must not to itself
         running.given.clear()
         return None if output is returned else output
@@ -317,6 +334,7 @@ class _Running:
         self.grad_output = Gradients()
         self.awaits_input = False
         self.tapped: list[tuple[Tensor, Tensor, int]] = []
+        self.replaced: list[tuple[Tensor, Tensor, int]] = []
         self.versions: list[int] = []
         self.places: dict[tuple[str, Kind], int] = {}
 
