@@ -337,7 +337,7 @@ class HookSession:
             retain_graph: whether to keep the graph for another backward pass.
 
         Raises:
-            LayerError: no gradient flows from the score to what is hooked.
+            LayerError: nothing that is hooked ran; or no gradient flows from the score to the cut.
             ValueError: the score is no scalar.
         """
         if score.numel() != 1:
@@ -350,12 +350,14 @@ class HookSession:
                 "`forward` is called directly, as in `module.forward(x)`, bypasses its hooks.)"
             )
         ends = [*(self._leaves if self._is_cut else edges_behind_taps(score)), *parameters]
-        if not (score.requires_grad and ends):
+        if self._is_cut and not score.requires_grad:
             raise LayerError(
                 "No gradient flows from the logits to the layer: gradients are off (`torch.no_grad()`), or the model "
                 "switches them off, or detaches, after it. Freeze the parameters (`module.requires_grad_(False)`), or "
                 "choose a layer nearer the output."
             )
+        if not (score.requires_grad and ends):
+            return  # what is recorded has no gradient, and says so
         torch.autograd.grad(score, ends, allow_unused=True, retain_graph=retain_graph)
 
     @property

@@ -258,8 +258,19 @@ class Site:
         mark(view)
         memory = tensor.detach()
         version = memory._version
-        self._session._hook_tensor(view, arrived)
-        self._session._hook_tensor(tensor, lambda gradient: arrived(gradient) if memory._version > version else None)
+        reported: list[bool] = []  # in this backward pass, by the view
+
+        def arrived_at_view(gradient: Tensor) -> Tensor | None:
+            reported.append(True)
+            return arrived(gradient)
+
+        def arrived_at_tensor(gradient: Tensor) -> Tensor | None:
+            instead = not reported and memory._version > version
+            reported.clear()
+            return arrived(gradient) if instead else None
+
+        self._session._hook_tensor(view, arrived_at_view)
+        self._session._hook_tensor(tensor, arrived_at_tensor)
         return view
 
     def _run(self, call: Call, hook: Hook, *args: Any) -> Any:
