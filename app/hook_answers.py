@@ -28,7 +28,6 @@ from app.schemas import (
 )
 from app.service import VERSIONS, Timings
 from explainers.capturing import strongest
-from explainers.charts import draw_trace
 from explainers.errors import LayerError
 from explainers.explanation import Explanation
 from explainers.sheets import contact_sheet, intervention_panel, sweep_sheet
@@ -49,6 +48,9 @@ def trace_document(traced: Traced) -> TraceAnswer:
 
 def trace_chart(traced: Traced, form: Literal["svg", "png"]) -> bytes:
     """Draw the time line."""
+    # Matplotlib takes a second to import, and nothing else needs it.
+    from explainers.charts import draw_trace
+
     return draw_trace(traced.trace, form, f"{traced.model.name}: {traced.target.label} {traced.target.probability:.1%}")
 
 
