@@ -12,6 +12,7 @@ from app.work import Alone
 from explainers.base import Explainer
 from explainers.capturing import Capture, capture_images
 from explainers.edits import Edit, EditError
+from explainers.errors import PictureError
 from explainers.explanation import Explanation, explanations
 from explainers.intervention import Intervention, check_layers, edit_images
 from explainers.modules import match_paths
@@ -139,10 +140,16 @@ class HookService:
         edits: tuple[Edit, ...] = options.edits
         check_layers(model.module, edits, other is not None)
         shown = self._service.decode(upload, model, timings)
-        second = None if other is None else self._service.decode(other, model, timings).image[None]
+        second = None if other is None else self._second(other, model, timings)
         work = Alone(
             lambda model, images, targets: edit_images(
-                model, images, edits, explainer, targets, None if second is None else second.to(model.device)
+                model,
+                images,
+                edits,
+                explainer,
+                targets,
+                None if second is None else second.to(model.device),
+                deadline.check,
             )
         )
         (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
@@ -172,7 +179,7 @@ class HookService:
         edit: Edit = options.edits[0]
         check_layers(model.module, (edit,), other is not None)
         shown = self._service.decode(upload, model, timings)
-        second = None if other is None else self._service.decode(other, model, timings).image[None]
+        second = None if other is None else self._second(other, model, timings)
         work = Alone(
             lambda model, images, targets: sweep_images(
                 model,
@@ -194,6 +201,13 @@ class HookService:
         deadline = Deadline.after(self._service.settings.deadline)
         model = self._service.model(name, deadline)
         return Timings(), deadline, model, None if target is None else class_index(target, model.labels)
+
+    def _second(self, other: bytes, model: LoadedModel, timings: Timings) -> torch.Tensor:
+        try:
+            return self._service.decode(other, model, timings).image[None]
+        except PictureError as error:
+            error.field = "other"  # type: ignore[attr-defined]
+            raise
 
     def _check_patterns(self, model: LoadedModel, patterns: list[str]) -> None:
         most = self._service.settings.max_layers

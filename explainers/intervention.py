@@ -1,6 +1,6 @@
 """Interventions: what a model says, and where it looks, when what passes through its layers is edited."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -143,6 +143,7 @@ def edit_images(
     explainer: Explainer,
     targets: Tensor | None = None,
     other: Tensor | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Edited:
     """Explain a normalised picture without and with edits.
 
@@ -153,6 +154,7 @@ def edit_images(
         explainer: makes the maps.
         targets: (1,) int64; None for the class that is most probable before the edits.
         other: (1, C, H, W), the picture that ``swap`` takes from.
+        check: called before each edit of a tensor; what it raises ends the intervention.
 
     Raises:
         EditError: an edit that does not fit the model; or that makes its output infinite.
@@ -171,7 +173,7 @@ def edit_images(
         )
         try:
             with torch.enable_grad(), HookSession(module) as hooks:
-                editor = _Editor(hooks, edits, swapped, (inputs.shape[2], inputs.shape[3]), noted=True)
+                editor = _Editor(hooks, edits, swapped, (inputs.shape[2], inputs.shape[3]), noted=True, check=check)
                 editor.hook(("input", "output", *GRADIENTS))
                 logits = checked_logits(module(inputs.clone()))
                 if any(edit.at in GRADIENTS for edit in edits) and logits.requires_grad:
@@ -179,7 +181,7 @@ def edit_images(
             editor.check_applied()
             with HookSession(module) as hooks, ExitStack() as last:
                 # The gradients of parameters have no part in a map.
-                _Editor(hooks, edits, swapped, editor.image_size, noted=False, last=last).hook(
+                _Editor(hooks, edits, swapped, editor.image_size, noted=False, last=last, check=check).hook(
                     ("input", "output", "grad_input", "grad_output")
                 )
                 after = explainer.explain(model, inputs, before.targets)
@@ -229,6 +231,7 @@ class _Editor:
         image_size: tuple[int, int],
         noted: bool,
         last: ExitStack | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.applied: list[Applied] = []
         self.image_size = image_size
@@ -236,6 +239,7 @@ class _Editor:
         self._edits = edits
         self._swapped = swapped
         self._noted = noted
+        self._check = check
         self._first: dict[str, int] = {}  # per path, the number of its first call in this forward pass
         self._calls: dict[str, int] = {}  # per path, how often it ran in this forward pass
         self._last = last if any(edit.at == "grad_output" for edit in edits) else None
@@ -386,6 +390,7 @@ class _Editor:
 
     def _applied(self, index: int, values: Tensor, path: str, call: int | None, parameter: str | None) -> Tensor:
         edit = self._edits[index]
+        self._check()
         try:
             part = part_of(edit, values, self.image_size, self._swapped.get((path, edit.at, call, parameter)))
             changed = edit.apply(values, part)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from explainers.base import chosen_targets, prepared, target_score
-from explainers.errors import ModelOutputError
+from explainers.errors import LayerError
 from explainers.explanation import Model
 from explainers.hooks import HookSession
 from explainers.layers import PASSING, grid_axes
@@ -162,8 +162,11 @@ def trace_images(
         paths = tracer.hook(layers)
         logits = logits_of(module(inputs))
         targets = chosen_targets(logits, None if target is None else torch.tensor([target]))
-        if not logits.requires_grad:
-            raise ModelOutputError("No gradient flows from the logits: the model switches gradients off or detaches.")
+        if not tracer.events:
+            raise LayerError(
+                f"{paths[0]!r} never runs for this picture (or its `forward` is called directly, past all hooks); "
+                "choose a layer that runs, as GET /models/NAME/layers or `seewhy layers MODEL` list them."
+            )
         hooks.backward(target_score(logits, targets))
     return Trace(tuple(tracer.events), tracer.summary(paths), int(targets[0]), logits[0].detach().float().cpu())
 

@@ -12,6 +12,7 @@ from PIL import Image
 from safetensors.numpy import load
 
 from app import create_app, schemas
+from app.engine import Deadline
 from app.settings import Settings
 from explainers import capture, intervene, sweep_channels
 from explainers.capturing import strongest
@@ -228,6 +229,7 @@ def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
     ("route", "fields", "status", "field"),
     [
         ("trace", {"layer": "nope"}, 422, "layer"),
+        ("trace", {"layer": "blocks.0.0.drop_path"}, 422, "layer"),
         ("trace", {"target": "nope"}, 422, "target"),
         ("trace", {"target": ["tabby", "lynx"]}, 422, "target"),
         ("trace", {"format": "npz"}, 422, "format"),
@@ -271,6 +273,22 @@ def test_what_is_no_picture_is_refused_on_every_route(refused):
 def test_the_second_picture_is_checked_too(post, cat):
     answer = post(cat, path="/hooks/intervene", edits=json.dumps(ZERO), other=(io.BytesIO(b"no picture"), "x.png"))
     assert answer.status_code == 415
+    assert [one["field"] for one in answer.get_json()["errors"]] == ["other"]
+
+
+def test_an_intervention_that_takes_too_long_is_given_up_and_the_model_is_free(cat):
+    app = create_app(Settings(deadline=3))
+    try:
+        client = app.test_client()
+        client.get("/readyz")
+        app.extensions["seewhy"].model(None, Deadline.after(60))
+        many = json.dumps([{"layer": "*", "op": "noise", "value": 0.0}] * 64)
+        data = {"image": (io.BytesIO(cat), "cat.png"), "edits": many}
+        assert client.post("/hooks/intervene", data=data).status_code == 504
+        data = {"image": (io.BytesIO(cat), "cat.png")}
+        assert client.post("/explain", data=data).status_code == 200
+    finally:
+        app.extensions["seewhy"].engine.stop()
 
 
 def test_the_limit_of_a_capture_is_a_setting(cat):

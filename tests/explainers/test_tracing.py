@@ -354,8 +354,10 @@ def test_what_is_refused(picture, untouched):
         trace_images(net, picture, layers=("conf",))
     with pytest.raises(ZeroDivisionError):
         trace_images(untouched(nets.seeded(nets.Fails)), picture)
-    with pytest.raises(ModelOutputError, match="No gradient"):
-        trace_images(nets.Wrapped(net, lambda logits: logits.detach()), picture)
+    detached = trace_images(nets.Wrapped(net, lambda logits: logits.detach()), picture)
+    assert set(detached.summary.without_gradient) == {"net.stem", "net.conv", "net.head"}
+    with pytest.raises(LayerError, match="'unused' never runs"):
+        trace_images(net, picture, layers=("unused",))
     with pytest.raises(ModelOutputError):
         trace_images(nets.Wrapped(net, lambda logits: None), picture)
 
