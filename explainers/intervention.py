@@ -397,7 +397,9 @@ class _Editor:
         except MisfitError as error:
             raise EditError(f"At {path or 'the model'!r}: {error}", field=f"edits[{index}].{error.field}") from None
         if self._noted:
-            self.applied.append(Applied(index, path, call, parameter, statistics(values), statistics(changed)))
+            # A parameter was given the axis of a batch.
+            sides = (values, changed) if parameter is None else (values[0], changed[0])
+            self.applied.append(Applied(index, path, call, parameter, *map(statistics, sides)))
         return changed
 
 

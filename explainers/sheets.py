@@ -10,7 +10,7 @@ from torch import Tensor
 from explainers.capturing import FeatureMap
 from explainers.explanation import Explanation
 from explainers.geometry import Geometry
-from explainers.render import Style, draw, fit, normalize, panel
+from explainers.render import Style, draw, fit, normalize, panel, panel_columns
 from explainers.sweeping import Sweep
 
 TILE = 320
@@ -57,9 +57,10 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
     largest, risen = (
         max(float(np.abs(one.raw_heatmap).max()) for one in ones) or 1.0 for ones in ((before, after), (change,))
     )
-    widest = None if style.max_side is None else max(16, min(style.max_side // 3, max(before.picture.size)))
+    across = 6 if style.view == "side-by-side" else 3
+    widest = None if style.max_side is None else max(16, min(style.max_side // across, max(before.picture.size)))
     maps = replace(style, scale=style.scale or (0.0, largest), max_side=widest)
-    stronger = "" if style.scale else f" x{largest / risen:.3g}"
+    stronger = "" if style.scale or not np.any(change.map) else f" x{largest / risen:.3g}"
     difference = replace(style, scale=style.scale or (-risen, risen), max_side=widest, colormap=None)
     points = (after.target.probability - before.target.probability) * 100
     label = before.target.label
@@ -77,8 +78,9 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
 def _sheet(
     maps: Sequence[Tensor], captions: Sequence[str], picture: Image.Image, geometry: Geometry, style: Style
 ) -> Image.Image:
-    columns = int(np.ceil(np.sqrt(len(maps))))
-    widest = TILE if style.max_side is None else max(16, min(TILE, int(style.max_side / columns / 1.1)))
+    columns = panel_columns(len(maps))
+    wide = 2 if style.view == "side-by-side" else 1
+    widest = TILE if style.max_side is None else max(16, min(TILE, int(style.max_side / columns / wide / 1.1)))
     small = fit(picture, widest)
     scaled = geometry.scaled(*small.size)
     tiles = []

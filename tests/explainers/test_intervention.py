@@ -189,7 +189,7 @@ def test_gradients_of_parameters_by_hand(frozen, weighted):
     assert (first.before.max, first.before.norm, first.before.zeros) == (16, pytest.approx(16 * 3**0.5), 0.5)
     assert (first.after.max, first.after.zeros) == (32, 0.5)
     assert (second.edit, second.before, second.after.max, second.after.min) == (1, first.after, 33, 1)
-    assert first.before.shape == (1, 2, 3, 1, 1)
+    assert first.before.shape == (2, 3, 1, 1)
     assert torch.equal(found.after.maps, found.before.maps)
     weighted.requires_grad_()
 
