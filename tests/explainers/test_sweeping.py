@@ -154,7 +154,7 @@ LAYERS = [
 ]
 
 
-@pytest.mark.parametrize(("trainable", "train"), [(False, False), (True, True)])
+@pytest.mark.parametrize(("trainable", "train"), [(False, False), pytest.param(True, True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("kind", "layers"), LAYERS, ids=lambda one: getattr(one, "__name__", None))
 def test_nets_of_all_kinds(kind, layers, trainable, train, pictures, untouched):
     net = untouched(nets.seeded(kind).requires_grad_(trainable).train(train))
@@ -172,7 +172,9 @@ def test_a_layer_that_runs_twice(at, calls, pictures, untouched):
         check(net, pictures[0], {"layer": "again", "at": at, "calls": calls, **op}, pictures[1])
 
 
-@pytest.mark.parametrize("calls", [None, [0], [1], [2], [3], [0, 2], [1, 3]])
+@pytest.mark.parametrize(
+    "calls", [[2], [1, 3], *(pytest.param(calls, marks=pytest.mark.slow) for calls in (None, [0], [1], [3], [0, 2]))]
+)
 @pytest.mark.parametrize("at", ["input", "output"])
 def test_a_layer_that_ran_inside_other_modules_before(at, calls, pictures, untouched):
     """One ReLU: on the picture, inside of two blocks, and before the head."""
