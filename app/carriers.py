@@ -20,7 +20,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from app.errors import FieldError, InvalidOptionsError, MalformedRequestError, UnsupportedBodyError
 from explainers.edits import NO_LIST, edit_fault
-from explainers.errors import near_matches
+from explainers.errors import near_matches, plain_fault
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
@@ -93,7 +93,7 @@ def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationEr
             faults.setdefault(*edit_fault(fault, fault["loc"][1:]))
             continue
         field = str(fault["loc"][0]) if fault["loc"] else "options"
-        message = fault["msg"].removeprefix("Value error, ").rstrip(".") + "."
+        message = plain_fault(fault)
         if fault["type"] == "extra_forbidden":
             known = sorted(schema.model_fields)
             hint = near_matches(field, known) or f"It takes {', '.join(known)}."
@@ -113,7 +113,11 @@ def _read_form(request: Request, other: str | None) -> Sent:
             raise FieldError("Send one picture per request.", field=name)
     surplus = [name for name in request.files if name not in ("image", other)]
     if surplus:
-        raise FieldError("Only 'image' may be a file; send options as plain fields.", field=surplus[0])
+        files = "Only 'image'" if other is None else f"Only 'image' and '{other}'"
+        raise FieldError(
+            f"{files} may be a file; send options as plain fields (curl -F '{surplus[0]}=<FILE' sends a file's text).",
+            field=surplus[0],
+        )
     if "image" not in request.files:
         hint = "The field 'image' is text, not a file. " if "image" in request.form else ""
         raise MalformedRequestError(f"{hint}There is no picture. {_HOW}")

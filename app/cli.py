@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from app.answers import arrays, document, draw, encode
 from app.carriers import parse
 from app.cli_hooks import capture, intervene, trace
-from app.cli_io import destination, each, form_of, open_service, picture_options, read, table, yes
+from app.cli_io import destination, each, form_of, open_service, pair, picture_options, read, table, yes
 from app.errors import ServiceError
 from app.schemas import ExplainOptions, Format, PredictOptions
 from app.settings import Settings
@@ -80,7 +80,7 @@ def explain(
     """Write the heatmap of each PICTURE."""
     fields = {name: value for name, value in given.items() if value not in (None, ())}
     fields |= {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
-    fields |= dict(_pair(one) for one in extra)
+    fields |= dict(pair(one) for one in extra)
     form = form or form_of(output, FORMATS)
     options = parse(ExplainOptions, {**fields, "format": form})
     service = open_service(device)
@@ -177,13 +177,6 @@ def methods() -> None:
 def settings() -> None:
     """List the settings: environment variable, present value, default and help."""
     table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(Settings().rows()))
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--option")
-    return name, value
 
 
 for command in (trace, capture, intervene):

@@ -8,9 +8,8 @@ import click
 
 from app.api.hooks import CAPTURE_FORMATS, INTERVENE_FORMATS, TRACE_FORMATS
 from app.carriers import parse
-from app.cli_io import destination, each, form_of, open_service, picture_options, read
+from app.cli_io import destination, each, form_of, open_service, pair, picture_options, read
 from app.hook_answers import (
-    capture_arrays,
     capture_document,
     capture_sheet,
     encoded,
@@ -72,6 +71,7 @@ def trace(
 @click.option("--view", type=click.Choice(VIEWS), default="overlay", show_default=True)
 @click.option("--colormap", help="A perceptual colour map.")
 @click.option("--alpha", type=float, default=0.5, show_default=True, help="Strength of the overlay, 0 to 1.")
+@click.option("--scale", default="image", show_default=True, help="`image`, or fixed ends `lo,hi`.")
 def capture(
     pictures: tuple[Path, ...], device: str | None, output: Path | None, form: CaptureFormat | None, **given: Any
 ) -> None:
@@ -87,7 +87,7 @@ def capture(
         if form == "json":
             body = capture_document(captured).model_dump_json(indent=2).encode()
         elif form == "npz" or form == "safetensors":
-            body = capture_arrays(captured, form)
+            body = captured.capture.encoded(form)
         else:
             by_effect = options.rank == "effect"
             body = encoded(lambda: capture_sheet(captured, options.top, by_effect), form, captured.timings)
@@ -105,7 +105,7 @@ def capture(
 @click.option("--edits", "file", type=click.File(), help="A JSON file with a list of edits.")
 @click.option("--other", type=click.Path(path_type=Path), help="The picture that the op `swap` takes from.")
 @click.option("--each-channel", is_flag=True, help="Rank the channels of a layer by what the only edit does to each.")
-@click.option("--method", default="gradcam", show_default=True, help="A name of `seewhy methods`.")
+@click.option("--method", help="A name of `seewhy methods`. Default: gradcam.")
 @click.option("--target", help="Class index or label. Default: the most probable before the edits.")
 @click.option("--layer", multiple=True, help="Layer of the heatmaps; repeatable (fused).")
 @click.option(
@@ -116,7 +116,8 @@ def capture(
 @click.option("--colormap", help="A perceptual colour map.")
 @click.option("--alpha", type=float, default=0.5, show_default=True, help="Strength of the overlay, 0 to 1.")
 @click.option("--scale", default="image", show_default=True, help="`image`, or fixed ends `lo,hi`.")
-@click.option("--values", is_flag=True, help="Include the heatmaps' numbers in a JSON answer.")
+@click.option("--values", is_flag=True, default=None, help="Include the heatmaps' numbers in a JSON answer.")
+@click.option("--option", "extra", multiple=True, metavar="NAME=VALUE", help="An option of the method; repeatable.")
 def intervene(
     pictures: tuple[Path, ...],
     device: str | None,
@@ -125,6 +126,7 @@ def intervene(
     edits: tuple[str, ...],
     file: Any,
     other: Path | None,
+    extra: tuple[str, ...],
     **given: Any,
 ) -> None:
     """Write what edits change for each PICTURE: predictions and heatmaps before and after."""
@@ -133,7 +135,9 @@ def intervene(
     if file is not None:
         found = _json(file.read(), "--edits")
         listed = [*(found if isinstance(found, list) else [found]), *listed]
-    options = parse(InterveneOptions, {**_given(given), "edits": listed})
+    if not listed:
+        raise click.UsageError('Say what to edit: --edit \'{"op": "zero", "layer": "features"}\', or --edits FILE.')
+    options = parse(InterveneOptions, {**_given(given), **dict(pair(one) for one in extra), "edits": listed})
     service = open_service(device)
     hooks = HookService(service)
     into = destination(pictures, output, form)

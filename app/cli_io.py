@@ -91,6 +91,14 @@ def each(pictures: tuple[Path, ...], work: Callable[[Path], str]) -> None:
         sys.exit(1)
 
 
+def pair(text: str) -> tuple[str, str]:
+    """Return the name and the value of NAME=VALUE."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--option")
+    return name, value
+
+
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     """Print rows in columns under their heads."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]

@@ -1,15 +1,12 @@
 """What requests about hooks are answered with: drawings, arrays and JSON documents."""
 
 import base64
-import io
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Literal
 
 import numpy as np
-import torch
 from PIL import Image
-from safetensors.torch import save
 
 from app.answers import encode, identity, method_identity, ranked
 from app.errors import AnswerTooLargeError
@@ -17,6 +14,7 @@ from app.hook_service import Captured, Intervened, Swept, Traced
 from app.schemas import (
     CaptureAnswer,
     CapturedAnswer,
+    DiagnosticAnswer,
     DifferenceAnswer,
     Drawing,
     HeatmapAnswer,
@@ -76,18 +74,6 @@ def capture_document(captured: Captured) -> CaptureAnswer:
     )
 
 
-def capture_arrays(captured: Captured, form: Literal["npz", "safetensors"]) -> bytes:
-    """Return what was captured as a file of arrays by key."""
-    arrays = {key: tensor.contiguous() for key, tensor in captured.capture.arrays.items()}
-    if form == "safetensors":
-        # A file holds no tensor twice, and shares none: what is recorded under two names is written twice.
-        return save({key: tensor.clone() for key, tensor in arrays.items()})
-    buffer = io.BytesIO()
-    with_numpy = {key: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for key, tensor in arrays.items()}
-    np.savez(buffer, allow_pickle=False, **{key: tensor.numpy() for key, tensor in with_numpy.items()})
-    return buffer.getvalue()
-
-
 def capture_sheet(captured: Captured, count: int, by_effect: bool) -> Image.Image:
     """Draw the strongest feature maps.
 
@@ -132,7 +118,7 @@ def intervention_document(intervened: Intervened, values: bool, max_values: int)
         model=identity(intervened.model),
         method=method_identity(intervened.method, intervened.explainer),
         layers=list(before.layers),
-        target=ranked((before.target,))[0],
+        target=TargetAnswer(**asdict(before.target)),
         edits=list(found.edits),
         before=_side(before, heatmaps[0]),
         after=_side(after, heatmaps[1]),
@@ -191,6 +177,7 @@ def _side(explanation: Explanation, heatmap: HeatmapAnswer) -> SideAnswer:
         probability=explanation.target.probability,
         predictions=ranked(explanation.predictions),
         heatmap=heatmap,
+        diagnostics=[DiagnosticAnswer(**asdict(found)) for found in explanation.diagnostics],
     )
 
 

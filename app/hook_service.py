@@ -172,9 +172,9 @@ class HookService:
         if len(options.edits) > 1:
             raise EditError("A sweep takes one edit; send several without each_channel.", field="edits")
         style = self._service.style(options)
-        if options.layer or options.method_options:
-            field = "layer" if options.layer else next(iter(options.method_options))
-            raise FieldError("A sweep draws no heatmap; leave out the options of the method.", field=field)
+        for field in ("method", "layer", "values", *options.method_options):
+            if field in options.model_fields_set | set(options.method_options):
+                raise FieldError("A sweep makes no heatmap; leave this option out.", field=field)
         timings, deadline, model, target = self._start(options.model, options.target)
         edit: Edit = options.edits[0]
         check_layers(model.module, (edit,), other is not None)

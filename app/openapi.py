@@ -12,6 +12,7 @@ from app import schemas
 from app.errors import HTTP_KINDS, KINDS
 from explainers.registry import METHODS
 
+_EXAMPLES = {"layer": "blocks.6", "edits": [{"layer": "blocks.6", "op": "zero", "channels": [0, 1]}]}
 _UPLOAD_TYPES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 
 
@@ -49,12 +50,15 @@ def _paths() -> dict[str, Any]:
                 "Why the model says what it says",
                 schemas.ExplainOptions,
                 _answers(get_args(schemas.Format), schemas.ExplainAnswer),
-                headers=_headers(),
+                etag=True,
             )
         },
         "/predict": {
             "post": _picture(
-                "predict", "What the model says", schemas.PredictOptions, _answers(("json",), schemas.PredictAnswer)
+                "predict",
+                "What the model says",
+                schemas.PredictOptions,
+                _answers(("json",), schemas.PredictAnswer),
             )
         },
         "/hooks/trace": {
@@ -120,7 +124,7 @@ def _picture(
     summary: str,
     options: type[schemas.Options],
     answers: dict[str, Any],
-    headers: dict[str, Any] | None = None,
+    etag: bool = False,
     other: str | None = None,
 ) -> dict[str, Any]:
     """Describe a route that takes a picture, and perhaps another one.
@@ -129,7 +133,7 @@ def _picture(
         operation, summary: of the route.
         options: their schema.
         answers: by media type.
-        headers: of the answer; with an ETag, the route answers 304 too.
+        etag: whether the answer has one, and the route answers 304 too.
         other: what the second picture is for.
     """
     described = _options_schema(options)
@@ -143,12 +147,13 @@ def _picture(
     }
     body = {"type": "object", "required": ["image"]}
     # A form has all the options as fields too; naming them here would make the page that tries it fill them all in.
-    form = {**body, "properties": binary, "additionalProperties": True}
+    needed = {name: {"type": "string", "description": properties[name]["description"]} for name in required}
+    form = {**body, "properties": binary | needed, "additionalProperties": True}
     content: dict[str, Any] = {
         "multipart/form-data": {"schema": {**form, "description": "Every option may be a field of the form as well."}},
         "application/json": {
-            "schema": {**body, "properties": {**base64, **properties}},
-            "example": {"image": "aGVsbG8="},
+            "schema": {**body, "properties": {**base64, **{name: _member(one) for name, one in properties.items()}}},
+            "example": {"image": "aGVsbG8=", **{name: _EXAMPLES[name] for name in required}},
         },
     }
     for media_type in _UPLOAD_TYPES:
@@ -158,8 +163,9 @@ def _picture(
         "a repeated one is a list."
     )
     if required:
-        description += f" Required: {', '.join(required)}."
-    unchanged = {"304": {"description": "If-None-Match named this answer's ETag."}} if headers else {}
+        description += f" Required, here or there: {', '.join(required)}."
+    headers = _headers() | (_etag() if etag else {})
+    unchanged = {"304": {"description": "If-None-Match named this answer's ETag."}} if etag else {}
     return {
         "operationId": operation,
         "summary": summary,
@@ -167,11 +173,19 @@ def _picture(
         "parameters": [_parameter(name, schema) for name, schema in properties.items()],
         "requestBody": {"required": True, "content": content},
         "responses": {
-            "200": {"description": "OK", "headers": headers or {}, "content": answers},
+            "200": {"description": "OK", "headers": headers, "content": answers},
             **unchanged,
             **_problems(tuple(sorted({kind.status for kind in KINDS.values()} - {404}))),
         },
     }
+
+
+def _member(schema: dict[str, Any]) -> dict[str, Any]:
+    """Describe an option as a member of a JSON object, where a list of one may be sent as its only item."""
+    if schema.get("type") != "array" or "discriminator" in schema["items"]:
+        return schema
+    described = {name: value for name, value in schema.items() if name in ("title", "description")}
+    return {"anyOf": [schema["items"], {name: schema[name] for name in schema if name not in described}], **described}
 
 
 def _parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -222,10 +236,14 @@ def _headers() -> dict[str, Any]:
         "X-SeeWhy-Target": "Indices of the explained classes, separated by commas.",
         "X-SeeWhy-Label": "Their labels, percent-encoded where a header could not hold them.",
         "X-SeeWhy-Probability": "Their probabilities.",
-        "ETag": "Digest of everything that the answer depends on.",
-        "Server-Timing": "Milliseconds of decode, queue, explain, render, encode.",
+        "X-SeeWhy-Diagnostics": "Codes of what a reader of the map should know, separated by commas.",
+        "Server-Timing": "Milliseconds of each stage: decode, queue, explain (or another), render, encode.",
     }
     return {name: {"description": said, "schema": {"type": "string"}} for name, said in text.items()}
+
+
+def _etag() -> dict[str, Any]:
+    return {"ETag": {"description": "Digest of everything that the answer depends on.", "schema": {"type": "string"}}}
 
 
 def _json(answer: type[BaseModel]) -> dict[str, Any]:

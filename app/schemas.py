@@ -164,7 +164,7 @@ class TraceOptions(Options):
 class CaptureOptions(DrawingOptions):
     """Options of POST /hooks/capture."""
 
-    layer: Layers = Field(default=[], min_length=1, description="Dotted module path or glob, repeatable; required.")
+    layer: Layers = Field(min_length=1, description="Dotted module path or glob, repeatable.")
     kind: Annotated[list[Kind], BeforeValidator(_listed)] = Field(
         default=["output"], min_length=1, description="What to capture, repeatable."
     )
@@ -325,6 +325,7 @@ class SideAnswer(BaseModel):
     probability: float = Field(description="Of the target.")
     predictions: list[PredictionAnswer]
     heatmap: HeatmapAnswer
+    diagnostics: list[DiagnosticAnswer]
 
 
 class DifferenceAnswer(BaseModel):
@@ -341,7 +342,7 @@ class InterveneAnswer(BaseModel):
     model: ModelIdentity
     method: MethodIdentity
     layers: list[str]
-    target: PredictionAnswer = Field(description="The class, with its probability before the edits.")
+    target: TargetAnswer = Field(description="The class, with its logit and probability before the edits.")
     edits: list[AnyEdit]
     before: SideAnswer
     after: SideAnswer

@@ -1,15 +1,20 @@
 """Capturing: what passes through chosen layers for one picture, forward and backward, as named tensors."""
 
+import io
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from explainers.base import checked_logits, chosen_targets, prepared, target_score
-from explainers.errors import CaptureTooLargeError, LayerError
+from explainers.errors import CaptureTooLargeError, LayerError, OptionError
 from explainers.explanation import Model
 from explainers.hooks import HookSession
 from explainers.layers import grid_axes
@@ -18,6 +23,8 @@ from explainers.picture import PictureSource, read_picture
 from explainers.sites import KINDS, Kind
 from explainers.taps import is_differentiable
 from explainers.targets import class_index
+
+ArrayForm = Literal["npz", "safetensors"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +72,39 @@ class Capture:
     def arrays(self) -> dict[str, Tensor]:
         """The tensors by key, without gradients that did not flow."""
         return {one.key: one.tensor for one in self.tensors if one.tensor is not None}
+
+    def encoded(self, form: ArrayForm) -> bytes:
+        """Return `arrays` as the bytes of an npz or safetensors file.
+
+        Numpy has no bfloat16; in an npz file such a tensor is float32.
+        """
+        arrays = {key: tensor.contiguous() for key, tensor in self.arrays.items()}
+        if form == "safetensors":
+            # A file holds no tensor twice, and shares none: what is recorded under two names is written twice.
+            return safetensors.torch.save({key: tensor.clone() for key, tensor in arrays.items()})
+        wide = {key: one.float() if one.dtype == torch.bfloat16 else one for key, one in arrays.items()}
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **{key: tensor.numpy() for key, tensor in wide.items()})
+        return buffer.getvalue()
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write `arrays` to a file whose suffix, ``.npz`` or ``.safetensors``, names the format; return its path.
+
+        Raises:
+            OptionError: another suffix.
+        """
+        path = Path(path)
+        forms: dict[str, ArrayForm] = {".npz": "npz", ".safetensors": "safetensors"}
+        form = forms.get(path.suffix.lower())
+        if form is None:
+            raise OptionError(f"{path.suffix!r} is no format of arrays; use .npz or .safetensors.", field="path")
+        path.write_bytes(self.encoded(form))
+        return path
+
+    def __repr__(self) -> str:
+        keys = [one.key for one in self.tensors]
+        named = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+        return f"Capture({named}; target {self.target})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,15 +260,18 @@ def _check_layers(
     paths = handle.paths
     modules = dict(module.named_modules(remove_duplicate=False))
     ran = {path for path in paths if modules[path] in sizes}
+    own = [value for path in paths for value in modules[path].parameters(recurse=False)]
+    if set(kinds) == {"parameter_grad"} and not any(is_differentiable(value) for value in own):
+        named = ", ".join(path or "the model" for path in paths[:5])
+        raise LayerError(f"{named} has no parameters of its own; name a layer that has, or capture another kind.")
     for path in paths if set(kinds) != {"parameter_grad"} else ():
-        if path not in ran and (path in layers or not ran):
+        if path not in ran and ((path or ".") in layers or path in layers or not ran):
             raise LayerError(
                 f"{path!r} never runs for this picture (or its `forward` is called directly, which bypasses hooks); "
                 "choose a layer that runs, as GET /models/NAME/layers or `seewhy layers MODEL` list them."
             )
     total = sum(sizes.get(modules[path], 0) for path in paths)  # a module of several names has as many copies
     if "parameter_grad" in kinds:
-        own = [value for path in paths for value in modules[path].parameters(recurse=False)]
         total += sum(value.nbytes for value in own if is_differentiable(value))
     if max_bytes is not None and total > max_bytes:
         raise CaptureTooLargeError(

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from torch import Tensor
 
-from explainers.errors import OptionError
+from explainers.errors import OptionError, near_matches, plain_fault
 from explainers.layers import grid_axes
 
 At = Literal["input", "output", "grad_input", "grad_output", "parameter_grad"]
@@ -107,6 +107,13 @@ class Edit(BaseModel, ABC):
         if parameter is not None and info.data.get("at") != "parameter_grad":
             raise ValueError("it needs at=parameter_grad")
         return parameter
+
+    @field_validator("calls")
+    @classmethod
+    def _is_for_calls(cls, calls: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        if calls is not None and info.data.get("at") == "parameter_grad":
+            raise ValueError("leave it out: the gradient of a parameter is that of all calls together")
+        return calls
 
     @abstractmethod
     def changed(self, values: Tensor, part: Part) -> Tensor:
@@ -330,6 +337,8 @@ def edit_fault(fault: Any, loc: Sequence[int | str]) -> tuple[str, str]:
         loc: where it is in the list.
     """
     place = "edits"
+    if "region" in loc:
+        loc = loc[: loc.index("region") + 1]
     for index, step in enumerate((*loc, *(("", "op") if fault["type"].startswith("union_tag") else ()))):
         if index != 1:  # that is the op, by which pydantic tells edits apart
             place += f"[{step}]" if isinstance(step, int) else f".{step}"
@@ -337,23 +346,33 @@ def edit_fault(fault: Any, loc: Sequence[int | str]) -> tuple[str, str]:
 
 
 def _said(fault: Any) -> str:
-    if fault["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return f"It needs an op, one of {fault['ctx'].get('expected_tags') or ', '.join(OPS)}."
-    if fault["type"] == "extra_forbidden":
-        return "This edit has no such field."
-    if fault["type"] in NO_LIST and fault["loc"] in ((), ("edits",)):
-        return f"It must be a list of 1 to {MAX_EDITS} edits."
-    if fault["type"] == "model_attributes_type":
-        return "It must be an object such as {'op': 'zero', 'layer': 'features'}."
-    if fault["type"] == "too_short":
+    kind, place = fault["type"], fault["loc"]
+    if kind == "union_tag_invalid":
+        tag = str(fault["ctx"]["tag"])
+        return f"There is no op {tag[:100]!r}. {near_matches(tag, OPS) or _OPS_SAID}"
+    if kind == "union_tag_not_found":
+        return f"It needs an op. {_OPS_SAID}"
+    if kind == "extra_forbidden":
+        name, fields = str(place[-1]), OPS[place[-2]].model_fields
+        hint = near_matches(name, fields) or f"It takes {', '.join(fields)}."
+        return f"An edit with the op {place[-2]} has no such field. {hint}"
+    if kind in NO_LIST and place in ((), ("edits",)):
+        hint = "; put the one edit in [ ]" if isinstance(fault["input"], Mapping) else ""
+        return f"It must be a list of 1 to {MAX_EDITS} edits{hint}."
+    if kind == "model_attributes_type":
+        return 'It must be an object such as {"op": "zero", "layer": "features"}.'
+    if "region" in place:
+        return "It must be a list of four whole numbers from 0: top, left, bottom, right."
+    if kind == "too_short":
         return "It is empty; leave it out to mean all."
-    return str(fault["msg"]).removeprefix("Value error, ").rstrip(".") + "."
+    return plain_fault(fault)
 
 
-OPS = tuple(
-    kind.model_fields["op"].default
+OPS: Mapping[str, type[Edit]] = {
+    kind.model_fields["op"].default: kind
     for kind in (Zero, Scale, Add, Set, Clamp, Noise, Negate, PermuteChannels, Mean, Normalize, Swap)
-)
+}
+_OPS_SAID = f"Choose from {', '.join(OPS)}."
 
 
 def part_of(edit: Edit, values: Tensor, image_size: tuple[int, int], swapped: Tensor | None = None) -> Part:

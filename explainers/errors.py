@@ -17,7 +17,8 @@ Every message says what to do next.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class ExplainerError(Exception):
@@ -66,6 +67,42 @@ class ModelOutputError(ExplainerError):
 
 class NonFiniteError(ModelOutputError):
     """The model's output, or the map computed from it, holds NaN or infinity."""
+
+
+_PLAIN = {
+    "missing": "It is missing; it must be given.",
+    "tuple_type": "It must be a list.",
+    "list_type": "It must be a list.",
+    "dict_type": "It must be an object.",
+    "model_attributes_type": "It must be an object.",
+    "string_type": "It must be text.",
+    "int_type": "It must be a whole number.",
+    "int_parsing": "It must be a whole number.",
+    "int_from_float": "It must be a whole number.",
+    "float_type": "It must be a number.",
+    "float_parsing": "It must be a number.",
+    "finite_number": "It must be a finite number.",
+    "bool_type": "It must be true or false.",
+    "bool_parsing": "It must be true or false.",
+}
+
+
+def plain_fault(fault: Mapping[str, Any]) -> str:
+    """Return what pydantic found wrong with a value as a sentence for whoever sent it, who need not know Python.
+
+    Args:
+        fault: one of `pydantic.ValidationError.errors()`.
+    """
+    kind, context = str(fault["type"]), fault.get("ctx", {})
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind == "too_short":
+        least = context["min_length"]
+        return f"It has {context['actual_length']} items; it must have {least} or more."
+    if kind == "too_long":
+        return f"It has too many items; it may have {context['max_length']}."
+    said = str(fault["msg"]).removeprefix("Value error, ").replace("Input should be", "It must be").rstrip(".")
+    return f"{said[:1].upper()}{said[1:]}."
 
 
 def near_matches(name: str, names: Iterable[str], limit: int = 5) -> str:

@@ -1,14 +1,18 @@
 """Interventions: what a model says, and where it looks, when what passes through its layers is edited."""
 
+import io
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -20,6 +24,7 @@ from explainers.hooks import HookSession
 from explainers.modules import first_names, match_modules
 from explainers.picture import PictureSource, read_picture
 from explainers.registry import get_method
+from explainers.render import Style, View
 from explainers.statistics import Statistics, statistics
 from explainers.taps import is_differentiable, is_one_of
 from explainers.targets import class_index
@@ -94,6 +99,41 @@ class Intervention:
         """(h, w) float32: the raw map after the edits less that before."""
         change: NDArray[np.float32] = self.after.map - self.before.map
         return change
+
+    def panel(
+        self,
+        view: View = "overlay",
+        colormap: str | None = None,
+        alpha: float = 0.5,
+        scale: tuple[float, float] | None = None,
+        max_side: int | None = None,
+    ) -> Image.Image:
+        """Return the heatmaps before, after and their difference side by side, RGB; see `Style`.
+
+        Raises:
+            OptionError: a value out of bounds, or an unknown name.
+        """
+        from explainers.sheets import intervention_panel  # which draws sweeps too, and these are made of interventions
+
+        return intervention_panel(self.before, self.after, Style(view, colormap, alpha, scale, max_side))
+
+    def save(self, path: str | os.PathLike[str], **style: Any) -> Path:
+        """Write `panel(**style)` to a file whose suffix names the format; return its path."""
+        self.panel(**style).save(path)
+        return Path(path)
+
+    def _repr_png_(self) -> bytes:
+        """Show the panel in a notebook."""
+        png = io.BytesIO()
+        self.panel(max_side=1200).save(png, "PNG")
+        return png.getvalue()
+
+    def __repr__(self) -> str:
+        before, after = self.before.target, self.after.target
+        return (
+            f"Intervention({len(self.edits)} edits; {before.label}: {before.probability:.2%} before, "
+            f"{after.probability:.2%} after)"
+        )
 
 
 def intervene(

@@ -42,12 +42,15 @@ def as_module(model: Any) -> nn.Module:
 def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, ...]:
     """Return the module paths that the patterns (dotted paths or globs) match, in module order.
 
+    The model itself has the empty path, which may also be written ``.``, for forms drop what is empty.
+
     Raises:
         LayerError: a pattern that matches nothing; the message lists near matches.
     """
     known = list(modules)
     chosen: set[str] = set()
     for pattern in patterns:
+        pattern = "" if pattern == "." else pattern
         found = {pattern} if pattern in known else {path for path in known if fnmatchcase(path, pattern)}
         if not found:
             hint = near_matches(pattern, known) or f"It has {', '.join(_top_level(known)[:20]) or 'none at all'}."

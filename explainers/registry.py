@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from explainers.base import Explainer
 from explainers.cam import GradCAM
-from explainers.errors import OptionError, near_matches
+from explainers.errors import OptionError, near_matches, plain_fault
 from explainers.gradient import Saliency
 
 
@@ -77,7 +77,8 @@ class Method:
         except ValidationError as error:
             first = error.errors()[0]
             field = str(first["loc"][0]) if first["loc"] else "options"
-            raise OptionError(f"Option {field!r} of method {self.name!r}: {first['msg']}.", field=field) from error
+            message = f"Option {field!r} of method {self.name!r}: {plain_fault(first)}"
+            raise OptionError(message, field=field) from error
         return built
 
     @cached_property

@@ -78,6 +78,14 @@ class Sweep:
     channels: tuple[ChannelEffect, ...]
     maps: Tensor | None
 
+    def __repr__(self) -> str:
+        first, last = self.channels[0], self.channels[-1]
+        change = (
+            f"{first.logit_change:+.4f} (channel {first.channel}) to {last.logit_change:+.4f} (channel {last.channel})"
+        )
+        done = f"{type(self.edit).__name__} of {len(self.channels)} channels of {self.layer!r}"
+        return f"Sweep({done}; target {self.target}: {change})"
+
 
 def sweep_channels(
     model: Model,
@@ -393,8 +401,9 @@ class _Replay:
             hooks.after_forward(after, nn.Module)
             self.module(self._images.clone())
         if found is None or calls <= max(edit.calls or (0,)):
+            named, times = repr(path) if path else "The model", {0: "never", 1: "once"}.get(calls, f"{calls} times")
             raise EditError(
-                f"{path!r} runs {calls} times for this picture; choose a layer and calls that run.",
+                f"{named} runs {times} for this picture; choose a layer and calls that run.",
                 field="edits[0].calls" if calls else "edits[0].layer",
             )
         tensors = [leaf for leaf in tree_flatten(found)[0] if is_differentiable(leaf)]

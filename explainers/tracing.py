@@ -1,10 +1,12 @@
 """The time line of one forward and one backward pass: every hook call on the chosen modules, and what it says."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from explainers.base import chosen_targets, prepared, target_score
-from explainers.errors import LayerError
+from explainers.errors import LayerError, OptionError
 from explainers.explanation import Model
 from explainers.hooks import HookSession
 from explainers.layers import PASSING, grid_axes
@@ -113,6 +115,25 @@ class Trace:
     summary: Summary
     target: int
     logits: Tensor
+
+    def save(self, path: str | os.PathLike[str], title: str = "") -> Path:
+        """Draw the time line into a file whose suffix, ``.svg`` or ``.png``, names the format; return its path.
+
+        Raises:
+            OptionError: another suffix.
+        """
+        from explainers.charts import draw_trace  # matplotlib takes a second to import, and nothing else needs it
+
+        path = Path(path)
+        forms: dict[str, Literal["svg", "png"]] = {".svg": "svg", ".png": "png"}
+        form = forms.get(path.suffix.lower())
+        if form is None:
+            raise OptionError(f"{path.suffix!r} is no format of a drawn trace; use .svg or .png.", field="path")
+        path.write_bytes(draw_trace(self, form, title))
+        return path
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self.events)} events; target {self.target})"
 
 
 def is_leaf(module: nn.Module) -> bool:

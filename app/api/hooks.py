@@ -5,9 +5,9 @@ from typing import get_args
 from flask import Blueprint, Response, request
 
 from app.api import negotiated, service
+from app.api.headers import facts
 from app.carriers import parse, read_request
 from app.hook_answers import (
-    capture_arrays,
     capture_document,
     capture_sheet,
     encoded,
@@ -28,7 +28,6 @@ from app.schemas import (
     TraceFormat,
     TraceOptions,
 )
-from app.service import Timings
 
 blueprint = Blueprint("hooks", __name__, url_prefix="/hooks")
 
@@ -49,7 +48,7 @@ def trace() -> Response:
     else:
         with traced.timings.stage("render"):
             body = trace_chart(traced, form)
-    return _response(body, form, traced.timings)
+    return _response(body, form, facts(traced.model, [traced.target], traced.timings))
 
 
 @blueprint.post("/capture")
@@ -64,11 +63,11 @@ def capture() -> Response:
         body = capture_document(captured).model_dump_json().encode()
     elif form == "npz" or form == "safetensors":
         with captured.timings.stage("encode"):
-            body = capture_arrays(captured, form)
+            body = captured.capture.encoded(form)
     else:
         by_effect = options.rank == "effect"
         body = encoded(lambda: capture_sheet(captured, options.top, by_effect), form, captured.timings)
-    return _response(body, form, captured.timings)
+    return _response(body, form, facts(captured.model, [captured.target], captured.timings))
 
 
 @blueprint.post("/intervene")
@@ -80,19 +79,24 @@ def intervene() -> Response:
     if options.each_channel:
         swept = HookService(service()).sweep(sent.picture, sent.other, options)
         if form == "json":
-            return _response(sweep_document(swept).model_dump_json().encode(), form, swept.timings)
-        return _response(encoded(lambda: sweep_drawing(swept, options.top), form, swept.timings), form, swept.timings)
+            body = sweep_document(swept).model_dump_json().encode()
+        else:
+            body = encoded(lambda: sweep_drawing(swept, options.top), form, swept.timings)
+        return _response(body, form, facts(swept.model, [swept.target], swept.timings, [swept.sweep.layer]))
     intervened = HookService(service()).intervene(sent.picture, sent.other, options)
     if form == "json":
         answer = intervention_document(intervened, options.values, service().settings.max_json_values)
         body = answer.model_dump_json().encode()
     else:
         body = encoded(lambda: intervention_drawing(intervened), form, intervened.timings)
-    return _response(body, form, intervened.timings)
+    sides = (intervened.intervention.before, intervened.intervention.after)
+    targets = [sides[0].target]
+    headers = facts(intervened.model, targets, intervened.timings, sides[0].layers, intervened.method.name, sides)
+    return _response(body, form, headers)
 
 
-def _response(body: bytes, form: str, timings: Timings) -> Response:
+def _response(body: bytes, form: str, headers: dict[str, str]) -> Response:
     response = Response(body, mimetype=MEDIA_TYPES[form])
-    response.headers["Server-Timing"] = timings.header
+    response.headers.extend(headers)
     response.headers["Vary"] = "Accept"
     return response

@@ -1,12 +1,12 @@
 """The routes that take a picture: /explain and /predict."""
 
 from typing import get_args
-from urllib.parse import quote
 
 from flask import Blueprint, Response, request
 
 from app.answers import arrays, document, draw, encode, predicted
 from app.api import negotiated, service
+from app.api.headers import facts
 from app.carriers import parse, read_request
 from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
 from app.service import Explained
@@ -59,25 +59,9 @@ def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Resp
         with explained.timings.stage("encode"):
             body = encode(drawn, form)
     response = Response(body, mimetype=MEDIA_TYPES[form])
-    response.headers.extend({name: value for name, value in _facts(explained).items() if value})
+    found = explained.explanations
+    targets = [one.target for one in found]
+    response.headers.extend(
+        facts(explained.model, targets, explained.timings, found[0].layers, explained.method.name, found)
+    )
     return response
-
-
-def _facts(explained: Explained) -> dict[str, str]:
-    targets = [explanation.target for explanation in explained.explanations]
-    codes = {found.code for explanation in explained.explanations for found in explanation.diagnostics}
-    return {
-        "X-SeeWhy-Diagnostics": ", ".join(sorted(codes)),
-        "X-SeeWhy-Model": _header_text(explained.model.name),
-        "X-SeeWhy-Method": explained.method.name,
-        "X-SeeWhy-Layers": ", ".join(map(_header_text, explained.explanations[0].layers)),
-        "X-SeeWhy-Target": ", ".join(str(target.index) for target in targets),
-        "X-SeeWhy-Label": ", ".join(_header_text(target.label) for target in targets),
-        "X-SeeWhy-Probability": ", ".join(f"{target.probability:.6f}" for target in targets),
-        "Server-Timing": explained.timings.header,
-    }
-
-
-def _header_text(text: str) -> str:
-    """Percent-encode what a header cannot hold, and the comma that separates labels."""
-    return quote(text, safe=" !#$&'()*+/:;=?@[]^`{|}~\"<>\\")

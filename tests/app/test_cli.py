@@ -129,3 +129,56 @@ def test_broken_models_file_is_one_line(run, tmp_path):
     assert result.exit_code == 1
     assert "weights" in result.output
     assert "Traceback" not in result.output
+
+
+def test_trace(run, tmp_path):
+    result = run("trace", EXAMPLES / "cat.png", "--layer", "bn2", "--target", "tabby", "-o", tmp_path / "t.json")
+    assert result.exit_code == 0, result.output
+    assert "tabby 17" in result.output
+    assert {event["path"] for event in json.loads((tmp_path / "t.json").read_text())["events"]} == {"bn2"}
+    assert run("trace", EXAMPLES / "cat.png", "--layer", "bn2", "-o", tmp_path / "t.svg").exit_code == 0
+    assert "<svg" in (tmp_path / "t.svg").read_text()
+
+
+def test_capture(run, tmp_path):
+    arguments = ("capture", EXAMPLES / "cat.png", "--layer", "bn2", "--kind", "grad_output")
+    assert "1 tensors" in run(*arguments, "-o", tmp_path / "c.npz").output
+    with np.load(tmp_path / "c.npz") as found:
+        assert found["bn2/grad_output/0"].shape == (1, 1280, 7, 7)
+    drawn = ("--top", "4", "--scale", "0,6", "-o", tmp_path / "c.png")
+    result = run("capture", EXAMPLES / "cat.png", "--layer", "bn2", *drawn)
+    assert result.exit_code == 0, result.output
+    with Image.open(tmp_path / "c.png") as drawn:
+        assert drawn.size > (300, 200)
+
+
+def test_intervene(run, tmp_path):
+    edit = ("--edit", '{"layer": "bn2", "op": "zero", "channels": [112]}', "--target", "tabby")
+    out = tmp_path / "i.json"
+    result = run("intervene", EXAMPLES / "cat.png", *edit, "--option", "sign=signed", "-o", out)
+    assert result.exit_code == 0, result.output
+    answer = json.loads(out.read_text())
+    assert answer["method"] == {"name": "gradcam", "options": {"sign": "signed"}}
+    assert answer["target"]["logit"] == answer["before"]["logit"] > answer["after"]["logit"]
+    result = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", out)
+    assert "1 channels" in result.output, result.output
+    assert [one["channel"] for one in json.loads(out.read_text())["channels"]] == [112]
+    (tmp_path / "edits.json").write_text('[{"layer": "bn2", "op": "negate"}]')
+    result = run("intervene", EXAMPLES / "cat.png", "--edits", tmp_path / "edits.json", "-o", tmp_path / "i.png")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--edit"),
+        (("--edit", "{"), "not JSON"),
+        (("--edit", '{"layer": "bn9", "op": "zero"}'), "bn2"),
+        (("--edit", '{"layer": "bn2", "op": "zero"}', "--each-channel", "--method", "saliency"), "makes no heatmap"),
+    ],
+)
+def test_what_intervene_refuses(run, tmp_path, arguments, said):
+    result = run("intervene", EXAMPLES / "cat.png", *arguments, "-o", tmp_path / "o.png")
+    assert result.exit_code != 0
+    assert said in result.output
+    assert not (tmp_path / "o.png").exists()

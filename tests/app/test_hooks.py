@@ -144,6 +144,24 @@ def test_an_intervention_answers_as_python_does(ask, cat, lite0):
     assert found["panel"].startswith("data:image/png;base64,")
 
 
+def test_headers_tell_what_an_answer_is_about(post, cat):
+    fields = {"edits": json.dumps(ZERO), "target": "espresso"}
+    found = post(cat, path="/hooks/intervene", **fields)
+    facts = {name: found.headers[f"X-SeeWhy-{name}"] for name in ("Model", "Method", "Layers", "Target", "Diagnostics")}
+    assert facts == {
+        "Model": "efficientnet_lite0",
+        "Method": "gradcam",
+        "Layers": "bn2",
+        "Target": "967",
+        "Diagnostics": "improbable-target",
+    }
+    assert [one["code"] for one in found.get_json()["before"]["diagnostics"]] == ["improbable-target"]
+    assert found.get_json()["target"]["logit"] == found.get_json()["before"]["logit"]
+    headers = post(cat, path="/hooks/trace", layer="bn2", target="tabby").headers
+    assert (headers["X-SeeWhy-Label"], headers["X-SeeWhy-Model"]) == ("tabby", "efficientnet_lite0")
+    assert "X-SeeWhy-Method" not in headers
+
+
 def test_values_of_the_three_heatmaps_share_one_scale(ask, cat):
     found = ask(cat, "intervene", edits=json.dumps(ZERO), target="tabby", values="true")
     before, after, change = (np.array(found[one]["heatmap"]["values"]) for one in ("before", "after", "difference"))
@@ -214,6 +232,7 @@ def edit(**members):
         (edit(at="weights"), "edits[1].at"),
         (edit(at="parameter_grad", parameter="scale"), "edits[1].parameter"),
         (edit(at="parameter_grad", layer="bn2.act"), "edits[1].layer"),
+        (edit(at="parameter_grad", calls=[0]), "edits[1].calls"),
         (edit(op="swap"), "edits[1].op"),
         (edit(op="scale", value=3e38), "edits"),
     ],
@@ -234,6 +253,7 @@ def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
         ("trace", {"target": ["tabby", "lynx"]}, 422, "target"),
         ("trace", {"format": "npz"}, 422, "format"),
         ("trace", {"depth": "1"}, 422, "depth"),
+        ("capture", {"layer": "bn2.act", "kind": "parameter_grad"}, 422, "layer"),
         ("trace", {"model": "nope"}, 422, "model"),
         ("capture", {}, 422, "layer"),
         ("capture", {"layer": "nope"}, 422, "layer"),
@@ -250,6 +270,9 @@ def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
         ("intervene", {"edits": json.dumps(ZERO), "other": "text"}, 422, "other"),
         ("intervene", {"edits": json.dumps(ZERO * 2), "each_channel": "1"}, 422, "edits"),
         ("intervene", {"edits": json.dumps(ZERO), "each_channel": "1", "sign": "signed"}, 422, "sign"),
+        ("intervene", {"edits": json.dumps(ZERO), "each_channel": "1", "method": "saliency"}, 422, "method"),
+        ("intervene", {"edits": json.dumps(ZERO), "each_channel": "1", "values": "1"}, 422, "values"),
+        ("intervene", {"edits": json.dumps(ZERO), "each_channel": "1", "layer": "bn2"}, 422, "layer"),
         ("intervene", {"edits": edit()[:-1].split(", {")[0] + "]", "each_channel": "maybe"}, 422, "each_channel"),
         ("intervene", {"edits": '[{"layer":"bn*","op":"zero"}]', "each_channel": "1"}, 422, "edits[0].layer"),
         (
@@ -263,6 +286,40 @@ def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
 def test_bad_input_is_refused_with_its_field(route, fields, status, field, refused, cat):
     found, _, faults = refused(cat, route, **fields)
     assert (found, [place for place, _ in faults]) == (status, [field])
+
+
+@pytest.mark.parametrize(
+    ("edits", "said"),
+    [
+        (json.dumps(ZERO[0]), "put the one edit in [ ]"),
+        (edit(op="scal", value=2), "Near matches: scale."),
+        (edit(op="scale"), "It is missing"),
+        (edit(chanels=[1]), "Near matches: channels"),
+        (edit(channels="all"), "It must be a list."),
+        (edit(region=[1, 2]), "top, left, bottom, right"),
+        (edit(op="scale", value="2"), "It must be a number."),
+    ],
+)
+def test_what_is_said_of_a_bad_edit_needs_no_python(edits, said, refused, cat):
+    (fault,) = refused(cat, "intervene", edits=edits)[2]
+    assert said in fault[1]
+
+
+def test_a_form_names_the_model_itself_by_a_point(ask, refused, cat, lite0):
+    found = ask(cat, "capture", layer=".")
+    assert [one["key"] for one in found["tensors"]] == ["./output/0"]
+    traced = ask(cat, "trace", layer=".")
+    assert {event["path"] for event in traced["events"]} == {""}
+    found = ask(cat, "intervene", edits='[{"layer": ".", "op": "scale", "value": 2}]')
+    assert found["after"]["logit"] == pytest.approx(2 * found["before"]["logit"], rel=1e-5)
+    assert refused(cat, "intervene", edits='[{"layer": ".", "op": "zero", "calls": [1]}]', each_channel="1")[2] == [
+        ("edits[0].calls", "The model runs once for this picture; choose a layer and calls that run.")
+    ]
+
+
+def test_a_second_file_is_told_how_to_be_sent(post, cat):
+    answer = post(cat, path="/hooks/intervene", edits=(io.BytesIO(b"[]"), "edits.json"))
+    assert "'edits=<FILE'" in answer.get_json()["detail"]
 
 
 def test_what_is_no_picture_is_refused_on_every_route(refused):

@@ -60,6 +60,16 @@ def test_every_option_and_format_about_hooks_is_described(client, path, options,
     )
 
 
+def test_what_must_be_given_stands_in_the_form_and_in_the_example(client):
+    paths = document(client)["paths"]
+    for path, name in (("capture", "layer"), ("intervene", "edits")):
+        content = paths[f"/hooks/{path}"]["post"]["requestBody"]["content"]
+        assert name in content["multipart/form-data"]["schema"]["properties"]
+        assert set(content["application/json"]["example"]) == {"image", name}
+    layer = content["application/json"]["schema"]["properties"]["layer"]
+    assert [one["type"] for one in layer["anyOf"]] == ["string", "array"]
+
+
 def test_edits_are_described_op_by_op(client):
     found = document(client)
     content = found["paths"]["/hooks/intervene"]["post"]["requestBody"]["content"]

@@ -5,14 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torchvision
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from explainers import GradCAM, capture
 from explainers.capturing import Capture, CapturedTensor, capture_images, strongest
-from explainers.errors import CaptureTooLargeError, LayerError, NonFiniteError, TargetError
+from explainers.errors import CaptureTooLargeError, LayerError, NonFiniteError, OptionError, TargetError
 from explainers.hooks import KINDS
 from models import LoadedModel
 from tests import nets
@@ -416,3 +418,20 @@ def test_one_layer_or_kind_may_be_given_as_a_string(lite0: LoadedModel):
     assert capture(lite0, CAT, "bn2", max_bytes=1280 * 49 * 4).arrays["bn2/output/0"].shape == (1, 1280, 7, 7)
     with pytest.raises(TargetError):
         capture(lite0, CAT, ["bn2"], target="tabbi")
+
+
+def test_a_capture_is_saved_as_arrays(lite0, tmp_path):
+    found = capture(lite0, CAT, "bn2", kinds=("output", "grad_output"), target="tabby")
+    assert repr(found) == "Capture(bn2/output/0, bn2/grad_output/0; target 281)"
+    with np.load(found.save(tmp_path / "a.npz")) as arrays:
+        assert set(arrays) == set(found.arrays)
+        np.testing.assert_array_equal(arrays["bn2/output/0"], found.arrays["bn2/output/0"].numpy())
+    torch.testing.assert_close(load_file(found.save(tmp_path / "a.SAFETENSORS")), found.arrays, rtol=0, atol=0)
+    with pytest.raises(OptionError, match="safetensors"):
+        found.save(tmp_path / "a.pickle")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_parameters_of_a_layer_without_any_are_refused(resnet18, images):
+    with pytest.raises(LayerError, match="relu has no parameters"):
+        capture_images(resnet18, images[:1], ("relu",), ("parameter_grad",))

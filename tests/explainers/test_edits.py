@@ -60,11 +60,11 @@ def test_edits_may_come_from_any_iterable_and_keep_their_order():
         ({"channels": []}, "channels"),
         ({"channels": 3}, "channels"),
         ({"channels": "3"}, "channels"),
-        ({"region": [0, 0, 1]}, "region[3]"),
+        ({"region": [0, 0, 1]}, "region"),
         ({"region": [0, 0, 1, 1, 1]}, "region"),
-        ({"region": [0, -1, 1, 1]}, "region[1]"),
-        ({"region": [0, 0, True, 1]}, "region[2]"),
-        ({"region": [0, 0, 1.0, 1]}, "region[2]"),
+        ({"region": [0, -1, 1, 1]}, "region"),
+        ({"region": [0, 0, True, 1]}, "region"),
+        ({"region": [0, 0, 1.0, 1]}, "region"),
         ({"calls": [-1]}, "calls[0]"),
         ({"calls": []}, "calls"),
         ({"calls": [False]}, "calls[0]"),
@@ -128,6 +128,9 @@ def test_missing_fields_are_named():
         assert caught.value.field == "edits[0].value"
     with pytest.raises(EditError, match=", ".join(OPS)):
         parse_edits([{"layer": "conv"}])
+    with pytest.raises(EditError, match="all calls") as caught:
+        parse_edits([{"op": "zero", "layer": "conv", "at": "parameter_grad", "calls": [0]}])
+    assert caught.value.field == "edits[0].calls"
 
 
 @pytest.mark.parametrize("edits", ["zero", b"zero", 5, None, {"op": "zero", "layer": "conv"}, Zero(layer="conv"), True])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from explainers import GradCAM, HookSession, Saliency, explain, intervene, sweep_channels
@@ -485,6 +486,7 @@ def test_a_bare_module_finds_its_layer_without_the_edits():
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
     )
+    nn.init.constant_(net[0].weight, 0.1)  # no dead feature maps
     found = edited(net.eval(), torch.ones(1, 3, 8, 8), {"op": "normalize", "layer": "0"}, explainer=GradCAM())
     assert found.after.layers == found.before.layers == ("1",)
     assert not torch.equal(found.after.logits, found.before.logits)
@@ -797,3 +799,12 @@ def test_wrong_arguments_are_named(arguments, field, lite0):
     with pytest.raises(ExplainerError) as caught:
         intervene(lite0, CAT, **{"edits": [{"op": "zero", "layer": "bn2"}], **arguments})
     assert caught.value.field == field
+
+
+def test_an_intervention_is_saved_as_its_panel(lite0, tmp_path):
+    found = intervene(lite0, CAT, [{"layer": "bn2", "op": "zero", "channels": [112]}], target="tabby")
+    assert repr(found).startswith("Intervention(1 edits; tabby: 16.95% before")
+    with Image.open(found.save(tmp_path / "a.png", view="heatmap", max_side=300)) as drawn:
+        assert drawn.size == found.panel(view="heatmap", max_side=300).size
+    assert max(drawn.size) <= 300
+    assert found._repr_png_().startswith(b"\x89PNG")

@@ -43,8 +43,8 @@ def test_options_make_the_explainer(name, options, explainer):
         ("gradcam", {"zzz": 1}, "zzz", "It takes layers, sign"),
         ("saliency", {"layers": ["a"]}, "layers", "no option 'layers'"),
         ("saliency", {"sign": "negative"}, "sign", "'positive', 'signed' or 'absolute'"),
-        ("gradcam", {"layers": 4}, "layers", "tuple"),
-        ("gradcam", {"layers": [4]}, "layers", "string"),
+        ("gradcam", {"layers": 4}, "layers", "must be a list"),
+        ("gradcam", {"layers": [4]}, "layers", "must be text"),
     ],
 )
 def test_options_that_cannot_be_are_refused_by_name(name, options, field, message):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers import trace
-from explainers.errors import LayerError, ModelOutputError, TargetError
+from explainers.errors import LayerError, ModelOutputError, OptionError, TargetError
 from explainers.statistics import statistics
 from explainers.tracing import EXPLODING, VANISHING, DeadMaps, Event, Summary, Trace, is_leaf, trace_images
 from models import LoadedModel
@@ -408,3 +408,13 @@ def test_a_trace_of_the_embedded_model(lite0: LoadedModel, untouched):
     assert logits.tensors[0].statistics.norm == 1
     assert logits.tensors[0].statistics.zeros == pytest.approx(0.999)
     assert trace(lite0, CAT, layers=("bn2",)).events[0].path == "bn2"
+
+
+def test_a_trace_is_saved_as_a_drawing(lite0, tmp_path):
+    found = trace(lite0, CAT, layers=("conv_stem", "bn2"))
+    assert repr(found) == f"Trace({len(found.events)} events; target {found.target})"
+    assert found.save(tmp_path / "a.svg", title="the cat").read_text().count("the cat")
+    assert found.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(OptionError, match=r"\.svg"):
+        found.save(tmp_path / "a.pdf")
+    assert len(list(tmp_path.iterdir())) == 2
