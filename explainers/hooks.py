@@ -234,7 +234,7 @@ class HookSession:
             RuntimeError: the session is not open.
         """
         self._require_open()
-        named = dict(self._module.named_parameters(remove_duplicate=False))
+        named = self._named_parameters(where)
         names = match_parameters(named, self._modules, where)
         key = next(self._keys)
         undo: list[Callable[[], object]] = []
@@ -399,6 +399,15 @@ class HookSession:
             hooks[key] = hook
             undo.append(partial(hooks.pop, key, None))
         return HookHandle(paths, undo)
+
+    def _named_parameters(self, where: tuple[Where, ...]) -> dict[str, nn.Parameter]:
+        """Return the one parameter that is named, or all of the model's, which take a while to list."""
+        if len(where) == 1 and isinstance(where[0], str):
+            path, _, name = where[0].rpartition(".")
+            parameter = self._modules[path]._parameters.get(name) if path in self._modules else None
+            if parameter is not None:
+                return {where[0]: parameter}
+        return dict(self._module.named_parameters(remove_duplicate=False))
 
     def _parameter_site(self, name: str, parameter: Tensor) -> ParameterSite:
         site = self._parameters.get(id(parameter))

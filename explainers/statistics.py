@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_SQUARABLE = (1e-12, 1e12)
-"""Between these the square of a float32, and a sum of many, neither underflows nor overflows."""
+_SQUARABLE = (1e-140, 1e140)
+"""Between these the square of a float64, and a sum of many, neither underflows nor overflows."""
+_SPREAD = 1e-4
+"""Variance, as a share of the squared mean, below which the difference of two sums has too few digits of it."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Statistics:
 
 
 def statistics(tensor: Tensor) -> Statistics:
-    """Compute the statistics of a tensor of any shape and dtype, in float32 where its values allow, or in float64."""
-    found = tensor.detach().reshape(-1)
+    """Compute the statistics of a tensor of any shape and dtype. Sums are in float64."""
+    found = tensor.detach()
     found = found.abs() if found.is_complex() else found
     if not found.is_floating_point():
         found = found.double()
@@ -56,13 +58,7 @@ def statistics(tensor: Tensor) -> Statistics:
             found = found[torch.isfinite(found)]
             low, high = torch.stack(torch.aminmax(found)).tolist() if found.numel() else (None, None)
     if low is not None and high is not None:
-        largest = max(abs(low), abs(high))
-        if largest and not _SQUARABLE[0] < largest < _SQUARABLE[1]:
-            found = found.double()
-        # In float32 the norm, unlike the mean, loses digits where values are many.
-        norm_of = torch.linalg.vector_norm(found, dtype=torch.float64)
-        parts = [*torch.std_mean(found, correction=0), norm_of, (found == 0).sum()]
-        std, mean, norm, zeros = torch.stack([part.double() for part in parts]).tolist()  # one transfer for all
+        mean, std, norm, zeros = _moments(found, low, high)
     return Statistics(
         shape=tuple(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
@@ -75,3 +71,21 @@ def statistics(tensor: Tensor) -> Statistics:
         nan=nan,
         inf=inf,
     )
+
+
+def _moments(found: Tensor, low: float, high: float) -> tuple[float, float, float, float]:
+    """Return mean, standard deviation, norm and the number of zeros of finite values from `low` to `high`."""
+    # Half zeros take several times as long to count as numbers than as booleans.
+    count = torch.count_nonzero(found == 0).double()
+    size, unit, largest = found.numel(), 1.0, max(abs(low), abs(high))
+    if found.dtype == torch.float64 and largest and not _SQUARABLE[0] < largest < _SQUARABLE[1]:
+        unit = largest
+        found = found / unit
+    total = found.sum(dtype=torch.float64)
+    length = torch.linalg.vector_norm(found, dtype=torch.float64)
+    summed, norm, zeros = torch.stack([total, length, count]).tolist()  # one transfer for all
+    mean = min(max(summed / size, low / unit), high / unit)
+    variance = norm * norm / size - mean * mean
+    if variance < _SPREAD * mean * mean:
+        variance = float(torch.linalg.vector_norm(found.double() - mean)) ** 2 / size
+    return mean * unit, math.sqrt(variance) * unit, norm * unit, zeros

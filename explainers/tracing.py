@@ -200,6 +200,7 @@ class _Tracer:
         self._image_size = (images.shape[2], images.shape[3])
         self._device = images.device
         self._dead: dict[str, Tensor] = {}
+        self._last: tuple[Tensor, int, Statistics] | None = None
         self._started = time.perf_counter()
         self._spent = 0.0
 
@@ -269,10 +270,30 @@ class _Tracer:
             call = self._hooks.current
             number = None if path is not None or call is None else call.number
             where = path if path is not None or call is None else call.path
-            tensors = tuple(one for name, value in values.items() for one in _traced(name, value))
+            tensors = tuple(one for name, value in values.items() for one in self._traced(name, value))
             place = where or ""
             event = Event(len(self.events), kind, place, self._types[place], number, tensors, microseconds)
             self.events.append(event)
+
+    def _traced(self, name: str, value: Any) -> Iterator[TracedTensor]:
+        leaves = tree_flatten(value)[0]
+        for index, leaf in enumerate(leaves):
+            # Numbers among the tensors count too: a gradient is named as the tensor that it belongs to.
+            label = name if len(leaves) == 1 else f"{name}.{index}"
+            if isinstance(leaf, Tensor) or (leaf is None and name.startswith("grad")):
+                yield TracedTensor(label, None if leaf is None else self._statistics(leaf))
+
+    def _statistics(self, tensor: Tensor) -> Statistics:
+        """Compute them, but once where a tensor comes twice in a row, as most gradients do."""
+        if tensor.is_inference():  # such a tensor does not tell whether it was modified
+            return statistics(tensor)
+        if self._last is not None:
+            last, version, found = self._last
+            if tensor.dtype == last.dtype and tensor.is_set_to(last) and tensor._version == version:
+                return found
+        found = statistics(tensor)
+        self._last = tensor.detach(), tensor._version, found  # without its graph, which refers to the tracer
+        return found
 
     @contextmanager
     def _untimed(self) -> Iterator[None]:
@@ -281,15 +302,6 @@ class _Tracer:
             yield
         finally:
             self._spent += time.perf_counter() - started
-
-
-def _traced(name: str, value: Any) -> Iterator[TracedTensor]:
-    leaves = tree_flatten(value)[0]
-    for index, leaf in enumerate(leaves):
-        # Numbers among the tensors count too: a gradient is named as the tensor that it belongs to.
-        label = name if len(leaves) == 1 else f"{name}.{index}"
-        if isinstance(leaf, Tensor) or (leaf is None and name.startswith("grad")):
-            yield TracedTensor(label, None if leaf is None else statistics(leaf))
 
 
 def _single(values: tuple[Any, ...]) -> Any:
@@ -301,4 +313,4 @@ def _dead_maps(output: Tensor, image_size: tuple[int, int]) -> Tensor | None:
     axes = grid_axes(tuple(output.shape), image_size)
     if axes is None or output.shape[axes[1]] * output.shape[axes[2]] < 2:
         return None
-    return (output.detach().permute(0, *axes) == 0).all(dim=3).all(dim=2).all(dim=0).cpu()
+    return ~output.detach().any(dim=(0, *axes[1:])).cpu()

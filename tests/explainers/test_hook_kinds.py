@@ -206,6 +206,9 @@ def test_unknown_parameters_list_near_matches(resnet18):
             "fc.weight",
             "fc.bias",
         )
+        assert hooks.parameter_gradient(print, "bn1.weight").paths == ("bn1.weight",)
+        with pytest.raises(LayerError, match=r"'bn1\.running_mean'"):
+            hooks.parameter_gradient(print, "bn1.running_mean")
 
 
 def test_modules_are_chosen_by_path_glob_type_and_predicate(resnet18):

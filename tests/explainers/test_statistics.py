@@ -128,6 +128,31 @@ def test_many_values_far_from_zero_keep_their_digits(count, offset, generator):
     check(torch.rand(count, generator=generator) + offset)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("offset", [0.0, 1.0, 30.0, -1e3, 1e5, 1e7])
+def test_the_spread_of_values_far_from_zero(offset, dtype, generator):
+    """Where the values are nearly alike, the difference of the sum of squares and the square of the sum is noise."""
+    tensor = (torch.randn(200_000, generator=generator, dtype=torch.float64) + offset).to(dtype)
+    assert statistics(tensor).std == pytest.approx(tensor.double().numpy().std(), rel=1e-9)
+    assert statistics(tensor).mean == pytest.approx(tensor.double().numpy().mean(), rel=1e-11, abs=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.1, -3.3, 1e-42, 1e30])
+def test_equal_values_have_no_spread(value):
+    found = statistics(torch.full((1001,), value))
+    assert (found.std, found.mean) == (0, found.min)
+
+
+@pytest.mark.parametrize("scale", [1e-310, 1e-200, 1e160, 1e300])
+def test_squares_of_doubles_neither_overflow_nor_underflow(scale, generator):
+    ones = torch.randn(100, dtype=torch.float64, generator=generator)
+    unit, found = statistics(ones), statistics(ones * scale)
+    assert found.std == pytest.approx(unit.std * scale, rel=1e-9, abs=0)
+    assert found.norm == pytest.approx(unit.norm * scale, rel=1e-9, abs=0)
+    assert found.mean == pytest.approx(unit.mean * scale, rel=1e-9, abs=0)
+    assert statistics(torch.tensor([0, 1e-300, 1e300], dtype=torch.float64)).zeros == pytest.approx(1 / 3)
+
+
 def test_strides_views_and_graphs_do_not_matter(generator):
     tensor = torch.randn(4, 6, 5, generator=generator)
     check(tensor.permute(2, 0, 1))

@@ -155,6 +155,27 @@ def test_several_tensors_are_told_apart_by_their_places(picture):
     assert shapes == {"grad_input.0": (1, 3, 16, 16), "grad_input.1": None, "grad_input.2": (1, 1, 14, 14)}
 
 
+class Doubling(nn.Module):
+    """Doubles, in place, the very tensor that one module returned and the next one gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.first, self.second = nn.Conv2d(3, 2, 1), nn.ReLU(inplace=True), nn.Tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(self.conv(x)).mul_(2)).flatten(1)
+
+
+def test_a_tensor_is_looked_at_again_only_where_it_was_modified(picture):
+    found = trace_images(nets.seeded(Doubling), picture)
+    norms = {(event.kind, event.path): event.tensors[0].statistics.norm for event in found.events}
+    assert norms["before_forward", "second"] == pytest.approx(2 * norms["after_forward", "first"])
+    found = trace_images(chain(), ONES)
+    by_event = {(event.kind, event.path): event.tensors[0].statistics for event in found.events}
+    for before, after in itertools.pairwise("01234"):
+        assert by_event["output_gradient", before] is by_event["full_backward", after]
+
+
 def test_the_time_of_tracing_itself_is_left_out(picture, monkeypatch):
     import time
 
