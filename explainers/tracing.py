@@ -68,6 +68,9 @@ class Event:
 class DeadMaps:
     """Feature maps of a module that are zero everywhere, in every call.
 
+    A map that dies in one module shows again in those after it that keep it apart, as a pooling does, but not in a
+    dropout or an identity, which only pass it on.
+
     Attributes:
         path: of the module.
         channels: their indices.

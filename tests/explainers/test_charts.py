@@ -1,0 +1,62 @@
+"""Charts of traces, read back as SVG."""
+
+import io
+import re
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from explainers.charts import draw_trace
+from explainers.tracing import Trace, trace_images
+
+RED, PINK = "#d55e00", "#cc79a7"
+
+
+def traced(*parts: nn.Module) -> Trace:
+    """Trace modules between a convolution, one of whose four maps is negative everywhere, and a linear head."""
+    conv = nn.Conv2d(3, 4, 1)
+    nn.init.constant_(conv.weight, 0.1)
+    conv.bias.data[:] = torch.tensor([-100.0, 1.0, 1.0, 1.0])
+    net = nn.Sequential(conv, *parts, nn.Flatten(), nn.Linear(4 * 16, 2))
+    return trace_images(net.eval(), torch.ones(1, 3, 4, 4))
+
+
+def svg(found: Trace) -> str:
+    return draw_trace(found, "svg", "a title").decode()
+
+
+def markers(drawn: str, colour: str) -> int:
+    """Count the markers of a colour, those of the legend among them."""
+    return len(re.findall(rf"<use [^>]*fill: {colour}", drawn))
+
+
+def test_dead_maps_are_drawn_where_they_are_known():
+    """Passed on by dropout and identity, and flattened, they are neither there nor not there."""
+    drawn = svg(traced(nn.ReLU(), nn.Dropout(), nn.Identity(), nn.MaxPool2d(1)))
+    assert markers(drawn, RED) == 1 + 2, "the legend's, the ReLU's and the pooling's"
+
+
+def test_the_limits_can_be_told_apart():
+    drawn = svg(traced(nn.ReLU()))
+    lines = re.findall(r"stroke-dasharray: ([\d.]+),([\d.]+); stroke-dashoffset: 0; stroke: (#\w+)", drawn)
+    dashed = {colour: float(dash) > float(gap) for dash, gap, colour in lines}
+    assert dashed == {RED: True, PINK: False}, "dashes and dots"
+    assert len(lines) == 4, "in the axes and in the legend"
+
+
+@pytest.mark.parametrize("count", [1, 2, 60, 320])
+def test_nets_of_all_lengths(count):
+    found = traced(*(nn.ReLU() for _ in range(count - 3))) if count > 3 else traced()
+    if count < 3:
+        found = Trace(tuple(one for one in found.events if one.path in "01"[:count]), found.summary, 0, found.logits)
+    drawn = svg(found)
+    root = ElementTree.fromstring(drawn)
+    assert "a title" in drawn
+    wide = float(root.attrib["width"].removesuffix("pt")) / 72
+    assert wide == pytest.approx({1: 7.5, 2: 7.5, 60: 12, 320: 18}[count])
+    assert 0 < len(re.findall(r"rotate\(-90\)|rotate\(-90 ", drawn)) - 3 <= min(count, 60), "named modules"
+    picture = Image.open(io.BytesIO(draw_trace(found, "png")))
+    assert picture.width == pytest.approx(wide * 110, abs=1)
