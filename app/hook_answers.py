@@ -81,7 +81,7 @@ def capture_sheet(captured: Captured, count: int, by_effect: bool) -> Image.Imag
         LayerError: nothing that was captured is a grid of features.
     """
     maps = strongest(captured.capture, count, by_effect)
-    return contact_sheet(maps, captured.shown.picture, captured.shown.geometry, captured.style)
+    return contact_sheet(maps, captured.shown.picture, captured.shown.geometry, captured.style, by_effect)
 
 
 def intervention_document(intervened: Intervened, values: bool, max_values: int) -> InterveneAnswer:

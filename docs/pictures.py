@@ -31,7 +31,9 @@ def pictures(model: LoadedModel) -> dict[str, Image.Image]:
     drawn = io.BytesIO(draw_trace(trace(model, cat, target="tabby"), "png", "efficientnet_lite0: tabby"))
     return {
         "trace.png": Image.open(drawn).convert("RGB"),
-        "capture.png": contact_sheet(strongest(captured, 16, by_effect=True), upright, geometry, Style(max_side=1100)),
+        "capture.png": contact_sheet(
+            strongest(captured, 16, by_effect=True), upright, geometry, Style(max_side=1100), by_effect=True
+        ),
         "intervene.png": intervention_panel(zeroed.before, zeroed.after, Style()),
         "heatmap.png": explain(model, cat).overlay(),
         "side-by-side.png": explain(model, cat).overlay(view="side-by-side"),

@@ -143,18 +143,43 @@ def panel_columns(tiles: int) -> int:
     return ceil(sqrt(tiles))
 
 
-def panel(tiles: Sequence[Image.Image], captions: Sequence[str], columns: int | None = None) -> Image.Image:
-    """Lay tiles of one size out in a near-square grid, or in so many columns, each under its caption."""
-    width, height = tiles[0].size
-    bar = max(14, round(width * _CAPTION_HEIGHT))
+def panel(
+    tiles: Sequence[Image.Image],
+    captions: Sequence[str],
+    columns: int | None = None,
+    *,
+    width: int = 0,
+    bar: int | None = None,
+    title: Sequence[str] = (),
+) -> Image.Image:
+    """Lay tiles of one size out in a near-square grid, each under its caption.
+
+    Args:
+        tiles: the pictures.
+        captions: one for each; what does not fit is cut off.
+        columns: another number of columns.
+        width: least width of a column, in pixels.
+        bar: height of a caption, in pixels; by default a share of the tile's width.
+        title: lines that stand above all tiles, each as high as a caption.
+    """
+    height = tiles[0].height
+    bar = bar or max(14, round(tiles[0].width * _CAPTION_HEIGHT))
+    width = max(width, tiles[0].width)
     columns = columns or panel_columns(len(tiles))
     rows = ceil(len(tiles) / columns)
-    sheet = Image.new("RGB", (columns * width, rows * (height + bar)), "white")
+    head = len(title) * bar
+    sheet = Image.new("RGB", (columns * width, head + rows * (height + bar)), "white")
     pen = ImageDraw.Draw(sheet)
+
+    def write(text: str, left: int, top: int, room: int) -> None:
+        font = _font(text, bar * 0.62)
+        pen.text((left + bar * 0.25, top + bar / 2), _shorten(text, font, room - bar / 2), "black", font, "lm")
+
+    for number, line in enumerate(title):
+        write(line, 0, number * bar, sheet.width)
     for place, (tile, caption) in enumerate(zip(tiles, captions, strict=True)):
-        font = _font(caption, bar * 0.62)
-        left, top = (place % columns) * width, (place // columns) * (height + bar)
-        pen.text((left + bar * 0.25, top + bar / 2), _shorten(caption, font, width - bar / 2), "black", font, "lm")
+        left, top = (place % columns) * width, head + (place // columns) * (height + bar)
+        write(caption, left, top, width)
         sheet.paste(tile, (left, top + bar))
     return sheet
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil, sqrt
 
 import numpy as np
 from PIL import Image
@@ -13,11 +14,17 @@ from explainers.geometry import Geometry
 from explainers.render import Style, draw, fit, normalize, panel, panel_columns
 from explainers.sweeping import Sweep
 
-TILE = 320
-"""Longest side of a tile of a contact sheet, in pixels."""
+_TILE = 320 * 240
+"""Pixels of a tile, whatever its proportions; fewer where the sheet would not fit its longest side."""
+_COLUMN = 144
+"""Least width of a column, for its captions."""
+_BAR = 20
+"""Height of a line of text."""
 
 
-def contact_sheet(maps: Sequence[FeatureMap], picture: Image.Image, geometry: Geometry, style: Style) -> Image.Image:
+def contact_sheet(
+    maps: Sequence[FeatureMap], picture: Image.Image, geometry: Geometry, style: Style, by_effect: bool = False
+) -> Image.Image:
     """Draw feature maps, each to its own maximum, over the part of the picture that the model saw.
 
     Args:
@@ -25,13 +32,17 @@ def contact_sheet(maps: Sequence[FeatureMap], picture: Image.Image, geometry: Ge
         picture: the upright upload, or a smaller copy of it.
         geometry: of the upload.
         style: its `max_side` is that of the sheet.
+        by_effect: whether the maps are ranked by effect, as `strongest` was told.
     """
     sources = {(one.source.layer, one.source.kind, one.source.call) for one in maps}
     captions = []
     for rank, one in enumerate(maps, start=1):
         where = f"{one.source.key} " if len(sources) > 1 else ""
         captions.append(f"{rank}. {where}ch {one.channel}: {one.strength:.3g}")
-    return _sheet([one.map for one in maps], captions, picture, geometry, style)
+    what = maps[0].source.key if len(sources) == 1 else f"{len(sources)} captured tensors"
+    measure = "effect on the logit" if by_effect else "mean magnitude"
+    title = f"{what}: {len(maps)} strongest by {measure}"
+    return _sheet([one.map for one in maps], captions, title, picture, geometry, style)
 
 
 def sweep_sheet(sweep: Sweep, count: int, picture: Image.Image, geometry: Geometry, style: Style) -> Image.Image | None:
@@ -44,7 +55,8 @@ def sweep_sheet(sweep: Sweep, count: int, picture: Image.Image, geometry: Geomet
         return None
     ranked = sweep.channels[:count]
     captions = [f"{rank}. ch {one.channel}: {one.logit_change:+.3f}" for rank, one in enumerate(ranked, start=1)]
-    return _sheet([sweep.maps[one.channel] for one in ranked], captions, picture, geometry, style)
+    title = f"{sweep.layer or '.'}: {len(ranked)} channels by the change of the logit"
+    return _sheet([sweep.maps[one.channel] for one in ranked], captions, title, picture, geometry, style)
 
 
 def intervention_panel(before: Explanation, after: Explanation, style: Style) -> Image.Image:
@@ -76,17 +88,40 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
 
 
 def _sheet(
-    maps: Sequence[Tensor], captions: Sequence[str], picture: Image.Image, geometry: Geometry, style: Style
+    maps: Sequence[Tensor],
+    captions: Sequence[str],
+    title: str,
+    picture: Image.Image,
+    geometry: Geometry,
+    style: Style,
 ) -> Image.Image:
-    columns = panel_columns(len(maps))
-    wide = 2 if style.view == "side-by-side" else 1
-    widest = TILE if style.max_side is None else max(16, min(TILE, int(style.max_side / columns / wide / 1.1)))
-    small = fit(picture, widest)
-    scaled = geometry.scaled(*small.size)
+    size, columns, width = _layout(len(maps), picture.size, style)
+    small = picture.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+    scaled = geometry.scaled(*size)
     tiles = []
     for one in maps:
         values = one.numpy()
         signed = bool((values < 0).any())
         heatmap = normalize(scaled.lay_back(values), signed, style.scale)
         tiles.append(draw(small, heatmap, scaled, signed, style))
-    return panel(tiles, captions)
+    drawn = "each map to its own maximum" if style.scale is None else "all maps to one scale"
+    return fit(panel(tiles, captions, columns, width=width, bar=_BAR, title=(title, drawn)), style.max_side)
+
+
+def _layout(count: int, size: tuple[int, int], style: Style) -> tuple[tuple[int, int], int, int]:
+    """Return the size of the picture in a tile, how many columns make the tiles largest, and how wide these are."""
+    width, height = size
+    across = width * (2 if style.view == "side-by-side" else 1)
+    limit = style.max_side
+    column = _COLUMN if limit is None else min(_COLUMN, limit // panel_columns(count))
+    options = []
+    for columns in range(1, count + 1):
+        rows = ceil(count / columns)
+        scale = sqrt(_TILE / (width * height))
+        if limit is not None:
+            scale = min(scale, limit / columns / across, ((limit - 2 * _BAR) / rows - _BAR) / height)
+        longest = max(columns * max(scale * across, column), rows * (scale * height + _BAR))
+        if columns == 1 or limit is None or columns * column <= limit:
+            options.append((-scale, longest, columns))
+    scale, _, columns = min(options)
+    return (max(1, int(-scale * width)), max(1, int(-scale * height))), columns, column

@@ -118,14 +118,13 @@ def test_a_contact_sheet_shows_the_strongest_maps(post, cat, lite0, service):
     upright = Image.open(io.BytesIO(cat)).convert("RGB")
     geometry = lite0.preprocess.geometry(*upright.size)
     maps = strongest(captured, 4, by_effect=True)
-    drawn = contact_sheet(maps, upright, geometry, Style(max_side=service.settings.max_side))
+    drawn = contact_sheet(maps, upright, geometry, Style(max_side=service.settings.max_side), by_effect=True)
     fields = {"layer": "bn2", "target": "tabby", "rank": "effect", "top": 4, "format": "png"}
     found = picture(post(cat, path="/hooks/capture", **fields))
     assert np.abs(found - np.asarray(drawn)).mean() < 1
-    assert {found.shape, picture(post(cat, path="/hooks/capture", **fields | {"top": 16})).shape} == {
-        found.shape,
-        (2 * found.shape[0], 2 * found.shape[1], 3),
-    }
+    sixteen = picture(post(cat, path="/hooks/capture", **fields | {"top": 16})).shape
+    assert sixteen[1] == 2 * found.shape[1]
+    assert 2 * found.shape[0] - 50 < sixteen[0] < 2 * found.shape[0], "there is one title on each"
 
 
 def test_an_intervention_answers_as_python_does(ask, cat, lite0):
