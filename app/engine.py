@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from app.errors import DeadlineError, OverloadedError
+from app.work import Batch
 from explainers.errors import ExplainerError, LayerError
 from models import LoadedModel, ModelError
 
@@ -51,14 +52,8 @@ class Deadline:
 class Work(Protocol):
     """What a model is to do with a batch of pictures. Jobs whose work is equal share a batch."""
 
-    def run(self, model: LoadedModel, images: Tensor, targets: Tensor | None) -> Sequence[Any]:
-        """Return one result per picture, on the CPU.
-
-        Args:
-            model: runs in this thread only.
-            images: (N, C, H, W) float32, normalised, on the model's device.
-            targets: (N,) int64; None for the most probable classes.
-        """
+    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
+        """Return one result per picture, on the CPU; the model runs in this thread only."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +70,23 @@ class Done:
     ran: float
 
 
+@dataclass(eq=False)
+class Progress:
+    """How far a job is.
+
+    Attributes:
+        done, total: passes of the model; 0 of 0 before the first.
+        is_abandoned: whether nobody waits for it any more.
+    """
+
+    done: int = 0
+    total: int = 0
+    is_abandoned: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.done} of {self.total} passes were done." if self.total > 1 else ""
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """One picture, and what to do with it.
@@ -83,20 +95,28 @@ class Job:
         work: jobs with equal work can share a batch.
         image: (C, H, W) float32, normalised.
         target: class index; None for the most probable.
-        deadline: a job that is still waiting then is dropped.
+        deadline: a job that is still waiting then is dropped, and one that runs in many passes ends.
+        against: class index that the target is contrasted with; None for no contrast.
     """
 
     work: Work
     image: Tensor
     target: int | None
     deadline: Deadline
+    against: int | None = None
     future: "Future[Done]" = field(default_factory=Future)
     created: float = field(default_factory=time.monotonic)
+    progress: Progress = field(default_factory=Progress)
 
     @property
-    def key(self) -> tuple[Work, bool]:
+    def key(self) -> tuple[Work, bool, bool]:
         """What jobs of one batch have in common."""
-        return self.work, self.target is None
+        return self.work, self.target is None, self.against is None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody still waits for it."""
+        return self.deadline.remaining > 0 and not self.progress.is_abandoned
 
     def result(self) -> Done:
         """Wait for the job.
@@ -107,8 +127,13 @@ class Job:
         try:
             return self.future.result(self.deadline.remaining)
         except FutureTimeoutError:
-            self.future.cancel()
-            raise DeadlineError(_TOO_LATE) from None
+            self.abandon()
+            raise DeadlineError(f"{_TOO_LATE} {self.progress}".strip()) from None
+
+    def abandon(self) -> None:
+        """Give it up: if it waits, it will not run; if it runs in many passes, it ends before the next."""
+        self.future.cancel()
+        self.progress.is_abandoned = True
 
 
 class Worker:
@@ -202,7 +227,8 @@ class Worker:
         try:
             results = _results(model, jobs)
         except BaseException as error:  # even a model that calls sys.exit must not end this thread
-            if len(jobs) > 1 and not isinstance(error, LayerError):  # equal work: a layer is bad for all
+            # Equal work: a layer is bad for all, and where nobody waits nothing is done again.
+            if len(jobs) > 1 and not isinstance(error, LayerError | DeadlineError):
                 for job in jobs:
                     self._answer(model, [job])
                 return
@@ -264,7 +290,7 @@ class Engine:
             return [job.result() for job in jobs]
         except BaseException:
             for job in jobs:  # nobody waits for the others any more
-                job.future.cancel()
+                job.abandon()
             raise
 
     def stop(self) -> None:
@@ -315,7 +341,7 @@ def _kept(error: BaseException, root: type[Exception]) -> Exception:
 
     What is no `Exception` (a model that calls sys.exit) must not end the thread that waits: it becomes a `root`.
     """
-    if not isinstance(error, ExplainerError | ModelError):
+    if not isinstance(error, ExplainerError | ModelError | DeadlineError):
         _log.exception("A model raised", exc_info=error)
     link: BaseException | None = error
     while link is not None:
@@ -327,6 +353,15 @@ def _kept(error: BaseException, root: type[Exception]) -> Exception:
 def _results(model: LoadedModel, jobs: list[Job]) -> Sequence[Any]:
     """Run one pass for all jobs."""
     images = torch.stack([job.image for job in jobs]).to(model.device)
-    given = [job.target for job in jobs if job.target is not None]
-    targets = torch.tensor(given, device=model.device) if given else None
-    return jobs[0].work.run(model, images, targets)
+    given, contrasts = ([getattr(job, name) for job in jobs] for name in ("target", "against"))
+    targets, against = (
+        None if indices[0] is None else torch.tensor(indices, device=model.device) for indices in (given, contrasts)
+    )
+
+    def report(done: int, total: int) -> None:
+        for job in jobs:
+            job.progress.done, job.progress.total = done, total
+        if not any(job.is_wanted for job in jobs):
+            raise DeadlineError(f"{_TOO_LATE} {jobs[0].progress}".strip())
+
+    return jobs[0].work.run(model, Batch(images, targets, against, report))

@@ -439,7 +439,12 @@ class MethodAnswer(BaseModel):
     paper: PaperAnswer
     signed: bool
     needs: list[str]
-    cost: dict[str, int] = Field(description="Forward and backward passes per picture and class.")
+    cost: dict[str, str] = Field(
+        description="Forward and backward passes per picture and class: a number, or an expression of the options and "
+        "the layer's channels."
+    )
+    equation: str = Field(description="In LaTeX.")
+    discriminates: bool = Field(description="Whether maps of two classes in one picture claim to differ.")
     options: dict[str, dict[str, Any]] = Field(description="JSON schema of each option: type, default, bounds.")
 
 

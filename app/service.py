@@ -208,13 +208,13 @@ class Service:
         top = min(options.top or 1, len(model.labels))
         shown = self.decode(upload, model, timings)
         first: list[int | None] = [*dict.fromkeys(targets)] or [None]
-        work = Explain(explainer)
+        work = Explain((explainer,))
         done = self.engine.run(model.name, [Job(work, shown.image, target, deadline) for target in first])
         timings.count(done[-1], "explain")
         if top > 1:
             others = best(done[0].result.logits[0].numpy(), top)[1:]
             done += self.engine.run(
-                model.name, [Job(Explain(explainer), shown.image, target, deadline) for target in others]
+                model.name, [Job(Explain((explainer,)), shown.image, target, deadline) for target in others]
             )
             timings.count(done[-1], "explain")
         whole = _together([one.result for one in done])

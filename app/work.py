@@ -6,30 +6,49 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.base import Attribution, Explainer, predict
+from explainers.base import Attribution, Explainer, Report, predict
+from explainers.together import explain_together
 from models import LoadedModel
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the jobs of one pass have in common with it.
+
+    Attributes:
+        images: (N, C, H, W) float32, normalised, on the model's device.
+        targets: (N,) int64; None for the most probable classes.
+        against: (N,) int64, what these are contrasted with; or None.
+        report: is told how many passes of how many are done; raises when nobody waits any more.
+    """
+
+    images: Tensor
+    targets: Tensor | None
+    against: Tensor | None
+    report: Report
 
 
 @dataclass(frozen=True)
 class Predict:
     """Classify; the maps of the attributions are empty."""
 
-    def run(self, model: LoadedModel, images: Tensor, targets: Tensor | None) -> Sequence[Attribution]:
+    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Attribution]:
         """Return one attribution (N = 1) per picture."""
-        logits = predict(model, images)
-        maps = logits.new_empty((len(images), 0, 0))
+        logits = predict(model, batch.images)
+        maps = logits.new_empty((len(batch.images), 0, 0))
         return _split(Attribution(maps, logits.argmax(dim=1), logits, layers=(), signed=False))
 
 
 @dataclass(frozen=True)
 class Explain:
-    """Explain; equal explainers share a batch."""
+    """Explain by one method or several; equal explainers share a batch."""
 
-    explainer: Explainer
+    explainers: tuple[Explainer, ...]
 
-    def run(self, model: LoadedModel, images: Tensor, targets: Tensor | None) -> Sequence[Attribution]:
-        """Return one attribution (N = 1) per picture."""
-        return _split(self.explainer.explain(model, images, targets))
+    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Sequence[Attribution]]:
+        """Return for each picture one attribution (N = 1) per method."""
+        found = explain_together(self.explainers, model, batch.images, batch.targets, batch.against, batch.report)
+        return list(zip(*map(_split, found), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +61,18 @@ class Alone:
 
     do: Callable[[LoadedModel, Tensor, Tensor | None], Any]
 
-    def run(self, model: LoadedModel, images: Tensor, targets: Tensor | None) -> Sequence[Any]:
+    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
         """Return its only result."""
-        return [self.do(model, images, targets)]
+        return [self.do(model, batch.images, batch.targets)]
 
 
 def _split(whole: Attribution) -> list[Attribution]:
     maps, chosen, logits = whole.maps.cpu(), whole.targets.cpu(), whole.logits.cpu()
+    against = None if whole.against is None else whole.against.cpu()
+    rows = [slice(row, row + 1) for row in range(len(maps))]
     return [
-        Attribution(maps[i : i + 1], chosen[i : i + 1], logits[i : i + 1], whole.layers, whole.signed)
-        for i in range(len(maps))
+        Attribution(
+            maps[row], chosen[row], logits[row], whole.layers, whole.signed, None if against is None else against[row]
+        )
+        for row in rows
     ]

@@ -4,21 +4,23 @@ This floor knows torch and nothing of model zoos or HTTP.
 """
 
 from explainers.base import Attribution, Explainer
-from explainers.cam import GradCAM
+from explainers.cam import CAM, WeightedCAM
 from explainers.capturing import Capture, capture
 from explainers.edits import Edit
 from explainers.errors import ExplainerError
 from explainers.explanation import Explanation, explain
 from explainers.geometry import Geometry
-from explainers.gradient import Saliency
 from explainers.hooks import HookSession
 from explainers.intervention import Intervention, intervene
 from explainers.layers import Survey, survey
-from explainers.registry import get_method, list_methods
+from explainers.methods.gradcam import GradCAM
+from explainers.methods.saliency import Saliency
+from explainers.registry import Paper, get_method, list_methods, method
 from explainers.sweeping import Sweep, sweep_channels
 from explainers.tracing import Trace, trace
 
 __all__ = [
+    "CAM",
     "Attribution",
     "Capture",
     "Edit",
@@ -29,15 +31,18 @@ __all__ = [
     "GradCAM",
     "HookSession",
     "Intervention",
+    "Paper",
     "Saliency",
     "Survey",
     "Sweep",
     "Trace",
+    "WeightedCAM",
     "capture",
     "explain",
     "get_method",
     "intervene",
     "list_methods",
+    "method",
     "survey",
     "sweep_channels",
     "trace",

@@ -1,23 +1,33 @@
 """What every explainer is: its parameters, frozen, and one method that turns images into maps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor, nn
 
 from explainers.errors import ModelOutputError, NonFiniteError, TargetError
+from explainers.goals import Goal, goal_of
 from explainers.modules import as_module, evaluation_mode, logits_of
 
 Sign = Literal["positive", "signed", "absolute"]
 """Which part of a signed attribution to keep: max(x, 0), x, or |x|."""
 
+Smooth = Literal["none", "eigen", "tta"]
 
-@dataclass(frozen=True)
+Report = Callable[[int, int], None]
+"""Is told, before each pass, how many passes of how many are done; what it raises ends the explanation."""
+
+AUGMENTATIONS = tuple((flip, factor) for flip in (False, True) for factor in (1.0, 0.9, 1.1))
+"""Of ``smooth="tta"``: mirrored or not, and what the pixels are multiplied by; the plain picture first."""
+
+
+@dataclass(frozen=True, eq=False)
 class Attribution:
     """What an explainer found for a batch.
 
@@ -27,6 +37,7 @@ class Attribution:
         logits: (N, K) float32.
         layers: the paths of the layers used, in the model's order; empty for methods that need none.
         signed: whether negative values mean evidence against the target.
+        against: (N,) int64, the class that each target is contrasted with; None where there is no contrast.
     """
 
     maps: Tensor
@@ -34,17 +45,89 @@ class Attribution:
     logits: Tensor
     layers: tuple[str, ...]
     signed: bool
+    against: Tensor | None = None
 
 
-@validated(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What an explainer is asked.
+
+    Attributes:
+        model: the module, or what carries it, such as a `LoadedModel`.
+        module: in evaluation mode.
+        images: (N, C, H, W), the explainer's own copy, in the module's dtype.
+        targets, against: (N,) integers as given, still unchecked, or None.
+        report: call it before each pass of many.
+    """
+
+    model: Any
+    module: nn.Module
+    images: Tensor
+    targets: Tensor | None
+    against: Tensor | None
+    report: Report
+
+    def run(self, images: Tensor) -> Tensor:
+        """Return the logits (R, K) of pictures (R, C, H, W), which stay as they are, in the model's dtype.
+
+        Raises:
+            ModelOutputError: the model returns no logits, or NaN.
+        """
+        return checked_logits(self.module(images.clone()))
+
+    def goal(self, logits: Tensor) -> Goal:
+        """Return what is explained, now that the logits (N, K) of the images are known.
+
+        Raises:
+            TargetError: a class that the model lacks.
+        """
+        return goal_of(logits, self.targets, self.against)
+
+
+@validated(frozen=True, kw_only=True)
 class Explainer(ABC):
-    """An explainer is its parameters, checked when made: equal ones hash alike and can share a batch."""
+    """An explainer is its parameters, checked when made: equal ones hash alike and can share a batch.
+
+    Attributes:
+        sign: which part of a map to keep: evidence for the class, also that against it as negative values, or
+            magnitudes.
+        smooth: ``eigen`` replaces the sum over channels by the projection onto their first principal component;
+            ``tta`` (test-time augmentation) averages the maps of the picture and its mirror image, each also a tenth
+            darker and brighter (as the model's normalisation has it), for the class of the plain picture.
+    """
+
+    sign: Annotated[
+        Sign, Field(description="Keep the evidence for the class, also that against it, or magnitudes.")
+    ] = "positive"
+    smooth: Annotated[
+        Smooth,
+        Field(
+            description="`eigen`: first principal component over the channels instead of their sum. `tta`: average "
+            "over mirror images and brightness."
+        ),
+    ] = "none"
 
     @abstractmethod
-    def attribute(self, model: Any, module: nn.Module, images: Tensor, targets: Tensor | None) -> Attribution:
+    def attribute(self, question: Question) -> Attribution:
         """Compute the attribution; `explain` has checked the arguments and prepared the module."""
 
-    def explain(self, model: Any, images: Tensor, targets: Tensor | None = None) -> Attribution:
+    def project(self, values: Tensor) -> Tensor:
+        """Return the maps (N, h, w) of contributions (N, C, h, w), as `smooth` and `sign` have it."""
+        return keep_sign(principal_component(values) if self.smooth == "eigen" else values.sum(dim=1), self.sign)
+
+    def answer(self, maps: Tensor, goal: Goal, logits: Tensor, layers: tuple[str, ...] = ()) -> Attribution:
+        """Return the attribution of finished maps (N, h, w)."""
+        maps, logits = maps.detach().float(), logits.detach().float()
+        return Attribution(maps, goal.targets, logits, layers, self.sign == "signed", goal.against)
+
+    def explain(
+        self,
+        model: Any,
+        images: Tensor,
+        targets: Tensor | None = None,
+        against: Tensor | None = None,
+        report: Report = lambda done, total: None,
+    ) -> Attribution:
         """Explain why the model gives each image its target class.
 
         The module is left as it was: no hook, no ``.grad``, no changed mode, flag or weight. It runs in
@@ -56,6 +139,9 @@ class Explainer(ABC):
             images: (N, C, H, W) floating, normalised as the model wants them, on the model's device;
                 converted to the model's dtype.
             targets: (N,) int64 class indices, or None for the most probable class of each image.
+            against: (N,) int64 class indices to contrast the targets with: what speaks for the one rather than the
+                other, by the difference of their logits; or None.
+            report: see `Report`.
 
         Raises:
             UnsupportedModuleError: a scripted, compiled or data-parallel module.
@@ -64,13 +150,54 @@ class Explainer(ABC):
             ModelOutputError: the model returns no logits, or NaN.
             ValueError: images of the wrong shape or dtype.
         """
-        if targets is not None and (targets.shape != images.shape[:1] or targets.is_floating_point()):
-            raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {targets!r}.")
-        with prepared(model, images) as (module, images):
-            attribution = self.attribute(model, module, images, targets)
-        if not bool(torch.isfinite(attribution.maps).all()):
-            raise NonFiniteError("The map holds NaN or infinity; use a float32 model, or another layer or method.")
-        return attribution
+        with asked(model, images, targets, against, report) as question:
+            return checked_maps(self.attribution(question))
+
+    def attribution(self, question: Question) -> Attribution:
+        """Return the attribution; with ``smooth="tta"`` the mean of those of all `AUGMENTATIONS`."""
+        if self.smooth != "tta":
+            return self.attribute(question)
+        rounds = len(AUGMENTATIONS)
+        first = self.attribute(replace(question, report=part_of(question.report, 0, rounds)))
+        total = first.maps
+        for number, (flip, factor) in enumerate(AUGMENTATIONS[1:], start=1):
+            images = (question.images.flip(3) if flip else question.images) * factor
+            report = part_of(question.report, number, rounds)
+            found = self.attribute(replace(question, images=images, targets=first.targets, report=report))
+            total = total + (found.maps.flip(2) if flip else found.maps)
+        return replace(first, maps=total / rounds)
+
+
+def part_of(report: Report, number: int, rounds: int) -> Report:
+    """Return what reports the passes of one of several equal rounds as part of them all."""
+    return lambda done, total: report(number * total + done, rounds * total)
+
+
+def checked_maps(attribution: Attribution) -> Attribution:
+    """Return the attribution if its maps are finite.
+
+    Raises:
+        NonFiniteError: they are not.
+    """
+    if not bool(torch.isfinite(attribution.maps).all()):
+        raise NonFiniteError("The map holds NaN or infinity; use a float32 model, or another layer or method.")
+    return attribution
+
+
+@contextmanager
+def asked(
+    model: Any,
+    images: Tensor,
+    targets: Tensor | None = None,
+    against: Tensor | None = None,
+    report: Report = lambda done, total: None,
+) -> Iterator[Question]:
+    """Yield a question about images of a prepared module; arguments and errors are those of `Explainer.explain`."""
+    for given in (targets, against):
+        if given is not None and (given.shape != images.shape[:1] or given.is_floating_point()):
+            raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {given!r}.")
+    with prepared(model, images) as (module, copies):
+        yield Question(model, module, copies, targets, against, report)
 
 
 @contextmanager
@@ -122,30 +249,37 @@ def checked_logits(output: Any) -> Tensor:
     return logits
 
 
-def chosen_targets(logits: Tensor, targets: Tensor | None) -> Tensor:
-    """Return (N,) int64 targets on the logits' device: the given ones, checked, or the argmax.
-
-    Raises:
-        TargetError: an index outside 0..K-1.
-    """
-    if targets is None:
-        return logits.detach().argmax(dim=1)
-    classes = logits.shape[1]
-    outside = (targets < 0) | (targets >= classes)
-    if bool(outside.any()):
-        first = int(targets[outside][0])
-        raise TargetError(f"Class {first} is out of range: the model has classes 0 to {classes - 1}.")
-    # A copy, for autograd keeps it, and cannot keep a tensor made in inference mode.
-    return targets.to(device=logits.device, dtype=torch.int64, copy=True)
-
-
-def target_score(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the sum over the batch of each image's target logit: its gradient holds each image's own."""
-    return logits.float().gather(1, targets[:, None]).sum()
-
-
 def keep_sign(values: Tensor, sign: Sign) -> Tensor:
     """Return max(x, 0), x or |x|, elementwise."""
     if sign == "positive":
         return values.clamp_min(0)
     return values.abs() if sign == "absolute" else values
+
+
+def principal_component(values: Tensor) -> Tensor:
+    """Return the projection (N, h, w) of each position's channels onto their first principal component.
+
+    The component is the first right singular vector of the positions-by-channels matrix, not centred, with the sign
+    that makes the projection agree with the sum over channels.
+
+    Args:
+        values: (N, C, h, w).
+
+    Raises:
+        NonFiniteError: they hold NaN or infinity.
+    """
+    if not bool(torch.isfinite(values).all()):
+        raise NonFiniteError("The contributions hold NaN or infinity; use a float32 model, or another layer.")
+    count, channels, rows, columns = values.shape
+    matrix = values.double().reshape(count, channels, rows * columns)
+    # The eigenvectors of the smaller of the two Gram matrices give the same projection at less cost.
+    if channels <= rows * columns:
+        vector = torch.linalg.eigh(matrix @ matrix.mT).eigenvectors[:, :, -1:]
+        projected = (vector.mT @ matrix)[:, 0]
+    else:
+        strengths, vectors = torch.linalg.eigh(matrix.mT @ matrix)
+        projected = vectors[:, :, -1] * strengths[:, -1:].clamp_min(0).sqrt()
+    summed = matrix.sum(dim=1)
+    sign = torch.where((projected * summed).sum(dim=1, keepdim=True) < 0, -1.0, 1.0)
+    found: Tensor = (projected * sign).reshape(count, rows, columns).to(values.dtype)
+    return found

@@ -1,6 +1,8 @@
-"""Class activation maps: methods that weigh the feature maps of a layer by their gradients."""
+"""What all class activation maps share: which layers, what one forward and one backward pass found there, fusing."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass as plain
 from typing import Annotated, Any
 
 import torch
@@ -9,16 +11,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers.base import (
-    Attribution,
-    Explainer,
-    Sign,
-    checked_logits,
-    chosen_targets,
-    keep_sign,
-    target_score,
-)
+from explainers.base import Attribution, Explainer, Question, checked_logits
 from explainers.errors import LayerError
+from explainers.goals import Goal
 from explainers.hooks import HookSession
 from explainers.layers import Survey, grid_axes, survey
 
@@ -31,83 +26,167 @@ _NO_GRID = (
 )
 
 
-@dataclass(frozen=True)
-class GradientCAM(Explainer):
-    """Base of the CAMs made of a layer's feature maps A and their gradients dS/dA.
+@plain(frozen=True, eq=False)
+class Evidence:
+    """What one forward pass, and perhaps one backward pass, found at the layers of a CAM.
 
-    One forward and one backward pass: the graph is cut at the first of the layers, so nothing before it is
-    kept for backward and no parameter gets a gradient.
+    Attributes:
+        goal: what is explained.
+        logits: (N, K) float32.
+        activations: per path (N, C, h, w) float32.
+        gradients: per path those of the score with respect to the activations, likewise; empty without backward pass.
+    """
+
+    goal: Goal
+    logits: Tensor
+    activations: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerExplainer(Explainer):
+    """Base of all methods that look at layers.
 
     Attributes:
         layers: dotted paths or globs of the layers; empty for the model's default. Of what a glob matches, those
             that a CAM can use are taken. Maps of several layers are fused: each divided by its largest absolute
             value, resized bilinearly to the finest of the grids, and averaged. (pytorch-grad-cam fuses alike, on
             the picture's grid.)
-        sign: which part of the weighted sum to keep.
     """
 
     layers: Annotated[
         tuple[str, ...],
         Field(description="Dotted path or glob of the layer, repeatable; several are fused."),
     ] = ()
-    sign: Annotated[
-        Sign,
-        Field(description="Keep the evidence for the class, both signs, or magnitudes."),
-    ] = "positive"
+
+    def layers_of(self, question: Question) -> tuple[str, ...]:
+        """Return the layers asked for, or else the model's own.
+
+        Raises:
+            LayerError: the model has no default layer.
+        """
+        return self.layers or _default_layers(question.model, question.images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CAM(LayerExplainer):
+    """Base of the CAMs made of a layer's feature maps A and, but for a few, their gradients dS/dA.
+
+    One forward and one backward pass: the graph is cut at the first of the layers, so nothing before it is
+    kept for backward and no parameter gets a gradient. CAMs of the same layers and score can share them.
+    """
+
+    @abstractmethod
+    def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return what each channel contributes at each position, (N, C, h, w), of the same float32.
+
+        Without a backward pass (`uses_gradients`) the gradients are empty. The map is the sum over channels.
+        """
+
+    @property
+    def uses_gradients(self) -> bool:
+        """Whether there must be a backward pass."""
+        return True
+
+    def scores(self, goal: Goal, logits: Tensor) -> Tensor:
+        """Return (N,): what the gradients are those of; the goal's own score unless a method has another.
+
+        A method that has another overrides `score_key` too.
+        """
+        return goal.scores(logits)
+
+    @property
+    def score_key(self) -> Hashable:
+        """What two CAMs of the same layers must have in common for their gradients to be the same."""
+        return None
+
+    def map_of(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the maps (N, h, w) of one layer."""
+        return self.project(self.contributions(activations, gradients))
+
+    def attribute(self, question: Question) -> Attribution:
+        """Run the model once with hooks on the layers, and combine what they caught."""
+        layers = self.layers_of(question)
+        return self.combine(collect(question, layers, self.scores if self.uses_gradients else None))
+
+    def combine(self, evidence: Evidence) -> Attribution:
+        """Return the attribution that evidence of these layers amounts to."""
+        empty = evidence.logits.new_empty(0)
+        maps = [
+            self.map_of(activation, evidence.gradients.get(path, empty))
+            for path, activation in evidence.activations.items()
+        ]
+        return self.answer(fuse(maps), evidence.goal, evidence.logits, tuple(evidence.activations))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedCAM(CAM):
+    """Base of the CAMs whose contributions are feature maps times weights."""
 
     @abstractmethod
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the maps (N, h, w) of activations and gradients, each (N, C, h, w) float32."""
+        """Return the weights of the feature maps, (N, C) or (N, C, h, w)."""
 
-    def attribute(self, model: Any, module: nn.Module, images: Tensor, targets: Tensor | None) -> Attribution:
-        """Run the model once with hooks on the layers, and combine what they caught."""
-        layers = self.layers or _default_layers(model, images)
-        with HookSession(module) as hooks:
-            hooks.cut(*layers)
-            paths = hooks.record(*layers, kinds=("output", "grad_output"))
-            if len(paths) > MAX_LAYERS:
-                raise LayerError(f"{', '.join(layers)} matches {len(paths)} layers; at most {MAX_LAYERS} can be fused.")
-            logits = checked_logits(module(images))
-            targets = chosen_targets(logits, targets)
-            hooks.backward(target_score(logits, targets))
-            gradients = hooks.grad_outputs
-        maps: dict[str, Tensor] = {}
-        for path in paths:
-            try:
-                _check_usable(model, path)
-                activation, gradient = _grids(path, hooks.outputs[path], gradients[path], images)
-            except LayerError:
-                if path in layers:
-                    raise
-                continue
-            maps[path] = keep_sign(self.weigh(activation, gradient), self.sign)
-        if not maps:
-            raise LayerError(f"None of the layers that {', '.join(layers)} matches can be used for a CAM.")
-        return Attribution(
-            maps=fuse(list(maps.values())),
-            targets=targets,
-            logits=logits.detach().float(),
-            layers=tuple(maps),
-            signed=self.sign == "signed",
-        )
+    def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the weighted feature maps."""
+        weights = self.weigh(activations, gradients)
+        return activations * (weights if weights.ndim == 4 else weights[:, :, None, None])
+
+    def map_of(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the maps of one layer; without the weighted feature maps in memory where only their sum is needed."""
+        if self.smooth == "eigen":
+            return super().map_of(activations, gradients)
+        weights = self.weigh(activations, gradients)
+        summed = torch.einsum("nc,nchw->nhw" if weights.ndim == 2 else "nchw,nchw->nhw", weights, activations)
+        return self.project(summed[:, None])
 
 
-@dataclass(frozen=True)
-class GradCAM(GradientCAM):
-    r"""Grad-CAM: feature maps weighted by their spatially averaged gradients.
+def collect(
+    question: Question, layers: tuple[str, ...], scores: Callable[[Goal, Tensor], Tensor] | None = Goal.scores
+) -> Evidence:
+    """Run the model once with hooks on layers that a CAM can use.
 
-    .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k^c A^k\Big), \qquad
-              \alpha_k^c = \frac{1}{hw} \sum_{i,j} \frac{\partial y^c}{\partial A^k_{ij}}
+    Args:
+        question: see `Question`.
+        layers: dotted paths or globs.
+        scores: the score (N,) of a goal and logits (N, K) that gradients are of; None for no backward pass.
 
-    where :math:`y^c` is the logit of class c. Selvaraju, Cogswell, Das, Vedantam, Parikh, Batra: Grad-CAM:
-    Visual Explanations from Deep Networks via Gradient-based Localization, 2017, arXiv:1610.02391,
-    equations 1 and 2. ``sign="signed"`` omits the ReLU, ``"absolute"`` takes the magnitude instead.
+    Raises:
+        LayerError: a layer that the model lacks or that cannot carry a CAM.
+        TargetError, ModelOutputError: as `Explainer.explain`.
     """
-
-    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the signed sum of equation 2; see `GradientCAM.weigh`."""
-        weights = gradients.mean(dim=(2, 3))
-        return torch.einsum("nc,nchw->nhw", weights, activations)
+    kinds: tuple[Any, ...] = ("output",) if scores is None else ("output", "grad_output")
+    with torch.set_grad_enabled(scores is not None), HookSession(question.module) as hooks:
+        if scores is not None:
+            hooks.cut(*layers)
+        paths = hooks.record(*layers, kinds=kinds)
+        if len(paths) > MAX_LAYERS:
+            raise LayerError(f"{', '.join(layers)} matches {len(paths)} layers; at most {MAX_LAYERS} can be fused.")
+        logits = checked_logits(question.module(question.images.clone()))
+        goal = question.goal(logits)
+        if scores is not None:
+            hooks.backward(scores(goal, logits).sum())
+        found = hooks.grad_outputs
+    activations: dict[str, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
+    for path in paths:
+        try:
+            check_usable(question.model, path)
+            axes = grid_of(path, hooks.outputs[path], question.images)
+            if scores is not None:
+                gradient = found[path][0]
+                if gradient is None:
+                    raise LayerError(
+                        f"No gradient flows from the logits to layer {path!r}; choose one that they depend on."
+                    )
+                gradients[path] = gradient.permute(axes).float()
+            activations[path] = hooks.outputs[path][0].permute(axes).float()
+        except LayerError:
+            if path in layers:
+                raise
+    if not activations:
+        raise LayerError(f"None of the layers that {', '.join(layers)} matches can be used for a CAM.")
+    return Evidence(goal, logits.detach().float(), activations, gradients)
 
 
 def fuse(maps: list[Tensor]) -> Tensor:
@@ -124,6 +203,42 @@ def fuse(maps: list[Tensor]) -> Tensor:
     return total / len(maps)
 
 
+def check_usable(model: Any, path: str) -> None:
+    """Refuse a layer that the model's survey knows to be no grid, such as attention of the size of a picture.
+
+    Raises:
+        LayerError: it is none.
+    """
+    found = getattr(model, "survey", None)
+    for layer in found.layers if isinstance(found, Survey) else ():
+        if layer.path == path and layer.calls == 1 and not layer.cam:
+            raise LayerError(_NO_GRID.format(path=path, what=f"is {layer.output_shape}"))
+
+
+def grid_of(path: str, outputs: list[Any], images: Tensor) -> tuple[int, int, int, int]:
+    """Return the order of axes that makes the output of a layer's only call (N, C, h, w).
+
+    Args:
+        path: of the layer.
+        outputs: one per call.
+        images: (N, C, H, W) that ran through the model.
+
+    Raises:
+        LayerError: the layer runs several times, or its output is no grid over the pictures.
+    """
+    if len(outputs) != 1:
+        raise LayerError(
+            f"Layer {path!r} runs {len(outputs)} times in one forward pass, so it has no one feature map; "
+            "choose a layer that runs once, such as the block around it."
+        )
+    output = outputs[0]
+    axes = grid_axes(tuple(output.shape), (images.shape[2], images.shape[3])) if isinstance(output, Tensor) else None
+    if axes is None or len(output) != len(images):
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise LayerError(_NO_GRID.format(path=path, what=f"is {shape}"))
+    return 0, *axes
+
+
 def _default_layers(model: Any, images: Tensor) -> tuple[str, ...]:
     """Return the model's own default layers, or those that a survey of a bare module finds."""
     if not isinstance(model, nn.Module):
@@ -135,30 +250,3 @@ def _default_layers(model: Any, images: Tensor) -> tuple[str, ...]:
     if not layers:
         raise LayerError(f"No default layer. {reason}")
     return layers
-
-
-def _check_usable(model: Any, path: str) -> None:
-    """Refuse a layer that the model's survey knows to be no grid, such as attention of the size of a picture."""
-    found = getattr(model, "survey", None)
-    for layer in found.layers if isinstance(found, Survey) else ():
-        if layer.path == path and layer.calls == 1 and not layer.cam:
-            raise LayerError(_NO_GRID.format(path=path, what=f"is {layer.output_shape}"))
-
-
-def _grids(path: str, outputs: list[Any], gradients: list[Any], images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the activations and gradients of a layer's only call as (N, C, h, w) float32."""
-    if len(outputs) != 1:
-        raise LayerError(
-            f"Layer {path!r} runs {len(outputs)} times in one forward pass, so it has no one feature map; "
-            "choose a layer that runs once, such as the block around it."
-        )
-    activation, gradient = outputs[0], gradients[0]
-    image_size = (images.shape[2], images.shape[3])
-    axes = grid_axes(tuple(activation.shape), image_size) if isinstance(activation, Tensor) else None
-    if axes is None or len(activation) != len(images):
-        shape = tuple(activation.shape) if isinstance(activation, Tensor) else type(activation).__name__
-        raise LayerError(_NO_GRID.format(path=path, what=f"is {shape}"))
-    if gradient is None:
-        raise LayerError(f"No gradient flows from the logits to layer {path!r}; choose one that they depend on.")
-    order = (0, *axes)
-    return activation.permute(order).float(), gradient.permute(order).float()

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from explainers.base import checked_logits, chosen_targets, prepared, target_score
+from explainers.base import checked_logits, prepared
 from explainers.errors import CaptureTooLargeError, LayerError, OptionError
 from explainers.explanation import Model
+from explainers.goals import goal_of
 from explainers.hooks import HookSession
 from explainers.layers import grid_axes
 from explainers.modules import Where
@@ -178,9 +179,9 @@ def capture_images(
         with torch.set_grad_enabled(backward), HookSession(module) as hooks:
             hooks.record(*paths, kinds=kinds)
             logits = checked_logits(module(inputs))
-            targets = chosen_targets(logits, None if target is None else torch.tensor([target]))
+            goal = goal_of(logits, None if target is None else torch.tensor([target]))
             if backward:
-                hooks.backward(target_score(logits, targets))
+                hooks.backward(goal.scores(logits).sum())
     records = {
         "input": hooks.inputs,
         "output": hooks.outputs,
@@ -199,7 +200,7 @@ def capture_images(
                         tensors.append(CapturedTensor(path, kind, call, name, _on_cpu(leaf)))
         for name, gradient in hooks.parameter_grads.get(path, {}).items():
             tensors.append(CapturedTensor(path, "parameter_grad", None, name, _on_cpu(gradient)))
-    return Capture(tuple(tensors), int(targets[0]), logits[0].detach().float().cpu(), image_size)
+    return Capture(tuple(tensors), int(goal.targets[0]), logits[0].detach().float().cpu(), image_size)
 
 
 def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[FeatureMap]:

@@ -86,6 +86,7 @@ class Explanation:
         classes: how many classes the model tells apart.
         method: the method's name.
         layers: the layers used.
+        against: the class that the target is contrasted with; None where there is no contrast.
     """
 
     picture: Image.Image
@@ -97,6 +98,7 @@ class Explanation:
     classes: int
     method: str
     layers: tuple[str, ...]
+    against: Prediction | None = None
 
     @property
     def raw_heatmap(self) -> NDArray[np.float32]:
@@ -178,6 +180,7 @@ def explain(
     method: str = "gradcam",
     target: int | str | None = None,
     layer: str | Sequence[str] | None = None,
+    against: int | str | None = None,
     **options: Any,
 ) -> Explanation:
     """Explain why a model gave a picture a class.
@@ -188,6 +191,7 @@ def explain(
         method: a name of `list_methods()`.
         target: class index or label; None for the most probable class.
         layer: dotted path or glob, or several; None for the model's default.
+        against: class index or label to contrast the target with; None for no contrast.
         options: the method's own options.
 
     Raises:
@@ -201,10 +205,12 @@ def explain(
     explainer = entry.build(options)
     upright = read_picture(picture)
     images = model.preprocess(upright)[None].to(model.device)
-    index = None if target is None else class_index(target, model.labels)
-    targets = None if index is None else torch.tensor([index], device=model.device)
+    targets, contrast = (
+        None if one is None else torch.tensor([class_index(one, model.labels)], device=model.device)
+        for one in (target, against)
+    )
     geometry = model.preprocess.geometry(upright.width, upright.height)
-    return explanations(model, entry.name, upright, geometry, explainer.explain(model, images, targets))[0]
+    return explanations(model, entry.name, upright, geometry, explainer.explain(model, images, targets, contrast))[0]
 
 
 def explanations(
@@ -223,7 +229,8 @@ def explanations(
     logits = attribution.logits.cpu().numpy()
     tied = []
     for row, index in enumerate(attribution.targets.tolist()):
-        (target, *top) = predictions(logits[row], model.labels, [index, *best(logits[row], 5)])
+        contrast = [] if attribution.against is None else [int(attribution.against[row])]
+        (target, *others) = predictions(logits[row], model.labels, [index, *contrast, *best(logits[row], 5)])
         tied.append(
             Explanation(
                 picture=picture,
@@ -231,10 +238,11 @@ def explanations(
                 map=maps[row],
                 signed=attribution.signed,
                 target=target,
-                predictions=tuple(top),
+                predictions=tuple(others[len(contrast) :]),
                 classes=len(logits[row]),
                 method=method,
                 layers=attribution.layers,
+                against=others[0] if contrast else None,
             )
         )
     return tied

@@ -1,59 +1,38 @@
-"""Methods computed from the gradient of the target's logit with respect to the input."""
-
-from typing import Annotated, Any
+"""What the methods share that are made of gradients with respect to the input."""
 
 import torch
-from pydantic import Field
-from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import Tensor
 
-from explainers.base import (
-    Attribution,
-    Explainer,
-    Sign,
-    checked_logits,
-    chosen_targets,
-    keep_sign,
-    target_score,
-)
+from explainers.base import Question
 from explainers.errors import ModelOutputError
+from explainers.goals import Goal
 
 
-@dataclass(frozen=True)
-class Saliency(Explainer):
-    r"""Saliency: the largest gradient of the target's logit over a pixel's channels.
+def input_gradients(question: Question, images: Tensor, goal: Goal | None = None) -> tuple[Tensor, Goal, Tensor]:
+    """Return gradients of the score with respect to pictures, from one forward and one backward pass.
 
-    .. math:: M_{ij} = \max_c \left| \frac{\partial y^t}{\partial x_{cij}} \right|
+    No parameter gets a gradient.
 
-    Simonyan, Vedaldi, Zisserman: Deep Inside Convolutional Networks, 2013, arXiv:1312.6034, section 3.1;
-    the gradient is that of the normalised input. ``sign="signed"`` keeps the sign of the channel with the
-    largest magnitude, so its absolute value is the paper's map; ``"positive"`` keeps only where that sign is
-    positive.
+    Args:
+        question: whose module is run.
+        images: (R, C, H, W): the question's own, or copies of them that were changed.
+        goal: that of the rows; None to find the question's own (of its own images).
+
+    Returns:
+        Gradients (R, C, H, W) float32, the goal, and logits (R, K) float32.
+
+    Raises:
+        ModelOutputError: no gradient flows to the input; or no logits came out.
+        TargetError: a class that the model lacks.
     """
-
-    sign: Annotated[
-        Sign,
-        Field(description="Magnitude of the gradient (the paper's), its sign too, or only where it is positive."),
-    ] = "absolute"
-
-    def attribute(self, model: Any, module: nn.Module, images: Tensor, targets: Tensor | None) -> Attribution:
-        """One forward and one backward pass to the input; parameters get no gradient."""
-        with torch.enable_grad():
-            # The clone may be modified in place by the model's first layer; the leaf may not.
-            leaf = images.detach().requires_grad_()
-            logits = checked_logits(module(leaf.clone()))
-            targets = chosen_targets(logits, targets)
-            if not logits.requires_grad:
-                raise ModelOutputError("No gradient flows from the logits to the input: the model switches them off.")
-            (gradients,) = torch.autograd.grad(target_score(logits, targets), leaf, allow_unused=True)
-        if gradients is None:
-            raise ModelOutputError("No gradient flows from the logits to the input: the model detaches it.")
-        strongest = gradients.float().abs().argmax(dim=1, keepdim=True)
-        values = gradients.float().gather(1, strongest)[:, 0]
-        return Attribution(
-            maps=keep_sign(values, self.sign),
-            targets=targets,
-            logits=logits.detach().float(),
-            layers=(),
-            signed=self.sign == "signed",
-        )
+    with torch.enable_grad():
+        # The clone that `run` makes may be modified in place by the model's first layer; the leaf may not.
+        leaf = images.detach().requires_grad_()
+        logits = question.run(leaf)
+        goal = goal or question.goal(logits)
+        if not logits.requires_grad:
+            raise ModelOutputError("No gradient flows from the logits to the input: the model switches them off.")
+        (gradients,) = torch.autograd.grad(goal.scores(logits).sum(), leaf, allow_unused=True)
+    if gradients is None:
+        raise ModelOutputError("No gradient flows from the logits to the input: the model detaches it.")
+    return gradients.float(), goal, logits.detach().float()

@@ -16,10 +16,11 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from explainers.base import Attribution, Explainer, checked_logits, prepared, target_score
+from explainers.base import Attribution, Explainer, checked_logits, prepared
 from explainers.edits import Edit, EditError, MisfitError, Swap, parse_edits, part_of
 from explainers.errors import LayerError, NonFiniteError
 from explainers.explanation import Explanation, Model, explanations
+from explainers.goals import Goal
 from explainers.hooks import HookSession
 from explainers.modules import first_names, match_modules
 from explainers.picture import PictureSource, read_picture
@@ -207,7 +208,7 @@ def edit_images(
             # The same layers again, without another look for them, which would run an empty picture through the edits.
             explainer = replace(explainer, layers=before.layers)  # type: ignore[call-arg]
         swapped = (
-            swapped_tensors(module, other.detach().to(inputs, copy=True), edits, before.targets)
+            swapped_tensors(module, other.detach().to(inputs, copy=True), edits, Goal(before.targets))
             if other is not None
             else {}
         )
@@ -217,7 +218,7 @@ def edit_images(
                 editor.hook(("input", "output", *GRADIENTS))
                 logits = checked_logits(module(inputs.clone()))
                 if any(edit.at in GRADIENTS for edit in edits) and logits.requires_grad:
-                    hooks.backward(target_score(logits, before.targets))
+                    hooks.backward(Goal(before.targets).scores(logits).sum())
             editor.check_applied()
             with HookSession(module) as hooks, ExitStack() as last:
                 # The gradients of parameters have no part in a map.
@@ -443,7 +444,7 @@ class _Editor:
         return changed
 
 
-def swapped_tensors(module: nn.Module, images: Tensor, edits: tuple[Edit, ...], targets: Tensor) -> dict[Place, Tensor]:
+def swapped_tensors(module: nn.Module, images: Tensor, edits: tuple[Edit, ...], goal: Goal) -> dict[Place, Tensor]:
     """Return what swaps take: the tensors of the other picture at their layers."""
     swaps = [edit for edit in edits if isinstance(edit, Swap)]
     found: dict[Place, Tensor] = {}
@@ -452,7 +453,7 @@ def swapped_tensors(module: nn.Module, images: Tensor, edits: tuple[Edit, ...], 
             hooks.record(edit.layer, kinds=[edit.at])
         logits = checked_logits(module(images))
         if any(edit.at in GRADIENTS for edit in swaps) and logits.requires_grad:
-            hooks.backward(target_score(logits, targets))
+            hooks.backward(goal.scores(logits).sum())
     records = {
         "input": hooks.inputs,
         "output": hooks.outputs,

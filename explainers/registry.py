@@ -1,17 +1,21 @@
-"""The methods by the names that users type. A new method is one entry in `METHODS`."""
+"""The methods by the names that users type. A method enters the catalogue by the decorator `method` on its class."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
+from inspect import cleandoc
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from explainers.base import Explainer
-from explainers.cam import GradCAM
 from explainers.errors import OptionError, near_matches, plain_fault
-from explainers.gradient import Saliency
+
+Family = Literal["cam", "gradient", "rule", "perturbation", "concept"]
+
+Made = TypeVar("Made", bound=type[Any])
 
 
 @dataclass(frozen=True)
@@ -30,24 +34,23 @@ class Method:
 
     Attributes:
         name: as users type it.
-        family: cam, gradient or perturbation.
+        family: cam, gradient, rule (a backward pass by other rules), perturbation or concept.
         explainer: the frozen dataclass; its fields are the options.
         summary: one line.
         paper: where it was published.
-        signed: whether the map's sign means something when the options are left alone.
-        needs: what the model must offer: "layer", "gradient".
-        forwards, backwards: passes per picture.
+        forwards, backwards: passes per picture: a number, or an expression of the options and the layer's channels,
+            such as ``samples`` or ``1 + channels``.
+        discriminates: whether the method claims that its maps differ between the classes in one picture.
     """
 
     name: str
-    family: str
+    family: Family
     explainer: type[Explainer]
     summary: str
     paper: Paper
-    signed: bool
-    needs: tuple[str, ...]
-    forwards: int
-    backwards: int
+    forwards: str
+    backwards: str
+    discriminates: bool
 
     @cached_property
     def options(self) -> dict[str, dict[str, Any]]:
@@ -57,7 +60,24 @@ class Method:
     @property
     def takes_layers(self) -> bool:
         """Whether the method has an option for layers."""
-        return "layer" in self.needs
+        return "layers" in {field.name for field in fields(self.explainer)}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the model must offer: a layer that is a grid, gradients."""
+        return ("layer",) * self.takes_layers + ("gradient",) * (self.backwards != "0")
+
+    @property
+    def signed(self) -> bool:
+        """Whether the map's sign means something when the options are left alone."""
+        return bool(self.options["sign"]["default"] == "signed")
+
+    @property
+    def equation(self) -> str:
+        """The method's equation in LaTeX, from its docstring."""
+        text = cleandoc(self.explainer.__doc__ or "")
+        found = re.search(r"^\.\. math::(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
+        return cleandoc(found[1]) if found else ""
 
     def build(self, options: Mapping[str, Any]) -> Explainer:
         """Return the explainer with these options, checked.
@@ -86,49 +106,37 @@ class Method:
         return TypeAdapter(self.explainer)
 
 
-def _catalogue(*methods: Method) -> Mapping[str, Method]:
-    by_name: dict[str, Method] = {}
-    for method in methods:
-        if method.name in by_name:
-            raise ValueError(f"Two methods are named {method.name!r}.")
-        by_name[method.name] = method
-    return MappingProxyType(by_name)
+_methods: dict[str, Method] = {}
+
+METHODS: Mapping[str, Method] = MappingProxyType(_methods)
+"""All methods by name."""
 
 
-METHODS = _catalogue(
-    Method(
-        name="gradcam",
-        family="cam",
-        explainer=GradCAM,
-        summary="Feature maps of a layer, weighted by their averaged gradients.",
-        paper=Paper(
-            "Selvaraju, Cogswell, Das, Vedantam, Parikh, Batra",
-            "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization",
-            2017,
-            "https://arxiv.org/abs/1610.02391",
-        ),
-        signed=False,
-        needs=("layer", "gradient"),
-        forwards=1,
-        backwards=1,
-    ),
-    Method(
-        name="saliency",
-        family="gradient",
-        explainer=Saliency,
-        summary="Largest gradient of the class score over the colour channels of each pixel.",
-        paper=Paper(
-            "Simonyan, Vedaldi, Zisserman",
-            "Deep Inside Convolutional Networks: Visualising Image Classification Models and Saliency Maps",
-            2013,
-            "https://arxiv.org/abs/1312.6034",
-        ),
-        signed=False,
-        needs=("gradient",),
-        forwards=1,
-        backwards=1,
-    ),
-)
+def method(
+    name: str,
+    *,
+    family: Family,
+    summary: str,
+    paper: Paper,
+    forwards: str,
+    backwards: str,
+    discriminates: bool = True,
+) -> Callable[[Made], Made]:
+    """Return a decorator that puts an explainer into the catalogue; the arguments are those of `Method`.
+
+    Raises:
+        ValueError: the name is taken, or is not lower-case.
+    """
+
+    def enter(explainer: Made) -> Made:
+        if name in _methods:
+            raise ValueError(f"Two methods are named {name!r}.")
+        if name != name.lower():
+            raise ValueError(f"The method {name!r} must have a lower-case name.")
+        _methods[name] = Method(name, family, explainer, summary, paper, forwards, backwards, discriminates)
+        return explainer
+
+    return enter
 
 
 def list_methods() -> list[str]:
@@ -142,8 +150,8 @@ def get_method(name: str) -> Method:
     Raises:
         OptionError: no method has that name; the message lists near matches.
     """
-    method = METHODS.get(name.lower())
-    if method is None:
+    found = METHODS.get(name.lower())
+    if found is None:
         hint = near_matches(name, METHODS) or f"Choose from {', '.join(METHODS)}."
         raise OptionError(f"There is no method {name!r}. {hint}", field="method")
-    return method
+    return found

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from explainers.base import checked_logits, chosen_targets, prepared
+from explainers.base import checked_logits, prepared
 from explainers.edits import Edit, EditError, Mean, MisfitError, Normalize, PermuteChannels, parse_edits, part_of
 from explainers.errors import ModelOutputError
 from explainers.explanation import Model
+from explainers.goals import goal_of
 from explainers.hooks import HookSession
 from explainers.intervention import Place, check_layers, swapped_tensors
 from explainers.layers import grid_axes
@@ -140,10 +141,8 @@ def sweep_images(
         check_layers(module, (edit,), other is not None)
         path = _swept_layer(module, edit)
         logits = checked_logits(module(inputs.clone())).float()
-        targets = chosen_targets(logits, None if target is None else torch.tensor([target]))
-        swapped = (
-            {} if other is None else swapped_tensors(module, other.detach().to(inputs, copy=True), (edit,), targets)
-        )
+        goal = goal_of(logits, None if target is None else torch.tensor([target]))
+        swapped = {} if other is None else swapped_tensors(module, other.detach().to(inputs, copy=True), (edit,), goal)
         with closing(_Replay(module, inputs, path, edit)) as replay:
             sweeper = _Sweeper(edit, path, swapped, (inputs.shape[2], inputs.shape[3]))
             channels = sweeper.channels(replay.values)
@@ -158,7 +157,7 @@ def sweep_images(
         )
     axes = grid_axes(tuple(replay.values.shape), (images.shape[2], images.shape[3]))
     maps = None if axes is None else replay.values.permute(0, *axes)[0].float().cpu()
-    return _ranked(Sweep(path, edit, int(targets[0]), logits[0].cpu(), 0.0, (), maps), channels, rows.cpu())
+    return _ranked(Sweep(path, edit, int(goal.targets[0]), logits[0].cpu(), 0.0, (), maps), channels, rows.cpu())
 
 
 def _rows(

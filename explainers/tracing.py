@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from explainers.base import chosen_targets, prepared, target_score
+from explainers.base import prepared
 from explainers.errors import LayerError, OptionError
 from explainers.explanation import Model
+from explainers.goals import goal_of
 from explainers.hooks import HookSession
 from explainers.layers import PASSING, grid_axes
 from explainers.modules import Where, first_names, logits_of
@@ -185,14 +186,14 @@ def trace_images(
         tracer = _Tracer(hooks, module, inputs)
         paths = tracer.hook(layers)
         logits = logits_of(module(inputs))
-        targets = chosen_targets(logits, None if target is None else torch.tensor([target]))
+        goal = goal_of(logits, None if target is None else torch.tensor([target]))
         if not tracer.events:
             raise LayerError(
                 f"{paths[0]!r} never runs for this picture (or its `forward` is called directly, past all hooks); "
                 "choose a layer that runs, as GET /models/NAME/layers or `seewhy layers MODEL` list them."
             )
-        hooks.backward(target_score(logits, targets))
-    return Trace(tuple(tracer.events), tracer.summary(paths), int(targets[0]), logits[0].detach().float().cpu())
+        hooks.backward(goal.scores(logits).sum())
+    return Trace(tuple(tracer.events), tracer.summary(paths), int(goal.targets[0]), logits[0].detach().float().cpu())
 
 
 class _Tracer:

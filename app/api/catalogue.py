@@ -72,6 +72,8 @@ def describe_method(method: Method) -> MethodAnswer:
         signed=method.signed,
         needs=list(method.needs),
         cost={"forwards": method.forwards, "backwards": method.backwards},
+        equation=method.equation,
+        discriminates=method.discriminates,
         options=options,
     )
 

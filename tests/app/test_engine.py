@@ -63,7 +63,7 @@ def engine(module):
 
 
 def job(value=1.0, target=0, seconds=10.0):
-    return Job(Explain(GradCAM(("conv",))), torch.full((3, 8, 8), value), target, Deadline.after(seconds))
+    return Job(Explain(GradCAM(layers=("conv",))), torch.full((3, 8, 8), value), target, Deadline.after(seconds))
 
 
 def in_threads(*calls):
@@ -225,7 +225,8 @@ def test_a_bad_layer_fails_the_whole_batch_in_one_pass(engine, module):
     engine.model("slow", Deadline.after(10))
     with pytest.raises(LayerError):
         engine.run(
-            "slow", [Job(Explain(GradCAM(("head",))), torch.ones(3, 8, 8), 0, Deadline.after(10)) for _ in range(4)]
+            "slow",
+            [Job(Explain(GradCAM(layers=("head",))), torch.ones(3, 8, 8), 0, Deadline.after(10)) for _ in range(4)],
         )
     assert len(module.batches) <= 1
 

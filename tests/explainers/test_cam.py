@@ -48,7 +48,7 @@ BY_HAND = [1 * IMAGE[:, 0] + 2 * -IMAGE[:, 0], 2 * IMAGE[:, 0] + 1 * -IMAGE[:, 0
     ],
 )
 def test_the_map_computed_by_hand(target, sign, part, untouched):
-    found = GradCAM(("conv",), sign).explain(untouched(ByHand()), IMAGE, torch.tensor([target]))
+    found = GradCAM(layers=("conv",), sign=sign).explain(untouched(ByHand()), IMAGE, torch.tensor([target]))
     assert torch.equal(found.maps, part(BY_HAND[target]))
     assert found.signed is (sign == "signed")
     assert found.layers == ("conv",)
@@ -76,7 +76,7 @@ def test_the_gradient_of_a_nonlinear_head_follows_the_equation(images):
 
 @pytest.mark.parametrize("layer", ["layer4", "layer2.0.conv1", "maxpool"])
 def test_a_batch_of_mixed_targets_equals_singles(layer, resnet18, images, untouched):
-    cam = GradCAM((layer,))
+    cam = GradCAM(layers=(layer,))
     targets = torch.tensor([3, 999, 0, 3])
     together = cam.explain(untouched(resnet18), images, targets)
     for row, target in enumerate(targets):
@@ -151,17 +151,17 @@ def test_in_place_operations_after_the_layer(kind, middle, images, untouched):
 @pytest.mark.parametrize("wrap", [lambda y: {"logits": y}, lambda y: (y, y.sum()), lambda y: {"a": y, "b": 1}])
 def test_logits_inside_dicts_and_tuples(wrap, images):
     net = nets.seeded(nets.Net)
-    found = GradCAM(("net.conv",)).explain(nets.Wrapped(net, wrap), images)
+    found = GradCAM(layers=("net.conv",)).explain(nets.Wrapped(net, wrap), images)
     assert torch.equal(found.maps, CAM.explain(net, images).maps)
 
 
 def test_several_layers_are_fused_on_the_finest_grid(images, untouched):
     net = untouched(nets.seeded(nets.Net))
     targets = torch.tensor([0, 1, 2, 0])
-    fine, coarse = (GradCAM((layer,)).explain(net, images, targets).maps for layer in ("stem", "conv"))
+    fine, coarse = (GradCAM(layers=(layer,)).explain(net, images, targets).maps for layer in ("stem", "conv"))
     unit = [values / values.amax(dim=(1, 2), keepdim=True) for values in (fine, coarse)]
     resized = functional.interpolate(unit[1][:, None], size=(64, 64), mode="bilinear")[:, 0]
-    found = GradCAM(("conv", "stem")).explain(net, images, targets)
+    found = GradCAM(layers=("conv", "stem")).explain(net, images, targets)
     assert found.layers == ("stem", "conv")
     assert nets.relative_error(found.maps, (unit[0] + resized) / 2) < 1e-6
 
@@ -172,17 +172,17 @@ def test_fusing_with_a_blank_map_stays_finite():
 
 
 def test_a_glob_names_several_layers(resnet18, images):
-    by_glob = GradCAM(("layer[34]",)).explain(resnet18, images)
-    by_name = GradCAM(("layer4", "layer3")).explain(resnet18, images)
+    by_glob = GradCAM(layers=("layer[34]",)).explain(resnet18, images)
+    by_name = GradCAM(layers=("layer4", "layer3")).explain(resnet18, images)
     assert by_glob.layers == by_name.layers == ("layer3", "layer4")
     assert torch.equal(by_glob.maps, by_name.maps)
 
 
 def test_a_module_that_runs_twice_is_refused_by_name(resnet18, images, untouched):
     with pytest.raises(LayerError, match=r"'again' runs 2 times"):
-        GradCAM(("again",)).explain(untouched(nets.seeded(nets.Twice)), images)
+        GradCAM(layers=("again",)).explain(untouched(nets.seeded(nets.Twice)), images)
     with pytest.raises(LayerError, match=r"'layer1.0.relu' runs 2 times"):
-        GradCAM(("layer1.0.relu",)).explain(untouched(resnet18), images)
+        GradCAM(layers=("layer1.0.relu",)).explain(untouched(resnet18), images)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_module_that_runs_twice_is_refused_by_name(resnet18, images, untouched
 )
 def test_a_layer_that_cannot_carry_a_map_is_refused_with_the_reason(kind, layers, message, images, untouched):
     with pytest.raises(LayerError, match=message):
-        GradCAM(layers).explain(untouched(nets.seeded(kind)), images)
+        GradCAM(layers=layers).explain(untouched(nets.seeded(kind)), images)
 
 
 def test_a_model_without_a_grid_says_why_it_has_no_default_layer(images, untouched):
@@ -237,7 +237,7 @@ def test_arguments_that_make_no_sense_are_refused(images, targets, error, untouc
 def test_a_model_without_logits_is_refused(images):
     net = nets.Wrapped(nets.seeded(nets.Net), lambda logits: logits.sum())
     with pytest.raises(ModelOutputError, match="logits of shape"):
-        GradCAM(("net.conv",)).explain(net, images)
+        GradCAM(layers=("net.conv",)).explain(net, images)
 
 
 def test_wrappers_whose_submodules_never_run_are_refused(images):
@@ -264,7 +264,7 @@ def test_nothing_before_the_layer_is_kept_for_backward(frozen, images):
     head = [nn.ReLU(), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)]
     net = nn.Sequential(*stem, nn.Conv2d(8, 4, 3), Checkpoint(kept), *head).requires_grad_(not frozen)
     with saved_tensors_hooks(lambda tensor: kept.append(tensor.nbytes) or tensor, lambda tensor: tensor):
-        GradCAM(("4",)).explain(net, images)
+        GradCAM(layers=("4",)).explain(net, images)
     assert net[5].seen == 0
     assert sum(kept) > 0
 
@@ -274,14 +274,17 @@ def test_a_channels_last_layer_gives_the_map_of_its_channels_first_twin(generato
     untouched(swin)
     images = torch.randn(2, 3, 32, 64, generator=generator)
     targets = torch.tensor([5, 6])
-    expected = GradCAM(("permute",)).explain(swin, images, targets).maps
+    expected = GradCAM(layers=("permute",)).explain(swin, images, targets).maps
     assert expected.shape == (2, 4, 8)
-    assert torch.equal(GradCAM(("norm",)).explain(swin, images, targets).maps, expected)
+    assert torch.equal(GradCAM(layers=("norm",)).explain(swin, images, targets).maps, expected)
     assert GradCAM().explain(swin, images, targets).layers == ("permute",)
 
 
 def test_equal_explainers_are_equal_and_hash_alike():
-    assert GradCAM(["conv"]) == GradCAM(("conv",), sign="positive")
-    assert len({GradCAM(("conv",)), GradCAM(["conv"]), GradCAM(("conv",), "signed"), GradCAM()}) == 3
+    assert GradCAM(layers=["conv"]) == GradCAM(layers=("conv",), sign="positive")
+    assert (
+        len({GradCAM(layers=("conv",)), GradCAM(layers=["conv"]), GradCAM(layers=("conv",), sign="signed"), GradCAM()})
+        == 3
+    )
     with pytest.raises(AttributeError):
         GradCAM().sign = "signed"

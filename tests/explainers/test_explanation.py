@@ -60,7 +60,7 @@ def test_methods_layers_and_options_are_passed_on(lite0):
     assert signed.signed
     assert signed.heatmap.min() < 0
     images = lite0.preprocess(PICTURE)[None]
-    assert np.array_equal(signed.map, Saliency("signed").explain(lite0, images).maps[0].numpy())
+    assert np.array_equal(signed.map, Saliency(sign="signed").explain(lite0, images).maps[0].numpy())
     assert explain(lite0, PICTURE, layer="blocks.4").layers == ("blocks.4",)
     assert explain(lite0, PICTURE, layer=["blocks.[45]"]).layers == ("blocks.4", "blocks.5")
 

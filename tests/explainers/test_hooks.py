@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers.cam import GradCAM
+from explainers import GradCAM
 from explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError
 from explainers.hooks import HookSession
 from explainers.modules import as_module, evaluation_mode, logits_of
@@ -406,10 +406,10 @@ def test_a_backbone_that_runs_without_gradients_can_be_explained_when_frozen():
     torch.manual_seed(0)
     net, images = FrozenBackbone(), torch.rand(1, 3, 8, 8)
     with pytest.raises(LayerError, match="requires_grad_"):
-        GradCAM(("backbone",)).explain(net, images)
+        GradCAM(layers=("backbone",)).explain(net, images)
     assert torch.is_grad_enabled()
     net.requires_grad_(False)
-    assert GradCAM(("backbone",)).explain(net, images).maps.any()
+    assert GradCAM(layers=("backbone",)).explain(net, images).maps.any()
 
 
 def test_a_session_can_be_used_again_and_starts_afresh():
@@ -435,7 +435,7 @@ def test_the_explained_images_stay_as_they_are():
 
     net, images = InPlace(), torch.rand(1, 3, 8, 8)
     before = images.clone()
-    GradCAM(("conv",)).explain(net, images)
+    GradCAM(layers=("conv",)).explain(net, images)
     torch.testing.assert_close(images, before, rtol=0, atol=0)
 
 

@@ -32,7 +32,7 @@ def test_gradcam_equals_captum(stock, images, targets):
     peer = LayerGradCam(model, model.get_submodule(layer))
     for sign, rectified in (("signed", False), ("positive", True)):
         expected = peer.attribute(images, targets, relu_attributions=rectified)[:, 0].detach()
-        found = GradCAM((layer,), sign).explain(model, images, targets).maps
+        found = GradCAM(layers=(layer,), sign=sign).explain(model, images, targets).maps
         assert expected.abs().max() > 0
         assert nets.relative_error(found, expected) < 1e-5
 
@@ -50,7 +50,7 @@ def test_gradcam_equals_pytorch_grad_cam(stock, images, targets):
         activations = peer.activations_and_grads.activations[0].detach().numpy()
         gradients = peer.activations_and_grads.gradients[0].numpy()
         expected = peer.get_cam_image(images, target_layer, None, activations, gradients)
-    found = GradCAM((layer,), "signed").explain(stock[0], images, targets).maps
+    found = GradCAM(layers=(layer,), sign="signed").explain(stock[0], images, targets).maps
     assert nets.relative_error(found, torch.as_tensor(expected)) < 1e-5
 
 

@@ -31,8 +31,8 @@ def test_the_signed_variant_keeps_the_sign_of_the_strongest_channel(linear, pict
     weights = linear[1].weight.detach()[targets].view(2, 3, 4, 6)
     highest, lowest = weights.amax(dim=1), weights.amin(dim=1)
     expected = torch.where(highest >= -lowest, highest, lowest)
-    signed = Saliency("signed").explain(linear, pictures, targets)
-    positive = Saliency("positive").explain(linear, pictures, targets)
+    signed = Saliency(sign="signed").explain(linear, pictures, targets)
+    positive = Saliency(sign="positive").explain(linear, pictures, targets)
     assert torch.equal(signed.maps, expected)
     assert signed.signed
     assert torch.equal(positive.maps, expected.clamp_min(0))
@@ -90,8 +90,8 @@ def test_a_target_out_of_range_names_the_range(images):
 
 
 def test_equal_explainers_are_equal_and_hash_alike():
-    assert {Saliency(), Saliency("absolute")} == {Saliency(sign="absolute")}
-    assert Saliency() != Saliency("signed")
+    assert {Saliency(), Saliency(sign="absolute")} == {Saliency(sign="absolute")}
+    assert Saliency() != Saliency(sign="signed")
 
 
 def test_predict_gives_float32_logits_and_leaves_no_trace(images, untouched):

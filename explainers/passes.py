@@ -1,0 +1,66 @@
+"""How many pictures one pass of a model may hold, so that methods of many passes stay within a budget of memory."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from explainers.base import Report
+from explainers.hooks import HookSession
+
+MEMORY = 2**30
+"""Bytes that the activations of one pass may take."""
+
+MOST = 32
+"""Most pictures in one pass; on a processor more gain nothing."""
+
+_known: "WeakKeyDictionary[nn.Module, dict[Any, tuple[int, int]]]" = WeakKeyDictionary()
+_known_lock = threading.Lock()
+
+
+def pass_size(module: nn.Module, images: Tensor, backward: bool) -> int:
+    """Return how many pictures one pass may hold, from 1 to `MOST`.
+
+    The first time for a module and a size of picture, one picture runs through it and its activations are counted.
+
+    Args:
+        module: in evaluation mode.
+        images: (N, C, H, W), of which the first is run.
+        backward: whether autograd keeps the activations of all modules, or only those of the largest live.
+    """
+    key = (tuple(images.shape[1:]), images.dtype)
+    with _known_lock:
+        found = _known.setdefault(module, {}).get(key)
+    if found is None:
+        found = _count(module, images[:1])
+        with _known_lock:
+            _known[module][key] = found
+    kept, largest = found
+    # A module's input, its output and what it needs for a moment live at once.
+    each = 2 * kept if backward else 4 * largest
+    return max(1, min(MOST, MEMORY // max(1, each)))
+
+
+def passes(total: int, size: int, report: Report) -> Iterator[slice]:
+    """Yield slices of `size` rows of `total`, and report before each, and once more at the end."""
+    for start in range(0, total, size):
+        report(start, total)
+        yield slice(start, min(start + size, total))
+    report(total, total)
+
+
+def _count(module: nn.Module, image: Tensor) -> tuple[int, int]:
+    """Return the bytes of the outputs of all leaf modules, and of the largest."""
+    sizes = [image.nbytes]
+
+    def note(_module: nn.Module, _args: Any, output: Any) -> None:
+        sizes.append(sum(leaf.nbytes for leaf in tree_leaves(output) if isinstance(leaf, Tensor)))
+
+    with torch.no_grad(), HookSession(module) as hooks:
+        hooks.after_forward(note, lambda part: next(part.children(), None) is None)
+        module(image.clone())
+    return sum(sizes), max(sizes)

@@ -1,0 +1,134 @@
+"""What all methods have in common: contrasts, smoothing, passes within a budget, several methods at once."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers import GradCAM, Saliency
+from explainers.base import AUGMENTATIONS, principal_component
+from explainers.errors import NonFiniteError, TargetError
+from explainers.goals import Goal, goal_of
+from explainers.passes import MOST, pass_size, passes
+from explainers.together import explain_together
+from tests import nets
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    net = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5)
+    )
+    generator = torch.Generator().manual_seed(0)
+    for value in net.parameters():
+        value.data = torch.randn(value.shape, generator=generator) / 3
+    return net.eval()
+
+
+TARGETS, OTHERS = torch.tensor([0, 3, 2, 3]), torch.tensor([1, 4, 0, 0])
+
+
+def test_a_contrast_is_the_map_of_the_difference_of_two_logits(net, images):
+    for explainer in (GradCAM(layers=("1",), sign="signed"), Saliency(sign="signed", smooth="eigen")):
+        found = explainer.explain(net, images, TARGETS, OTHERS)
+        assert torch.equal(found.against, OTHERS)
+        assert torch.equal(found.targets, TARGETS)
+    maps = [GradCAM(layers=("1",), sign="signed").explain(net, images, one).maps for one in (TARGETS, OTHERS)]
+    contrast = GradCAM(layers=("1",), sign="signed").explain(net, images, TARGETS, OTHERS).maps
+    torch.testing.assert_close(contrast, maps[0] - maps[1])
+
+
+def test_goals():
+    logits = torch.tensor([[1.0, 2.0, 4.0], [3.0, -1.0, 0.0]])
+    goal = goal_of(logits, None, torch.tensor([0, 1]))
+    assert goal.targets.tolist() == [2, 0]
+    assert goal.scores(logits).tolist() == [3.0, 4.0]
+    rows = goal.rows(torch.tensor([1, 1, 0]))
+    assert (rows.targets.tolist(), rows.against.tolist()) == ([0, 0, 2], [1, 1, 0])
+    assert Goal(torch.tensor([1, 1])).rows(torch.tensor([0])).against is None
+    for targets, against in (([3, 0], None), ([0, -1], None), ([0, 0], [1, 3])):
+        with pytest.raises(TargetError, match="out of range"):
+            goal_of(logits, torch.tensor(targets), None if against is None else torch.tensor(against))
+    with pytest.raises(TargetError, match="contrasted with itself"):
+        goal_of(logits, torch.tensor([1, 0]), torch.tensor([2, 0]))
+
+
+@pytest.mark.parametrize("against", [torch.tensor([0]), torch.tensor([0.0, 1.0, 1.0, 1.0])])
+def test_contrasts_of_the_wrong_shape_are_refused(against, net, images):
+    with pytest.raises(TargetError, match="one integer target per image"):
+        Saliency().explain(net, images, TARGETS, against)
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 3, 2), (2, 3, 4, 5), (2, 1, 3, 3)])
+def test_the_principal_component_is_the_first_of_a_singular_value_decomposition(shape):
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(1)) + 0.3
+    found = principal_component(values)
+    for one, projected in zip(values, found, strict=True):
+        matrix = one.flatten(1).T
+        vector = torch.linalg.svd(matrix.double()).Vh[0]
+        expected = (matrix.double() @ vector).reshape(shape[2:])
+        expected = expected * torch.sign((expected * one.sum(dim=0)).sum())
+        torch.testing.assert_close(projected.double(), expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(principal_component(torch.zeros(shape)), torch.zeros(shape[0], *shape[2:]))
+    with pytest.raises(NonFiniteError):
+        principal_component(torch.full(shape, torch.nan))
+
+
+def test_one_channel_is_its_own_principal_component():
+    values = torch.randn(3, 1, 4, 5)
+    torch.testing.assert_close(principal_component(values), values[:, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_tta_is_the_mean_over_augmentations_for_the_class_of_the_plain_picture(net, images):
+    plain = GradCAM(layers=("1",))
+    targets = plain.explain(net, images).targets
+    expected = torch.zeros(4, 64, 64)
+    for flip, factor in AUGMENTATIONS:
+        maps = plain.explain(net, (images.flip(3) if flip else images) * factor, targets).maps
+        expected += (maps.flip(2) if flip else maps) / len(AUGMENTATIONS)
+    done = []
+    found = GradCAM(layers=("1",), smooth="tta").explain(net, images, report=lambda *pair: done.append(pair))
+    torch.testing.assert_close(found.maps, expected)
+    assert torch.equal(found.targets, targets)
+    torch.testing.assert_close(found.logits, net(images))
+
+
+def test_a_pass_holds_what_memory_allows(monkeypatch, net, images):
+    from explainers import passes as room
+
+    assert pass_size(net, images, backward=True) == MOST
+    largest = 6 * 64 * 64 * 4  # of the convolution
+    kept = images[0].nbytes + 2 * largest + 2 * 6 * 4 + 5 * 4
+    monkeypatch.setattr(room, "MEMORY", 10 * 2 * kept)
+    assert pass_size(net, images, backward=True) == 10
+    monkeypatch.setattr(room, "MEMORY", 7 * 4 * largest)
+    assert pass_size(net, images, backward=False) == 7
+    monkeypatch.setattr(room, "MEMORY", 1)
+    assert pass_size(net, images, backward=False) == 1
+
+
+def test_passes_report_before_each_and_at_the_end():
+    told = []
+    assert list(passes(5, 2, lambda *pair: told.append(pair))) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert told == [(0, 5), (2, 5), (4, 5), (5, 5)]
+
+
+def test_methods_of_one_pass_share_it(net, images):
+    calls: list[int] = []
+    with torch.no_grad():
+        explainers = (GradCAM(layers=("1",)), GradCAM(layers=("1",), sign="signed"), Saliency())
+        net.register_forward_hook(lambda module, args, output: calls.append(len(output)))
+        together = explain_together(explainers, net, images)
+        assert calls == [4, 4]
+        assert explain_together((GradCAM(layers=("0", "1")), GradCAM(layers=("1",))), net, images)
+        assert calls == [4] * 4
+    net._forward_hooks.clear()
+    for explainer, found in zip(explainers, together, strict=True):
+        alone: Tensor = explainer.explain(net, images).maps
+        assert torch.equal(found.maps, alone)
+
+
+def test_methods_explain_the_class_that_the_first_one_finds(net, images):
+    first, second = explain_together((Saliency(), GradCAM(layers=("1",), smooth="tta")), net, images, None, OTHERS)
+    assert torch.equal(first.targets, second.targets)
+    assert torch.equal(second.against, OTHERS)
+    assert nets.relative_error(first.logits, second.logits) < 1e-6
