@@ -4,6 +4,8 @@ import base64
 import io
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import combinations
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from PIL import Image
 
 from app.errors import AnswerTooLargeError
 from app.schemas import (
+    AgreementAnswer,
     DiagnosticAnswer,
     Drawing,
     ExplainAnswer,
@@ -23,6 +26,7 @@ from app.schemas import (
     TargetAnswer,
 )
 from app.service import VERSIONS, Explained, Predicted
+from explainers.agreement import rank_correlation
 from explainers.base import Explainer
 from explainers.explanation import Explanation
 from explainers.registry import Method
@@ -43,12 +47,13 @@ def draw(explained: Explained) -> Image.Image:
         DeadlineError: too many tiles for the time that is left.
     """
     found = explained.explanations
-    style = _fitting(explained.style, panel_columns(len(found)))
+    columns = _columns(explained)
+    style = _fitting(explained.style, columns, ceil(len(found) / columns))
     tiles = []
     for one in found:
         explained.deadline.check()
         tiles.append(one.drawn(style))
-    return tiles[0] if len(tiles) == 1 else panel(tiles, [_caption(one.target) for one in found])
+    return tiles[0] if len(tiles) == 1 else panel(tiles, [_caption(one, explained) for one in found], columns)
 
 
 def encode(picture: Image.Image, form: Drawing) -> bytes:
@@ -64,7 +69,9 @@ def encode(picture: Image.Image, form: Drawing) -> bytes:
 
 
 def arrays(explained: Explained, max_values: int) -> bytes:
-    """Return the answer as an npz file: heatmaps (T, H, W), maps (T, h, w), targets (T), logits (K).
+    """Return the answer as an npz file: heatmaps (T, H, W), maps (T, h, w), targets and methods (T), logits (K).
+
+    Where methods have maps of several shapes, these are maps_0, maps_1 and so on.
 
     Raises:
         AnswerTooLargeError: more numbers than allowed.
@@ -80,8 +87,9 @@ def arrays(explained: Explained, max_values: int) -> bytes:
     np.savez(
         buffer,
         heatmaps=heatmaps,
-        maps=np.stack([explanation.map for explanation in found]),
+        **_raw_maps(found),
         targets=np.array([explanation.target.index for explanation in found], dtype=np.int64),
+        methods=np.array([explanation.method for explanation in found]),
         logits=explained.logits,
     )
     return buffer.getvalue()
@@ -105,17 +113,22 @@ def document(explained: Explained, values: bool, max_values: int) -> ExplainAnsw
             png = base64.b64encode(encode(drawn, "png")).decode("ascii")
         answers.append(
             ExplanationAnswer(
+                method=explanation.method,
                 target=TargetAnswer(**asdict(explanation.target)),
+                against=None if explanation.against is None else TargetAnswer(**asdict(explanation.against)),
                 heatmap=_heatmap(explanation, values),
                 overlay=f"data:image/png;base64,{png}",
                 diagnostics=[DiagnosticAnswer(**asdict(found)) for found in explanation.diagnostics],
             )
         )
     first = explained.explanations[0]
+    methods = [method_identity(method, explainer) for method, explainer in explained.methods]
     return ExplainAnswer(
         model=identity(explained.model),
-        method=method_identity(explained.method, explained.explainer),
-        layers=list(first.layers),
+        method=methods[0],
+        methods=methods,
+        agreement=_agreement(explained.explanations),
+        layers=list(layers_of(explained)),
         predictions=ranked(first.predictions),
         explanations=answers,
         timings_ms={name: round(milliseconds, 3) for name, milliseconds in explained.timings.stages.items()},
@@ -123,17 +136,52 @@ def document(explained: Explained, values: bool, max_values: int) -> ExplainAnsw
     )
 
 
-def _fitting(style: Style, columns: int) -> Style:
-    """Return the style with which so many tiles in a row, captions included, stay within the longest side allowed."""
+def _raw_maps(found: list[Explanation]) -> dict[str, Any]:
+    """Return the raw maps as one array where all have one shape, or else as one per map."""
+    maps = [explanation.map for explanation in found]
+    if len({one.shape for one in maps}) == 1:
+        return {"maps": np.stack(maps)}
+    return {f"maps_{number}": one for number, one in enumerate(maps)}
+
+
+def layers_of(explained: Explained) -> tuple[str, ...]:
+    """Return the layers that the explanations used, each once."""
+    return tuple(dict.fromkeys(layer for explanation in explained.explanations for layer in explanation.layers))
+
+
+def _agreement(found: list[Explanation]) -> list[AgreementAnswer]:
+    """Return how much the maps of each two methods for one class agree."""
+    return [
+        AgreementAnswer(
+            target=first.target.index,
+            methods=(first.method, second.method),
+            rank_correlation=rank_correlation(first.map, second.map),
+        )
+        for first, second in combinations(found, 2)
+        if first.target.index == second.target.index and first.method != second.method
+    ]
+
+
+def _fitting(style: Style, columns: int, rows: int = 1) -> Style:
+    """Return the style with which a grid of tiles, captions included, stays within the longest side allowed."""
     if style.max_side is None:
         return style
-    across = columns * (2 if style.view == "side-by-side" else 1)
-    captions = 1.1 if columns > 1 else 1
+    across = max(columns * (2 if style.view == "side-by-side" else 1), rows)
+    captions = 1.1 if columns * rows > 1 else 1
     return replace(style, max_side=max(16, int(style.max_side / across / captions)))
 
 
-def _caption(target: Prediction) -> str:
-    return f"{target.label} {target.probability:.1%}" if target.probability >= 0.001 else f"{target.label} <0.1%"
+def _columns(explained: Explained) -> int:
+    """Return how many columns a panel has: one per method where there are several methods and several classes."""
+    methods, maps = len(explained.methods), len(explained.explanations)
+    return methods if methods > 1 and maps > methods else panel_columns(maps)
+
+
+def _caption(explanation: Explanation, explained: Explained) -> str:
+    target, against = explanation.target, explanation.against
+    said = f"{target.label} {target.probability:.1%}" if target.probability >= 0.001 else f"{target.label} <0.1%"
+    said += f" against {against.label}" if against else ""
+    return f"{explanation.method}: {said}" if len(explained.methods) > 1 else said
 
 
 def _heatmap(explanation: Explanation, values: bool) -> HeatmapAnswer:

@@ -58,7 +58,10 @@ def serve(**given: Any) -> None:
 @main.command()
 @picture_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File, or folder for several pictures.")
-@click.option("--method", default="gradcam", show_default=True, help="A name of `seewhy methods`.")
+@click.option(
+    "--method", multiple=True, default=["gradcam"], show_default=True, help="A name of `seewhy methods`; repeatable."
+)
+@click.option("--against", help="Class index or label to contrast the explained class with.")
 @click.option("--target", multiple=True, help="Class index or label; repeatable. Default: the most probable.")
 @click.option("--top", type=int, help="Explain the N most probable classes.")
 @click.option("--layer", multiple=True, help="Dotted module path or glob; repeatable (fused).")
@@ -96,7 +99,7 @@ def explain(
             path.write_bytes(arrays(explained, service.settings.max_values))
         else:
             path.write_bytes(encode(draw(explained), form))
-        targets = [found.target for found in explained.explanations]
+        targets = dict.fromkeys(found.target for found in explained.explanations)
         named = ", ".join(f"{target.label} {target.probability:.1%}" for target in targets)
         return f"{picture}: {named} -> {path}"
 

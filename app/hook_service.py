@@ -133,7 +133,7 @@ class HookService:
             EditError: an edit that does not fit.
             Exception: what `Service.explain` raises.
         """
-        method, explainer = self._service.explainer(options)
+        ((method, explainer),) = self._service.explainers([options.method], options)
         style = self._service.style(options)
         timings, deadline, model, target = self._start(options.model, options.target)
         match_paths((path for path, _ in model.module.named_modules()), options.layer)

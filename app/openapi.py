@@ -234,6 +234,7 @@ def _headers() -> dict[str, Any]:
         "X-SeeWhy-Method": "Name of the method.",
         "X-SeeWhy-Layers": "Paths of the layers used, separated by commas.",
         "X-SeeWhy-Target": "Indices of the explained classes, separated by commas.",
+        "X-SeeWhy-Against": "Label of the class that they are contrasted with.",
         "X-SeeWhy-Label": "Their labels, percent-encoded where a header could not hold them.",
         "X-SeeWhy-Probability": "Their probabilities.",
         "X-SeeWhy-Diagnostics": "Codes of what a reader of the map should know, separated by commas.",

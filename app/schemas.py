@@ -44,6 +44,15 @@ def _listed(value: Any) -> Any:
     return [] if value is None else [value] if isinstance(value, str | int) else value
 
 
+def _names(value: Any) -> Any:
+    """Read names that are repeated, or separated by commas."""
+    given = _listed(value)
+    if not isinstance(given, list):
+        return given
+    names = [part.strip() for one in given for part in (one.split(",") if isinstance(one, str) else [one])]
+    return list(dict.fromkeys(name for name in names if name != ""))
+
+
 def _single(value: Any) -> Any:
     if isinstance(value, list):  # as pydantic wants it: no TypeError
         raise ValueError("give it once")  # noqa: TRY004
@@ -144,6 +153,15 @@ class HeatmapOptions(DrawingOptions):
 class ExplainOptions(HeatmapOptions):
     """Options of POST /explain."""
 
+    method: Annotated[list[StrictName], BeforeValidator(_names)] = Field(  # type: ignore[assignment]
+        default=["gradcam"],
+        min_length=1,
+        description="A name of GET /methods, or several, repeated or separated by commas: methods that need the same "
+        "forward and backward pass share it.",
+    )
+    against: Target = Field(
+        None, description="Class index or label to contrast the explained class with: why this rather than that."
+    )
     target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = Field(
         default=[], description="Class index or label, repeatable; by default the most probable class."
     )
@@ -266,19 +284,33 @@ class DiagnosticAnswer(BaseModel):
 
 
 class ExplanationAnswer(BaseModel):
-    """The explanation of one class."""
+    """The explanation of one class by one method."""
 
+    method: str
     target: TargetAnswer
+    against: TargetAnswer | None = Field(None, description="The class that the target is contrasted with.")
     heatmap: HeatmapAnswer
     overlay: str = Field(description="The drawn answer as a data URL (PNG).")
     diagnostics: list[DiagnosticAnswer]
+
+
+class AgreementAnswer(BaseModel):
+    """How much the maps of two methods agree."""
+
+    target: int = Field(description="Index of the explained class.")
+    methods: tuple[str, str]
+    rank_correlation: float | None = Field(
+        description="Spearman's, over the finer of the two grids, in [-1, 1]; null where a map is constant."
+    )
 
 
 class ExplainAnswer(BaseModel):
     """Answer of POST /explain with format=json."""
 
     model: ModelIdentity
-    method: MethodIdentity
+    method: MethodIdentity = Field(description="The first method.")
+    methods: list[MethodIdentity] = Field(description="All methods, with their options.")
+    agreement: list[AgreementAnswer] = Field(description="Of each two methods, for each class.")
     layers: list[str]
     predictions: list[PredictionAnswer]
     explanations: list[ExplanationAnswer]

@@ -5,14 +5,13 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from app.errors import DeadlineError, FieldError, NotReadyError
 from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
 from app.settings import Settings
 from app.work import Explain, Predict
-from explainers.base import Attribution, Explainer
+from explainers.base import Explainer
 from explainers.errors import OptionError, near_matches
 from explainers.explanation import Explanation, explanations
 from explainers.geometry import Geometry
@@ -102,9 +101,8 @@ class Explained:
 
     Attributes:
         model: which model answered.
-        method: which method.
-        explainer: its options.
-        explanations: one per explained class.
+        methods: which methods, with their options.
+        explanations: one per explained class and method, those of one class together.
         style: how to draw them.
         logits: (K,) float32.
         timings: of the stages so far.
@@ -112,8 +110,7 @@ class Explained:
     """
 
     model: LoadedModel
-    method: Method
-    explainer: Explainer
+    methods: tuple[tuple[Method, Explainer], ...]
     explanations: list[Explanation]
     style: Style
     logits: "np.ndarray[Any, np.dtype[np.float32]]"
@@ -199,32 +196,41 @@ class Service:
             )
         if options.top is not None and options.target:
             raise FieldError("Give either target or top, not both.", field="top")
-        method, explainer = self.explainer(options)
+        methods = self.explainers(options.method, options)
+        explained = len(methods) * max(options.top or 1, len(options.target))
+        if explained > self.settings.max_targets:
+            raise FieldError(
+                f"{explained} maps are more than the {self.settings.max_targets} that one request may ask for.",
+                field="method",
+            )
         style = self.style(options)
         model = self.model(options.model, deadline)
         if options.layer:
             match_paths((path for path, _ in model.module.named_modules()), options.layer)
+        against = None if options.against is None else class_index(options.against, model.labels)
         targets = [class_index(target, model.labels) for target in options.target]
         top = min(options.top or 1, len(model.labels))
         shown = self.decode(upload, model, timings)
         first: list[int | None] = [*dict.fromkeys(targets)] or [None]
-        work = Explain((explainer,))
-        done = self.engine.run(model.name, [Job(work, shown.image, target, deadline) for target in first])
+        work = Explain(tuple(explainer for _, explainer in methods))
+        done = self.engine.run(model.name, [Job(work, shown.image, target, deadline, against) for target in first])
         timings.count(done[-1], "explain")
         if top > 1:
-            others = best(done[0].result.logits[0].numpy(), top)[1:]
+            others = best(done[0].result[0].logits[0].numpy(), top)[1:]
             done += self.engine.run(
-                model.name, [Job(Explain((explainer,)), shown.image, target, deadline) for target in others]
+                model.name, [Job(work, shown.image, target, deadline, against) for target in others]
             )
             timings.count(done[-1], "explain")
-        whole = _together([one.result for one in done])
         return Explained(
             model=model,
-            method=method,
-            explainer=explainer,
-            explanations=explanations(model, method.name, shown.picture, shown.geometry, whole),
+            methods=methods,
+            explanations=[
+                explanations(model, method.name, shown.picture, shown.geometry, attribution)[0]
+                for one in done
+                for (method, _), attribution in zip(methods, one.result, strict=True)
+            ],
             style=style,
-            logits=whole.logits[0].numpy(),
+            logits=done[0].result[0].logits[0].numpy(),
             timings=timings,
             deadline=deadline,
         )
@@ -242,27 +248,38 @@ class Service:
             # All that drawing needs; the upload may be far larger.
             return Decoded(image, geometry, fit(upright, self.settings.max_side))
 
-    def explainer(self, options: HeatmapOptions) -> tuple[Method, Explainer]:
-        """Return the method and its explainer that the options ask for.
+    def explainers(self, names: Sequence[str], options: HeatmapOptions) -> tuple[tuple[Method, Explainer], ...]:
+        """Return methods by name with the options that the request gives them.
+
+        Of several methods each takes the options that it has.
 
         Raises:
-            OptionError: an unknown method or option, or a value out of bounds.
-            FieldError: too many layers, or a layer for a method that takes none.
+            OptionError: an unknown method, an option that none of them has, or a value out of bounds.
+            FieldError: too many layers, or a layer for methods that take none.
         """
-        method = get_method(options.method)
+        methods = [get_method(name) for name in names]
         given = options.method_options
-        known = {*type(options).model_fields, *method.options} - {"layers"}
+        named = f"Method {methods[0].name!r} has" if len(methods) == 1 else "None of these methods has"
+        known = {*type(options).model_fields}.union(*(method.options for method in methods)) - {"layers"}
         for name in given:
             if name not in known:
                 hint = near_matches(name, known) or f"It takes {', '.join(sorted(known))}."
-                raise OptionError(f"Method {method.name!r} has no option {name!r}. {hint}", field=name)
+                raise OptionError(f"{named} an option {name!r}. {hint}", field=name)
         if options.layer:
-            if not method.takes_layers:
-                raise FieldError(f"Method {method.name!r} uses no layer; leave the option out.", field="layer")
+            if not any(method.takes_layers for method in methods):
+                raise FieldError(
+                    f"{methods[0].name!r} uses no layer; leave the option out."
+                    if len(methods) == 1
+                    else "None of these methods uses a layer; leave the option out.",
+                    field="layer",
+                )
             if len(options.layer) > self.settings.max_layers:
                 raise FieldError(f"At most {self.settings.max_layers} layers can be given.", field="layer")
             given = {**given, "layers": tuple(options.layer)}
-        return method, method.build(given)
+        return tuple(
+            (method, method.build({name: value for name, value in given.items() if name in method.options}))
+            for method in methods
+        )
 
     def style(self, options: DrawingOptions) -> Style:
         """Return how the answer is to be drawn.
@@ -282,13 +299,3 @@ class Service:
         digest = hashlib.sha256(upload)
         digest.update("\0".join(parts).encode())
         return digest.hexdigest()[:32]
-
-
-def _together(parts: list[Attribution]) -> Attribution:
-    return Attribution(
-        maps=torch.cat([part.maps for part in parts]),
-        targets=torch.cat([part.targets for part in parts]),
-        logits=torch.cat([part.logits for part in parts]),
-        layers=parts[0].layers,
-        signed=parts[0].signed,
-    )

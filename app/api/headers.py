@@ -28,7 +28,9 @@ def facts(
         explanations: whose diagnostics count.
     """
     codes = {found.code for explanation in explanations for found in explanation.diagnostics}
+    against = dict.fromkeys(found.against.label for found in explanations if found.against)
     found = {
+        "X-SeeWhy-Against": ", ".join(map(_text, against)),
         "X-SeeWhy-Diagnostics": ", ".join(sorted(codes)),
         "X-SeeWhy-Model": _text(model.name),
         "X-SeeWhy-Method": method,

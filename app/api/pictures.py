@@ -4,7 +4,7 @@ from typing import get_args
 
 from flask import Blueprint, Response, request
 
-from app.answers import arrays, document, draw, encode, predicted
+from app.answers import arrays, document, draw, encode, layers_of, predicted
 from app.api import negotiated, service
 from app.api.headers import facts
 from app.carriers import parse, read_request
@@ -60,8 +60,8 @@ def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Resp
             body = encode(drawn, form)
     response = Response(body, mimetype=MEDIA_TYPES[form])
     found = explained.explanations
-    targets = [one.target for one in found]
-    response.headers.extend(
-        facts(explained.model, targets, explained.timings, found[0].layers, explained.method.name, found)
-    )
+    targets = list(dict.fromkeys(one.target for one in found))
+    methods = ", ".join(method.name for method, _ in explained.methods)
+    headers = facts(explained.model, targets, explained.timings, layers_of(explained), methods, found)
+    response.headers.extend(headers)
     return response

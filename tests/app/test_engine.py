@@ -2,6 +2,7 @@ import gc
 import threading
 import time
 import weakref
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -27,12 +28,14 @@ class Slow(nn.Module):
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Event()
+        self.held = 0.0
         self.batches = []
         self.threads = set()
 
     def forward(self, images):
         self.entered.set()
         self.gate.wait(10)
+        time.sleep(self.held)
         self.batches.append(len(images))
         self.threads.add(threading.get_ident())
         if torch.isnan(images).any():
@@ -63,7 +66,7 @@ def engine(module):
 
 
 def job(value=1.0, target=0, seconds=10.0):
-    return Job(Explain(GradCAM(layers=("conv",))), torch.full((3, 8, 8), value), target, Deadline.after(seconds))
+    return Job(Explain((GradCAM(layers=("conv",)),)), torch.full((3, 8, 8), value), target, Deadline.after(seconds))
 
 
 def in_threads(*calls):
@@ -100,8 +103,8 @@ def test_each_caller_gets_the_answer_to_its_own_question(engine):
     alone = [engine.run("slow", [job(*question)])[0] for question in questions]
     together = in_threads(*(lambda q=question: engine.run("slow", [job(*q)])[0] for question in questions))
     for one, other in zip(alone, together, strict=True):
-        torch.testing.assert_close(one.result.maps, other.result.maps)
-        torch.testing.assert_close(one.result.logits, other.result.logits)
+        torch.testing.assert_close(one.result[0].maps, other.result[0].maps)
+        torch.testing.assert_close(one.result[0].logits, other.result[0].logits)
 
 
 def test_what_waits_shares_a_batch_whatever_its_targets(engine, module):
@@ -137,8 +140,8 @@ def test_a_bad_picture_does_not_take_its_neighbours_down(engine, module):
     waiting.join()
     occupying.join()
     assert isinstance(results[0], RuntimeError)
-    assert good.future.result().result.maps.shape == (1, 6, 6)
-    assert engine.run("slow", [job()])[0].result.maps.isfinite().all()
+    assert good.future.result().result[0].maps.shape == (1, 6, 6)
+    assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
 
 
 def test_a_full_queue_refuses_at_once_and_queues_none_of_the_request(engine, module):
@@ -209,7 +212,7 @@ def test_a_model_that_calls_exit_fails_its_request_and_nothing_else(engine, modu
     monkeypatch.undo()
     assert "A model raised" in caplog.text
     caplog.clear()  # its record keeps the traceback, and that the tensors
-    assert engine.run("slow", [job()])[0].result.maps.isfinite().all()
+    assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
 
 
 def test_a_loader_that_calls_exit_is_a_failure_not_a_hang():
@@ -226,7 +229,7 @@ def test_a_bad_layer_fails_the_whole_batch_in_one_pass(engine, module):
     with pytest.raises(LayerError):
         engine.run(
             "slow",
-            [Job(Explain(GradCAM(layers=("head",))), torch.ones(3, 8, 8), 0, Deadline.after(10)) for _ in range(4)],
+            [Job(Explain((GradCAM(layers=("head",)),)), torch.ones(3, 8, 8), 0, Deadline.after(10)) for _ in range(4)],
         )
     assert len(module.batches) <= 1
 
@@ -289,3 +292,55 @@ def test_jobs_that_were_given_up_leave_the_queue(engine, module):
     waiting.join()
     occupying.join()
     assert sum(module.batches) == 7
+
+
+@dataclass(frozen=True)
+class ManyPasses:
+    """Runs a hundred passes, and is held up before each."""
+
+    def run(self, model, batch):
+        for done in range(100):
+            batch.report(done, 100)
+            model.module(batch.images)
+        return [None] * len(batch.images)
+
+
+def test_what_nobody_waits_for_ends_before_its_next_pass_and_says_how_far_it_came(engine, module):
+    engine.model("slow", Deadline.after(10))
+    module.batches.clear()
+    module.held = 0.02
+    work = Job(ManyPasses(), torch.ones(3, 8, 8), 0, Deadline.after(0.3))
+    with pytest.raises(DeadlineError, match=r"\d+ of 100 passes were done"):
+        engine.run("slow", [work])
+    assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
+    assert 1 <= len(module.batches) < 60
+
+
+def test_a_batch_goes_on_while_one_of_its_jobs_is_wanted(engine, module):
+    occupying = hold(engine, module)
+    short, long = (Job(ManyPasses(), torch.ones(3, 8, 8), 0, Deadline.after(seconds)) for seconds in (0.6, 20))
+    results = []
+
+    def ask(one):
+        try:
+            results.append(engine.run("slow", [one])[0].result)
+        except DeadlineError as error:
+            results.append(error)
+
+    module.held = 0.02
+    waiting = [threading.Thread(target=ask, args=(one,)) for one in (short, long)]
+    for thread in waiting:
+        thread.start()
+    time.sleep(0.1)
+    module.gate.set()
+    for thread in [occupying, *waiting]:
+        thread.join(30)
+    assert sorted(type(result).__name__ for result in results) == ["DeadlineError", "NoneType"]
+    assert (long.progress.done, long.progress.total) == (99, 100)
+
+
+def test_jobs_with_and_without_a_contrast_share_no_batch():
+    plain = job()
+    contrasted = replace(plain, against=1)
+    assert plain.key != contrasted.key
+    assert plain.key == job().key

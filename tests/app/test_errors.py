@@ -154,7 +154,25 @@ def test_target_and_top_exclude_each_other(post, cat):
 
 
 def test_repeated_scalar(post, cat):
-    assert faults(problem(post(cat, method=["gradcam", "saliency"]), 422)) == {"method"}
+    assert faults(problem(post(cat, colormap=["inferno", "viridis"]), 422)) == {"colormap"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"method": "gradcam,nope"}, "method"),
+        ({"method": ","}, "method"),
+        ({"method": "gradcam,saliency", "target": [str(index) for index in range(9)]}, "method"),
+        ({"method": "gradcam,saliency", "samples_of": "3"}, "samples_of"),
+        ({"method": "saliency", "layer": "bn2"}, "layer"),
+        ({"against": "tiger kat"}, "target"),
+        ({"target": "tabby", "against": "281"}, "target"),
+        ({"against": ["1", "2"]}, "against"),
+        ({"smooth": "more"}, "smooth"),
+    ],
+)
+def test_methods_and_contrasts_that_cannot_be(post, cat, fields, field):
+    assert faults(problem(post(cat, **fields), 422)) == {field}
 
 
 def test_malformed_json(client):

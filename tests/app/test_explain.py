@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from explainers import explain
 from tests.app.conftest import encoded
 
 
@@ -57,7 +58,10 @@ def test_the_three_carriers_give_the_same_answer(client, post, coffee):
     expected = arrays(form)
     for response in (raw, json, data_url):
         for name, values in arrays(response).items():
-            np.testing.assert_allclose(values, expected[name], rtol=1e-5, atol=1e-6)
+            if name == "methods":
+                assert values.tolist() == expected[name].tolist() == ["gradcam"]
+            else:
+                np.testing.assert_allclose(values, expected[name], rtol=1e-5, atol=1e-6)
 
 
 def test_json_answer_has_the_documented_shape(post, cat):
@@ -65,6 +69,8 @@ def test_json_answer_has_the_documented_shape(post, cat):
     assert set(answer) == {
         "model",
         "method",
+        "methods",
+        "agreement",
         "layers",
         "predictions",
         "explanations",
@@ -72,7 +78,7 @@ def test_json_answer_has_the_documented_shape(post, cat):
         "versions",
     }
     assert answer["model"]["sha256"].startswith("57934424")
-    assert answer["method"] == {"name": "gradcam", "options": {"sign": "positive"}}
+    assert answer["method"] == {"name": "gradcam", "options": {"sign": "positive", "smooth": "none"}}
     assert len(answer["predictions"]) == 5
     (explanation,) = answer["explanations"]
     assert explanation["target"]["label"] == "tabby"
@@ -281,3 +287,64 @@ def test_no_drawing_in_a_json_answer_is_longer_than_the_setting(cat):
     for explanation in client.post("/explain", data=fields).get_json()["explanations"]:
         overlay = Image.open(io.BytesIO(base64.b64decode(explanation["overlay"].partition(",")[2])))
         assert 250 < max(overlay.size) <= 300
+
+
+# Several methods, and contrasts
+
+
+def test_several_methods_in_one_request_with_their_agreement(post, cat, client):
+    fields = {"target": ["tabby", "lynx"], "sign": "signed", "layer": "bn2"}
+    response = post(cat, method="gradcam,Saliency", format="json", **fields)
+    answer = response.get_json()
+    assert response.headers["X-SeeWhy-Method"] == "gradcam, saliency"
+    assert response.headers["X-SeeWhy-Target"] == "281, 287"
+    assert [one["name"] for one in answer["methods"]] == ["gradcam", "saliency"]
+    assert answer["method"] == answer["methods"][0]
+    asked = [(one["method"], one["target"]["label"]) for one in answer["explanations"]]
+    assert asked == [(method, label) for label in ("tabby", "lynx") for method in ("gradcam", "saliency")]
+    assert [(one["target"], one["methods"]) for one in answer["agreement"]] == [
+        (281, ["gradcam", "saliency"]),
+        (287, ["gradcam", "saliency"]),
+    ]
+    assert all(-1 <= one["rank_correlation"] <= 1 for one in answer["agreement"])
+    found = arrays(post(cat, method=["gradcam", "saliency"], format="npz", **fields))
+    assert found["heatmaps"].shape == (4, 300, 451)
+    assert found["methods"].tolist() == ["gradcam", "saliency"] * 2
+    assert found["targets"].tolist() == [281, 281, 287, 287]
+    assert (found["maps_0"].shape, found["maps_1"].shape) == ((7, 7), (224, 224))
+    for number, method in enumerate(("gradcam", "saliency")):
+        alone = {**fields, "target": "tabby"} if method == "gradcam" else {"target": "tabby", "sign": "signed"}
+        expected = arrays(post(cat, method=method, format="npz", **alone))
+        np.testing.assert_allclose(found["heatmaps"][number], expected["heatmaps"][0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_panel_of_methods_has_a_column_for_each(post, cat):
+    with Image.open(io.BytesIO(post(cat, method="gradcam,saliency", target=["tabby", "lynx", "cup"]).data)) as drawn:
+        width, height = drawn.size
+    assert width == 2 * 451
+    assert height > 3 * 300
+
+
+def test_a_contrast(post, cat, lite0):
+    fields = {"target": "tabby", "sign": "signed", "format": "npz"}
+    tabby, tiger = (arrays(post(cat, **{**fields, "target": one}))["maps"] for one in ("tabby", "tiger cat"))
+    response = post(cat, against="tiger cat", **fields)
+    np.testing.assert_allclose(arrays(response)["maps"], tabby - tiger, rtol=1e-3, atol=1e-5)
+    assert response.headers["X-SeeWhy-Against"] == "tiger cat"
+    assert response.headers["X-SeeWhy-Target"] == "281"
+    answer = post(cat, target="tabby", against="282", format="json").get_json()
+    assert answer["explanations"][0]["against"]["label"] == "tiger cat"
+    python = explain(lite0, cat, target="tabby", against="tiger cat", sign="signed")
+    assert python.against.label == "tiger cat"
+    np.testing.assert_allclose(python.map, tabby[0] - tiger[0], rtol=1e-3, atol=1e-5)
+
+
+def test_smoothing_composes(post, cat):
+    plain, eigen, tta = (
+        arrays(post(cat, smooth=smooth, target="tabby", format="npz"))["maps"] for smooth in ("none", "eigen", "tta")
+    )
+    assert plain.shape == eigen.shape == tta.shape
+    for one in (eigen, tta):
+        assert one.max() > 0
+        assert np.corrcoef(plain.ravel(), one.ravel())[0, 1] > 0.5
+        assert not np.allclose(plain, one)

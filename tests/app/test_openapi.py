@@ -52,12 +52,16 @@ def test_every_option_is_described_for_every_carrier(client):
 def test_every_option_and_format_about_hooks_is_described(client, path, options, forms):
     route = document(client)["paths"][f"/hooks/{path}"]["post"]
     described = {parameter["name"] for parameter in route["parameters"]}
-    method_options = {"sign"} if path == "intervene" else set()
+    method_options = _method_options() if path == "intervene" else set()
     assert described == set(options.model_fields) | method_options
     assert set(route["responses"]["200"]["content"]) == {MEDIA_TYPES[form] for form in forms}
     assert ("other" in route["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]) is (
         path == "intervene"
     )
+
+
+def _method_options():
+    return {name for method in METHODS.values() for name in method.options} - {"layers"}
 
 
 def test_what_must_be_given_stands_in_the_form_and_in_the_example(client):
