@@ -3,7 +3,7 @@ PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
 
-.PHONY: help setup serve test test-all sweep check format pictures clean
+.PHONY: help setup serve test test-all sweep peers methods check format pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -30,6 +30,12 @@ check: .venv/installed-tests ## lint and type-check
 format: .venv/installed-tests ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+peers: .venv/installed-tests ## compare the methods with those of other libraries; writes docs/peers.md
+	$(BIN)/python -m tests.peers --write
+
+methods: .venv/installed ## write docs/methods.md from the catalogue and draw its pictures
+	$(BIN)/python -m docs.methods
 
 pictures: .venv/installed ## draw the pictures of the documentation
 	$(BIN)/python docs/pictures.py

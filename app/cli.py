@@ -14,7 +14,7 @@ from app.errors import ServiceError
 from app.schemas import ExplainOptions, Format, PredictOptions
 from app.settings import Settings
 from explainers.errors import ExplainerError
-from explainers.registry import METHODS
+from explainers.registry import METHODS, import_methods
 from explainers.render import VIEWS
 from models import ModelError, Registry
 
@@ -50,7 +50,8 @@ def serve(**given: Any) -> None:
     from app.server import serve as run
 
     settings = Settings(**{name: value for name, value in given.items() if value is not None})
-    # A mistake in the models file is told here, once, before any process starts.
+    # A mistake in the models file or in a module of methods is told here, once, before any process starts.
+    import_methods(settings.methods)
     Registry(settings.weights_dir, settings.models).spec(settings.default_model)
     run(settings)
 
@@ -167,6 +168,7 @@ def layers(model: str) -> None:
 @main.command()
 def methods() -> None:
     """List the methods and their options."""
+    import_methods(Settings().methods)
     for method in METHODS.values():
         click.echo(f"{method.name} ({method.family}): {method.summary}")
         click.echo(f"  {method.paper.authors} ({method.paper.year}). {method.paper.title}. {method.paper.url}")

@@ -26,7 +26,7 @@ from explainers.explanation import Explanation, explanations
 from explainers.geometry import Geometry
 from explainers.modules import match_paths
 from explainers.picture import read_picture
-from explainers.registry import Method, get_method
+from explainers.registry import Method, get_method, import_methods
 from explainers.render import Style, fit
 from explainers.targets import Prediction, best, class_index, predictions
 from models import LoadedModel, Registry
@@ -127,6 +127,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        import_methods(settings.methods)
         self.registry = Registry(settings.weights_dir, settings.models, settings.download)
         self.device = settings.torch_device()
         # Decoding is bound by processors and hungry for memory: more at once than processors gain nothing.

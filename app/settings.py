@@ -26,6 +26,7 @@ class Settings(BaseSettings):
     )
     default_model: str = Field("efficientnet_lite0", description="The model of a request that names none.")
     models: FilePath | None = Field(None, description="TOML file that declares models of your own.")
+    methods: str = Field("", description="Python modules, separated by commas, that add methods of your own.")
     weights_dir: DirectoryPath | None = Field(None, description="Folder of weights files (.safetensors, .pth, .pt).")
     download: bool = Field(False, description="Fetch weights that are not on this machine from the internet.")
     max_models: Count = Field(4, description="Models kept in memory; the least recently used idle one goes first.")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from importlib import import_module
 from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -137,6 +138,26 @@ def method(
         return explainer
 
     return enter
+
+
+def import_methods(modules: str) -> None:
+    """Import modules that add methods by the decorator `method`.
+
+    Args:
+        modules: dotted names, separated by commas; those that are imported already stay as they are.
+
+    Raises:
+        OptionError: one that cannot be imported, or adds a method that cannot be.
+    """
+    for name in filter(None, (part.strip() for part in modules.split(","))):
+        try:
+            import_module(name)
+        except Exception as error:  # whatever a user's module raises
+            raise OptionError(
+                f"The module {name!r} cannot be imported: {type(error).__name__}: {error}. Name modules that this "
+                "Python finds, such as files in a folder of PYTHONPATH.",
+                field="methods",
+            ) from error
 
 
 def list_methods() -> list[str]:

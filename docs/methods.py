@@ -1,0 +1,173 @@
+"""Writes docs/methods.md and draws its pictures from the catalogue: `make methods`. Tests hold both to what it says."""
+
+import re
+import sys
+from collections.abc import Iterable
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from explainers import explain
+from explainers.registry import METHODS, Method
+from explainers.render import panel
+from models import LoadedModel, load_model
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "methods.md"
+IMAGES = ROOT / "docs" / "images" / "methods"
+FAMILIES = {
+    "cam": ("Class activation maps", "made of the feature maps of a layer; coarse, and placed where the layer looks."),
+    "gradient": ("Gradients", "of the class's score with respect to the pixels; fine, and noisy where alone."),
+    "rule": ("Other rules for the backward pass", "than the derivative, layer by layer."),
+    "perturbation": ("Perturbations", "of the picture, and what they do to the score; no gradient, many passes."),
+    "concept": ("Concepts", "that a layer tells apart."),
+}
+TARGETS = ("tabby", "espresso")
+COMMON = ("sign", "smooth", "layers")
+
+
+def picture() -> Image.Image:
+    """Return the picture of the page: the cat above, the cup of coffee below, RGB, 448 by 448."""
+    sheet = Image.new("RGB", (448, 448))
+    for top, name in ((0, "cat.png"), (224, "coffee.png")):
+        with Image.open(ROOT / "examples" / name) as one:
+            upright = one.convert("RGB")
+        height = round(upright.height * 448 / upright.width)
+        resized = upright.resize((448, height), Image.Resampling.LANCZOS)
+        start = (height - 224) // 2
+        sheet.paste(resized.crop((0, start, 448, start + 224)), (0, top))
+    return sheet
+
+
+def drawing(model: LoadedModel, method: Method) -> Image.Image:
+    """Return the heatmaps of a method for both classes of the picture, beside each other."""
+    found = [explain(model, picture(), method.name, target) for target in TARGETS]
+    tiles = [one.overlay(max_side=300) for one in found]
+    return panel(tiles, [f"{method.name}: {one.target.label}" for one in found], columns=2)
+
+
+def page() -> str:
+    """Return the text of the page."""
+    lines = [
+        "# Methods",
+        "",
+        "Made by `make methods` from the catalogue that also answers `GET /methods` and `seewhy methods`. Every method "
+        "takes the same arguments, and each picture shows the same photographs, a cat above a cup of coffee, explained "
+        f"by EfficientNet-Lite0 for *{TARGETS[0]}* and for *{TARGETS[1]}* with the options left alone. Costs are "
+        "forward and backward passes per picture and class; `channels` are those of the layer. "
+        "[peers.md](peers.md) compares the maps with those of other libraries, [add-a-method.md](add-a-method.md) adds "
+        "one.",
+        "",
+        "These options compose with every method:",
+        "",
+        *_options(METHODS["gradcam"], COMMON),
+        "",
+        "`sign` and `smooth` go with all of them, `layer` with those that look at layers. So do `against`, which "
+        "contrasts the class with another (*why tabby rather than tiger cat*), several `target`s, and several methods "
+        "in one request: `method=gradcam,layercam,hirescam` costs one forward and one backward pass, and the JSON "
+        "answer says "
+        "how much the maps agree.",
+        "",
+    ]
+    for family, (title, said) in FAMILIES.items():
+        methods = [method for method in METHODS.values() if method.family == family]
+        if not methods:
+            continue
+        lines += [f"## {title}", "", f"Methods {said}" if family != "concept" else f"Regions {said}", ""]
+        lines += ["| method | shows | forwards | backwards | signed |", "| --- | --- | --- | --- | --- |"]
+        for method in methods:
+            signed = "yes" if method.signed else "no"
+            lines.append(
+                f"| [`{method.name}`](#{_anchor(method.name)}) | {method.summary} | {method.forwards} | "
+                f"{method.backwards} | {signed} |"
+            )
+        lines.append("")
+        for method in methods:
+            lines += _section(method)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(method: Method) -> list[str]:
+    paper = method.paper
+    title, notes = _notes(method)
+    lines = [
+        f"### `{method.name}`",
+        "",
+        title,
+        "",
+        f"![{method.name} for {TARGETS[0]} and for {TARGETS[1]}](images/methods/{_file(method)})",
+        "",
+        "```math",
+        method.equation,
+        "```",
+        "",
+    ]
+    lines += [notes, ""] if notes else []
+    lines += [f"{paper.authors}: [{paper.title}]({paper.url}), {paper.year}.", ""]
+    own = [name for name in method.options if name not in COMMON]
+    if method.options["sign"]["default"] != "positive":
+        own.insert(0, "sign")
+    return [*lines, *_options(method, own), ""] if own else lines
+
+
+def _notes(method: Method) -> tuple[str, str]:
+    """Return the first sentence of the docstring, and what it says around the equation, in Markdown."""
+    text = cleandoc(method.explainer.__doc__ or "")
+    text = re.sub(r"^\.\. math::(.*?)(?=^\S|\Z)", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\nAttributes:\n(?:[ \t]+.*\n?|\n)*", "\n", text)
+    text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
+    text = re.sub(r"``([^`]*)``", r"`\1`", text)
+    title, _, rest = text.partition("\n\n")
+    return " ".join(title.split()), re.sub(r"\n{3,}", "\n\n", rest).strip()
+
+
+def _options(method: Method, names: Iterable[str]) -> list[str]:
+    lines = ["| option | meaning | values | default |", "| --- | --- | --- | --- |"]
+    for name in names:
+        schema = method.options[name]
+        shown = "layer" if name == "layers" else name
+        default = schema.get("default")
+        told = "the model's own" if name == "layers" else f"`{default}`"
+        lines.append(f"| `{shown}` | {schema['description']} | {_values(schema)} | {told} |")
+    return lines
+
+
+def _values(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(_values(one) for one in schema["anyOf"])
+    kind = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`", "string": "text"}
+    said = kind.get(schema.get("type", ""), "repeatable" if schema.get("type") == "array" else schema.get("type", ""))
+    bounds = [("minimum", "from"), ("exclusiveMinimum", "over"), ("maximum", "to"), ("exclusiveMaximum", "under")]
+    found = [f"{word} {_number(schema[bound])}" for bound, word in bounds if bound in schema]
+    return " ".join([said, *found])
+
+
+def _number(value: float) -> str:
+    return "2^63" if value == 2**63 else f"{value:g}"
+
+
+def _anchor(name: str) -> str:
+    return re.sub(r"[^a-z0-9-]", "", name)
+
+
+def _file(method: Method) -> str:
+    return f"{method.name.replace('+', 'p')}.jpg"
+
+
+def main(names: list[str]) -> None:
+    """Write the page, and draw the pictures of these methods, or of all."""
+    PAGE.write_text(page(), encoding="utf-8")
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    model = load_model("efficientnet_lite0")
+    for method in METHODS.values():
+        if not names or method.name in names:
+            drawing(model, method).save(IMAGES / _file(method), quality=85, optimize=True)
+            print(method.name, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

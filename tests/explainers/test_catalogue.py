@@ -1,0 +1,177 @@
+"""What holds for every method of the catalogue, whatever it computes."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers.base import Attribution, Explainer
+from explainers.registry import METHODS
+from tests import nets
+
+FEW = {"samples": 3, "steps": 4, "masks": 12, "segments": 6, "iterations": 4, "grid": 3, "patch": 8, "stride": 8}
+"""Small values of the options that make methods expensive."""
+
+TARGETS = torch.tensor([0, 3, 2])
+
+
+class Small(nn.Module):
+    """A convolutional net with an in-place, a functional and a repeated ReLU, a skip connection and batch norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, padding=1, stride=2)
+        self.norm = nn.BatchNorm2d(6)
+        self.conv = nn.Conv2d(6, 6, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.relu(self.norm(self.stem(images)))
+        features = features + torch.nn.functional.relu(self.conv(features))
+        return self.head(self.pool(self.relu(features)).flatten(1))
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    net = nets.seeded(Small)
+    generator = torch.Generator().manual_seed(1)
+    for value in net.parameters():
+        value.data = torch.randn(value.shape, generator=generator) / 2
+    net.norm.running_mean.uniform_(-0.5, 0.5, generator=generator)
+    net.norm.running_var.uniform_(0.5, 2, generator=generator)
+    return net.eval().requires_grad_(False)
+
+
+@pytest.fixture
+def wide(generator: torch.Generator) -> Tensor:
+    """Three pictures, wider than high."""
+    return torch.rand(3, 3, 16, 24, generator=generator) * 2 - 1
+
+
+def made(name: str, **options: object) -> Explainer:
+    """Return a method that is as cheap as can be, at the layer that has a grid."""
+    method = METHODS[name]
+    given: dict[str, object] = {option: value for option, value in FEW.items() if option in method.options}
+    for option, value in given.items():
+        schema = method.options[option]
+        given[option] = max(value, schema.get("minimum", value))
+    if method.takes_layers:
+        given["layers"] = ("conv",)
+    return method.build({**given, **options})
+
+
+def explained(name: str, model: nn.Module, images: Tensor, targets: Tensor | None = TARGETS, **options) -> Attribution:
+    return made(name, **options).explain(model, images, targets)
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
+    assert found.shape == expected.shape
+    largest = expected.abs().max()
+    assert largest > 0
+    assert (found - expected).abs().max() <= tolerance * largest
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_maps_are_finite_and_of_the_pictures_proportions(name, net, wide, untouched):
+    found = explained(name, untouched(net), wide)
+    count, rows, columns = found.maps.shape
+    assert count == 3
+    assert abs(columns - rows * 24 / 16) <= 1.5
+    assert found.maps.dtype == torch.float32
+    assert found.maps.isfinite().all()
+    assert torch.equal(found.targets, TARGETS)
+    torch.testing.assert_close(found.logits, net(wide), rtol=1e-4, atol=1e-5)
+    assert found.layers == (("conv",) if METHODS[name].takes_layers else ())
+    assert found.signed is METHODS[name].signed
+    assert found.signed or (found.maps >= 0).all()
+    signed = explained(name, net, wide, sign="signed").maps
+    assert (signed != 0).any()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_batch_of_mixed_targets_is_as_its_pictures_alone(name, net, wide):
+    whole = explained(name, net, wide, sign="signed").maps
+    alone = [explained(name, net, wide[i : i + 1], TARGETS[i : i + 1], sign="signed").maps for i in range(3)]
+    close(torch.cat(alone), whole)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_question_has_the_same_answer_to_the_bit(name, net, wide):
+    first, second = (explained(name, net, wide).maps for _ in range(2))
+    assert torch.equal(first, second)
+    assert made(name) == made(name)
+    assert hash(made(name)) == hash(made(name))
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if "seed" in method.options])
+def test_another_seed_has_another_answer(name, net, wide):
+    first, second = (explained(name, net, wide, sign="signed", seed=seed).maps for seed in (0, 1))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_mode_parameters_and_memory_format_do_not_matter(name, net, wide, untouched):
+    expected = explained(name, net, wide, sign="signed").maps
+    trainable = nets.seeded(Small)
+    trainable.load_state_dict(net.state_dict())
+    trainable.train().requires_grad_(True)
+    untouched(trainable)
+    with torch.no_grad():
+        close(explained(name, trainable, wide, sign="signed").maps, expected)
+    with torch.inference_mode():
+        close(explained(name, net, wide.clone(), sign="signed").maps, expected)
+    last = net.to(memory_format=torch.channels_last)
+    close(explained(name, last, wide.to(memory_format=torch.channels_last), sign="signed").maps, expected)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_half_and_double_precision(name, net, wide):
+    expected = explained(name, net, wide, sign="signed").maps
+    double = explained(name, net.double(), wide.double(), sign="signed").maps
+    assert double.dtype == torch.float32
+    close(expected, double, 1e-2)
+    half = explained(name, net.bfloat16(), wide, sign="signed").maps
+    assert half.dtype == torch.float32
+    assert half.isfinite().all()
+
+
+@pytest.mark.parametrize("smooth", ["eigen", "tta"])
+@pytest.mark.parametrize("name", METHODS)
+def test_smoothing_and_contrasts_compose(name, smooth, net, wide):
+    found = made(name, smooth=smooth).explain(net, wide, TARGETS, torch.tensor([1, 1, 0]))
+    assert found.maps.isfinite().all()
+    assert torch.equal(found.against, torch.tensor([1, 1, 0]))
+    contrasted = made(name, sign="signed").explain(net, wide, TARGETS, torch.tensor([1, 1, 0])).maps
+    plain = explained(name, net, wide, sign="signed").maps
+    if METHODS[name].discriminates:
+        assert not torch.allclose(contrasted, plain)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.takes_layers])
+def test_several_layers_are_fused(name, net, wide):
+    found = explained(name, net, wide, layers=("stem", "conv"))
+    assert found.layers == ("stem", "conv")
+    assert found.maps.shape == (3, 8, 12)
+    assert found.maps.isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if "samples" in method.options])
+def test_many_passes_report_and_can_be_ended(name, net, wide, untouched, monkeypatch):
+    from explainers import passes
+
+    monkeypatch.setattr(passes, "MOST", 1)
+
+    class EndedError(Exception):
+        pass
+
+    told: list[tuple[int, int]] = []
+
+    def report(done: int, total: int) -> None:
+        told.append((done, total))
+        if len(told) == 2:
+            raise EndedError
+
+    with pytest.raises(EndedError):
+        made(name).explain(untouched(net), wide, TARGETS, report=report)
+    assert told[0][0] < told[1][0] <= told[1][1]

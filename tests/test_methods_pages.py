@@ -1,0 +1,52 @@
+"""The pages about methods: generated ones are what the catalogue says, examples run and print what is shown."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from docs.methods import FAMILIES, IMAGES, PAGE, _file, drawing, page
+from explainers.registry import METHODS
+
+ROOT = Path(__file__).parents[1]
+CHEAP = [name for name, method in METHODS.items() if method.forwards == "1"]
+
+
+def test_the_page_of_methods_is_what_the_catalogue_says():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run make methods"
+    assert {method.family for method in METHODS.values()} <= set(FAMILIES)
+    assert {path.name for path in IMAGES.iterdir()} == {_file(method) for method in METHODS.values()}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in CHEAP else [pytest.mark.slow]) for name in METHODS]
+)
+def test_pictures_of_methods_are_what_the_software_draws(name, lite0):
+    drawn = np.asarray(drawing(lite0, METHODS[name])).astype(int)
+    with Image.open(IMAGES / _file(METHODS[name])) as image:
+        committed = np.asarray(image.convert("RGB")).astype(int)
+    assert drawn.shape == committed.shape
+    assert np.abs(drawn - committed).mean() < 3
+
+
+def test_the_example_of_a_new_method_runs(tmp_path):
+    """In a process of its own, for the method stays in the catalogue."""
+    text = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL)
+    program = tmp_path / "program.py"
+    program.write_text("\n".join(blocks))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, program], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout == shown, done.stderr
+    (tmp_path / "my_methods.py").write_text(blocks[0])
+    environment = {**environment, "SEEWHY_METHODS": "my_methods", "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    command = [sys.executable, "-m", "app.cli", "explain", "examples/cat.png", "--method", "powercam"]
+    command += ["--option", "power=3", "-o", tmp_path / "power.png"]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    assert (tmp_path / "power.png").is_file()
