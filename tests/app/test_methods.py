@@ -1,0 +1,61 @@
+"""Every method runs through HTTP: on the embedded model and, with random weights, on ResNet-50 and a CNN of timm."""
+
+import io
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+
+from app import create_app
+from app.settings import Settings
+from explainers.registry import METHODS
+from models import Registry, load_model
+from tests import nets
+
+FEW = {"samples": 3, "steps": 4, "masks": 20, "segments": 8, "iterations": 4, "grid": 4, "patch": 64, "stride": 64}
+LAYERS = {"efficientnet_lite0": "blocks.0.0.bn2", "resnet50": "layer1.0.bn1", "timm/resnet10t": "layer1.0.bn1"}
+"""Layers of few channels, for methods that run the model once for each."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("weights")
+
+
+@pytest.fixture(scope="module")
+def client(folder):
+    app = create_app(Settings(weights_dir=folder, deadline=300))
+    yield app.test_client()
+    app.extensions["seewhy"].engine.stop()
+
+
+@pytest.fixture
+def model(request, folder):
+    """The name of a model whose weights are at hand."""
+    weights = folder / Registry(folder, None).spec(request.param).weights.file_names[0]
+    if request.param != "efficientnet_lite0" and not weights.exists():
+        weights.parent.mkdir(exist_ok=True)
+        save_file(nets.seeded(lambda: load_model(request.param, weights=None).module).state_dict(), weights)
+    return request.param
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(name, marks=[pytest.mark.slow] if place else []) for place, name in enumerate(LAYERS)],
+    indirect=True,
+)
+def test_each_method_answers_over_http(model, name, client, cat):
+    method = METHODS[name]
+    fields = {option: str(value) for option, value in FEW.items() if option in method.options}
+    if method.takes_layers and "channels" in method.forwards:
+        fields["layer"] = LAYERS[model]
+    fields |= {"image": (io.BytesIO(cat), "cat.png"), "model": model, "method": name, "target": "281", "sign": "signed"}
+    answer = client.post("/explain", data={**fields, "format": "npz"}, content_type="multipart/form-data")
+    assert answer.status_code == 200, answer.get_data(as_text=True)
+    with np.load(io.BytesIO(answer.data)) as found:
+        heatmaps, maps = found["heatmaps"], found["maps"]
+    assert heatmaps.shape == (1, 300, 451)
+    assert np.isfinite(heatmaps).all()
+    assert np.abs(maps).max() > 0
+    assert answer.headers["X-SeeWhy-Method"] == name
