@@ -18,6 +18,7 @@ from app.cli import main
 from app.errors import HTTP_KINDS, INTERNAL, KINDS
 from app.schemas import CaptureOptions, ExplainOptions, InterveneOptions, TraceOptions
 from app.settings import Settings
+from docs.methods import PAGE
 from docs.pictures import IMAGES, pictures
 from explainers.edits import OPS, Edit
 from explainers.registry import METHODS
@@ -71,9 +72,14 @@ def test_toml_of_the_readme_declares_a_model():
     OwnModel.model_validate(table)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in IMAGES.iterdir()))
-def test_pictures_are_what_the_software_draws(name, lite0):
-    drawn = np.asarray(pictures(lite0)[name]).astype(int)
+@pytest.fixture(scope="module")
+def drawings(lite0):
+    return pictures(lite0)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in IMAGES.glob("*.png")))
+def test_pictures_are_what_the_software_draws(name, drawings):
+    drawn = np.asarray(drawings[name]).astype(int)
     with Image.open(IMAGES / name) as image:
         committed = np.asarray(image.convert("RGB")).astype(int)
     assert drawn.shape == committed.shape
@@ -81,11 +87,11 @@ def test_pictures_are_what_the_software_draws(name, lite0):
 
 
 def test_every_option_and_method_is_documented():
-    for name in [*ExplainOptions.model_fields, "image", *METHODS]:
+    for name in [*ExplainOptions.model_fields, "image", "sign", "smooth"]:
         assert f"`{name}`" in README, name
     for method in METHODS.values():
-        for option in set(method.options) - {"layers"}:
-            assert f"`{option}`" in README, option
+        for option in {method.name, *method.options} - {"layers"}:
+            assert f"`{option}`" in PAGE.read_text(encoding="utf-8"), option
 
 
 @pytest.mark.parametrize("options", [TraceOptions, CaptureOptions, InterveneOptions])
@@ -103,7 +109,7 @@ def test_curl_of_the_http_page_is_answered(client, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     text = "\n".join(re.findall(r"```console\n(.*?)```", HTTP, flags=re.DOTALL)).replace("\\\n", "")
     commands = [shlex.split(line) for line in text.splitlines() if line.startswith("curl")]
-    assert len(commands) == 5
+    assert len(commands) == 6
     for command in commands:
         url = next(word for word in command if word.startswith("http://"))
         fields = [command[place + 1].partition("=") for place, word in enumerate(command) if word == "-F"]
