@@ -1,0 +1,123 @@
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from explainers import get_method
+from tests import nets
+from tests.explainers.methods.peers import caught, grad_cam_peer
+
+LAYERS = {"resnet18": "layer4", "vgg11": "features.19", "mobilenet_v2": "features"}
+NAMES = {
+    "hirescam": "HiResCAM",
+    "gradcam-elementwise": "GradCAMElementWise",
+    "layercam": "LayerCAM",
+}
+TARGETS = torch.tensor([7, 999, 0, 7])
+
+FEATURES = torch.tensor([[[1.0, 2.0], [3.0, 4.0]], [[0.0, 1.0], [0.0, 3.0]]])
+HEAD = torch.tensor([[[1.0, -1.0], [0.0, 2.0]], [[5.0, 2.0], [1.0, -2.0]]])
+
+
+class ByHand(nn.Module):
+    """The picture's two channels are the features; one logit has a weight for each position, another is nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Identity()
+        self.head = nn.Linear(8, 2, bias=False)
+        self.head.weight.data = torch.stack([HEAD.flatten(), torch.zeros(8)])
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.layer(images).flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # Averages in proportion to the features: (1 - 2 + 0 + 8) / 10 and (0 + 2 + 0 - 6) / 4.
+        ("xgradcam", 0.7 * FEATURES[0] - 1.0 * FEATURES[1]),
+        ("hirescam", torch.tensor([[1.0, 0.0], [0.0, 2.0]])),
+        ("gradcam-elementwise", torch.tensor([[1.0, 2.0], [0.0, 8.0]])),
+        ("layercam", torch.tensor([[1.0, 2.0], [0.0, 8.0]])),
+    ],
+)
+def test_maps_computed_by_hand(name, expected, untouched):
+    found = get_method(name).build({"layers": ["layer"], "sign": "signed"})
+    maps = found.explain(untouched(ByHand()), FEATURES[None], torch.tensor([0])).maps
+    torch.testing.assert_close(maps[0], expected)
+
+
+def test_layercam_keeps_negative_features_and_elementwise_gradcam_products_of_two_negatives():
+    features = -FEATURES[None]
+    maps = {
+        name: get_method(name)
+        .build({"layers": ["layer"], "sign": "signed"})
+        .explain(ByHand(), features, torch.tensor([0]))
+        .maps
+        for name in ("layercam", "gradcam-elementwise")
+    }
+    assert torch.equal(maps["layercam"][0], torch.tensor([[-1.0, -2.0], [0.0, -8.0]]))
+    assert torch.equal(maps["gradcam-elementwise"][0], torch.tensor([[0.0, 2.0], [0.0, 6.0]]))
+
+
+@pytest.fixture(scope="module", params=LAYERS)
+def stock(request) -> tuple[nn.Module, str]:
+    return nets.seeded(torchvision.models.get_model, request.param), LAYERS[request.param]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NAMES)
+def test_maps_equal_those_of_pytorch_grad_cam(name, stock, images):
+    import pytorch_grad_cam
+
+    model, layer = stock
+    expected = grad_cam_peer(getattr(pytorch_grad_cam, NAMES[name]), model, layer, images, TARGETS)
+    found = get_method(name).build({"layers": [layer], "sign": "signed"}).explain(model, images, TARGETS).maps
+    assert expected.abs().max() > 0
+    assert nets.relative_error(found, expected) < 1e-5
+
+
+def test_xgradcam_equals_that_of_pytorch_grad_cam_but_for_its_constant(stock, images):
+    """It adds 1e-7 to the sums of the features; scaling them up changes no weight, and makes the constant vanish."""
+    from pytorch_grad_cam import XGradCAM
+
+    model, layer = stock
+    features, gradients = caught(model, layer, images, TARGETS)
+    weights = XGradCAM.get_cam_weights(
+        None, None, None, None, features.double().numpy() * 1e12, gradients.double().numpy()
+    )
+    expected = (torch.as_tensor(weights)[:, :, None, None] * features).sum(dim=1).float()
+    found = get_method("xgradcam").build({"layers": [layer], "sign": "signed"}).explain(model, images, TARGETS).maps
+    assert nets.relative_error(found, expected) < 1e-4
+
+
+def test_hirescam_equals_captum(stock, images):
+    from captum.attr import LayerGradientXActivation
+
+    model, layer = stock
+    peer = LayerGradientXActivation(model, model.get_submodule(layer)).attribute(images, TARGETS).sum(dim=1)
+    found = get_method("hirescam").build({"layers": [layer], "sign": "signed"}).explain(model, images, TARGETS).maps
+    assert nets.relative_error(found, peer.detach()) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["xgradcam", "hirescam"])
+def test_the_sum_of_features_times_gradients_is_conserved(name, stock, images):
+    model, layer = stock
+    features, gradients = caught(model, layer, images, TARGETS)
+    found = get_method(name).build({"layers": [layer], "sign": "signed"}).explain(model, images, TARGETS).maps
+    torch.testing.assert_close(found.sum(dim=(1, 2)), (features * gradients).sum(dim=(1, 2, 3)), rtol=1e-4, atol=1e-5)
+
+
+def test_hirescam_of_a_linear_head_sums_to_the_logit_less_its_bias(resnet18, images):
+    found = get_method("hirescam").build({"sign": "signed"}).explain(resnet18, images, TARGETS)
+    expected = found.logits[range(4), TARGETS] - resnet18.fc.bias[TARGETS]
+    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_xgradcam_gives_a_map_without_features_no_weight(untouched):
+    features = FEATURES.clone()
+    features[1] = torch.tensor([[1.0, -1.0], [2.0, -2.0]])
+    found = get_method("xgradcam").build({"layers": ["layer"], "sign": "signed"})
+    maps = found.explain(untouched(ByHand()), features[None], torch.tensor([0])).maps
+    torch.testing.assert_close(maps[0], 0.7 * FEATURES[0])
