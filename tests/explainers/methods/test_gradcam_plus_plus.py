@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from explainers import passes
+from explainers.methods.gradcam_plus_plus import GradCAMPlusPlus, SmoothGradCAMPlusPlus
+from tests import nets
+from tests.explainers.methods.peers import caught
+from tests.explainers.methods.test_cam_gradient import FEATURES, ByHand
+
+TARGETS = torch.tensor([7, 999, 0, 7])
+
+
+def test_the_map_computed_by_hand(untouched):
+    found = GradCAMPlusPlus(layers=("layer",), sign="signed").explain(
+        untouched(ByHand()), FEATURES[None], torch.tensor([0])
+    )
+    # The sums of the features are 10 and 4; of the gradients 1, -1, 0, 2 and 5, 2, 1, -2 the positive ones count.
+    first = 1 / (2 + 10 * 1) + 2 / (2 + 10 * 2)
+    second = 5 / (2 + 4 * 5) + 2 / (2 + 4 * 2) + 1 / (2 + 4 * 1)
+    torch.testing.assert_close(found.maps[0], first * FEATURES[0] + second * FEATURES[1])
+
+
+def test_the_weights_are_those_of_the_derivatives_of_the_exponential_score(untouched):
+    """Equation 19 with the second and third derivatives of exp(y) by autograd, not in closed form."""
+    net = untouched(ByHand().double())
+    features = FEATURES[None].double().requires_grad_()
+    score = net(features)[0, 0].exp()
+    (first,) = torch.autograd.grad(score, features, create_graph=True)
+    second, third = torch.zeros_like(features), torch.zeros_like(features)
+    for index in np.ndindex(features.shape):
+        (row,) = torch.autograd.grad(first[index], features, create_graph=True)
+        second[index] = row[index]
+        (row,) = torch.autograd.grad(row[index], features, retain_graph=True)
+        third[index] = row[index]
+    shares = second / (2 * second + features.sum(dim=(2, 3), keepdim=True) * third)
+    shares = torch.where(first == 0, 0.0, shares)
+    weights = (shares * first.relu()).sum(dim=(2, 3), keepdim=True) / score
+    expected = (weights * features).sum(dim=1).detach()
+    found = GradCAMPlusPlus(layers=("layer",), sign="signed").explain(net, FEATURES[None].double(), torch.tensor([0]))
+    assert nets.relative_error(found.maps, expected.float()) < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "layer"), [("resnet18", "layer4"), ("mobilenet_v2", "features")])
+def test_maps_equal_those_of_pytorch_grad_cam_but_for_its_constant(name, layer, images):
+    """It adds 1e-6 to the denominators, which are squares of gradients, here smaller than that.
+
+    Scaling the gradients up and the features down by the same factor changes no share, and makes the constant vanish.
+    """
+    from pytorch_grad_cam import GradCAMPlusPlus as Peer
+
+    model = nets.seeded(torchvision.models.get_model, name)
+    features, gradients = caught(model, layer, images, TARGETS)
+    scale = 1e6
+    weights = Peer.get_cam_weights(
+        None, None, None, None, (features / scale).double().numpy(), (gradients * scale).double().numpy()
+    )
+    expected = (torch.as_tensor(weights / scale)[:, :, None, None] * features).sum(dim=1).float()
+    found = GradCAMPlusPlus(layers=(layer,), sign="signed").explain(model, images, TARGETS).maps
+    assert expected.abs().max() > 0
+    assert nets.relative_error(found, expected) < 1e-5
+
+
+def test_one_sample_without_noise_is_gradcam_plus_plus(resnet18, images):
+    expected = GradCAMPlusPlus(sign="signed").explain(resnet18, images, TARGETS)
+    found = SmoothGradCAMPlusPlus(sign="signed", samples=1, noise=0).explain(resnet18, images, TARGETS)
+    assert nets.relative_error(found.maps, expected.maps) < 1e-5
+    assert found.layers == expected.layers == ("layer4",)
+    assert torch.equal(found.logits, expected.logits)
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    return nets.seeded(nets.InPlaceModule)
+
+
+def test_derivatives_are_averaged_before_they_are_weighed(net, images):
+    found = SmoothGradCAMPlusPlus(layers=("relu",), sign="signed", samples=3, noise=0.2, seed=5)
+    picture, target = images[:1], torch.tensor([2])
+    seeds = torch.randint(2**63 - 1, (3,), generator=torch.Generator().manual_seed(5))
+    noise = [torch.randn(picture.shape[1:], generator=torch.Generator().manual_seed(int(seed))) for seed in seeds]
+    spread = 0.2 * (picture.max() - picture.min())
+    gradients = torch.stack([_behind_relu(net, picture + spread * one, target) for one in noise]).double()
+    features = net.conv(net.stem(picture)).relu().detach()
+    first, second, third = (gradients**order for order in (1, 2, 3))
+    share = second.mean(0) / (2 * second.mean(0) + features.sum(dim=(2, 3), keepdim=True) * third.mean(0))
+    weights = (share * first.mean(0).relu()).sum(dim=(2, 3), keepdim=True)
+    expected = (weights * features).sum(dim=1).float()
+    assert nets.relative_error(found.explain(net, picture, target).maps, expected) < 1e-5
+
+
+def _behind_relu(net, picture, target):
+    features = net.conv(net.stem(picture)).relu().detach().requires_grad_()
+    logits = net.head(features.mean(dim=(2, 3)))
+    (gradients,) = torch.autograd.grad(logits[0, int(target)] + 0 * features.sum(), features)
+    return gradients
+
+
+def test_seeds_repeat_and_passes_do_not_matter(net, images, monkeypatch):
+    net.middle = lambda features: features.tanh()  # gradients that depend on the noise
+    explainer = SmoothGradCAMPlusPlus(layers=("conv",), sign="signed", samples=5)
+    targets = torch.tensor([0, 1, 2, 0])
+    told: list[tuple[int, int]] = []
+    found = explainer.explain(net, images, targets, report=lambda *pair: told.append(pair)).maps
+    assert told == [(0, 20), (20, 20)]
+    assert torch.equal(explainer.explain(net, images, targets).maps, found)
+    other = SmoothGradCAMPlusPlus(layers=("conv",), sign="signed", samples=5, seed=1).explain(net, images, targets).maps
+    assert nets.relative_error(other, found) > 1e-4
+    monkeypatch.setattr(passes, "MOST", 3)
+    assert nets.relative_error(explainer.explain(net, images, targets).maps, found) < 1e-5
