@@ -1,0 +1,98 @@
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from explainers import GradCAM, get_method
+from explainers.errors import LayerError
+from tests import nets
+from tests.explainers.methods.peers import caught
+
+TARGETS = torch.tensor([7, 999, 0, 7])
+
+
+def built(name, **options):
+    return get_method(name).build({"sign": "signed", **options})
+
+
+@pytest.fixture(scope="module", params=["resnet18", "mobilenet_v2"])
+def pooled(request) -> nn.Module:
+    return nets.seeded(torchvision.models.get_model, request.param)
+
+
+def test_the_mean_of_a_cam_and_the_bias_make_the_logit(pooled, images, untouched):
+    found = built("cam").explain(untouched(pooled), images, TARGETS)
+    head = [part for part in pooled.modules() if isinstance(part, nn.Linear)][-1]
+    logits = found.maps.mean(dim=(1, 2)) + head.bias[TARGETS]
+    torch.testing.assert_close(logits.detach(), found.logits[range(4), TARGETS], rtol=1e-4, atol=1e-5)
+
+
+def test_gradcam_is_a_multiple_of_cam(pooled, images):
+    found = built("cam").explain(pooled, images, TARGETS).maps
+    gradcam = GradCAM(sign="signed").explain(pooled, images, TARGETS).maps
+    assert nets.relative_error(gradcam * found.shape[1] * found.shape[2], found) < 1e-5
+
+
+def test_cam_of_a_convolution_as_head():
+    class Convolutional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3, padding=1)
+            self.head = nn.Conv2d(4, 3, 1)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.head(self.layer(images).mean(dim=(2, 3), keepdim=True)).flatten(1)
+
+    net = nets.seeded(Convolutional)
+    images = torch.randn(2, 3, 6, 8)
+    found = built("cam", layers=["layer"]).explain(net, images, torch.tensor([2, 0])).maps
+    expected = torch.einsum("nc,nchw->nhw", net.head.weight[[2, 0], :, 0, 0], net.layer(images)).detach()
+    assert nets.relative_error(found, expected) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "message"),
+    [
+        ("densenet121", [], "other logits .* 'features', up to .* off"),
+        ("resnet18", ["layer3"], "no linear layer that takes 256 features"),
+        ("resnet18", ["layer4.0"], "other logits of the averages of layer 'layer4.0'"),
+        ("squeezenet1_1", ["features"], "other logits"),
+    ],
+)
+def test_cam_of_another_head_is_refused_with_the_reason(name, layers, message, images, untouched):
+    model = untouched(nets.seeded(torchvision.models.get_model, name))
+    with pytest.raises(LayerError, match=message):
+        built("cam", layers=layers).explain(model, images[:2], TARGETS[:2])
+
+
+def test_fem_computed_by_hand(untouched):
+    """pytorch-grad-cam weighs features, not binary maps, and by how many positions stand out, not by the mean."""
+
+    class Features(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Identity()
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.layer(images).mean(dim=(2, 3))
+
+    # Means 1, 2 and 3; standard deviations sqrt(3), sqrt(12) and 0.
+    images = torch.zeros(1, 3, 2, 2)
+    images[0, 0, 0, 1], images[0, 1, 1, 1], images[0, 2] = 4.0, 8.0, 3.0
+    net = untouched(Features())
+    found = built("fem", layers=["layer"], deviations=1.5).explain(net, images)
+    assert found.maps.tolist() == [[[0.0, 1.0], [0.0, 2.0]]]
+    assert float(built("fem", layers=["layer"], deviations=1.8).explain(net, images).maps.abs().max()) == 0
+    assert built("fem", layers=["layer"], deviations=0).explain(net, images).maps.tolist() == [[[0.0, 1.0], [0.0, 2.0]]]
+
+
+def test_random_weights_repeat_and_are_the_same_for_each_picture(resnet18, images):
+    features, _ = caught(resnet18, "layer4", images, TARGETS)
+    weights = 2 * torch.rand(512, generator=torch.Generator().manual_seed(4)) - 1
+    expected = torch.einsum("c,nchw->nhw", weights, features)
+    before = torch.get_rng_state()
+    found = built("random", seed=4).explain(resnet18, images).maps
+    assert torch.equal(torch.get_rng_state(), before)
+    assert nets.relative_error(found, expected) < 1e-5
+    assert torch.equal(built("random", seed=4).explain(resnet18, images).maps, found)
+    assert nets.relative_error(built("random", seed=5).explain(resnet18, images).maps, found) > 0.1
