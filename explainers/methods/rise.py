@@ -1,0 +1,81 @@
+"""RISE: random masks, weighted by what the model says of the pictures that they show."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional
+
+from explainers.base import Attribution, Question, Sign
+from explainers.errors import OptionError
+from explainers.perturbing import Perturbation, Score, Seed
+from explainers.registry import Paper, method
+
+
+@method(
+    "rise",
+    family="perturbation",
+    summary="Average of random masks, each weighted by the score of the picture that it shows.",
+    paper=Paper(
+        "Petsiuk, Das, Saenko",
+        "RISE: Randomized Input Sampling for Explanation of Black-box Models",
+        2018,
+        "https://arxiv.org/abs/1806.07421",
+    ),
+    forwards="1 + samples",
+    backwards="0",
+)
+@dataclass(frozen=True, kw_only=True)
+class RISE(Perturbation):
+    r"""RISE: the expected score of a randomly masked picture, given that a pixel is shown.
+
+    .. math:: S(\lambda) = \mathbb{E}\big[ f(I \odot M) \mid M(\lambda) = 1 \big] \approx
+              \frac{\sum_i f(I \odot M_i)\, M_i(\lambda)}{\sum_i M_i(\lambda)}
+
+    Section 3: f is the softmax probability. A mask is a grid of cells x cells, each shown with `probability`, enlarged
+    bilinearly by whole cells to one cell more than the picture on each side, and cropped at a random place. Where the
+    paper divides by the number of masks times :math:`\mathbb{E}[M(\lambda)]`, the masks' own sum is taken: the map of
+    a constant model is then constant. Cells have their size rounded up, that the enlarged grid covers the picture at
+    any place. ``score="logit"`` subtracts the mean of the scores from the map, for logits have no zero of their own.
+    The paper draws 4000 masks for VGG16 and 8000 for ResNet50.
+    """
+
+    sign: Annotated[
+        Sign, Field(description="Keep the evidence for the class, also that against it, or magnitudes.")
+    ] = "positive"
+    score: Annotated[Score, Field(description="What of the class is watched: its `logit` or its `probability`.")] = (
+        "probability"
+    )
+    samples: Annotated[int, Field(ge=1, le=20_000, description="How many masks are drawn.")] = 1000
+    probability: Annotated[float, Field(ge=0.01, le=0.99, description="Of each cell of a mask to be shown.")] = 0.5
+    cells: Annotated[int, Field(ge=1, le=64, description="Cells of a mask on each side.")] = 7
+    seed: Seed = 0
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass, and one per mask."""
+        images = question.images
+        height, width = images.shape[2:]
+        generator = torch.Generator().manual_seed(self.seed)
+        grids = (torch.rand(self.samples, self.cells, self.cells, generator=generator) < self.probability).float()
+        cell = [-(-side // self.cells) for side in (height, width)]
+        tops, lefts = (torch.randint(size, (self.samples,), generator=generator).tolist() for size in cell)
+        enlarged = [(self.cells + 1) * size for size in cell]
+
+        def masks(_picture: int, part: slice) -> Tensor:
+            large = functional.interpolate(grids[part][:, None].to(images.device), size=enlarged, mode="bilinear")
+            places = zip(large[:, 0], tops[part], lefts[part], strict=True)
+            return torch.stack([one[top : top + height, left : left + width] for one, top, left in places])
+
+        goal, logits = self.plain(question)
+        total = images.new_zeros(len(images), height, width, dtype=torch.float64)
+        shown, mean = torch.zeros_like(total), total.new_zeros(len(images), 1, 1)
+        for picture, _, kept, scores in self.probe(question, goal, [self.samples] * len(images), masks):
+            total[picture] += torch.einsum("r,rhw->hw", scores.double(), kept.double())
+            shown[picture] += kept.double().sum(dim=0)
+            mean[picture] += scores.double().sum() / self.samples
+        if not bool((shown > 0).all()):
+            raise OptionError("Some pixels are in no mask; draw more samples, or raise the probability.", "samples")
+        maps = total / shown - (mean if self.score == "logit" else 0)
+        return self.answer(self.project(maps[:, None]), goal, logits)

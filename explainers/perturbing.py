@@ -1,0 +1,185 @@
+"""What the methods share that ask a model about changed pictures: baselines, superpixels, many masked copies."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional
+
+from explainers.base import Explainer, Question, Sign
+from explainers.goals import Goal
+from explainers.passes import pass_size, passes
+
+Baseline = Literal["zero", "mean", "blur"]
+"""What is put in the place of pixels: zero (of the normalised picture), each channel's mean, or a blurred copy."""
+
+Segmentation = Literal["slic", "quickshift", "grid"]
+
+Score = Literal["logit", "probability"]
+
+Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same map.")]
+
+BLUR = 0.1
+"""Standard deviation of the Gaussian of a blurred baseline, as part of the picture's shorter side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perturbation(Explainer):
+    """Base of the methods that compare what a model says of masked copies of a picture.
+
+    Attributes:
+        sign: see `Explainer`.
+        baseline: see `Baseline`.
+        score: the target's logit or its softmax probability, in either case less that of the class it is contrasted
+            with.
+    """
+
+    sign: Annotated[
+        Sign, Field(description="Keep the evidence for the class, also that against it, or magnitudes.")
+    ] = "signed"
+    baseline: Annotated[
+        Baseline,
+        Field(
+            description="What hides a pixel: `zero` (of the normalised picture, about the mean colour of the training "
+            "pictures), the picture's own `mean` colour, or a `blur`red copy."
+        ),
+    ] = "zero"
+    score: Annotated[Score, Field(description="What of the class is watched: its `logit` or its `probability`.")] = (
+        "logit"
+    )
+
+    def scores(self, goal: Goal, logits: Tensor) -> Tensor:
+        """Return the scores (R,) float32 of logits (R, K)."""
+        return goal.scores(logits.float().softmax(dim=1) if self.score == "probability" else logits)
+
+    def plain(self, question: Question) -> tuple[Goal, Tensor]:
+        """Return the goal, and the logits (N, K) of the pictures as they are."""
+        images = question.images
+        size = pass_size(question.module, images, backward=False)
+        with torch.no_grad():
+            logits = torch.cat([question.run(images[start : start + size]) for start in range(0, len(images), size)])
+        return question.goal(logits), logits
+
+    def probe(
+        self,
+        question: Question,
+        goal: Goal,
+        counts: Sequence[int],
+        masks: Callable[[int, slice], Tensor],
+    ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
+        """Run masked copies of the pictures, as many at once as memory allows.
+
+        Args:
+            question: whose pictures are masked.
+            goal: that of the pictures.
+            counts: how many masks each picture has.
+            masks: returns of a picture's index and a slice of its masks these masks (R, H, W), float32 on the
+                pictures' device: 1 keeps a pixel, 0 puts the baseline in its place.
+
+        Yields:
+            A picture's index, a slice of its masks, these masks, and the scores (R,) float32.
+        """
+        images = question.images
+        hidden = baseline_of(images, self.baseline)
+        owners = torch.repeat_interleave(torch.arange(len(images)), torch.tensor(counts))
+        starts = np.cumsum([0, *counts])
+        size = pass_size(question.module, images, backward=False)
+        for part in passes(len(owners), size, question.report):
+            drawn: list[tuple[int, slice, Tensor]] = []
+            for picture in sorted(set(owners[part].tolist())):
+                first, last = int(starts[picture]), int(starts[picture + 1])
+                rows = slice(max(part.start, first) - first, min(part.stop, last) - first)
+                drawn.append((picture, rows, masks(picture, rows)))
+            copies = torch.cat([masked(images[picture], hidden[picture], kept) for picture, _, kept in drawn])
+            with torch.no_grad():
+                found = self.scores(goal.rows(owners[part].to(images.device)), question.run(copies))
+            start = 0
+            for picture, rows, kept in drawn:
+                yield picture, rows, kept, found[start : start + len(kept)]
+                start += len(kept)
+
+    def probe_all(
+        self, question: Question, goal: Goal, counts: Sequence[int], masks: Callable[[int, slice], Tensor]
+    ) -> list[Tensor]:
+        """Return the scores of each picture's masked copies, float64 on the processor; see `probe`."""
+        found = [torch.zeros(count, dtype=torch.float64) for count in counts]
+        for picture, rows, _, scores in self.probe(question, goal, counts, masks):
+            found[picture][rows] = scores.double().cpu()
+        return found
+
+
+def masked(image: Tensor, hidden: Tensor, masks: Tensor) -> Tensor:
+    """Return copies (R, C, H, W) of a picture, each pixel kept as far as its mask says, in the picture's dtype.
+
+    Args:
+        image: (C, H, W).
+        hidden: likewise, what is put in the place of what is not kept.
+        masks: (R, H, W), 0 to 1.
+    """
+    exact = torch.promote_types(image.dtype, torch.float32)
+    return torch.lerp(hidden.to(exact), image.to(exact), masks[:, None].to(exact)).to(image.dtype)
+
+
+def baseline_of(images: Tensor, kind: Baseline) -> Tensor:
+    """Return what is put in the place of pixels, (N, C, H, W) like the pictures."""
+    if kind == "zero":
+        return torch.zeros_like(images)
+    exact = images.to(torch.promote_types(images.dtype, torch.float32))
+    if kind == "mean":
+        return exact.mean(dim=(2, 3), keepdim=True).expand_as(exact).to(images.dtype)
+    return blurred(exact, BLUR * min(images.shape[2:])).to(images.dtype)
+
+
+def blurred(images: Tensor, deviation: float) -> Tensor:
+    """Return pictures (N, C, H, W) under a Gaussian of this standard deviation, their borders repeated outwards."""
+    radius = max(1, round(2.5 * deviation))
+    offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
+    kernel = torch.exp(-(offsets**2) / (2 * deviation**2))
+    kernel = kernel / kernel.sum()
+    planes = images.reshape(-1, 1, *images.shape[2:])
+    across = functional.pad(planes, (radius, radius, 0, 0), mode="replicate")
+    planes = functional.conv2d(across, kernel[None, None, None])
+    down = functional.pad(planes, (0, 0, radius, radius), mode="replicate")
+    return functional.conv2d(down, kernel[None, None, :, None]).reshape(images.shape)
+
+
+def superpixels(image: Tensor, kind: Segmentation, count: int) -> Tensor:
+    """Cut a picture into regions of similar colour.
+
+    SLIC (Achanta et al. 2012) and quickshift (Vedaldi, Soatto 2008) are scikit-image's. They see the picture as the
+    model gets it, stretched to [0, 1] by its lowest and highest value.
+
+    Args:
+        image: (C, H, W).
+        kind: `grid` cuts rectangles that know nothing of the picture.
+        count: about how many regions; quickshift finds its own number.
+
+    Returns:
+        (H, W) int64 on the picture's device: the region of each pixel, 0 to one less than there are.
+    """
+    height, width = image.shape[1:]
+    if kind == "grid":
+        rows = max(1, min(height, round((count * height / width) ** 0.5)))
+        columns = max(1, min(width, round(count / rows)))
+        down = torch.arange(height) * rows // height
+        across = torch.arange(width) * columns // width
+        cells: Tensor = (down[:, None] * columns + across).to(image.device)
+        return cells
+    from skimage.segmentation import quickshift, slic  # takes its time to import
+
+    pixels = image.detach().double().cpu().permute(1, 2, 0).numpy()
+    low, high = pixels.min(), pixels.max()
+    pixels = np.ascontiguousarray((pixels - low) / (high - low) if high > low else np.zeros_like(pixels))
+    coloured = pixels.shape[2] == 3
+    if kind == "slic":
+        found = slic(pixels, n_segments=count, start_label=0, channel_axis=-1, convert2lab=coloured)
+    else:
+        found = quickshift(  # type: ignore[no-untyped-call]
+            pixels, kernel_size=4, max_dist=200, ratio=0.2, channel_axis=-1, convert2lab=coloured
+        )
+    labels = np.unique(found, return_inverse=True)[1].reshape(height, width)
+    return torch.from_numpy(labels.astype(np.int64)).to(image.device)

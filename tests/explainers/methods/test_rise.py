@@ -1,0 +1,75 @@
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from explainers.errors import OptionError
+from explainers.methods.rise import RISE
+from tests import nets
+
+
+class Constant(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.tensor([[1.0, 2.0]]).expand(len(images), 2)
+
+
+def test_the_map_of_a_constant_model_is_its_probability_everywhere():
+    found = RISE(samples=40, cells=3).explain(Constant(), torch.rand(2, 3, 8, 10)).maps
+    expected = torch.tensor([1.0, 2.0]).softmax(dim=0)[1]
+    torch.testing.assert_close(found, expected.expand(2, 8, 10))
+    assert RISE(samples=40, cells=3, score="logit").explain(Constant(), torch.rand(1, 3, 8, 8)).maps.max() < 1e-6
+
+
+def test_masks_of_one_cell_show_all_or_nothing(images):
+    net = nets.seeded(nets.Net)
+    found = RISE(samples=20, cells=1).explain(net, images, torch.tensor([0, 1, 2, 0]))
+    expected = net(images).softmax(dim=1)[range(4), [0, 1, 2, 0]].detach()
+    torch.testing.assert_close(found.maps, expected[:, None, None].expand(4, 64, 64))
+
+
+def test_the_map_is_the_average_of_the_masks_by_the_equation(images):
+    net = nets.seeded(nets.Net)
+    samples, cells, picture = 12, 4, images[:1, :, :30, :50]
+    generator = torch.Generator().manual_seed(5)
+    grids = (torch.rand(samples, cells, cells, generator=generator) < 0.6).float()
+    tops = torch.randint(8, (samples,), generator=generator)
+    lefts = torch.randint(13, (samples,), generator=generator)
+    large = functional.interpolate(grids[:, None], size=(5 * 8, 5 * 13), mode="bilinear")[:, 0]
+    masks = torch.stack(
+        [one[top : top + 30, left : left + 50] for one, top, left in zip(large, tops, lefts, strict=True)]
+    )
+    scores = net(picture * masks[:, None]).softmax(dim=1)[:, 2].detach()
+    expected = (scores[:, None, None] * masks).sum(dim=0) / masks.sum(dim=0)
+    found = RISE(samples=samples, cells=cells, probability=0.6, seed=5).explain(net, picture, torch.tensor([2]))
+    assert nets.relative_error(found.maps[0], expected) < 1e-5
+    assert not found.signed
+
+
+def test_masks_that_leave_pixels_unseen_are_refused():
+    with pytest.raises(OptionError, match="more samples") as caught:
+        RISE(samples=1, probability=0.05).explain(Constant(), torch.rand(1, 3, 32, 32))
+    assert caught.value.field == "samples"
+
+
+def test_the_masks_are_centred():
+    """The grid is cropped at every place, so no pixel is shown more often than another."""
+    shown = torch.zeros(16, 16)
+    for seed in range(3):
+
+        class Sees(nn.Module):
+            def forward(self, images: Tensor) -> Tensor:
+                if len(images) > 1:
+                    shown.add_(images[:, 0].sum(dim=0))
+                return images.sum(dim=(2, 3))
+
+        RISE(samples=1000, cells=4, seed=seed).explain(Sees(), torch.ones(1, 2, 16, 16))
+    assert (shown / 3000 - 0.5).abs().max() < 0.05
+
+
+def test_different_cells_make_different_maps(images):
+    net = nets.seeded(nets.Net)
+    maps = [RISE(samples=20, cells=cells).explain(net, images).maps for cells in (3, 7)]
+    for one, other in itertools.pairwise(maps):
+        assert not torch.allclose(one, other)
