@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from explainers import Explainer
 from explainers.methods.occlusion import Occlusion
 from explainers.methods.rise import RISE
+from explainers.methods.superpixels import LIME, FeatureAblation, KernelSHAP
 from explainers.perturbing import baseline_of, masked, superpixels
 from tests import nets
 
@@ -19,6 +20,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 METHODS: list[Explainer] = [
     Occlusion(patch=8, stride=8),
     RISE(samples=40, cells=3),
+    FeatureAblation(segmentation="grid", segments=6),
+    LIME(segmentation="grid", segments=6, samples=40, score="logit"),
+    KernelSHAP(segmentation="grid", segments=8, samples=80),
 ]
 SEEDED = [one for one in METHODS if hasattr(one, "seed")]
 TARGETS, OTHERS = torch.tensor([0, 2, 1]), torch.tensor([1, 0, 2])
@@ -141,7 +145,10 @@ def test_signs(explainer, net, pictures):
 
 LOOKING = [
     Occlusion(patch=64, stride=40),
-    RISE(samples=60, cells=4),
+    RISE(samples=50, cells=4),
+    FeatureAblation(segments=30),
+    LIME(segments=20, samples=40),
+    KernelSHAP(segments=10, samples=60),
 ]
 
 

@@ -1,0 +1,167 @@
+from itertools import permutations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers.errors import OptionError
+from explainers.methods.superpixels import LIME, FeatureAblation, KernelSHAP, weighted_ridge
+from explainers.perturbing import superpixels
+from tests import nets
+
+
+class Products(nn.Module):
+    """Pixels interact: logits are sums and products of them."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        values = images.flatten(1)
+        return torch.stack([values.prod(dim=1) + values[:, 0] ** 2, values.sum(dim=1) ** 2 / 4], dim=1)
+
+
+PICTURE = torch.tensor([[[[1.0, 2.0], [-3.0, 1.5]]]])
+
+
+@pytest.fixture
+def linear() -> nn.Module:
+    return nets.seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 12, 5)))
+
+
+@pytest.fixture
+def pictures(generator) -> Tensor:
+    return torch.randn(2, 3, 8, 12, generator=generator)
+
+
+def parts(linear: nn.Module, pictures: Tensor, targets: Tensor, labels: Tensor) -> Tensor:
+    """Return the part of each region in the logit, at all of its pixels."""
+    pixels = (linear[1].weight.detach()[targets].view(2, 3, 8, 12) * pictures).sum(dim=1).flatten(1)
+    sums = torch.zeros(2, int(labels.max()) + 1).index_add_(1, labels.flatten(), pixels)
+    return sums[:, labels]
+
+
+@pytest.mark.parametrize(
+    "explainer",
+    [
+        FeatureAblation(segmentation="grid", segments=6),
+        KernelSHAP(segmentation="grid", segments=6, samples=100),
+        KernelSHAP(segmentation="grid", segments=6, samples=40),
+        LIME(segmentation="grid", segments=6, samples=100, score="logit", ridge=1e-6),
+    ],
+)
+def test_of_a_linear_model_each_superpixel_has_its_part_of_the_logit(explainer, linear, pictures):
+    targets = torch.tensor([3, 1])
+    expected = parts(linear, pictures, targets, superpixels(pictures[0], "grid", 6))
+    found = explainer.explain(linear, pictures, targets)
+    assert nets.relative_error(found.maps, expected) < 1e-4
+    assert found.signed
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_all_sets_give_the_shapley_values_of_the_definition(target):
+    net = Products()
+    expected = torch.zeros(4)
+    for order in permutations(range(4)):
+        shown = torch.zeros(4)
+        for pixel in order:
+            before = net((PICTURE.flatten() * shown)[None])[0, target]
+            shown[pixel] = 1
+            expected[pixel] += (net((PICTURE.flatten() * shown)[None])[0, target] - before) / 24
+    found = KernelSHAP(segmentation="grid", segments=4, samples=14).explain(net, PICTURE, torch.tensor([target]))
+    torch.testing.assert_close(found.maps[0].flatten(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_values_sum_to_what_the_baseline_lacks_and_near_the_shapley_values(resnet18, images):
+    explainer = KernelSHAP(segments=12, samples=60, baseline="blur")
+    found = explainer.explain(resnet18, images, against=torch.tensor([0, 0, 0, 1]))
+    from explainers.perturbing import baseline_of
+
+    scores = [
+        logits[range(4), found.targets] - logits[range(4), found.against]
+        for logits in (resnet18(images), resnet18(baseline_of(images, "blur")))
+    ]
+    for row in range(4):
+        labels = superpixels(images[row], "slic", 12)
+        values = torch.stack([found.maps[row][labels == one][0] for one in range(int(labels.max()) + 1)])
+        assert abs(values.sum() - (scores[0] - scores[1])[row]) < 1e-3
+
+
+def test_drawn_sets_come_near_the_values_of_all_sets(images):
+    net = nets.seeded(nets.Net)
+    exact, drawn, more = (
+        KernelSHAP(segmentation="grid", segments=9, samples=samples).explain(net, images).maps
+        for samples in (510, 100, 400)
+    )
+    errors = [nets.relative_error(one, exact) for one in (drawn, more)]
+    assert 0 < errors[1] < errors[0] < 0.2
+
+
+def test_a_single_superpixel_has_the_whole_score(linear, pictures):
+    found = KernelSHAP(segmentation="grid", segments=1).explain(linear, pictures)
+    lead = linear(pictures) - linear(pictures * 0)
+    torch.testing.assert_close(found.maps[:, 0, 0], lead[[0, 1], found.targets].detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_too_few_samples_are_refused(linear, pictures):
+    with pytest.raises(OptionError, match="at least 96") as caught:
+        KernelSHAP(segmentation="grid", segments=24, samples=20).explain(linear, pictures)
+    assert caught.value.field == "samples"
+
+
+def test_the_weighted_ridge_equals_scikit_learn(generator):
+    from sklearn.linear_model import Ridge
+
+    shown = (torch.rand(60, 7, generator=generator) < 0.5).double()
+    scores, weights = torch.randn(60, generator=generator).double(), torch.rand(60, generator=generator).double()
+    for penalty in (0.01, 1.0, 30.0):
+        peer = Ridge(alpha=penalty).fit(shown.numpy(), scores.numpy(), sample_weight=weights.numpy())
+        found = weighted_ridge(shown, scores, weights, penalty)
+        torch.testing.assert_close(found, torch.from_numpy(peer.coef_))
+
+
+def test_lime_weighs_samples_by_nearness(images):
+    net = nets.seeded(nets.Net)
+    explainer = LIME(segmentation="grid", segments=4, samples=30, width=0.2, ridge=0.5)
+    shown = explainer.coalitions(4)
+    assert shown[0].tolist() == [1] * 4
+    labels = superpixels(images[0], "grid", 4)
+    with torch.no_grad():
+        scores = net(images[:1] * shown.float()[:, labels][:, None]).softmax(dim=1)[:, 1].double()
+    cosine = torch.nan_to_num(shown.sum(dim=1) / (shown.norm(dim=1) * 2))
+    expected = weighted_ridge(shown, scores, torch.exp(-((1 - cosine) ** 2) / 0.04), 0.5).float()
+    found = explainer.explain(net, images[:1], torch.tensor([1])).maps[0]
+    assert nets.relative_error(found, expected[labels]) < 1e-3
+
+
+def test_pictures_of_different_numbers_of_superpixels_share_a_batch(resnet18, images):
+    images[0] = 0
+    images[0, :, :, 20:] = 1
+    explainer = FeatureAblation(segmentation="quickshift")
+    counts = [int(superpixels(one, "quickshift", 1).max()) + 1 for one in images]
+    assert len(set(counts)) > 1
+    together = explainer.explain(resnet18, images)
+    for row in range(4):
+        alone = explainer.explain(resnet18, images[row : row + 1])
+        assert nets.relative_error(together.maps[row], alone.maps[0]) < 1e-3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_feature_ablation_equals_captum(resnet18, images):
+    from captum.attr import FeatureAblation as PeerAblation
+
+    targets = torch.tensor([7, 999, 0, 7])
+    labels = torch.stack([superpixels(one, "slic", 8) for one in images])
+    found = FeatureAblation(segments=8).explain(resnet18, images, targets).maps
+    for row in range(4):
+        peer = PeerAblation(resnet18).attribute(
+            images[row : row + 1], target=targets[row : row + 1], feature_mask=labels[row][None, None]
+        )
+        assert nets.relative_error(found[row], peer[0, 0].detach()) < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_kernel_shap_of_all_sets_equals_the_shapley_values_of_captum(resnet18, images):
+    from captum.attr import ShapleyValues
+
+    labels = superpixels(images[0], "grid", 4)
+    peer = ShapleyValues(resnet18).attribute(images[:1], target=7, feature_mask=labels[None, None])
+    found = KernelSHAP(segmentation="grid", segments=4).explain(resnet18, images[:1], torch.tensor([7])).maps
+    assert nets.relative_error(found[0], peer[0, 0].detach()) < 1e-4
