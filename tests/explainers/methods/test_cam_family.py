@@ -25,6 +25,8 @@ DISCRIMINATING = [
     "gradcam-elementwise",
     "layercam",
     "eigengradcam",
+    "finercam",
+    "shapleycam",
 ]
 
 METHODS = [*DISCRIMINATING, *PLAIN]

@@ -1,0 +1,154 @@
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from explainers import GradCAM
+from explainers.errors import ModelOutputError
+from explainers.methods.cam_score import FinerCAM, ShapleyCAM
+from tests import nets
+from tests.explainers.methods.peers import caught
+
+TARGETS = torch.tensor([7, 999, 0, 7])
+
+
+class Head(nn.Module):
+    """The picture's two channels are the features; the logits are given weights times their means."""
+
+    def __init__(self, *rows: tuple[float, float]) -> None:
+        super().__init__()
+        self.layer = nn.Identity()
+        self.head = nn.Linear(2, len(rows), bias=False)
+        self.head.weight.data = torch.tensor(rows)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.layer(images).mean(dim=(2, 3)))
+
+
+PICTURE = torch.tensor([[[[2.0, 4.0], [6.0, 8.0]], [[1.0, 1.0], [3.0, 3.0]]]])
+"""Means 5 and 2."""
+
+
+def test_finercam_by_hand(untouched):
+    # The logits are 11, 9, 10, -3 and 30; those next to 10 are 11 and 9.
+    net = untouched(Head((1.0, 3.0), (1.0, 2.0), (2.0, 0.0), (-1.0, 1.0), (6.0, 0.0)))
+    explainer = FinerCAM(layers=("layer",), sign="signed", references=2, strength=0.5)
+    found = explainer.explain(net, PICTURE, torch.tensor([2]))
+    weights = (torch.tensor([2.0, 0.0]) - 0.5 * torch.tensor([1.0, 2.5])) / 4
+    torch.testing.assert_close(found.maps[0], torch.einsum("c,chw->hw", weights, PICTURE[0]))
+    contrast = explainer.explain(net, PICTURE, torch.tensor([2]), torch.tensor([3]))
+    weights = (torch.tensor([2.0, 0.0]) - 0.5 * torch.tensor([-1.0, 1.0])) / 4
+    torch.testing.assert_close(contrast.maps[0], torch.einsum("c,chw->hw", weights, PICTURE[0]))
+
+
+def test_finercam_without_strength_is_gradcam_and_a_full_contrast_is_its_contrast(resnet18, images):
+    others = torch.tensor([1, 2, 3, 4])
+    plain = GradCAM(sign="signed")
+    found = FinerCAM(sign="signed", strength=0).explain(resnet18, images, TARGETS).maps
+    assert nets.relative_error(found, plain.explain(resnet18, images, TARGETS).maps) < 1e-6
+    found = FinerCAM(sign="signed", strength=1).explain(resnet18, images, TARGETS, others).maps
+    assert nets.relative_error(found, plain.explain(resnet18, images, TARGETS, others).maps) < 1e-5
+
+
+def test_finercam_compares_with_all_classes_of_a_small_model_and_refuses_a_single_one(untouched):
+    few = FinerCAM(layers=("layer",), sign="signed", references=2)
+    many = FinerCAM(layers=("layer",), sign="signed", references=9)
+    net = untouched(Head((1.0, 3.0), (1.0, 2.0), (2.0, 0.0)))
+    assert torch.equal(few.explain(net, PICTURE).maps, many.explain(net, PICTURE).maps)
+    with pytest.raises(ModelOutputError, match="only one; use gradcam"):
+        few.explain(Head((1.0, 3.0)), PICTURE)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("strength", [0.6, 1.0])
+def test_finercam_with_one_reference_equals_that_of_pytorch_grad_cam(strength, resnet18, images):
+    """With several it weighs the classes by their probabilities, which it also differentiates."""
+    from pytorch_grad_cam.utils.model_targets import FinerWeightedTarget
+
+    found = FinerCAM(sign="signed", references=1, strength=strength).explain(resnet18, images, TARGETS)
+    features = caught(resnet18, "layer4", images, TARGETS)[0].requires_grad_()
+    logits = resnet18.fc(features.mean(dim=(2, 3)))
+    distances = (logits - logits[range(4), TARGETS][:, None]).abs()
+    nearest = distances.argsort(dim=1)[:, 1]
+    pairs = zip(logits, TARGETS, nearest, strict=True)
+    score = sum(FinerWeightedTarget(int(own), [int(other)], strength)(row) for row, own, other in pairs)
+    (gradients,) = torch.autograd.grad(score, features)
+    expected = (gradients.mean(dim=(2, 3), keepdim=True) * features).sum(dim=1).detach()
+    assert nets.relative_error(found.maps, expected) < 1e-4
+
+
+class Curved(nn.Module):
+    """One logit that is quadratic in the features, with a given symmetric matrix, and one that is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Identity()
+        half = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+        self.register_buffer("matrix", half + half.T)
+        self.register_buffer("slope", torch.arange(8.0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        flat = self.layer(images).flatten(1)
+        score = flat @ self.slope + ((flat @ self.matrix) * flat).sum(dim=1) / 2
+        return torch.stack([score, torch.zeros_like(score)], dim=1)
+
+
+def test_shapleycam_of_a_quadratic_logit_by_hand(untouched):
+    net = untouched(Curved())
+    found = ShapleyCAM(layers=("layer",), sign="signed", utility="logit").explain(net, PICTURE, torch.tensor([0]))
+    flat = PICTURE.flatten()
+    corrected = net.slope + net.matrix @ flat - net.matrix @ flat / 2
+    weights = corrected.view(2, 4).mean(dim=1)
+    torch.testing.assert_close(found.maps[0], torch.einsum("c,chw->hw", weights, PICTURE[0]))
+    # The Shapley values of a quadratic game with the empty set at 0 share out all that the logit is worth.
+    torch.testing.assert_close((corrected * flat).sum(), found.logits[0, 0])
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg11"])
+def test_shapleycam_of_a_logit_that_is_piecewise_linear_is_gradcam(name, images):
+    model = nets.seeded(torchvision.models.get_model, name)
+    found = ShapleyCAM(sign="signed", utility="logit").explain(model, images, TARGETS).maps
+    assert nets.relative_error(found, GradCAM(sign="signed").explain(model, images, TARGETS).maps) < 1e-5
+
+
+def _rest(logits: Tensor, target: int) -> Tensor:
+    return logits[target] + torch.softmax(logits, dim=-1)[target].log()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("utility", ["rest", "logit"])
+def test_shapleycam_equals_that_of_pytorch_grad_cam(utility, images):
+    from pytorch_grad_cam import ShapleyCAM as Peer
+
+    model = nets.seeded(torchvision.models.get_model, "mobilenet_v3_small")
+    layer = "features.11"
+    found = ShapleyCAM(layers=(layer,), sign="signed", utility=utility).explain(model, images, TARGETS).maps
+    with Peer(model, [model.get_submodule(layer)]) as peer:
+        leaf = images.clone().requires_grad_()
+        logits = peer.activations_and_grads(leaf)
+        score = _rest if utility == "rest" else lambda row, target: row[target]
+        total = sum(score(row, int(target)) for row, target in zip(logits, TARGETS, strict=True))
+        torch.autograd.grad(total, leaf, retain_graph=True, create_graph=True)
+        features, gradients = peer.activations_and_grads.activations[0], peer.activations_and_grads.gradients[0]
+        weights = torch.as_tensor(peer.get_cam_weights(None, None, None, features, gradients))
+        expected = torch.einsum("nc,nchw->nhw", weights, features.detach())
+    assert nets.relative_error(found, expected) < 1e-4
+
+
+def test_shapleycam_of_several_layers_takes_each_layers_own_hessian(images):
+    net = nets.seeded(nets.InPlaceModule)
+    net.middle = lambda features: net.relu(features).tanh()
+    together = ShapleyCAM(layers=("stem", "conv")).explain(net, images)
+    alone = [ShapleyCAM(layers=(layer,)).explain(net, images).maps for layer in ("stem", "conv")]
+    from explainers.cam import fuse
+
+    assert together.layers == ("stem", "conv")
+    assert nets.relative_error(together.maps, fuse(alone)) < 1e-5
+
+
+def test_the_utility_matters_where_the_head_is_linear(resnet18, images):
+    logit, rest = (
+        ShapleyCAM(sign="signed", utility=utility).explain(resnet18, images, TARGETS).maps
+        for utility in ("logit", "rest")
+    )
+    assert nets.relative_error(rest, logit) > 0.01
