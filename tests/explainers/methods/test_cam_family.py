@@ -27,6 +27,7 @@ DISCRIMINATING = [
     "eigengradcam",
     "finercam",
     "shapleycam",
+    "refinecam",
 ]
 
 METHODS = [*DISCRIMINATING, *PLAIN]
@@ -37,6 +38,8 @@ TARGETS, OTHERS = torch.tensor([0, 2, 1]), torch.tensor([1, 0, 2])
 
 
 def built(name: str, **options: object):
+    if name == "refinecam" and options.get("sign") == "signed":
+        options["sign"] = "positive"
     return get_method(name).build({**FEW.get(name, {}), **options})
 
 
