@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from explainers import Explainer
 from explainers.methods.occlusion import Occlusion
 from explainers.methods.rise import RISE
+from explainers.methods.sobol import Sobol
 from explainers.methods.superpixels import LIME, FeatureAblation, KernelSHAP
 from explainers.perturbing import baseline_of, masked, superpixels
 from tests import nets
@@ -23,6 +24,7 @@ METHODS: list[Explainer] = [
     FeatureAblation(segmentation="grid", segments=6),
     LIME(segmentation="grid", segments=6, samples=40, score="logit"),
     KernelSHAP(segmentation="grid", segments=8, samples=80),
+    Sobol(cells=3, samples=8),
 ]
 SEEDED = [one for one in METHODS if hasattr(one, "seed")]
 TARGETS, OTHERS = torch.tensor([0, 2, 1]), torch.tensor([1, 0, 2])
@@ -149,6 +151,7 @@ LOOKING = [
     FeatureAblation(segments=30),
     LIME(segments=20, samples=40),
     KernelSHAP(segments=10, samples=60),
+    Sobol(cells=4, samples=3),
 ]
 
 

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.quasirandom import SobolEngine
+
+from explainers.methods.sobol import Sobol, total_order
+from tests import nets
+
+
+class Ishigami(nn.Module):
+    """The textbook function of three variables, of the mean brightness of three of four quarters of a grey picture."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        quarters = nn.functional.avg_pool2d(images, 2)[:, 0].flatten(1) * 2 * torch.pi - torch.pi
+        first, second, third, _ = quarters.unbind(1)
+        found = first.sin() + 7 * second.sin() ** 2 + 0.1 * third**4 * first.sin()
+        return torch.stack([found, torch.zeros_like(found)], dim=1)
+
+
+def test_the_indices_of_ishigamis_function():
+    found = Sobol(cells=2, samples=4096).explain(Ishigami(), torch.ones(1, 1, 4, 4), torch.tensor([0])).maps
+    # 0.5576, 0.4424, 0.2437 follow from its parts of the variance; the fourth quarter counts for nothing.
+    torch.testing.assert_close(found[0], torch.tensor([[0.5576, 0.4424], [0.2437, 0.0]]), rtol=0, atol=0.01)
+
+
+def test_the_indices_of_a_sum_are_squares(generator):
+    picture = torch.rand(1, 1, 4, 6, generator=generator)
+    found = Sobol(cells=2, samples=1024).explain(nets.Weighted((1.0,), (0.0,)), picture, torch.tensor([0])).maps[0]
+    parts = picture[0].unfold(1, 2, 2).unfold(2, 3, 3).sum(dim=(3, 4))[0] ** 2
+    torch.testing.assert_close(found, parts / parts.sum(), rtol=0, atol=0.02)
+
+
+def test_the_map_is_the_estimator_by_the_equation(images):
+    net = nets.seeded(nets.Net)
+    cells, samples, picture = 3, 8, images[:1, :, :31, :50]
+    sequence = SobolEngine(2 * 9, scramble=True, seed=4).draw(samples)
+    first, second = sequence[:, :9], sequence[:, 9:]
+
+    def scores(grids: Tensor) -> Tensor:
+        masks = nn.functional.interpolate(grids.view(-1, 1, cells, cells), size=(31, 50), mode="nearest")
+        return net(picture * masks)[:, 2].detach()
+
+    mean = torch.cat([scores(first), scores(second)]).mean()
+    variance = torch.cat([scores(first) - mean, scores(second) - mean]).square().mean()
+    expected = []
+    for cell in range(9):
+        mixed = first.clone()
+        mixed[:, cell] = second[:, cell]
+        expected.append((scores(first) - scores(mixed)).square().mean() / 2 / variance)
+    found = Sobol(cells=cells, samples=samples, seed=4).explain(net, picture, torch.tensor([2])).maps
+    assert nets.relative_error(found.flatten(), torch.stack(expected)) < 1e-3
+
+
+def test_the_estimator_equals_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    scores = torch.randn(7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    given = scores.numpy()
+    peer = stats.sobol_indices(func={"f_A": given[:1], "f_B": given[1:2], "f_AB": given[2:, None]}, n=16)
+    np.testing.assert_allclose(total_order(scores).numpy(), peer.total_order.squeeze(), rtol=1e-12)
+
+
+def test_a_constant_score_has_a_blank_map():
+    found = Sobol(cells=2, samples=4).explain(Ishigami(), torch.ones(1, 1, 4, 4), torch.tensor([1])).maps
+    assert torch.equal(found, torch.zeros(1, 2, 2))
+    rounding = 5 + torch.randn(6, 8, dtype=torch.float64) * 1e-7
+    assert torch.equal(total_order(rounding), torch.zeros(4, dtype=torch.float64))
