@@ -116,7 +116,7 @@ def masked(image: Tensor, hidden: Tensor, masks: Tensor) -> Tensor:
     """Return copies (R, C, H, W) of a picture, each pixel kept as far as its mask says, in the picture's dtype.
 
     Args:
-        image: (C, H, W).
+        image: (C, H, W), or (R, C, H, W) for a picture to each mask.
         hidden: likewise, what is put in the place of what is not kept.
         masks: (R, H, W), 0 to 1.
     """

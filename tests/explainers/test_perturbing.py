@@ -9,6 +9,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from explainers import Explainer
+from explainers.methods.extremal import ExtremalPerturbation
 from explainers.methods.occlusion import Occlusion
 from explainers.methods.rise import RISE
 from explainers.methods.sobol import Sobol
@@ -25,6 +26,7 @@ METHODS: list[Explainer] = [
     LIME(segmentation="grid", segments=6, samples=40, score="logit"),
     KernelSHAP(segmentation="grid", segments=8, samples=80),
     Sobol(cells=3, samples=8),
+    ExtremalPerturbation(steps=5, cells=6, area=0.3),
 ]
 SEEDED = [one for one in METHODS if hasattr(one, "seed")]
 TARGETS, OTHERS = torch.tensor([0, 2, 1]), torch.tensor([1, 0, 2])
@@ -152,6 +154,7 @@ LOOKING = [
     LIME(segments=20, samples=40),
     KernelSHAP(segments=10, samples=60),
     Sobol(cells=4, samples=3),
+    ExtremalPerturbation(steps=20),
 ]
 
 

@@ -1,0 +1,91 @@
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from explainers.errors import ModelOutputError
+from explainers.methods.extremal import SHARPNESS, ExtremalPerturbation, smooth_maximum
+from explainers.perturbing import baseline_of, masked
+from tests import nets
+
+
+def test_the_smooth_maximum_by_hand():
+    values = torch.zeros(1, 7, 9)
+    values[0, 3, 4] = 1
+    found = smooth_maximum(values, 0.4)  # its Gaussian reaches one cell
+    near = torch.exp(torch.tensor(-1 / 0.32))
+    share = torch.exp(SHARPNESS * near) / (torch.exp(SHARPNESS * near) + 8)
+    torch.testing.assert_close(found[0, 3, 4], torch.tensor(1.0), rtol=0, atol=1e-6)
+    torch.testing.assert_close(found[0, 2, 4], near * share)
+    assert found[0, 1, 4] == found[0, 3, 0] == 0
+
+
+def test_the_smooth_maximum_of_a_plain_mask_is_plain_inside():
+    found = smooth_maximum(torch.full((1, 9, 9), 0.7), 1.0)
+    assert (found[0, 3:6, 3:6] - 0.7).abs().max() < 0.05
+    assert found.max() <= 0.7
+
+
+@pytest.mark.parametrize("corner", [0, 1])
+def test_the_mask_covers_what_counts_and_has_its_area(corner):
+    picture = torch.full((1, 1, 32, 48), 0.1)
+    rows = slice(0, 16) if corner == 0 else slice(16, 32)
+    picture[:, :, rows, 30:46] = 1  # a sixth of the picture
+    picture[:, :, 8:24, 2:18] = -1
+    explainer = ExtremalPerturbation(steps=150, cells=16, width=0.06, area=0.16, baseline="zero")
+    found = explainer.explain(nets.Weighted((1.0,), (0.0,)), picture, torch.tensor([0]))
+    assert found.maps.shape == (1, 16, 24)
+    assert not found.signed
+    mask = found.maps[0]
+    assert abs(mask.mean() - 0.16) < 0.03
+    bright = functional.interpolate(picture, size=(16, 24), mode="area")[0, 0] > 0.5
+    assert mask[bright].mean() > 0.8
+    assert mask[~bright].mean() < 0.06
+    assert 0 <= mask.min() < mask.max() <= 1
+
+
+def test_the_area_may_be_chosen_and_the_score_is_kept(images):
+    net = nets.seeded(nets.Net)
+    targets = torch.tensor([0, 1, 2, 0])
+    for area in (0.1, 0.4):
+        explainer = ExtremalPerturbation(steps=80, cells=12, area=area)
+        masks = explainer.explain(net, images, targets).maps
+        assert (masks.mean(dim=(1, 2)) - area).abs().max() < 0.07
+        hidden = baseline_of(images, "blur")
+        large = functional.interpolate(masks[:, None], size=(64, 64), mode="bilinear")[:, 0]
+        best, other = (
+            net(masked(images, hidden, one))[range(4), targets].detach() for one in (large, large.flip(1).flip(2))
+        )
+        assert (best > other).all()
+
+
+def test_a_contrast_chooses_another_part():
+    picture = torch.full((1, 2, 16, 16), 0.0)
+    picture[:, 0, :, :8] = 1
+    picture[:, 1, :, 8:] = 1
+    net = nets.Weighted((1.0, 0.9), (1.0, 0.0))
+    explainer = ExtremalPerturbation(steps=60, cells=8, area=0.3, baseline="zero")
+    plain = explainer.explain(net, picture, torch.tensor([0])).maps[0]
+    contrast = explainer.explain(net, picture, torch.tensor([0]), torch.tensor([1])).maps[0]
+    assert plain[:, :4].sum() > plain[:, 4:].sum()
+    assert contrast[:, 4:].sum() > 5 * contrast[:, :4].sum()
+
+
+class Detaches(nets.Net):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.detach())
+
+
+@pytest.mark.parametrize("net", [nets.seeded(Detaches), nets.Wrapped(nets.seeded(nets.Net), torch.detach)])
+def test_a_model_that_stops_gradients_is_refused(net: nn.Module, images, untouched):
+    with pytest.raises(ModelOutputError, match="No gradient flows"):
+        ExtremalPerturbation(steps=2).explain(untouched(net), images)
+
+
+def test_every_step_is_reported(images, monkeypatch):
+    monkeypatch.setattr("explainers.passes.MOST", 3)
+    told = []
+    ExtremalPerturbation(steps=3, cells=4).explain(
+        nets.seeded(nets.Net), images, report=lambda *pair: told.append(pair)
+    )
+    assert told == [(step, 8) for step in range(9)]
