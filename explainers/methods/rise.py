@@ -17,7 +17,7 @@ from explainers.registry import Paper, method
 @method(
     "rise",
     family="perturbation",
-    summary="Average of random masks, each weighted by the score of the picture that it shows.",
+    summary="Average of random masks, each weighted by the score of the picture that it shows, less the mean score.",
     paper=Paper(
         "Petsiuk, Das, Saenko",
         "RISE: Randomized Input Sampling for Explanation of Black-box Models",
@@ -29,17 +29,18 @@ from explainers.registry import Paper, method
 )
 @dataclass(frozen=True, kw_only=True)
 class RISE(Perturbation):
-    r"""RISE: the expected score of a randomly masked picture, given that a pixel is shown.
+    r"""RISE: how much the expected score of a randomly masked picture rises when a pixel is shown.
 
-    .. math:: S(\lambda) = \mathbb{E}\big[ f(I \odot M) \mid M(\lambda) = 1 \big] \approx
-              \frac{\sum_i f(I \odot M_i)\, M_i(\lambda)}{\sum_i M_i(\lambda)}
+    .. math:: S(\lambda) = \mathbb{E}\big[ f(I \odot M) \mid M(\lambda) = 1 \big] - \mathbb{E}\big[ f(I \odot M) \big]
+              \approx \frac{\sum_i f_i\, M_i(\lambda)}{\sum_i M_i(\lambda)} - \frac{1}{N} \sum_i f_i,
+              \qquad f_i = f(I \odot M_i)
 
     Section 3: f is the softmax probability. A mask is a grid of cells x cells, each shown with `probability`, enlarged
     bilinearly by whole cells to one cell more than the picture on each side, and cropped at a random place. Where the
-    paper divides by the number of masks times :math:`\mathbb{E}[M(\lambda)]`, the masks' own sum is taken: the map of
-    a constant model is then constant. Cells have their size rounded up, that the enlarged grid covers the picture at
-    any place. ``score="logit"`` subtracts the mean of the scores from the map, for logits have no zero of their own.
-    The paper draws 4000 masks for VGG16 and 8000 for ResNet50.
+    paper divides by the number of masks times :math:`\mathbb{E}[M(\lambda)]`, the masks' own sum is taken, and
+    the mean score is subtracted, which the paper does not do: the order of the pixels stays, and zero means that a
+    pixel makes no difference. Cells have their size rounded up, that the enlarged grid covers the picture at
+    any place. The paper draws 4000 masks for VGG16 and 8000 for ResNet50.
     """
 
     sign: Annotated[
@@ -77,5 +78,5 @@ class RISE(Perturbation):
             mean[picture] += scores.double().sum() / self.samples
         if not bool((shown > 0).all()):
             raise OptionError("Some pixels are in no mask; draw more samples, or raise the probability.", "samples")
-        maps = total / shown - (mean if self.score == "logit" else 0)
+        maps = total / shown - mean
         return self.answer(self.project(maps[:, None]), goal, logits)
