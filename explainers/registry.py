@@ -39,8 +39,8 @@ class Method:
         explainer: the frozen dataclass; its fields are the options.
         summary: one line.
         paper: where it was published.
-        forwards, backwards: passes per picture: a number, or an expression of the options and the layer's channels,
-            such as ``samples`` or ``1 + channels``.
+        forwards, backwards: passes per picture: a number, or an expression of the options and the layer's channels or
+            positions, such as ``samples`` or ``1 + channels``.
         discriminates: whether the method claims that its maps differ between the classes in one picture.
     """
 

@@ -7,7 +7,7 @@ the whole model runs for each batch instead.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from copy import deepcopy
 from typing import Any, Literal, TypeVar
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from explainers.base import Report
+from explainers.cam import grid_of
 from explainers.errors import ModelOutputError, OptionError
 from explainers.hooks import HookSession
 from explainers.modules import logits_of
@@ -174,7 +175,8 @@ def checked_rows(
         if found is not None:
             return found
     raise ModelOutputError(
-        "The model answers differently when the picture is one of a batch, so edits of its layers cannot be compared."
+        "The model answers differently when the picture is one of a batch, or when it cannot change what this layer "
+        "returned in place for others to see; choose another layer, or a model without either."
     )
 
 
@@ -206,7 +208,6 @@ def replaced_logits(
     module: nn.Module,
     image: Tensor,
     path: str,
-    axes: Sequence[int],
     logits: Tensor,
     edit: Callable[[Tensor, slice], Tensor],
     total: int,
@@ -220,10 +221,10 @@ def replaced_logits(
     Args:
         module: in evaluation mode.
         image: (1, C, H, W).
-        path: of a layer that runs once and returns a tensor.
-        axes: the order of axes that makes its output (1, C, h, w).
+        path: of a layer that runs once and returns a grid of features.
         logits: (1, K) of the picture.
-        edit: returns the replacements (R, C, h, w) numbered by a slice, of an output (1, C, h, w) that it leaves alone.
+        edit: is given the output (1, C, h, w), which it leaves alone, and returns the replacements (R, C, h, w) that a
+            slice of the `total` means.
         total: how many there are.
         size: most rows of one pass; the unedited one is one of them.
         report: see `Report`.
@@ -231,7 +232,6 @@ def replaced_logits(
     Raises:
         ModelOutputError: the model answers differently when the picture is one of a batch.
     """
-    back = sorted(range(len(axes)), key=lambda axis: axes[axis])
 
     def run(way: Run, rows: slice) -> Tensor | None:
         count, reached = rows.stop - rows.start, 0
@@ -241,7 +241,7 @@ def replaced_logits(
             reached += 1
             if len(output) != 1 + count:
                 raise UnreplayableError
-            first = output[:1].permute(*axes)
+            first = output[:1].permute(axes)
             return torch.cat([first, edit(first, rows)]).permute(back).contiguous()
 
         with HookSession(replay.module) as hooks:
@@ -250,6 +250,8 @@ def replaced_logits(
         return found if reached == 1 and len(found) == 1 + count else None
 
     with torch.no_grad(), closing(Replay(module, image, path)) as replay:
+        axes = grid_of(path, [replay.value], image)
+        back = [axes.index(axis) for axis in range(4)]
         found = checked_rows(replay, logits, lambda: passes(total, max(1, size - 1), report), run)
     edited = torch.cat([rows[1:] for rows in found])
     plain = torch.cat([rows[:1].expand(len(rows) - 1, -1) for rows in found])

@@ -1,0 +1,34 @@
+"""What the CAMs share that need no gradients, only many forward passes."""
+
+from abc import abstractmethod
+from dataclasses import replace
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from explainers.base import Attribution, Question, part_of
+from explainers.cam import Evidence, LayerExplainer, collect, fuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardCAM(LayerExplainer):
+    """Base of the CAMs that run the model again for each channel or position of a layer.
+
+    The first pass finds the feature maps of all layers; then each layer has passes of its own, and a map of its own.
+    They run under ``torch.no_grad()`` rather than ``torch.inference_mode()``, for a model may keep a tensor that it
+    makes, and what is made in inference mode is of no use to a later backward pass.
+    """
+
+    @abstractmethod
+    def layer_map(self, question: Question, evidence: Evidence, path: str) -> Tensor:
+        """Return the maps (N, h, w) of one layer, projected."""
+
+    def attribute(self, question: Question) -> Attribution:
+        """Run the model once for the feature maps, and then for each layer."""
+        evidence = collect(question, self.layers_of(question), None)
+        paths = tuple(evidence.activations)
+        maps = [
+            self.layer_map(replace(question, report=part_of(question.report, number, len(paths))), evidence, path)
+            for number, path in enumerate(paths)
+        ]
+        return self.answer(fuse(maps), evidence.goal, evidence.logits, paths)

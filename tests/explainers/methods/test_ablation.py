@@ -1,0 +1,291 @@
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from explainers import HookSession, replay
+from explainers.edits import parse_edits
+from explainers.errors import ModelOutputError
+from explainers.methods.ablation import AblationCAM, ReciproCAM
+from explainers.sweeping import sweep_images
+from tests import nets
+from tests.explainers.test_cam import ByHand
+from tests.explainers.test_sweeping import MasksLater, Remembers, ReturnsItsInput, ViewsLater
+
+TARGETS = torch.tensor([0, 2, 1, 1])
+KERNEL = torch.tensor([[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]) / 16
+
+
+@pytest.fixture
+def pictures(images: Tensor) -> Tensor:
+    return images[:, :, :16, :24].clone()
+
+
+def logits_with(net: nn.Module, picture: Tensor, layer: str, edit) -> Tensor:
+    """Return the logits (K,) of the whole model with a layer's output (1, C, h, w) replaced."""
+    with torch.no_grad(), HookSession(net) as hooks:
+        hooks.after_forward(lambda module, args, output: edit(output.clone()), layer)
+        return net(picture[None].clone())[0]
+
+
+def output_of(net: nn.Module, picture: Tensor, layer: str) -> Tensor:
+    found = []
+    logits_with(net, picture, layer, lambda output: found.append(output.clone()) or output)
+    return found[0]
+
+
+def ablated(net: nn.Module, picture: Tensor, layer: str, score) -> Tensor:
+    """Return the signed map, one channel at a time."""
+
+    def zero(channel: int):
+        def edit(output: Tensor) -> Tensor:
+            output[:, channel] = 0
+            return output
+
+        return edit
+
+    (activations,) = output_of(net, picture, layer)
+    whole = score(logits_with(net, picture, layer, lambda output: output))
+    falls = torch.stack(
+        [whole - score(logits_with(net, picture, layer, zero(channel))) for channel in range(len(activations))]
+    )
+    return (falls[:, None, None] / whole.abs() * activations).sum(dim=0)
+
+
+def reciprocal(net: nn.Module, picture: Tensor, layer: str, gaussian: bool) -> Tensor:
+    """Return the maps (K, h, w) of all classes, one position at a time."""
+
+    def keep(row: int, column: int):
+        def edit(output: Tensor) -> Tensor:
+            kept = torch.zeros_like(output)
+            if not gaussian:
+                kept[:, :, row, column] = output[:, :, row, column]
+                return kept
+            for y in range(max(row - 1, 0), min(row + 2, output.shape[2])):
+                for x in range(max(column - 1, 0), min(column + 2, output.shape[3])):
+                    kept[:, :, y, x] = output[:, :, row, column] * KERNEL[1 + y - row, 1 + x - column]
+            return kept
+
+        return edit
+
+    height, width = output_of(net, picture, layer).shape[2:]
+    rows = [
+        torch.stack([logits_with(net, picture, layer, keep(row, column)).softmax(0) for column in range(width)])
+        for row in range(height)
+    ]
+    maps = torch.stack(rows).permute(2, 0, 1)
+    return maps - maps.amin(dim=(1, 2), keepdim=True)
+
+
+# By hand
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_ablation_by_hand(target):
+    """The mean of x is 1/2, so logits are 4/2 - 8/2 = -2 and 2; without A0 they are -4 and -2, without A1 2 and 4."""
+    image = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]])
+    falls = torch.tensor([[2.0, -4.0], [4.0, -2.0]])[target]
+    found = AblationCAM(layers=("conv",), sign="signed").explain(ByHand(), image, torch.tensor([target]))
+    torch.testing.assert_close(found.maps, (falls[0] * image[:, 0] - falls[1] * image[:, 0]) / 2)
+
+
+def test_a_score_of_zero_leaves_the_map_finite_and_its_shape_alone(pictures):
+    net, cam = nets.seeded(nets.Net), AblationCAM(layers=("conv",), sign="signed")
+    before = cam.explain(net, pictures[:1], torch.tensor([1]))
+    with torch.no_grad():
+        net.head.bias[1] -= before.logits[0, 1]
+    after = cam.explain(net, pictures[:1], torch.tensor([1]))
+    assert abs(float(after.logits[0, 1])) < 1e-6
+    assert nets.relative_error(after.maps / after.maps.abs().max(), before.maps / before.maps.abs().max()) < 1e-3
+    with torch.no_grad():
+        for value in net.head.parameters():
+            value.zero_()
+    assert not cam.explain(net, pictures).maps.any()
+
+
+def test_recipro_by_hand(pictures):
+    """The head sees the mean: of one position its features over the number of positions, times the kernel's share."""
+    image = torch.tensor([[[[1.0, 2.0, 0.5], [3.0, -4.0, 0.0]]]])
+    net = ByHand()
+    for gaussian in (False, True):
+        share = (1.0, torch.tensor([[9.0, 12.0, 9.0]] * 2) / 16)[gaussian]
+        logits = torch.stack([-4 * image[0, 0], 4 * image[0, 0]]) * share / 6
+        expected = logits.softmax(dim=0)
+        expected = expected - expected.amin(dim=(1, 2), keepdim=True)
+        found = ReciproCAM(layers=("conv",), gaussian=gaussian).explain(net, image.expand(2, 1, 2, 3), torch.arange(2))
+        torch.testing.assert_close(found.maps, expected)
+
+
+# One channel or position at a time, whatever the net does
+
+NETS = [
+    (nets.Net, ["stem", "conv"]),
+    (nets.InPlaceModule, ["stem", "conv", "relu"]),
+    (nets.InPlaceFunction, ["stem", "conv"]),
+    (nets.AddsInto, ["stem", "conv"]),
+    (nets.PreActivation, ["stem", "conv", "relu", "branch"]),
+    (nets.Stochastic, ["conv", "norm", "dropout"]),
+    (nets.TupleInside, ["pair.conv"]),
+    (nets.Skip, ["conv", "branch", "branch.0", "branch.1", "branch.2"]),
+    (nets.InPlaceLater, ["conv", "branch"]),
+    (MasksLater, ["stem", "branch"]),
+    (ViewsLater, ["stem", "conv"]),
+    (ReturnsItsInput, ["stem", "conv", "branch"]),
+    (Remembers, ["conv"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "layers"), NETS, ids=lambda one: getattr(one, "__name__", None))
+def test_every_row_is_what_the_whole_model_gives(kind, layers, images, untouched):
+    net = untouched(nets.seeded(kind))
+    pictures, targets, others = images[:2, :, :8, :12], torch.tensor([0, 2]), torch.tensor([1, 1])
+    for layer in layers:
+        ablation = AblationCAM(layers=(layer,), sign="signed")
+        found = ablation.explain(net, pictures, targets).maps
+        contrast = ablation.explain(net, pictures, targets, others).maps
+        recipro = ReciproCAM(layers=(layer,), sign="signed", gaussian=layer != "conv")
+        positions = recipro.explain(net, pictures, targets).maps
+        between = recipro.explain(net, pictures, targets, others).maps
+        for row, (target, other) in enumerate(zip(targets.tolist(), others.tolist(), strict=True)):
+            expected = ablated(net, pictures[row], layer, lambda logits, target=target: logits[target])
+            assert nets.relative_error(found[row], expected) < 1e-3
+            expected = ablated(
+                net, pictures[row], layer, lambda logits, pair=(target, other): logits[pair[0]] - logits[pair[1]]
+            )
+            assert nets.relative_error(contrast[row], expected) < 1e-3
+            classes = reciprocal(net, pictures[row], layer, recipro.gaussian)
+            assert nets.relative_error(positions[row], classes[target]) < 1e-3
+            assert nets.relative_error(between[row], classes[target] - classes[other]) < 1e-3
+
+
+def test_ablation_weighs_as_a_sweep_ranks(resnet18, images, untouched):
+    untouched(resnet18)
+    image, layer = images[:1, :, :40, :32], "layer2.0.conv1"
+    sweep = sweep_images(resnet18, image, parse_edits([{"layer": layer, "op": "zero"}])[0], 7)
+    falls = torch.zeros(len(sweep.channels))
+    for effect in sweep.channels:
+        falls[effect.channel] = -effect.logit_change
+    expected = (falls[:, None, None] * sweep.maps).sum(dim=0) / sweep.logits[7].abs()
+    found = AblationCAM(layers=(layer,), sign="signed").explain(resnet18, image, torch.tensor([7])).maps
+    assert nets.relative_error(found[0], expected) < 1e-3
+
+
+def test_what_returned_before_the_layer_is_not_computed_again(pictures):
+    net, calls = nets.seeded(nets.Skip), []
+    forward = net.stem.forward
+    net.stem.forward = lambda images: calls.append(len(images)) or forward(images)
+    try:
+        for cam in (AblationCAM, ReciproCAM):
+            cam(layers=("branch",)).explain(net, pictures)  # counts what a pass may hold
+            calls.clear()
+            cam(layers=("branch",)).explain(net, pictures)
+            assert calls == [4, 1, 1, 1, 1], "once for the logits, once to note it for each picture"
+    finally:
+        del net.stem.forward
+
+
+def test_a_channel_that_is_zero_needs_no_pass(pictures):
+    net, rows = nets.seeded(nets.Net), []
+    with torch.no_grad():
+        for value in net.conv.parameters():
+            value[1:4] = 0
+    expected = ablated(net, pictures[0], "conv", lambda logits: logits[0])
+    handle = net.head.register_forward_hook(lambda module, args, output: rows.append(len(output)))
+    found = AblationCAM(layers=("conv",), sign="signed").explain(net, pictures[:1], torch.tensor([0])).maps[0]
+    with torch.no_grad():
+        for value in net.conv.parameters():
+            value.zero_()
+    blank = AblationCAM(layers=("conv",)).explain(net, pictures).maps
+    handle.remove()
+    assert nets.relative_error(found, expected) < 1e-4
+    assert rows[-2:] == [3, 4], "the unedited row and two channels; then the logits alone"
+    assert not blank.any()
+
+
+# What must be an error rather than a wrong map
+
+
+@pytest.mark.parametrize("cam", [AblationCAM, ReciproCAM])
+def test_a_net_that_takes_no_batch_says_so(cam, pictures, untouched):
+    with pytest.raises(ModelOutputError, match="batch"):
+        cam(layers=("conv",)).explain(untouched(nets.seeded(nets.OneByOne)), pictures[:1])
+
+
+class Mixes(nets.Net):
+    """What a picture gets depends on those beside it."""
+
+    def middle(self, features: Tensor) -> Tensor:
+        return features.relu() / features.amax(dim=0, keepdim=True).abs() * len(features)
+
+
+class Counts(nets.Net):
+    """Every forward pass differs."""
+
+    calls = 0
+
+    def middle(self, features: Tensor) -> Tensor:
+        Counts.calls += 1
+        return features.relu() * (1 + Counts.calls)
+
+
+@pytest.mark.parametrize("cam", [AblationCAM, ReciproCAM])
+@pytest.mark.parametrize("kind", [Mixes, Counts])
+def test_a_net_whose_rows_are_not_independent_is_refused(cam, kind, pictures, monkeypatch):
+    monkeypatch.setattr(Counts, "calls", 0)
+    net = nets.seeded(kind)
+    with pytest.raises(ModelOutputError, match="batch"):
+        cam(layers=("stem",)).explain(net, pictures[:1])
+    with pytest.raises(ModelOutputError, match="in place"):
+        cam(layers=("same",)).explain(nets.seeded(ReturnsItsInput), pictures[:1])
+
+
+@pytest.mark.parametrize("cam", [AblationCAM, ReciproCAM])
+def test_memory_that_runs_short_is_no_fault_of_the_model(cam, pictures, monkeypatch):
+    def short(self: object, size: int) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(replay.Replay, "run", short)
+    with pytest.raises(torch.OutOfMemoryError):
+        cam(layers=("conv",)).explain(nets.seeded(nets.Net), pictures)
+
+
+class Reciprocates(nets.Net):
+    def middle(self, features: Tensor) -> Tensor:
+        return 1 / features
+
+
+@pytest.mark.parametrize("cam", [AblationCAM, ReciproCAM])
+def test_infinite_logits_without_a_part_name_the_layer(cam, pictures):
+    with pytest.raises(ModelOutputError, match="'conv'"):
+        cam(layers=("conv",)).explain(nets.seeded(Reciprocates), pictures)
+
+
+# Peers
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("model", "layer"), [("resnet18", "layer3"), ("mobilenet_v2", "features.0")])
+def test_ablation_equals_pytorch_grad_cam(model, layer, images):
+    """After a ReLU, for where a layer has negative values it ablates with a huge negative one instead of zero.
+
+    It divides by the logit with its sign, so of a class with a negative logit its map is ours negated.
+    """
+    from copy import deepcopy
+
+    from pytorch_grad_cam import AblationCAM as Peer
+    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+    model = nets.seeded(torchvision.models.get_model, model)
+    images, targets = images[:2, :, :32, :32], torch.tensor([7, 999])
+    copy = deepcopy(model)
+    target_layer = copy.get_submodule(layer)
+    with Peer(copy, [target_layer]) as peer:
+        logits = peer.activations_and_grads(images)
+        activations = peer.activations_and_grads.activations[0].detach().numpy()
+        goals = [ClassifierOutputTarget(int(target)) for target in targets]
+        expected = torch.as_tensor(peer.get_cam_image(images, target_layer, goals, activations, None))
+    signs = logits[range(2), targets].sign()
+    assert activations.min() == 0
+    found = AblationCAM(layers=(layer,), sign="signed").explain(model, images, targets).maps
+    for one, other in zip(found, expected * signs[:, None, None], strict=True):
+        assert nets.relative_error(one, other) < 2e-3
