@@ -1,0 +1,203 @@
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional
+
+from explainers import HookSession, get_method
+from explainers.methods.scorecam import ISCAM, SSCAM, ScoreCAM
+from tests import nets
+
+TARGETS = torch.tensor([0, 2, 1, 1])
+
+
+@pytest.fixture
+def pictures(images: Tensor) -> Tensor:
+    return images[:, :, :16, :24].clone()
+
+
+def noises(cam: SSCAM, size: tuple[int, int]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(cam.seed)
+    return [cam.std * torch.randn(size, generator=generator) for _ in range(cam.samples)]
+
+
+def by_equation(cam: ScoreCAM, net: nn.Module, picture: Tensor, layer: str, score) -> Tensor:
+    """One channel and one pass at a time, with the baseline and all terms of the papers."""
+    with torch.no_grad(), HookSession(net) as hooks:
+        hooks.record(layer, kinds=["output"])
+        net(picture[None].clone())
+        (activations,) = hooks.outputs[layer][0]
+    size = picture.shape[1:]
+
+    def f(masked: Tensor) -> Tensor:
+        with torch.no_grad():
+            return score(net(masked[None].clone())[0])
+
+    raised = []
+    for values in activations:
+        mask = functional.interpolate(values[None, None], size=size, mode="bilinear")[0, 0]
+        mask = (mask - mask.min()) / (mask.max() - mask.min())
+        if isinstance(cam, SSCAM):
+            scores = [f(picture * (mask + noise)) - f(0 * picture) for noise in noises(cam, size)]
+            raised.append(sum(scores) / cam.samples)
+        elif isinstance(cam, ISCAM):
+            masked = [sum(j / cam.samples for j in range(i)) * picture * mask for i in range(cam.samples + 1)]
+            raised.append(sum(f(one) - f(0 * picture) for one in masked) / cam.samples)
+        else:
+            raised.append(f(picture * mask) - f(0 * picture))
+    weights = torch.stack(raised).softmax(dim=0)
+    return (weights[:, None, None] * activations).sum(dim=0)
+
+
+CAMS = [ScoreCAM, SSCAM, ISCAM]
+
+
+@pytest.mark.parametrize("kind", CAMS)
+@pytest.mark.parametrize("layer", ["stem", "conv"])
+def test_the_equation(kind, layer, pictures):
+    net = nets.seeded(nets.Net)
+    options = {} if kind is ScoreCAM else {"samples": 4}
+    cam = kind(layers=(layer,), sign="signed", **options)
+    found = cam.explain(net, pictures, TARGETS).maps
+    others = (TARGETS + 1) % 3
+    contrast = cam.explain(net, pictures, TARGETS, others).maps
+    for row, (target, other) in enumerate(zip(TARGETS, others, strict=True)):
+        expected = by_equation(cam, net, pictures[row], layer, lambda logits, target=target: logits[target])
+        assert nets.relative_error(found[row], expected) < 1e-4
+        expected = by_equation(
+            cam, net, pictures[row], layer, lambda logits, pair=(target, other): logits[pair[0]] - logits[pair[1]]
+        )
+        assert nets.relative_error(contrast[row], expected) < 1e-4
+        assert nets.relative_error(found[row], contrast[row]) > 1e-4
+    positive = kind(layers=(layer,), **options).explain(net, pictures, TARGETS).maps
+    assert torch.equal(positive, found.clamp_min(0))
+
+
+class ThreeMaps(nn.Module):
+    """Feature maps x, -x and 5; logits 4 A0 + 8 A1 and 8 A0 + 4 A1, summed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 1)
+        self.conv.weight.data = torch.tensor([1.0, -1.0, 0.0]).view(3, 1, 1, 1)
+        self.conv.bias.data = torch.tensor([0.0, 0.0, 5.0])
+        self.head = nn.Linear(3, 2, bias=False)
+        self.head.weight.data = torch.tensor([[4.0, 8.0, 1.0], [8.0, 4.0, 1.0]])
+        self.rows = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.rows += len(images)
+        return self.head(self.conv(images).sum(dim=(2, 3)))
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_by_hand_with_a_constant_map(target):
+    """Masks are (0.6, 0.8; 1, 0) and one less that, so masked pictures sum to 0.6 + 1.6 + 3 = 5.2 and 2 - 5.2."""
+    picture = torch.tensor([[[[1.0, 2.0], [3.0, -2.0]]]])
+    masks = torch.tensor([[0.6, 0.8], [1.0, 0.0]])
+    sums = torch.stack([(picture * masks).sum(), (picture * (1 - masks)).sum()])
+    torch.testing.assert_close(sums, torch.tensor([5.2, 4 - 5.2]))
+    slope = [-4.0, 4.0][target]  # of a logit in the sum of the picture
+    weights = (slope * sums).softmax(dim=0)
+    net = ThreeMaps()
+    cam = ScoreCAM(layers=("conv",), sign="signed")
+    found = cam.explain(net, picture, torch.tensor([target])).maps
+    torch.testing.assert_close(found, (weights[0] - weights[1]) * picture[:, 0])
+    net.rows = 0
+    cam.explain(net, picture)
+    assert net.rows == 1 + 2, "none for the constant map, none for the baseline"
+    assert not ScoreCAM(layers=("conv",)).explain(net, torch.ones(1, 1, 2, 2)).maps.any()
+
+
+def test_counts_of_passes_are_as_declared(pictures):
+    net = nets.seeded(nets.Net)
+    rows: list[int] = []
+    for cam, name in ((ScoreCAM, "scorecam"), (SSCAM, "sscam"), (ISCAM, "iscam")):
+        explainer = cam(layers=("conv",))
+        explainer.explain(net, pictures)  # counts what a pass may hold
+        rows.clear()
+        handle = net.register_forward_hook(lambda module, args, output: rows.append(len(output)))
+        explainer.explain(net, pictures)
+        handle.remove()
+        declared = eval(get_method(name).forwards, {"channels": 5, "samples": getattr(explainer, "samples", 0)})
+        assert sum(rows) == 4 * declared
+
+
+def test_limits(pictures):
+    net = nets.seeded(nets.Net)
+    plain = ScoreCAM(layers=("conv",)).explain(net, pictures, TARGETS).maps
+    assert nets.relative_error(
+        SSCAM(layers=("conv",), std=0, samples=2).explain(net, pictures, TARGETS).maps, plain
+    ) < (1e-5)
+    # Where the score is linear in the picture, IS-CAM is Score-CAM of its mean multiple, (1 + 3 + 6) / 4 / 4 for N = 4.
+    linear = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    four = ISCAM(layers=("0",), samples=4, sign="signed").explain(linear, pictures, TARGETS).maps
+    once = ScoreCAM(layers=("0",), sign="signed")
+    linear[3].weight.data *= 10 / 16
+    assert nets.relative_error(four, once.explain(linear, pictures, TARGETS).maps) < 1e-4
+
+
+def test_seeds(pictures):
+    net = nets.seeded(nets.Net)
+
+    def found(**options) -> Tensor:
+        return SSCAM(layers=("conv",), **options).explain(net, pictures, TARGETS).maps
+
+    assert torch.equal(found(seed=3), found(seed=3))
+    assert nets.relative_error(found(seed=3), found(seed=4)) > 1e-4
+    assert nets.relative_error(found(samples=3), found(samples=4)) > 1e-5
+
+
+def test_a_feature_map_that_barely_varies_is_a_mask_all_the_same(pictures):
+    net = nets.seeded(nets.Net)
+    expected = ScoreCAM(layers=("stem",)).explain(net, pictures, TARGETS).maps
+    with torch.no_grad():
+        for value in net.stem.parameters():
+            value *= 2.0**-60
+        net.conv.weight *= 2.0**60
+    found = ScoreCAM(layers=("stem",)).explain(net, pictures, TARGETS).maps
+    assert nets.relative_error(found * 2.0**60, expected) < 1e-4
+
+
+# Peers
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scorecam_equals_pytorch_grad_cam(images):
+    """Where nothing is resized: it aligns corners, which the authors do not. Its softmax counts constant maps too."""
+    from pytorch_grad_cam import ScoreCAM as Peer
+    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+    model = nets.seeded(torchvision.models.get_model, "vgg11")
+    images, targets = images[:1, :, :32, :32], torch.tensor([7])
+    with Peer(model, [model.features[1]]) as peer:
+        peer.activations_and_grads(images)
+        activations = peer.activations_and_grads.activations[0].detach().numpy()
+        goals = [ClassifierOutputTarget(int(target)) for target in targets]
+        expected = torch.as_tensor(peer.get_cam_image(images, model.features[1], goals, activations, None))
+    found = ScoreCAM(layers=("features.1",)).explain(model, images, targets).maps
+    for one, other in zip(found, expected.clamp_min(0), strict=True):
+        assert nets.relative_error(one / one.max(), other / other.max()) < 1e-4
+
+
+@pytest.mark.parametrize("samples", [0, 2])
+def test_scorecam_and_sscam_equal_torchcam(samples, images, monkeypatch):
+    """Where cells' centres are pixels, for it normalises before it resizes. Its softmax counts constant maps too.
+
+    Its IS-CAM sums the steps j from 1 to i, where the paper has them from 0 to i - 1: no equality there.
+    """
+    methods = pytest.importorskip("torchcam.methods")
+    model = nets.seeded(torchvision.models.get_model, "resnet18")
+    images, targets = images[:2, :, :35, :35], [7, 999]
+    cam = SSCAM(layers=("layer2",), samples=samples, std=0.5) if samples else ScoreCAM(layers=("layer2",))
+    options = {"num_samples": samples, "std": 0.5} if samples else {}
+    kind = methods.SSCAM if samples else methods.ScoreCAM
+    with kind(model, "layer2", **options) as peer:
+        if samples:
+            drawn = iter(noises(cam, (35, 35)))
+            monkeypatch.setattr(peer._distrib, "sample", lambda size: next(drawn).expand(size))
+        logits = model(images)
+        (expected,) = peer.compute_cams(targets, logits, normalized=False)
+    found = cam.explain(model, images, torch.tensor(targets)).maps
+    for one, other in zip(found, expected, strict=True):
+        assert nets.relative_error(one / one.max(), other / other.max()) < 1e-4
