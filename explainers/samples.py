@@ -1,0 +1,75 @@
+"""Gradients at many pictures made of each picture asked about: noisy copies, points of a path."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from explainers.base import Question
+from explainers.goals import Goal
+from explainers.gradient import input_gradients
+from explainers.passes import pass_size, passes
+
+
+class Sample(NamedTuple):
+    """One picture made of a picture of the question.
+
+    Attributes:
+        picture: index of the picture that it is made of.
+        image: (C, H, W) floating.
+        factor: what the gradient at `image` is multiplied by, a number or (C, H, W).
+    """
+
+    picture: int
+    image: Tensor
+    factor: float | Tensor = 1.0
+
+
+def asked_goal(question: Question) -> tuple[Goal, Tensor]:
+    """Return the goal of a question and the logits (N, K) of its pictures, from one forward pass."""
+    # Not in inference mode: autograd will keep the targets.
+    with torch.no_grad():
+        logits = question.run(question.images)
+    return question.goal(logits), logits
+
+
+def widened(images: Tensor) -> Tensor:
+    """Return the images in float32 at least, so that what is computed of them is not rounded twice."""
+    return images.to(torch.promote_types(images.dtype, torch.float32))
+
+
+def gradient_terms(
+    question: Question, goal: Goal, samples: Iterable[Sample], total: int
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield, for each sample, its picture and its factor times the gradient of the score there, (C, H, W) float32.
+
+    As many samples share a pass as memory allows; only those are made at a time.
+
+    Args:
+        question: whose module is run, in its dtype.
+        goal: of the question.
+        samples: in the order in which the terms are wanted.
+        total: how many there are.
+
+    Raises:
+        ModelOutputError: no gradient flows to the input.
+    """
+    source = iter(samples)
+    size = pass_size(question.module, question.images, backward=True)
+    for part in passes(total, size, question.report):
+        taken = list(islice(source, part.stop - part.start))
+        images = torch.stack([sample.image for sample in taken]).to(question.images)
+        pictures = torch.tensor([sample.picture for sample in taken], device=goal.targets.device)
+        gradients, _, _ = input_gradients(question, images, goal.rows(pictures))
+        for sample, gradient in zip(taken, gradients, strict=True):
+            yield sample.picture, (gradient * sample.factor).float()
+
+
+def summed_gradients(question: Question, goal: Goal, samples: Iterable[Sample], total: int) -> Tensor:
+    """Return the sum of the terms of each picture, (N, C, H, W) float32; args and errors as `gradient_terms`."""
+    found = torch.zeros_like(question.images, dtype=torch.float32)
+    for picture, term in gradient_terms(question, goal, samples, total):
+        found[picture] += term
+    return found

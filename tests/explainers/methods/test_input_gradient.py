@@ -1,0 +1,124 @@
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from explainers import Saliency, get_method
+from explainers.errors import OptionError
+from explainers.methods.input_gradient import InputXGradient, SmoothGrad, VarGrad
+from tests import nets
+
+
+class Squares(nn.Module):
+    """Logit k is half the sum of w_k x², so its gradient is w_k x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([[1.0, 2.0, -3.0], [0.5, 0.0, 1.0]]))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.einsum("kc,nchw->nk", self.weight, images**2) / 2
+
+
+@pytest.fixture
+def pictures(generator) -> Tensor:
+    return torch.randn(2, 3, 4, 6, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def stock() -> nn.Module:
+    return nets.seeded(torchvision.models.get_model, "resnet18")
+
+
+def noise(shape: tuple[int, ...], samples: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.randn(shape, generator=generator) for _ in range(samples)])
+
+
+def test_input_x_gradient_by_hand(pictures):
+    weight = torch.tensor([[1.0, 2.0, -3.0], [0.5, 0.0, 1.0]])
+    found = InputXGradient().explain(Squares(), pictures, torch.tensor([1, 0]))
+    expected = (weight[[1, 0], :, None, None] * pictures**2).sum(dim=1)
+    torch.testing.assert_close(found.maps, expected)
+    assert found.signed
+
+
+def test_input_x_gradient_of_a_linear_model_sums_to_the_score(pictures):
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(72, 5, bias=False))
+    found = InputXGradient().explain(linear, pictures, torch.tensor([4, 1]))
+    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), found.logits[[0, 1], [4, 1]])
+
+
+def test_smoothgrad_by_hand(pictures):
+    found = SmoothGrad(samples=7, noise=0.3, seed=5, sign="signed").explain(Squares(), pictures, torch.tensor([0, 0]))
+    for picture, map_ in zip(pictures, found.maps, strict=True):
+        mean = (picture + 0.3 * (picture.max() - picture.min()) * noise((3, 4, 6), 7, 5)).mean(dim=0)
+        gradient = mean * torch.tensor([1.0, 2.0, -3.0])[:, None, None]
+        strongest = gradient.gather(0, gradient.abs().argmax(dim=0, keepdim=True))[0]
+        torch.testing.assert_close(map_, strongest)
+
+
+@pytest.mark.parametrize("sign", ["absolute", "signed", "positive"])
+def test_smoothgrad_without_noise_is_saliency(sign, stock, images):
+    expected = Saliency(sign=sign).explain(stock, images).maps
+    assert nets.relative_error(SmoothGrad(samples=1, noise=0, sign=sign).explain(stock, images).maps, expected) < 1e-5
+    assert nets.relative_error(SmoothGrad(samples=3, noise=0, sign=sign).explain(stock, images).maps, expected) < 1e-5
+    assert nets.relative_error(SmoothGrad(samples=1, sign=sign).explain(stock, images).maps, expected) > 0.1
+
+
+def test_more_samples_are_smoother(pictures):
+    expected = SmoothGrad(noise=0, samples=1).explain(Squares(), pictures, torch.tensor([0, 1])).maps
+    errors = [
+        nets.relative_error(SmoothGrad(samples=n).explain(Squares(), pictures, torch.tensor([0, 1])).maps, expected)
+        for n in (5, 500)
+    ]
+    assert errors[1] < errors[0] / 3
+
+
+def test_vargrad_by_hand(pictures):
+    found = VarGrad(samples=6, noise=0.2, seed=3).explain(Squares(), pictures, torch.tensor([0, 1]))
+    weight = torch.tensor([[1.0, 2.0, -3.0], [0.5, 0.0, 1.0]])
+    for picture, map_, row in zip(pictures, found.maps, weight, strict=True):
+        variance = (0.2 * (picture.max() - picture.min()) * noise((3, 4, 6), 6, 3)).var(dim=0, correction=0)
+        torch.testing.assert_close(map_, (variance * row[:, None, None] ** 2).sum(dim=0))
+
+
+def test_vargrad_of_a_linear_model_is_blank(pictures):
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(72, 5))
+    assert torch.equal(VarGrad(samples=4).explain(linear, pictures).maps, torch.zeros(2, 4, 6))
+
+
+def test_one_sample_has_no_variance():
+    with pytest.raises(OptionError, match="greater than or equal to 2"):
+        get_method("vargrad").build({"samples": 1})
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["smoothgrad", "vargrad"])
+def test_noise_tunnels_of_captum(kind, stock, images):
+    """captum draws from the global generator, all samples of a picture at once: the same numbers as ours, in order."""
+    from captum.attr import NoiseTunnel
+    from captum.attr import Saliency as PeerSaliency
+
+    target, image = torch.tensor([7]), images[:1]
+    deviation = 0.15 * float(image.max() - image.min())
+    with torch.random.fork_rng():
+        torch.manual_seed(11)
+        expected = NoiseTunnel(PeerSaliency(stock)).attribute(
+            image.clone().requires_grad_(), nt_type=kind, nt_samples=6, stdevs=deviation, target=target, abs=False
+        )
+    if kind == "smoothgrad":
+        found = SmoothGrad(samples=6, seed=11).explain(stock, image, target).maps
+        assert nets.relative_error(found, expected.abs().amax(dim=1).detach()) < 1e-4
+    else:
+        found = VarGrad(samples=6, seed=11).explain(stock, image, target).maps
+        assert nets.relative_error(found, expected.sum(dim=1).detach()) < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_input_x_gradient_equals_captum(stock, images):
+    from captum.attr import InputXGradient as PeerInputXGradient
+
+    targets = torch.tensor([7, 999, 0, 7])
+    expected = PeerInputXGradient(stock).attribute(images.clone().requires_grad_(), targets).sum(dim=1)
+    assert nets.relative_error(InputXGradient().explain(stock, images, targets).maps, expected.detach()) < 1e-5
