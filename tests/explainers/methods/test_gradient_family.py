@@ -11,6 +11,7 @@ from explainers import Explainer
 from explainers import passes as room
 from explainers.errors import ModelOutputError
 from explainers.methods.input_gradient import InputXGradient, SmoothGrad, VarGrad
+from explainers.methods.integrated import ExpectedGradients, IntegratedGradients
 from explainers.registry import METHODS
 from models import LoadedModel
 from tests import nets
@@ -21,9 +22,11 @@ FEW: dict[str, Explainer] = {
     "input-x-gradient": InputXGradient(),
     "smoothgrad": SmoothGrad(samples=5),
     "vargrad": VarGrad(samples=5),
+    "integrated-gradients": IntegratedGradients(steps=5),
+    "expected-gradients": ExpectedGradients(samples=6),
 }
 RANDOM = {name: explainer for name, explainer in FEW.items() if hasattr(explainer, "seed")}
-LINEAR = {name: FEW[name] for name in ("input-x-gradient",)}
+LINEAR = {name: FEW[name] for name in ("input-x-gradient", "integrated-gradients", "expected-gradients")}
 
 TARGETS, OTHERS = torch.tensor([2, 0, 1]), torch.tensor([0, 1, 2])
 

@@ -1,0 +1,192 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from explainers import get_method
+from explainers.base import predict
+from explainers.baselines import blurred
+from explainers.errors import OptionError
+from explainers.methods.integrated import ExpectedGradients, IntegratedGradients
+from tests import nets
+
+WEIGHT = torch.tensor([[1.0, 2.0, -3.0], [0.5, 0.0, 1.0]])
+
+
+class Cubes(nn.Module):
+    """Logit k is the sum of w_k x³."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.einsum("kc,nchw->nk", WEIGHT.to(images), images**3)
+
+
+class Smooth(nets.Net):
+    def middle(self, features: Tensor) -> Tensor:
+        return nn.functional.softplus(features)
+
+
+@pytest.fixture
+def pictures(generator) -> Tensor:
+    return torch.randn(2, 3, 6, 8, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def stock() -> nn.Module:
+    """A ResNet-18 with biases, without which rectified nets are linear on lines from zero."""
+    net = nets.seeded(torchvision.models.get_model, "resnet18")
+    generator = torch.Generator().manual_seed(2)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.bias.data = torch.randn(module.bias.shape, generator=generator) / 5
+    return net
+
+
+@pytest.mark.parametrize("colour", [(), (0.3,), (0.3, -0.2, 1.0)])
+def test_integrated_gradients_by_hand(colour, pictures):
+    """Two points integrate the square exactly: (x - b) times the mean of 3 w a² from b to x is w (x³ - b³)."""
+    explainer = IntegratedGradients(steps=2, baseline="given" if colour else "zero", value=colour)
+    found = explainer.explain(Cubes(), pictures, torch.tensor([1, 0])).maps
+    start = torch.tensor(colour or (0.0,)).view(-1, 1, 1)
+    expected = (WEIGHT[[1, 0], :, None, None] * (pictures**3 - start**3)).sum(dim=1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def baseline_of(baseline: str, pictures: Tensor) -> Tensor:
+    if baseline == "mean":
+        return pictures.mean(dim=(2, 3), keepdim=True).expand_as(pictures)
+    if baseline == "blur":
+        return blurred(pictures, 0.1 * min(pictures.shape[2:]))
+    return torch.full_like(pictures, 0.7 if baseline == "given" else 0.0)
+
+
+@pytest.mark.parametrize("baseline", ["zero", "mean", "blur", "given"])
+def test_integrated_gradients_are_complete(baseline, pictures):
+    net, targets = nets.seeded(Smooth), torch.tensor([2, 0])
+    value = (0.7,) if baseline == "given" else ()
+    found = IntegratedGradients(steps=10, baseline=baseline, value=value).explain(net, pictures, targets).maps
+    difference = predict(net, pictures) - predict(net, baseline_of(baseline, pictures))
+    torch.testing.assert_close(found.sum(dim=(1, 2)), difference[[0, 1], targets], rtol=1e-3, atol=1e-5)
+
+
+def test_more_steps_come_nearer_to_completeness_on_a_rectified_net(pictures):
+    net, targets = nets.seeded(nets.Skip), torch.tensor([2, 0])
+    difference = (predict(net, pictures) - predict(net, torch.zeros_like(pictures)))[[0, 1], targets]
+    errors = []
+    for steps in (5, 50, 500):
+        maps = IntegratedGradients(steps=steps).explain(net, pictures, targets).maps
+        errors.append(nets.relative_error(maps.sum(dim=(1, 2)), difference))
+    assert errors[0] > 3 * errors[1] > 9 * errors[2]
+    assert errors[2] < 1e-3
+
+
+def test_a_baseline_like_the_picture_gets_nothing():
+    grey = torch.full((1, 3, 6, 8), 0.4)
+    for explainer in (IntegratedGradients(baseline="mean"), IntegratedGradients(baseline="given", value=(0.4,))):
+        assert explainer.explain(Cubes(), grey, torch.tensor([0])).maps.abs().max() < 1e-5
+
+
+def test_black_is_that_of_the_models_normalisation(pictures):
+    preprocess = SimpleNamespace(mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.1))
+    model = SimpleNamespace(module=Cubes(), preprocess=preprocess)
+    black = (-2.0, -2.0, -3.0)
+    found = IntegratedGradients(steps=2, baseline="black").explain(model, pictures).maps
+    expected = IntegratedGradients(steps=2, baseline="given", value=black).explain(Cubes(), pictures).maps
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(OptionError, match="does not say how its pictures are normalised") as caught:
+        IntegratedGradients(baseline="black").explain(Cubes(), pictures)
+    assert caught.value.field == "baseline"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"baseline": "given"}, "has 0 values"),
+        ({"baseline": "given", "value": (0.1, 0.2)}, "has 2 values; give one, or one for each of the 3 channels"),
+        ({"value": (0.1,)}, "colour of `baseline=given`"),
+    ],
+)
+def test_colours_that_cannot_be_are_refused(options, message, pictures):
+    with pytest.raises(OptionError, match=message) as caught:
+        IntegratedGradients(**options).explain(Cubes(), pictures)
+    assert caught.value.field == "value"
+
+
+def test_options_come_as_text():
+    made = get_method("integrated-gradients").build({"baseline": "given", "value": ["0.5", "-1"], "steps": "20"})
+    assert made == IntegratedGradients(baseline="given", value=(0.5, -1.0), steps=20)
+    assert len({made, made}) == 1
+    for value in (["nan"], ["inf"], ["red"], [[1]]):
+        with pytest.raises(OptionError) as caught:
+            get_method("integrated-gradients").build({"value": value})
+        assert caught.value.field == "value"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("steps", [1, 7, 20])
+def test_integrated_gradients_equal_captum(steps, stock, images):
+    from captum.attr import IntegratedGradients as Peer
+
+    images, targets = images[:2], torch.tensor([7, 999])
+    expected = Peer(stock).attribute(images, 0.1, targets, n_steps=steps).sum(dim=1).detach()
+    found = IntegratedGradients(steps=steps, baseline="given", value=(0.1,)).explain(stock, images, targets).maps
+    assert nets.relative_error(found, expected) < 1e-4
+
+
+@pytest.mark.parametrize("baselines", ["shuffle", "noise", "blur"])
+def test_expected_gradients_are_complete_but_for_chance(baselines, pictures):
+    """The spread of the sum is that of the baselines' scores, and shrinks with the root of the samples."""
+    targets = torch.tensor([0, 1])
+    sums = {
+        samples: ExpectedGradients(baselines=baselines, samples=samples, seed=samples)
+        .explain(Cubes(), pictures, targets)
+        .maps.sum(dim=(1, 2))
+        for samples in (2000, 4000)
+    }
+    scale = ExpectedGradients(baselines=baselines, samples=2000).explain(Cubes(), pictures, targets).maps.abs().sum()
+    assert (sums[2000] - sums[4000]).abs().max() < 0.05 * scale
+    if baselines == "noise":  # its cubes are 0 on average
+        expected = Cubes()(pictures)[[0, 1], targets]
+        assert (sums[4000] - expected).abs().max() < 0.05 * scale
+    if baselines == "shuffle":  # the same pixels elsewhere have the same score
+        assert sums[4000].abs().max() < 0.05 * scale
+
+
+def test_expected_gradients_of_a_linear_model_are_differences_from_the_mean_baseline(pictures):
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(144, 5))
+    targets = torch.tensor([4, 1])
+    weights = linear[1].weight.detach()[targets].view(2, 3, 6, 8)
+    found = ExpectedGradients(samples=3000, baselines="noise").explain(linear, pictures, targets).maps
+    assert nets.relative_error(found, (weights * pictures).sum(dim=1)) < 0.05
+    found = ExpectedGradients(samples=3000).explain(linear, pictures, targets).maps
+    mean = pictures.mean(dim=(2, 3), keepdim=True)
+    assert nets.relative_error(found, (weights * (pictures - mean)).sum(dim=1)) < 0.05
+
+
+def test_a_shuffled_baseline_keeps_the_colours_of_pixels(pictures):
+    class Records(Cubes):
+        seen: list[Tensor] = []  # noqa: RUF012
+
+        def forward(self, images: Tensor) -> Tensor:
+            self.seen.append(images.detach().clone())
+            return super().forward(images)
+
+    grey = pictures[:1, :1].expand(-1, 3, -1, -1).clone()
+    net = Records()
+    ExpectedGradients(samples=2, seed=4).explain(net, grey)
+    for point in net.seen[-1]:  # between the picture and pixels of three equal channels
+        torch.testing.assert_close(point[0], point[1])
+        assert not torch.allclose(point, grey[0])
+
+
+def test_blur_keeps_the_mean_and_tends_to_it(generator):
+    scipy = pytest.importorskip("scipy.ndimage")
+    images = torch.randn(2, 3, 9, 14, generator=generator, dtype=torch.float64)
+    for sigma in (0.3, 1.0, 4.0, 30.0):
+        found = blurred(images, sigma)
+        expected = scipy.gaussian_filter(images.numpy(), (0, 0, sigma, sigma), mode="reflect")
+        torch.testing.assert_close(found, torch.as_tensor(expected))
+        torch.testing.assert_close(found.mean(dim=(2, 3)), images.mean(dim=(2, 3)))
+    assert (found - images.mean(dim=(2, 3), keepdim=True)).abs().max() < 1e-3
+    assert blurred(images, 0) is images
