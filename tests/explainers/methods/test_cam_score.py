@@ -4,7 +4,7 @@ import torchvision
 from torch import Tensor, nn
 
 from explainers import GradCAM
-from explainers.errors import ModelOutputError
+from explainers.errors import LayerError, ModelOutputError
 from explainers.methods.cam_score import FinerCAM, ShapleyCAM
 from tests import nets
 from tests.explainers.methods.peers import caught
@@ -152,3 +152,9 @@ def test_the_utility_matters_where_the_head_is_linear(resnet18, images):
         for utility in ("logit", "rest")
     )
     assert nets.relative_error(rest, logit) > 0.01
+
+
+def test_a_layer_before_what_has_no_second_derivative_is_refused(images, untouched):
+    model = untouched(nets.seeded(torchvision.models.get_model, "mobilenet_v3_small"))
+    with pytest.raises(LayerError, match="hardsigmoid.*use gradcam, or a later layer"):
+        ShapleyCAM(layers=("features.0",)).explain(model, images[:1])
