@@ -156,5 +156,5 @@ def test_the_utility_matters_where_the_head_is_linear(resnet18, images):
 
 def test_a_layer_before_what_has_no_second_derivative_is_refused(images, untouched):
     model = untouched(nets.seeded(torchvision.models.get_model, "mobilenet_v3_small"))
-    with pytest.raises(LayerError, match="hardsigmoid.*use gradcam, or a later layer"):
+    with pytest.raises(LayerError, match=r"hardsigmoid.*use gradcam, or a later layer"):
         ShapleyCAM(layers=("features.0",)).explain(model, images[:1])
