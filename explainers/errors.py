@@ -10,6 +10,7 @@
     ├── LayerError                   a layer that does not exist, does not run, or has no grid
     ├── TargetError                  a class that the model does not have
     ├── UnsupportedModuleError       a module that hooks cannot see into
+    ├── UnsupportedOperationError    an operation of the model for which a method has no rule
     └── ModelOutputError             no usable logits came out of the model
         └── NonFiniteError           NaN or infinity where a number belongs
 
@@ -59,6 +60,14 @@ class TargetError(ExplainerError):
 
 class UnsupportedModuleError(ExplainerError):
     """A compiled, scripted or parallelised module: its submodules never run as Python modules."""
+
+
+class UnsupportedOperationError(ExplainerError):
+    """The model computes something for which the method has no rule. `operation` names it."""
+
+    def __init__(self, message: str, operation: str) -> None:
+        super().__init__(message)
+        self.operation = operation
 
 
 class ModelOutputError(ExplainerError):

@@ -166,3 +166,8 @@ def is_one_of(tensor: Tensor, arguments: Any) -> bool:
 def copied(value: Any) -> Any:
     """Return a structure with its tensors copied, out of the graph and safe from in-place operations."""
     return tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), value)
+
+
+def is_tap(node: Any) -> bool:
+    """Whether a node of a graph is a tap."""
+    return isinstance(node, _Tap._backward_cls)

@@ -1,0 +1,134 @@
+"""Guided backpropagation, deconvnet and guided Grad-CAM."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional
+
+from explainers import GradCAM
+from explainers.base import keep_sign
+from explainers.methods.guided import Deconvnet, GuidedBackprop, GuidedGradCAM
+from tests import nets
+
+TARGETS = torch.tensor([7, 999, 0, 7])
+STOCK = {"resnet18": "layer4", "vgg11": "features.19", "squeezenet1_1": "features", "shufflenet_v2_x0_5": "conv5"}
+
+
+class ByHand(nn.Module):
+    """Two rectified sums of four pixels, h = ReLU(x0 + x1), ReLU(x2 - x3), and the logits h0 - h1 and h1 - h0."""
+
+    def __init__(self, relu: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 2, bias=False), nn.Linear(2, 2, bias=False)
+        self.relu = relu
+        self.first.weight.data = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, -1.0]])
+        self.second.weight.data = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.second(self.relu(self.first(images.flatten(1))))
+
+
+IMAGES = torch.tensor([[1.0, 2.0, 3.0, 1.0], [1.0, -2.0, 3.0, 1.0], [4.0, 4.0, 3.0, 9.0]]).view(3, 1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "expected"),
+    [
+        (GuidedBackprop, 0, [[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 0, 0]]),
+        (GuidedBackprop, 1, [[0, 0, 1, -1], [0, 0, 1, -1], [0, 0, 0, 0]]),
+        (Deconvnet, 0, [[1, 1, 0, 0]] * 3),
+        (Deconvnet, 1, [[0, 0, 1, -1]] * 3),
+    ],
+)
+def test_the_maps_computed_by_hand(method, target, expected, untouched):
+    targets = torch.full((3,), target)
+    expected = torch.tensor(expected).float().view(3, 2, 2)
+    for relu in (nn.ReLU(), nn.ReLU(inplace=True)):
+        net = untouched(ByHand(relu))
+        assert torch.equal(method(sign="signed").explain(net, IMAGES, targets).maps, expected)
+        assert torch.equal(method().explain(net, IMAGES, targets).maps, expected.abs())
+        contrast = method(sign="signed").explain(net, IMAGES, targets, 1 - targets).maps
+        assert torch.equal(contrast, 2 * expected)
+
+
+def test_beyond_six_a_relu6_has_no_slope():
+    images = IMAGES.clone()
+    for method, expected in ((GuidedBackprop, 0.0), (Deconvnet, 1.0)):
+        found = method(sign="signed").explain(ByHand(nn.ReLU6()), images, torch.tensor([0, 0, 0])).maps
+        assert found[2].tolist() == [[expected, expected], [0, 0]]
+        assert found[0].tolist() == [[1, 1], [0, 0]]
+
+
+@pytest.fixture(scope="module", params=STOCK)
+def stock(request) -> tuple[nn.Module, str]:
+    return nets.seeded(torchvision.models.get_model, request.param), STOCK[request.param]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("method", "name"), [(GuidedBackprop, "GuidedBackprop"), (Deconvnet, "Deconvolution")])
+def test_both_equal_captum(method, name, stock, images):
+    from captum import attr
+
+    found = method(sign="signed").explain(stock[0], images, TARGETS).maps
+    net = modules_of_their_own(stock[0])
+    expected = getattr(attr, name)(net).attribute(images.clone().requires_grad_(), TARGETS).sum(dim=1).detach()
+    assert expected.abs().max() > 0
+    assert nets.relative_error(found, expected) < 1e-5
+
+
+def modules_of_their_own(net: nn.Module) -> nn.Module:
+    """Return a copy without in-place rectifiers, which captum cannot hook."""
+    net = deepcopy(net)
+    for part in list(net.modules()):
+        for name, child in list(part.named_children()):
+            if isinstance(child, nn.ReLU):
+                setattr(part, name, nn.ReLU())
+    return net
+
+
+class DenseNetOfModules(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.features, self.relu, self.classifier = net.features, nn.ReLU(), net.classifier
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(functional.adaptive_avg_pool2d(self.relu(self.features(images)), 1).flatten(1))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_functional_relu_of_densenet_counts_where_captum_misses_it(images):
+    """captum replaces modules only; so it is asked about the same net with a module in the function's place."""
+    from captum.attr import GuidedBackprop as Peer
+
+    net = nets.seeded(torchvision.models.densenet121)
+    found = GuidedBackprop(sign="signed").explain(net, images[:2], TARGETS[:2]).maps
+    leaf = images[:2].clone().requires_grad_()
+    missed = Peer(modules_of_their_own(net)).attribute(leaf, TARGETS[:2]).sum(dim=1)
+    expected = Peer(DenseNetOfModules(net)).attribute(leaf, TARGETS[:2]).sum(dim=1)
+    assert nets.relative_error(found, expected.detach()) < 1e-5
+    assert nets.relative_error(missed.detach(), expected.detach()) > 0.1
+
+
+def test_guided_gradcam_is_the_product_of_its_two_factors(resnet18, images, untouched):
+    net, layer = untouched(resnet18), "layer3"
+    cam = GradCAM(layers=(layer,)).explain(net, images, TARGETS).maps
+    resized = functional.interpolate(cam[:, None], size=(64, 64), mode="bilinear")[:, 0]
+    guided = GuidedBackprop(sign="signed").explain(net, images, TARGETS).maps
+    for sign in ("signed", "absolute", "positive"):
+        found = GuidedGradCAM(layers=(layer,), sign=sign).explain(net, images, TARGETS)
+        assert found.layers == (layer,)
+        assert nets.relative_error(found.maps, keep_sign(guided * resized, sign)) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_guided_gradcam_equals_captum(images):
+    from captum.attr import GuidedGradCam
+
+    net = modules_of_their_own(nets.seeded(torchvision.models.resnet18))
+    found = GuidedGradCAM(layers=("layer3",), sign="signed").explain(net, images, TARGETS).maps
+    peer = GuidedGradCam(net, net.layer3)
+    expected = peer.attribute(images.clone().requires_grad_(), TARGETS, interpolate_mode="bilinear").sum(dim=1)
+    assert nets.relative_error(found, expected.detach()) < 1e-5
