@@ -1,0 +1,187 @@
+"""Layer-wise relevance propagation."""
+
+from typing import get_args
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from explainers.methods.lrp import LRP, CompositeName
+from tests import nets
+
+COMPOSITES = get_args(CompositeName)
+TARGETS = torch.tensor([3, 7])
+
+
+class Dense(nn.Module):
+    """One dense layer: logits 1*1 - 2*2 + 3*3 + b = 6 + b and, of the signs reversed, -6 + b."""
+
+    def __init__(self, bias: float = 0.0) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+        self.head.weight.data = torch.tensor([[1.0, -2.0, 3.0], [-1.0, 2.0, -3.0]])
+        self.head.bias.data = torch.full((2,), bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(images.flatten(1))
+
+
+IMAGE = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("composite", "target", "expected"),
+    [
+        ("epsilon", 0, [1, -4, 9]),
+        ("epsilon", 1, [-1, 4, -9]),
+        ("gamma", 0, [6 * 2 / 16, 6 * -4 / 16, 6 * 18 / 16]),  # gamma 1: 2 * 1 - 4 + 2 * 9 = 16
+        ("gamma", 1, [-6 * 2 / 16, 6 * 4 / 16, -6 * 18 / 16]),
+        ("z-plus", 0, [0.6, 0, 5.4]),
+        ("z-plus", 1, [-0.6, 0, -5.4]),
+        ("epsilon-plus-flat", 0, [2, 2, 2]),
+        ("epsilon-alpha2-beta1", 0, [1.2, -6, 10.8]),
+        # Contributions beyond those of 1 (times positive weights) and 3 (times negative ones): 0, -2 * (2 - 3), 3 * 2.
+        ("epsilon-gamma-box", 0, [0, 6 * 2 / 8, 6 * 6 / 8]),
+    ],
+)
+def test_the_rules_by_hand(composite, target, expected, untouched):
+    found = LRP(composite=composite, gamma=1.0).explain(untouched(Dense()), IMAGE, torch.tensor([target]))
+    torch.testing.assert_close(found.maps[0, 0], torch.tensor(expected, dtype=torch.float32), rtol=1e-5, atol=1e-5)
+    assert found.signed
+
+
+@pytest.mark.parametrize("bias", [2.0, -3.0])
+def test_biases_keep_their_share(bias):
+    found = LRP(composite="epsilon", epsilon=1e-9).explain(Dense(bias), IMAGE, torch.tensor([0])).maps[0, 0]
+    torch.testing.assert_close(found, torch.tensor([1.0, -4.0, 9.0]))
+    plus = LRP(composite="z-plus").explain(Dense(bias), IMAGE, torch.tensor([0])).maps[0, 0]
+    share = (6 + bias) / (10 + max(bias, 0))
+    torch.testing.assert_close(plus, torch.tensor([1.0, 0.0, 9.0]) * share)
+
+
+def test_a_contrast_is_the_relevance_of_one_logit_less_that_of_the_other():
+    one, other = torch.tensor([0]), torch.tensor([1])
+    for composite in ("epsilon", "z-plus"):
+        lrp = LRP(composite=composite)
+        maps = [lrp.explain(Dense(1.0), IMAGE, target).maps for target in (one, other)]
+        torch.testing.assert_close(lrp.explain(Dense(1.0), IMAGE, one, other).maps, maps[0] - maps[1])
+
+
+def test_a_large_epsilon_keeps_relevance_back():
+    found = LRP(composite="epsilon", epsilon=1.0).explain(Dense(), IMAGE, torch.tensor([0])).maps[0, 0]
+    torch.testing.assert_close(found, torch.tensor([1.0, -4.0, 9.0]) * 6 / 7)
+
+
+def test_no_gamma_is_epsilon_and_a_large_gamma_is_z_plus(resnet18, images):
+    zero = LRP(composite="gamma", gamma=0).explain(resnet18, images[:2], TARGETS).maps
+    epsilon = LRP(composite="epsilon", epsilon=1e-9).explain(resnet18, images[:2], TARGETS).maps
+    assert nets.relative_error(zero, epsilon) < 1e-3
+    large = LRP(composite="gamma", gamma=1000).explain(Dense(1.0), IMAGE, torch.tensor([0])).maps
+    plus = LRP(composite="z-plus").explain(Dense(1.0), IMAGE, torch.tensor([0])).maps
+    assert nets.relative_error(large, plus) < 2e-3
+
+
+def without_biases(net: nn.Module) -> nn.Module:
+    for part in net.modules():
+        if isinstance(part, nn.Conv2d | nn.Linear | nn.BatchNorm2d) and part.bias is not None:
+            part.bias.data.zero_()
+        if isinstance(part, nn.BatchNorm2d):
+            part.weight.data.mul_(torch.linspace(-1, 3, len(part.weight)))
+    return net
+
+
+@pytest.mark.parametrize("name", ["resnet18", "densenet121", "squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5"])
+@pytest.mark.parametrize("composite", COMPOSITES)
+def test_without_biases_the_map_sums_to_the_logit(name, composite, images):
+    net = without_biases(nets.seeded(torchvision.models.get_model, name)).double()
+    found = LRP(composite=composite, epsilon=1e-30).explain(net, images[:2].double(), TARGETS)
+    scores = found.logits[[0, 1], TARGETS]
+    assert scores.abs().min() > 0
+    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), scores, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("composite", COMPOSITES)
+def test_batch_norm_is_folded_into_the_convolution_before_it(composite, images, untouched):
+    conv, norm = nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.BatchNorm2d(6)
+    norm.weight.data = torch.tensor([1.0, -2.0, 0.5, 1.5, -0.3, 2.0])
+    norm.bias.data, norm.running_mean = torch.linspace(-1, 1, 6), torch.linspace(0.5, -0.5, 6)
+    head = [nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 10)]
+    net = untouched(nn.Sequential(conv, norm, *head).eval())
+    expected = LRP(composite=composite).explain(
+        nn.Sequential(fuse_conv_bn_eval(conv, norm), *head), images[:2], TARGETS
+    )
+    found = LRP(composite=composite).explain(net, images[:2], TARGETS)
+    assert nets.relative_error(found.maps, expected.maps) < 1e-4
+
+
+def test_batch_norm_of_anything_else_hands_relevance_on(images):
+    norm = nn.BatchNorm2d(3)
+    norm.weight.data, norm.bias.data = torch.tensor([2.0, -1.0, 3.0]), torch.tensor([0.5, -0.5, 1.0])
+    head = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 10))
+    norm.eval()
+    found = LRP(composite="z-plus").explain(nn.Sequential(norm, head), images[:2], TARGETS).maps
+    expected = LRP(composite="z-plus").explain(head, norm(images[:2]).detach(), TARGETS).maps
+    assert nets.relative_error(found, expected) < 1e-6
+
+
+class Shortcut(nn.Module):
+    """Logits 2x + (x + 1) and, of another class, x - (x * 3) / 2."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        pixels = images.flatten(1)
+        first = 2 * pixels
+        first += pixels + 1
+        return torch.cat([first, pixels - pixels * 3 / 2], dim=1)
+
+
+def test_additions_share_by_contribution_and_constants_are_biases():
+    image = torch.full((1, 1, 1, 1), 4.0)
+    for composite, target, expected in (
+        ("epsilon", 0, 13 * (8 / 13 + 5 / 13 * 4 / 5)),
+        ("epsilon", 1, -2.0),  # 4 of 4 - 6, and -6 of it
+        ("z-plus", 0, 12.0),
+        ("z-plus", 1, -2.0),
+    ):
+        found = LRP(composite=composite, epsilon=1e-9).explain(Shortcut(), image, torch.tensor([target])).maps
+        torch.testing.assert_close(found.flatten()[0].item(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_max_pooling_goes_to_the_winner_and_average_pooling_by_contribution():
+    image = torch.tensor([[1.0, 3.0], [4.0, 2.0]]).view(1, 1, 2, 2)
+    largest = nn.Sequential(nn.MaxPool2d(2), nn.Flatten())
+    mean = nn.Sequential(nn.AvgPool2d(2), nn.Flatten())
+    lrp = LRP(composite="epsilon", epsilon=1e-9)
+    assert lrp.explain(largest, image, torch.tensor([0])).maps[0].tolist() == [[0, 0], [4, 0]]
+    torch.testing.assert_close(lrp.explain(mean, image, torch.tensor([0])).maps[0], image[0, 0] / 4)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("composite", ["epsilon", "gamma", "z-plus"])
+def test_it_equals_captum_on_squeezenet(composite, images):
+    """On pictures without negative values, for positive logits: captum's gamma and alpha-beta rules suppose both."""
+    from captum import attr
+    from captum.attr._utils.lrp_rules import Alpha1_Beta0_Rule, EpsilonRule, GammaRule
+
+    net = nets.seeded(torchvision.models.squeezenet1_1)
+    for part in list(net.modules()):
+        for name, child in list(part.named_children()):
+            if isinstance(child, nn.ReLU):
+                setattr(part, name, nn.ReLU())
+    net, pictures = net.double(), images[:2].abs().double()
+    targets = net(pictures).argmax(dim=1)
+    found = LRP(composite=composite, epsilon=1e-9).explain(net, pictures, targets)
+    assert found.logits.amax(dim=1).min() > 0
+    kinds = {
+        "epsilon": lambda: EpsilonRule(epsilon=1e-9),
+        "gamma": lambda: GammaRule(gamma=0.25),
+        "z-plus": Alpha1_Beta0_Rule,
+    }
+    for part in net.modules():
+        if isinstance(part, nn.Conv2d):
+            part.rule = kinds[composite]()
+        elif isinstance(part, nn.MaxPool2d | nn.AdaptiveAvgPool2d):
+            part.rule = EpsilonRule(epsilon=1e-9)
+    expected = attr.LRP(net).attribute(pictures.clone().requires_grad_(), targets).sum(dim=1).detach().float()
+    assert nets.relative_error(found.maps, expected) < 1e-3
