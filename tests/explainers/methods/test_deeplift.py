@@ -1,0 +1,190 @@
+"""DeepLIFT."""
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional
+
+from explainers import Saliency
+from explainers.errors import UnsupportedOperationError
+from explainers.methods.deeplift import DeepLIFT, baseline_of
+from tests import nets
+
+TARGETS = torch.tensor([7, 999])
+FIRST = torch.zeros(1, dtype=torch.int64)
+
+
+class Function(nn.Module):
+    """Logits are a function of the picture."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.function(images).flatten(1)
+
+
+def contributions(function, values: list[float], shape: tuple[int, ...], baseline: str = "zero") -> list[float]:
+    image = torch.tensor(values).view(shape)
+    return DeepLIFT(baseline=baseline).explain(Function(function), image, FIRST).maps.flatten().tolist()
+
+
+def test_the_rescale_rule_by_hand():
+    # The picture's ReLU has 2 - 1 + 3 - 2 = 2, the baseline's max(-2, 0) = 0: half of the difference 4 arrives.
+    assert contributions(lambda x: (x.flatten(1).sum(1) - 2).relu()[:, None], [2.0, -1.0, 3.0], (1, 1, 1, 3)) == [
+        1.0,
+        -0.5,
+        1.5,
+    ]
+    # A saturated unit, whose gradient is zero.
+    found = contributions(lambda x: 1 - (1 - x.flatten(1).sum(1)).relu()[:, None], [1.0, 1.0], (1, 1, 1, 2))
+    assert found == [0.5, 0.5]
+
+
+def test_equal_activations_have_the_slope_between_them():
+    found = contributions(lambda x: x.sigmoid().sum((1, 2, 3))[:, None], [1.0, 1.0], (1, 1, 1, 2), "mean")
+    assert found == [0.0, 0.0]
+    found = contributions(lambda x: (x - x.mean((2, 3), keepdim=True)).exp()[..., 0], [2.0, 2.0], (1, 1, 1, 2))
+    assert found == [1.0, -1.0]
+
+
+def test_max_pooling_gives_to_the_larger_maximum():
+    def pooled(images: Tensor) -> Tensor:
+        shift = torch.tensor([0.0, 3.0, 1.0, 0.0]).view(1, 1, 2, 2)
+        return functional.max_pool2d(images + shift, 2)
+
+    # Of 5, 1, 1, 0 the first wins, of the baseline's 0, 3, 1, 0 the second: 5 - 3, all to the first.
+    assert contributions(pooled, [5.0, -2.0, 0.0, 0.0], (1, 1, 2, 2)) == [2.0, 0.0, 0.0, 0.0]
+    # Of 2, 1, 1, 0 the first wins, but the second of the baseline is larger: 2 - 3, all to the second.
+    assert contributions(pooled, [2.0, -2.0, 0.0, 0.0], (1, 1, 2, 2)) == [0.0, -1.0, 0.0, 0.0]
+
+
+def test_a_product_gives_each_factor_its_shapley_value():
+    def gated(images: Tensor) -> Tensor:
+        pixels = images.flatten(1)
+        return (pixels[:, :1] + 1) * (pixels[:, 1:] + 2)
+
+    # (4 + 1) (3 + 2) - 1 * 2 = 23: 4 times the mean of 5 and 2, and 3 times the mean of 5 and 1.
+    assert contributions(gated, [4.0, 3.0], (1, 1, 1, 2)) == [14.0, 9.0]
+
+
+@pytest.mark.parametrize("baseline", ["zero", "mean", "blur"])
+def test_a_linear_model_is_its_weights_times_the_difference(baseline, images):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 1000))
+    found = DeepLIFT(baseline=baseline).explain(net, images[:2], TARGETS).maps
+    weights = net[1].weight.detach()[TARGETS].view(2, 3, 64, 64)
+    expected = (weights * (images[:2] - baseline_of(images[:2], baseline))).sum(dim=1)
+    assert nets.relative_error(found, expected) < 1e-5
+
+
+def test_baselines():
+    images = torch.rand(2, 3, 20, 40, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(baseline_of(images, "zero"), torch.zeros_like(images))
+    mean = baseline_of(images, "mean")
+    torch.testing.assert_close(mean[:, :, 3, 5], images.mean(dim=(2, 3)))
+    assert mean.std(dim=(2, 3)).max() < 1e-6
+    blurred = baseline_of(images, "blur")
+    assert blurred.shape == images.shape
+    torch.testing.assert_close(blurred.mean(), images.mean(), rtol=0.02, atol=0)
+    assert 0 < blurred.std(dim=(2, 3)).max() < 0.3 * images.std(dim=(2, 3)).min()
+    torch.testing.assert_close(baseline_of(torch.ones(1, 1, 5, 9), "blur"), torch.ones(1, 1, 5, 9))
+    expected = torchvision.transforms.functional.gaussian_blur(images, 19, 2.0)
+    torch.testing.assert_close(blurred[:, :, 9:11, 9:31], expected[:, :, 9:11, 9:31], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("baseline", ["zero", "mean", "blur"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", "densenet121", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1", "efficientnet_b0"]
+)
+def test_contributions_sum_to_the_difference_of_the_scores(name, baseline, images, untouched):
+    net = untouched(nets.seeded(torchvision.models.get_model, name))
+    others = torch.tensor([1, 2])
+    found = DeepLIFT(baseline=baseline).explain(net, images[:2], TARGETS, others)
+    with torch.no_grad():
+        logits = net(images[:2]), net(baseline_of(images[:2], baseline))
+    expected = [scores[[0, 1], TARGETS] - scores[[0, 1], others] for scores in logits]
+    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), expected[0] - expected[1], rtol=1e-3, atol=1e-6)
+
+
+class Rows(nets.Net):
+    """Pictures of a batch see each other."""
+
+    def middle(self, features: Tensor) -> Tensor:
+        return features.relu() * features.flip(0).mean(dim=1, keepdim=True)
+
+
+def test_a_model_that_breaks_the_sum_is_refused(images):
+    with pytest.raises(UnsupportedOperationError, match="do not sum"):
+        DeepLIFT().explain(nets.seeded(Rows), images, torch.tensor([0, 1, 2, 0]))
+
+
+def test_a_picture_equal_to_its_baseline_has_no_contributions():
+    found = DeepLIFT().explain(nets.seeded(nets.Net), torch.zeros(2, 3, 8, 8))
+    assert torch.equal(found.maps, torch.zeros(2, 8, 8))
+
+
+def test_passes_stay_within_memory_and_are_reported(monkeypatch, images):
+    net = nets.seeded(nets.Net)
+    targets = torch.tensor([0, 1, 2, 0])
+    expected = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1))
+    monkeypatch.setattr("explainers.methods.deeplift.pass_size", lambda *_, **__: 3)
+    done: list[tuple[int, int]] = []
+    found = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1), lambda *pair: done.append(pair))
+    assert done == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+    assert nets.relative_error(found.maps, expected.maps) < 1e-5
+    assert torch.equal(found.against, expected.against)
+
+
+def vgg_without_in_place() -> nn.Module:
+    net = nets.seeded(torchvision.models.vgg11)
+    for stage in (net.features, net.classifier):
+        for place, part in enumerate(stage):
+            if isinstance(part, nn.ReLU):
+                stage[place] = nn.ReLU()
+    return net
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_it_equals_captum_on_vgg(images):
+    from captum.attr import DeepLift as Peer
+
+    net = vgg_without_in_place()
+    expected = Peer(net).attribute(images[:2], torch.zeros_like(images[:2]), TARGETS).sum(dim=1).detach()
+    assert nets.relative_error(DeepLIFT().explain(net, images[:2], TARGETS).maps, expected) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("baseline", ["zero", "mean", "blur"])
+def test_it_equals_captum_on_a_net_of_modules_used_once(baseline, images):
+    from captum.attr import DeepLift as Peer
+
+    conv = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(8, 6, 3, stride=2), nn.Sigmoid()]
+    net = nn.Sequential(*conv, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 9), nn.Tanh(), nn.Linear(9, 1000))
+    expected = Peer(net).attribute(images[:2], baseline_of(images[:2], baseline), TARGETS).sum(dim=1).detach()
+    assert nets.relative_error(DeepLIFT(baseline=baseline).explain(net, images[:2], TARGETS).maps, expected) < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_it_is_complete_on_resnet_where_captum_is_not(resnet18, images):
+    """captum cannot hook a ReLU that runs twice, or in place: it fails, or its contributions do not add up."""
+    from captum.attr import DeepLift as Peer
+
+    found = DeepLIFT().explain(resnet18, images[:2], TARGETS).maps.sum(dim=(1, 2))
+    with torch.no_grad():
+        expected = (resnet18(images[:2]) - resnet18(torch.zeros_like(images[:2])))[[0, 1], TARGETS]
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    with pytest.raises((RuntimeError, AssertionError)):
+        Peer(resnet18).attribute(images[:2], torch.zeros_like(images[:2]), TARGETS)
+
+
+def test_near_the_baseline_it_is_the_gradient_times_the_difference():
+    net = nets.seeded(nets.Net).double()
+    images = 1e-6 * torch.randn(2, 3, 12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([0, 2])
+    leaf = images.clone().requires_grad_()
+    (gradients,) = torch.autograd.grad(net(leaf)[[0, 1], targets].sum(), leaf)
+    found = DeepLIFT().explain(net, images, targets).maps
+    assert nets.relative_error(found, (gradients * images).sum(dim=1).float()) < 1e-3
+    assert Saliency().explain(net, images, targets).maps.max() > 0
