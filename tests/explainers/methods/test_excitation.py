@@ -1,0 +1,103 @@
+"""Excitation backpropagation."""
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from explainers.errors import LayerError
+from explainers.methods.excitation import ExcitationBackprop
+from explainers.methods.lrp import LRP
+from tests import nets
+
+TARGETS = torch.tensor([3, 7])
+STOCK = {
+    "resnet18": "layer3",
+    "densenet121": "features.denseblock3",
+    "mobilenet_v2": "features.13",
+    "squeezenet1_1": "features.7",
+    "shufflenet_v2_x0_5": "stage3",
+}
+
+
+class ByHand(nn.Module):
+    """Pixels 1, 2, 3 excite two hidden units (with 1 + 4 - 3 = 2 and 2 + 3 = 5), these two logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Conv2d(3, 2, 1)
+        self.relu = nn.ReLU(inplace=True)
+        self.head = nn.Linear(2, 2)
+        self.hidden.weight.data = torch.tensor([[1.0, 2.0, -1.0], [0.0, 1.0, 1.0]])[:, :, None, None]
+        self.head.weight.data = torch.tensor([[1.0, 1.0], [-1.0, 2.0]])
+
+    def forward(self, images: Tensor) -> Tensor:
+        pixels = images.permute(0, 3, 1, 2)  # so that channels are places of the map
+        return self.head(self.relu(self.hidden(pixels)).flatten(1))
+
+
+IMAGE = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3)
+
+
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+def test_probabilities_by_hand(bias, untouched):
+    net = ByHand()
+    net.hidden.bias.data.fill_(bias)
+    net.head.bias.data.fill_(-30.0)
+    first, second = 2 + bias, 5 + bias
+    walks = torch.tensor([[1 / 5, 4 / 5, 0], [0, 2 / 5, 3 / 5]])
+    both = (first * walks[0] + second * walks[1]) / (first + second)
+    untouched(net)
+    for target, expected in ((0, both), (1, walks[1])):
+        found = ExcitationBackprop().explain(net, IMAGE, torch.tensor([target]))
+        torch.testing.assert_close(found.maps[0, 0], expected)
+        assert found.layers == ()
+        assert not found.signed
+    contrast = ExcitationBackprop(sign="signed").explain(net, IMAGE, torch.tensor([1]), torch.tensor([0])).maps[0, 0]
+    torch.testing.assert_close(contrast, walks[1] - both)
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_maps_are_probabilities(name, images, untouched):
+    net = untouched(nets.seeded(torchvision.models.get_model, name))
+    for layers in ((), (STOCK[name],)):
+        found = ExcitationBackprop(layers=layers, sign="signed").explain(net, images[:2], TARGETS)
+        assert found.layers == layers
+        assert found.maps.min() >= 0
+        torch.testing.assert_close(found.maps.sum(dim=(1, 2)), torch.ones(2), rtol=1e-4, atol=0)
+        contrast = ExcitationBackprop(layers=layers, sign="signed").explain(net, images[:2], TARGETS, TARGETS.flip(0))
+        assert contrast.maps.sum(dim=(1, 2)).abs().max() < 1e-4
+        assert contrast.maps.abs().max() > 0
+
+
+def test_without_biases_it_is_z_plus_of_a_positive_logit(images):
+    net = nets.seeded(torchvision.models.squeezenet1_1)  # whose convolutions have no bias at first
+    targets = net(images[:2]).argmax(dim=1)
+    found = ExcitationBackprop().explain(net, images[:2], targets)
+    expected = LRP(composite="z-plus").explain(net, images[:2], targets)
+    scores = expected.logits[[0, 1], targets]
+    assert scores.min() > 0
+    assert nets.relative_error(found.maps, expected.maps / scores[:, None, None]) < 1e-4
+
+
+def test_at_a_layer_it_is_what_arrives_there():
+    net = ByHand()
+    net.hidden.bias.data.zero_()
+    image = IMAGE.view(1, 1, 1, 3)
+    net.forward = lambda images: net.head(net.relu(net.hidden(images)).mean(dim=(2, 3)))
+    image = torch.rand(1, 3, 4, 6, generator=torch.Generator().manual_seed(0))
+    hidden = net.hidden(image).relu().detach()
+    for target, weights in ((0, [1.0, 1.0]), (1, [0.0, 2.0])):
+        excited = hidden * torch.tensor(weights)[None, :, None, None]
+        found = ExcitationBackprop(layers=("hidden",)).explain(net, image, torch.tensor([target])).maps
+        torch.testing.assert_close(found, (excited / excited.sum()).sum(dim=1))
+
+
+def test_several_layers_are_fused_and_others_refused(resnet18, images):
+    found = ExcitationBackprop(layers=("layer4", "layer2")).explain(resnet18, images[:2], TARGETS)
+    assert found.layers == ("layer2", "layer4")
+    assert found.maps.shape == (2, 8, 8)
+    with pytest.raises(LayerError, match="runs 2 times"):
+        ExcitationBackprop(layers=("layer1.0.relu",)).explain(resnet18, images[:2], TARGETS)
+    within = ExcitationBackprop(layers=("layer1.0.conv2",)).explain(resnet18, images[:2], TARGETS).maps
+    torch.testing.assert_close(within.sum(dim=(1, 2)), torch.ones(2))

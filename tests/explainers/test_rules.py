@@ -1,0 +1,202 @@
+"""Operations are replaced however they are called, and what has no rule is refused by name."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from explainers.base import asked
+from explainers.errors import ModelOutputError, UnsupportedOperationError
+from explainers.methods.deeplift import DeepLIFT
+from explainers.methods.excitation import ExcitationBackprop
+from explainers.methods.guided import GUIDED, GuidedBackprop
+from explainers.methods.lrp import LRP
+from explainers.rules import propagate
+from tests import nets
+
+METHODS = [GuidedBackprop(sign="signed"), LRP(), LRP(composite="epsilon"), DeepLIFT(), ExcitationBackprop()]
+TARGETS = torch.tensor([0, 2, 1, 1])
+
+
+class Calls(nn.Module):
+    """Two convolutions, each rectified in the way that is asked for."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.conv = nn.Conv2d(4, 5, 3, stride=2)
+        self.head = nn.Linear(5, 3)
+        self.relus = nn.ModuleList([nn.ReLU(), nn.ReLU()])
+        self.relu = nn.ReLU(inplace="in-place" in way)
+
+    def rectified(self, features: Tensor, place: int) -> Tensor:
+        ways = {
+            "module": lambda: self.relus[place](features),
+            "repeated": lambda: self.relu(features),
+            "repeated in-place": lambda: self.relu(features),
+            "functional": lambda: functional.relu(features),
+            "functional in-place": lambda: functional.relu(features, inplace=True),
+            "torch": lambda: torch.relu(features),
+            "torch in-place": lambda: torch.relu_(features),
+            "method": lambda: features.relu(),
+            "method in-place": lambda: features.relu_(),
+            "clamp": lambda: features.clamp(min=0),
+            "clamp in-place": lambda: features.clamp_(0),
+            "clamp_min": lambda: torch.clamp_min(features, 0),
+            "hardtanh": lambda: functional.hardtanh(features, 0.0, 1e4),
+            "threshold": lambda: functional.threshold(features, 0.0, 0.0),
+        }
+        found = ways[self.way]()
+        # Whoever holds what was rectified in place holds the new values.
+        return features if "in-place" in self.way else found
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.rectified(self.stem(images), 0)
+        return self.head(self.rectified(self.conv(features), 1).mean(dim=(2, 3)))
+
+
+WAYS = ["repeated", "functional", "torch", "method", "clamp", "clamp_min", "hardtanh", "threshold"]
+
+
+@pytest.mark.parametrize("way", [*WAYS, *(f"{way} in-place" for way in WAYS[:5])])
+@pytest.mark.parametrize("explainer", METHODS, ids=lambda explainer: type(explainer).__name__)
+def test_it_does_not_matter_how_a_rectifier_is_called(explainer, way, images, untouched):
+    expected = explainer.explain(nets.seeded(Calls, "module"), images, TARGETS)
+    found = explainer.explain(untouched(nets.seeded(Calls, way)), images, TARGETS)
+    assert expected.maps.abs().max() > 0
+    assert torch.equal(found.logits, expected.logits)
+    assert nets.relative_error(found.maps, expected.maps) < 1e-5
+
+
+@pytest.mark.parametrize("explainer", METHODS, ids=lambda explainer: type(explainer).__name__)
+@pytest.mark.parametrize("kind", [nets.PreActivation, nets.Skip, nets.AddsInto, nets.SharedInside, nets.Twice])
+def test_the_models_answer_stays_the_same(explainer, kind, images, untouched):
+    net = nets.seeded(*((kind, 4, 6) if kind is nets.SharedInside else (kind,)))
+    with torch.no_grad():
+        expected = net(images.clone())
+    found = explainer.explain(untouched(net), images, TARGETS)
+    torch.testing.assert_close(found.logits, expected)
+    assert found.maps.abs().max() > 0
+
+
+class Custom(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        return values.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Middle(nets.Net):
+    """A function of the features, between the convolutions and the head."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def middle(self, features: Tensor) -> Tensor:
+        return self.function(features)
+
+
+def on_a_view(features: Tensor) -> Tensor:
+    features[:, :2].sigmoid_()
+    return features
+
+
+@torch.no_grad()
+def without_gradient(features: Tensor) -> Tensor:
+    return features.sigmoid()
+
+
+REFUSED = {
+    "silu": (functional.silu, {"guided-backprop", "lrp", "excitation-backprop"}),
+    "gelu": (functional.gelu, {"guided-backprop", "lrp", "excitation-backprop"}),
+    "leakyrelu": (functional.leaky_relu, {"guided-backprop"}),
+    "softmax": (lambda features: features.softmax(dim=1), set()),
+    "mul": (lambda features: features * features.mean(dim=1, keepdim=True), {"lrp", "excitation-backprop"}),
+    "maximum": (lambda features: torch.maximum(features, torch.zeros_like(features)), set()),
+    "gt": (lambda features: features * (features > 0), set()),
+    "detach": (lambda features: features * features.detach().sigmoid(), set()),
+    "sigmoid": (lambda features: features * without_gradient(features), set()),
+    "sigmoid ": (on_a_view, {"guided-backprop", "lrp", "excitation-backprop"}),
+    "Custom": (Custom.apply, set()),
+    "nativelayernorm": (lambda features: functional.layer_norm(features, (32, 32)), {"lrp", "deeplift"}),
+    "bmm": (lambda features: features.flatten(1, 2) @ features.flatten(1, 2).mT, {"lrp", "deeplift"}),
+}
+NAMED = {
+    "guided-backprop": GuidedBackprop(),
+    "lrp": LRP(),
+    "deeplift": DeepLIFT(),
+    "excitation-backprop": ExcitationBackprop(),
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [(operation, name) for operation, (_, names) in REFUSED.items() for name in sorted(names or NAMED)],
+)
+def test_what_has_no_rule_is_refused_by_name(operation, name, images, untouched):
+    net = nets.seeded(Middle, REFUSED[operation][0])
+    if operation == "bmm":
+        net.forward = lambda pictures: net.head(net.function(net.conv(net.stem(pictures)))[:, :5, 0])
+    with pytest.raises(UnsupportedOperationError, match=f"'{name}' has no rule for the operation") as caught:
+        NAMED[name].explain(untouched(net), images)
+    assert caught.value.operation == operation.strip()
+
+
+@pytest.mark.parametrize("explainer", METHODS, ids=lambda explainer: type(explainer).__name__)
+def test_values_that_only_move_need_no_rule(explainer, images):
+    def moved(features: Tensor) -> Tensor:
+        first, second = features.relu().permute(0, 2, 3, 1).flip(1).split([2, 3], dim=3)
+        shuffled = torch.cat([second, first], dim=3).permute(0, 3, 1, 2).contiguous()
+        return functional.pad(shuffled, (1, 2, 0, 1))[:, [3, 4, 0, 1, 2], :-1, 1:-2].flip(2)
+
+    expected = explainer.explain(nets.seeded(Middle, torch.relu), images, TARGETS).maps
+    found = explainer.explain(nets.seeded(Middle, moved), images, TARGETS).maps
+    assert nets.relative_error(found, expected) < 1e-5
+
+
+@pytest.mark.parametrize("explainer", METHODS, ids=lambda explainer: type(explainer).__name__)
+def test_parameters_get_no_gradient_and_standardised_weights_are_constants(explainer, images, untouched):
+    class Standardised(nn.Conv2d):
+        def forward(self, values: Tensor) -> Tensor:
+            weight = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
+            weight = weight / weight.std(dim=(1, 2, 3), keepdim=True)
+            return self._conv_forward(values, weight * torch.sigmoid(self.weight), self.bias)
+
+    net = nets.seeded(nets.Net)
+    conv = nets.seeded(Standardised, 4, 5, 3, 2, 1)
+    net.conv = conv
+    found = explainer.explain(untouched(net), images, TARGETS).maps
+    plain = nets.seeded(nets.Net)
+    with torch.no_grad():
+        weight = conv.weight - conv.weight.mean(dim=(1, 2, 3), keepdim=True)
+        plain.conv.weight.copy_(weight / weight.std(dim=(1, 2, 3), keepdim=True) * conv.weight.sigmoid())
+        plain.conv.bias.copy_(conv.bias)
+    assert torch.equal(explainer.explain(plain, images, TARGETS).maps, found)
+
+
+@pytest.mark.parametrize("explainer", METHODS, ids=lambda explainer: type(explainer).__name__)
+def test_a_model_that_switches_gradients_off_is_refused(explainer, images):
+    for wrap in (torch.detach, lambda logits: logits.detach() + 1):
+        with pytest.raises(ModelOutputError, match="No gradient flows"):
+            explainer.explain(nets.Wrapped(nets.seeded(nets.Net), wrap), images)
+
+
+def test_other_threads_and_later_passes_are_left_alone(images):
+    net = nets.seeded(nets.Net)
+    GuidedBackprop().explain(net, images)
+    leaf = images.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(net(leaf)[:, 0].sum(), leaf)
+    with asked(net, images, torch.zeros(4, dtype=torch.int64)) as question:
+        guided, _, _ = propagate(question, images, GUIDED)
+    assert nets.relative_error(guided, gradient) > 0.01
+
+
+def test_an_exception_of_the_model_ends_the_mode(images):
+    with pytest.raises(ZeroDivisionError):
+        GuidedBackprop().explain(nets.seeded(nets.Fails), images)
+    assert torch.overrides._get_current_function_mode() is None
