@@ -9,6 +9,7 @@ from explainers.capturing import Capture, capture
 from explainers.edits import Edit
 from explainers.errors import ExplainerError
 from explainers.explanation import Explanation, explain
+from explainers.factors import Factors, factorize
 from explainers.geometry import Geometry
 from explainers.hooks import HookSession
 from explainers.intervention import Intervention, intervene
@@ -27,6 +28,7 @@ __all__ = [
     "Explainer",
     "ExplainerError",
     "Explanation",
+    "Factors",
     "Geometry",
     "GradCAM",
     "HookSession",
@@ -39,6 +41,7 @@ __all__ = [
     "WeightedCAM",
     "capture",
     "explain",
+    "factorize",
     "get_method",
     "intervene",
     "list_methods",

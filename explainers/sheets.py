@@ -5,11 +5,13 @@ from dataclasses import replace
 from math import ceil, sqrt
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
 from explainers.capturing import FeatureMap
 from explainers.explanation import Explanation
+from explainers.factors import Factors
 from explainers.geometry import Geometry
 from explainers.render import Style, draw, fit, normalize, panel, panel_columns
 from explainers.sweeping import Sweep
@@ -57,6 +59,16 @@ def sweep_sheet(sweep: Sweep, count: int, picture: Image.Image, geometry: Geomet
     captions = [f"{rank}. ch {one.channel}: {one.logit_change:+.3f}" for rank, one in enumerate(ranked, start=1)]
     title = f"{sweep.layer or '.'}: {len(ranked)} channels by the change of the logit"
     return _sheet([sweep.maps[one.channel] for one in ranked], captions, title, picture, geometry, style)
+
+
+def factor_sheet(factors: Factors, style: Style) -> Image.Image:
+    """Draw regions, each to its own maximum, with the best class of each and what it adds to the target's logit."""
+    captions = [
+        f"{rank}. {found[0].label} {found[0].probability:.0%}: {gain:+.2f}"
+        for rank, (found, gain) in enumerate(zip(factors.classes, factors.contributions, strict=True), start=1)
+    ]
+    maps = [torch.from_numpy(one) for one in factors.maps]
+    return _sheet(maps, captions, factors.picture, factors.geometry, style)
 
 
 def intervention_panel(before: Explanation, after: Explanation, style: Style) -> Image.Image:

@@ -9,6 +9,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from explainers import Explainer
+from explainers.methods.dff import DFF
 from explainers.methods.extremal import ExtremalPerturbation
 from explainers.methods.occlusion import Occlusion
 from explainers.methods.rise import RISE
@@ -27,6 +28,7 @@ METHODS: list[Explainer] = [
     KernelSHAP(segmentation="grid", segments=8, samples=80),
     Sobol(cells=3, samples=8),
     ExtremalPerturbation(steps=5, cells=6, area=0.3),
+    DFF(layers=("relu",), concepts=3),
 ]
 SEEDED = [one for one in METHODS if hasattr(one, "seed")]
 TARGETS, OTHERS = torch.tensor([0, 2, 1]), torch.tensor([1, 0, 2])
@@ -155,6 +157,7 @@ LOOKING = [
     KernelSHAP(segments=10, samples=60),
     Sobol(cells=4, samples=3),
     ExtremalPerturbation(steps=20),
+    DFF(),
 ]
 
 

@@ -3,10 +3,11 @@ from itertools import permutations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from explainers.errors import OptionError
 from explainers.methods.superpixels import LIME, FeatureAblation, KernelSHAP, weighted_ridge
-from explainers.perturbing import superpixels
+from explainers.perturbing import baseline_of, superpixels
 from tests import nets
 
 
@@ -72,8 +73,6 @@ def test_all_sets_give_the_shapley_values_of_the_definition(target):
 def test_values_sum_to_what_the_baseline_lacks_and_near_the_shapley_values(resnet18, images):
     explainer = KernelSHAP(segments=12, samples=60, baseline="blur")
     found = explainer.explain(resnet18, images, against=torch.tensor([0, 0, 0, 1]))
-    from explainers.perturbing import baseline_of
-
     scores = [
         logits[range(4), found.targets] - logits[range(4), found.against]
         for logits in (resnet18(images), resnet18(baseline_of(images, "blur")))
@@ -141,6 +140,36 @@ def test_pictures_of_different_numbers_of_superpixels_share_a_batch(resnet18, im
     for row in range(4):
         alone = explainer.explain(resnet18, images[row : row + 1])
         assert nets.relative_error(together.maps[row], alone.maps[0]) < 1e-3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lime_equals_captum_given_the_same_sets(resnet18, images):
+    """Captum draws its sets from the global generator; here it is given ours."""
+    from captum._utils.models.linear_model import SkLearnRidge
+    from captum.attr import LimeBase
+
+    explainer = LIME(segmentation="grid", segments=6, samples=20)
+    labels, shown = superpixels(images[0], "grid", 6), explainer.coalitions(6)
+
+    def given(*_args, **_kwargs):
+        yield from shown.float()[:, None]
+
+    def nearness(_original, _perturbed, sample, **_kwargs):
+        cosine = functional.cosine_similarity(sample, torch.ones_like(sample))
+        return torch.exp(-((1 - cosine) ** 2) / 0.35**2)
+
+    peer = LimeBase(
+        lambda picture: resnet18(picture).softmax(dim=1),
+        SkLearnRidge(alpha=1.0),
+        nearness,
+        given,
+        perturb_interpretable_space=True,
+        from_interp_rep_transform=lambda sample, original, **_: original * sample[0][labels],
+        to_interp_rep_transform=None,
+    )
+    expected = peer.attribute(images[:1], target=7, n_samples=20).flatten()
+    found = explainer.explain(resnet18, images[:1], torch.tensor([7])).maps[0]
+    assert nets.relative_error(found, expected[labels].float()) < 1e-3
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,0 +1,186 @@
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from torch import Tensor, nn
+
+from explainers import factorize, get_method
+from explainers.errors import LayerError, OptionError, TargetError
+from explainers.factors import nonnegative_factors
+from explainers.hooks import HookSession
+from explainers.methods.dff import DFF
+from tests import nets
+from tests.explainers.test_perturbing import EXAMPLES
+
+
+class ByHand(nn.Module):
+    """The layer is the picture; class 0 is the mean of channel 0, class 1 that of channel 1 twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        means = self.layer(images).mean(dim=(2, 3))
+        return torch.stack([means[:, 0], 2 * means[:, 1], means[:, 2]], dim=1)
+
+
+@pytest.fixture
+def corners() -> Tensor:
+    """Each channel is one region: a rectangle of its own brightness."""
+    picture = torch.zeros(1, 3, 6, 8)
+    picture[0, 0, :3, :4] = 2
+    picture[0, 1, 3:, 1:5] = 1
+    picture[0, 2, 1:4, 5:] = 3
+    return picture
+
+
+@pytest.mark.parametrize("target", [0, 1, 2])
+def test_the_map_is_the_region_that_gives_the_target_the_highest_score(target, corners, untouched):
+    found = DFF(layers=("layer",), concepts=3).explain(untouched(ByHand()), corners, torch.tensor([target]))
+    torch.testing.assert_close(found.maps, corners[:, target], rtol=1e-3, atol=1e-3)
+    assert found.layers == ("layer",)
+    assert not found.signed
+
+
+class SharesAChannel(ByHand):
+    """Both classes see channel 1; class 0 also sees channel 0."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        means = self.layer(images).mean(dim=(2, 3))
+        return torch.stack([means[:, 0] + 3 * means[:, 1], 3 * means[:, 1]], dim=1)
+
+
+def test_a_contrast_chooses_the_region_for_the_one_against_the_other(corners):
+    explainer = DFF(layers=("layer",), concepts=3)
+    plain = explainer.explain(SharesAChannel(), corners, torch.tensor([0])).maps
+    contrast = explainer.explain(SharesAChannel(), corners, torch.tensor([0]), torch.tensor([1])).maps
+    torch.testing.assert_close(plain, corners[:, 1], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(contrast, corners[:, 0], rtol=1e-3, atol=1e-3)
+
+
+def test_one_concept_is_the_first_singular_pair(resnet18, images):
+    found = DFF(layers=("layer3",), concepts=1).explain(resnet18, images).maps
+    with HookSession(resnet18) as hooks, torch.no_grad():
+        hooks.record("layer3", kinds="output")
+        resnet18(images)
+    matrices = hooks.outputs["layer3"][0].flatten(2).mT.double()
+    left, strengths, _ = torch.linalg.svd(matrices, full_matrices=False)
+    expected = (left[:, :, 0] * strengths[:, :1]).abs().reshape(4, 4, 4).float()
+    assert nets.relative_error(found, expected) < 1e-4
+
+
+def test_factors_are_found_again_and_as_good_as_those_of_scikit_learn(generator):
+    from sklearn.decomposition import NMF
+
+    left, right = torch.rand(2, 30, 3, generator=generator), torch.rand(2, 3, 20, generator=generator)
+    left, right = left * (left > 0.5), right * (right > 0.5)
+    exact = left @ right
+    found = nonnegative_factors(exact, 3, 500, 0)
+    assert nets.relative_error(found[0] @ found[1], exact.double()) < 1e-2
+    noisy = torch.rand(1, 49, 40, generator=generator)
+    left, right = nonnegative_factors(noisy, 5, 300, 0)
+    assert left.min() >= 0
+    assert right.min() >= 0
+    peer = NMF(5, max_iter=2000, init="random", random_state=0).fit(noisy[0].numpy())
+    assert (noisy - left @ right).norm() < 1.01 * peer.reconstruction_err_
+
+
+def test_blank_activations_have_a_blank_map():
+    found = DFF(layers=("layer",)).explain(ByHand(), torch.zeros(1, 3, 4, 6))
+    assert torch.equal(found.maps, torch.zeros(1, 4, 6))
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"), [(("layer[34]",), "several layers"), (("fc",), "not a grid"), (("conv1",), None)]
+)
+def test_layers_that_cannot_be_factorised_are_refused(layers, message, resnet18, images, untouched):
+    if message is None:
+        resnet18, layers, message = ByHand(), ("layer",), "mostly negative"
+        images = -images.abs()
+    with pytest.raises(LayerError, match=message):
+        DFF(layers=layers).explain(untouched(resnet18), images)
+
+
+def test_two_layers_are_no_option():
+    with pytest.raises(OptionError, match="may have 1") as caught:
+        get_method("dff").build({"layers": ["a", "b"]})
+    assert caught.value.field == "layers"
+
+
+def test_a_channels_last_layer_runs_on_with_its_parts(generator, untouched):
+    swin = nets.seeded(torchvision.models.SwinTransformer, [4, 4], 16, [1, 1], [2, 2], [4, 4])
+    swin.norm.bias.data += 1
+    images = torch.randn(2, 3, 32, 64, generator=generator)
+    first, last = (
+        DFF(layers=(layer,), concepts=2).explain(untouched(swin), images, torch.tensor([5, 6])).maps
+        for layer in ("permute", "norm")
+    )
+    assert first.shape == (2, 4, 8)
+    assert nets.relative_error(first, last) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_one_region_equals_that_of_pytorch_grad_cam_where_channels_reach_zero(resnet18, images):
+    """It subtracts each channel's minimum first, and adds it to the concept afterwards: then their product is no
+    longer the activations. Of several regions both find one of many local optima; the best single one is unique.
+    """
+    from pytorch_grad_cam.feature_factorization.deep_feature_factorization import dff
+
+    with HookSession(resnet18) as hooks, torch.no_grad():
+        hooks.record("layer3", kinds="output")
+        resnet18(images[:1])
+    activations = hooks.outputs["layer3"][0]
+    activations = activations - activations.amin(dim=(2, 3), keepdim=True)
+    concepts, regions = dff(activations.numpy(), n_components=1)
+    left, right = nonnegative_factors(activations.flatten(2).mT, 1, 100, 0)
+    found = (left * right.norm())[0, :, 0].float()
+    assert nets.relative_error(found, torch.from_numpy(regions * np.linalg.norm(concepts)).flatten().float()) < 1e-3
+
+
+def test_all_regions_of_a_picture_have_their_classes_and_a_labelled_drawing(lite0, tmp_path):
+    with Image.open(EXAMPLES / "coffee.png") as picture:
+        found = factorize(lite0, picture, concepts=4, target="espresso")
+    assert found.maps.shape == (4, 7, 7)
+    assert found.layer == "bn2"
+    assert found.concepts.shape == (4, 1280)
+    np.testing.assert_allclose(np.linalg.norm(found.concepts, axis=1), 1, rtol=1e-5)
+    assert (np.diff(found.contributions) <= 0).all()
+    assert [len(one) for one in found.classes] == [3] * 4
+    assert found.target.label == found.classes[0][0].label == "espresso"
+    explained = DFF(concepts=4).explain(
+        lite0, lite0.preprocess(found.picture)[None], torch.tensor([found.target.index])
+    )
+    np.testing.assert_allclose(explained.maps[0].numpy(), found.maps[0], rtol=1e-4, atol=1e-4)
+    with Image.open(found.save(tmp_path / "factors.png", max_side=400)) as sheet:
+        assert 100 < max(sheet.size) <= 400
+    assert found._repr_png_().startswith(b"\x89PNG")
+    assert "espresso" in repr(found)
+
+
+def test_contributions_of_a_linear_head_add_up(lite0):
+    """The regions, what the factorisation leaves, and the bias make up the logit, for the head sees only the mean."""
+    with Image.open(EXAMPLES / "coffee.png") as picture:
+        found = factorize(lite0, picture, concepts=8, iterations=300)
+    weight, bias = lite0.module.classifier.weight, lite0.module.classifier.bias
+    parts = np.einsum("khw,kc->kc", found.maps, found.concepts) / 49
+    expected = parts @ weight[found.target.index].detach().numpy()
+    np.testing.assert_allclose(found.contributions, expected, rtol=1e-3, atol=1e-3)
+    assert abs(found.contributions.sum() + float(bias[found.target.index]) - found.target.logit) < 2
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "field"),
+    [
+        ({"concepts": 0}, OptionError, "concepts"),
+        ({"iterations": 0}, OptionError, "iterations"),
+        ({"classes": 0}, OptionError, "classes"),
+        ({"target": "teapto"}, TargetError, None),
+        ({"layer": "zzz"}, LayerError, None),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(options, error, field, lite0):
+    with pytest.raises(error) as caught:
+        factorize(lite0, EXAMPLES / "coffee.png", **options)
+    assert getattr(caught.value, "field", None) == field
