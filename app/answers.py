@@ -23,6 +23,7 @@ from app.schemas import (
     ModelIdentity,
     PredictAnswer,
     PredictionAnswer,
+    RegionAnswer,
     TargetAnswer,
 )
 from app.service import VERSIONS, Explained, Predicted
@@ -119,6 +120,9 @@ def document(explained: Explained, values: bool, max_values: int) -> ExplainAnsw
                 heatmap=_heatmap(explanation, values),
                 overlay=f"data:image/png;base64,{png}",
                 diagnostics=[DiagnosticAnswer(**asdict(found)) for found in explanation.diagnostics],
+                regions=[
+                    RegionAnswer(gain=one.gain, predictions=ranked(one.predictions)) for one in explanation.regions
+                ],
             )
         )
     first = explained.explanations[0]

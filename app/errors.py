@@ -109,6 +109,9 @@ KINDS: dict[type[Exception], Kind] = {
     EditError: Kind(422, "bad-edit", "An edit cannot be applied", "edits"),
     explainer_errors.OptionError: Kind(422, "bad-option", "An option has a bad value"),
     explainer_errors.LayerError: Kind(422, "bad-layer", "The layer cannot be used", "layer"),
+    explainer_errors.UnsupportedOperationError: Kind(
+        422, "unsupported-operation", "The method has no rule for an operation of the model", "method"
+    ),
     explainer_errors.TargetError: Kind(422, "bad-target", "The model has no such class", "target"),
     explainer_errors.ExplainerError: Kind(500, "model-failed", "The model gave no usable output"),
     model_errors.UnknownModelError: Kind(422, "unknown-model", "There is no such model", "model"),

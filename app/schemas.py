@@ -283,6 +283,13 @@ class DiagnosticAnswer(BaseModel):
     message: str
 
 
+class RegionAnswer(BaseModel):
+    """A part of the picture that the layer takes for alike."""
+
+    gain: float = Field(description="The score with nothing in the layer but it, less that with nothing at all.")
+    predictions: list[PredictionAnswer] = Field(description="When its concept alone fills the layer.")
+
+
 class ExplanationAnswer(BaseModel):
     """The explanation of one class by one method."""
 
@@ -292,6 +299,9 @@ class ExplanationAnswer(BaseModel):
     heatmap: HeatmapAnswer
     overlay: str = Field(description="The drawn answer as a data URL (PNG).")
     diagnostics: list[DiagnosticAnswer]
+    regions: list[RegionAnswer] = Field(
+        description="Of a method that cuts the picture into parts, the largest gain first; empty for all others."
+    )
 
 
 class AgreementAnswer(BaseModel):

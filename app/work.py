@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.base import Attribution, Explainer, Report, predict
+from explainers.base import Attribution, Explainer, Regions, Report, predict
 from explainers.together import explain_together
 from models import LoadedModel
 
@@ -66,13 +66,23 @@ class Alone:
         return [self.do(model, batch.images, batch.targets)]
 
 
+def _on_cpu(regions: Regions) -> tuple[Tensor, Tensor, Tensor]:
+    return regions.maps.cpu(), regions.gains.cpu(), regions.logits.cpu()
+
+
 def _split(whole: Attribution) -> list[Attribution]:
     maps, chosen, logits = whole.maps.cpu(), whole.targets.cpu(), whole.logits.cpu()
     against = None if whole.against is None else whole.against.cpu()
-    rows = [slice(row, row + 1) for row in range(len(maps))]
+    regions = None if whole.regions is None else _on_cpu(whole.regions)
     return [
         Attribution(
-            maps[row], chosen[row], logits[row], whole.layers, whole.signed, None if against is None else against[row]
+            maps=maps[row],
+            targets=chosen[row],
+            logits=logits[row],
+            layers=whole.layers,
+            signed=whole.signed,
+            against=None if against is None else against[row],
+            regions=None if regions is None else Regions(*(one[row] for one in regions)),
         )
-        for row in rows
+        for row in (slice(row, row + 1) for row in range(len(maps)))
     ]

@@ -9,7 +9,6 @@ from explainers.capturing import Capture, capture
 from explainers.edits import Edit
 from explainers.errors import ExplainerError
 from explainers.explanation import Explanation, explain
-from explainers.factors import Factors, factorize
 from explainers.geometry import Geometry
 from explainers.hooks import HookSession
 from explainers.intervention import Intervention, intervene
@@ -28,7 +27,6 @@ __all__ = [
     "Explainer",
     "ExplainerError",
     "Explanation",
-    "Factors",
     "Geometry",
     "GradCAM",
     "HookSession",
@@ -41,7 +39,6 @@ __all__ = [
     "WeightedCAM",
     "capture",
     "explain",
-    "factorize",
     "get_method",
     "intervene",
     "list_methods",

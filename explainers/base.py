@@ -28,6 +28,21 @@ AUGMENTATIONS = tuple((flip, factor) for flip in (False, True) for factor in (1.
 
 
 @dataclass(frozen=True, eq=False)
+class Regions:
+    """The parts into which a method cuts each picture of a batch, that with the largest gain first.
+
+    Attributes:
+        maps: (N, k, h, w) float32, not negative: how much each position belongs to each region.
+        gains: (N, k) float32: the score with nothing in the layer but the region, less that with nothing at all.
+        logits: (N, k, K) float32: what the model says when the region's concept alone fills the layer.
+    """
+
+    maps: Tensor
+    gains: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Attribution:
     """What an explainer found for a batch.
 
@@ -38,6 +53,7 @@ class Attribution:
         layers: the paths of the layers used, in the model's order; empty for methods that need none.
         signed: whether negative values mean evidence against the target.
         against: (N,) int64, the class that each target is contrasted with; None where there is no contrast.
+        regions: of methods that cut the pictures into parts; None for all others.
     """
 
     maps: Tensor
@@ -46,6 +62,7 @@ class Attribution:
     layers: tuple[str, ...]
     signed: bool
     against: Tensor | None = None
+    regions: Regions | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,6 +73,21 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, eq=False)
+class Region:
+    """A part of a picture that a layer takes for alike.
+
+    Attributes:
+        map: (h, w) float32, not negative: how much each position belongs to it.
+        gain: the score with nothing in the layer but the region, less that with nothing at all.
+        predictions: the five most probable classes when its concept alone fills the layer.
+    """
+
+    map: NDArray[np.float32]
+    gain: float
+    predictions: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Explanation:
     """Why a model gave a picture a class.
 
@@ -87,6 +102,7 @@ class Explanation:
         method: the method's name.
         layers: the layers used.
         against: the class that the target is contrasted with; None where there is no contrast.
+        regions: of a method that cuts the picture into parts, that with the largest gain first; empty for all others.
     """
 
     picture: Image.Image
@@ -99,6 +115,7 @@ class Explanation:
     method: str
     layers: tuple[str, ...]
     against: Prediction | None = None
+    regions: tuple[Region, ...] = ()
 
     @property
     def raw_heatmap(self) -> NDArray[np.float32]:
@@ -150,13 +167,19 @@ class Explanation:
     ) -> Image.Image:
         """Return the heatmap drawn over the picture, RGB, as large as the picture; see `render.Style`.
 
+        A method that cuts the picture into regions has a labelled panel of these instead.
+
         Raises:
             OptionError: a value out of bounds, or an unknown name.
         """
         return self.drawn(render.Style(view, colormap, alpha, scale, max_side))
 
     def drawn(self, style: render.Style) -> Image.Image:
-        """Return the heatmap drawn in this style."""
+        """Return the heatmap drawn in this style; or the regions, where there are any."""
+        if self.regions:
+            from explainers.sheets import region_sheet  # which draws much else
+
+            return region_sheet(self, style)
         picture = render.fit(self.picture, style.max_side)
         geometry = self.geometry.scaled(*picture.size)
         heatmap = render.normalize(geometry.lay_back(self.map), self.signed, style.scale)
@@ -243,6 +266,15 @@ def explanations(
                 method=method,
                 layers=attribution.layers,
                 against=others[0] if contrast else None,
+                regions=_regions(attribution, row, model.labels),
             )
         )
     return tied
+
+
+def _regions(attribution: Attribution, row: int, labels: Sequence[str]) -> tuple[Region, ...]:
+    found = attribution.regions
+    if found is None:
+        return ()
+    parts = zip(found.maps[row].cpu().numpy(), found.gains[row].tolist(), found.logits[row].cpu().numpy(), strict=True)
+    return tuple(Region(one, gain, predictions(logits, labels, best(logits, 5))) for one, gain, logits in parts)

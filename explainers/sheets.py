@@ -11,7 +11,6 @@ from torch import Tensor
 
 from explainers.capturing import FeatureMap
 from explainers.explanation import Explanation
-from explainers.factors import Factors
 from explainers.geometry import Geometry
 from explainers.render import Style, draw, fit, normalize, panel, panel_columns
 from explainers.sweeping import Sweep
@@ -61,14 +60,15 @@ def sweep_sheet(sweep: Sweep, count: int, picture: Image.Image, geometry: Geomet
     return _sheet([sweep.maps[one.channel] for one in ranked], captions, title, picture, geometry, style)
 
 
-def factor_sheet(factors: Factors, style: Style) -> Image.Image:
-    """Draw regions, each to its own maximum, with the best class of each and what it adds to the target's logit."""
+def region_sheet(explanation: Explanation, style: Style) -> Image.Image:
+    """Draw the regions of an explanation, each with its best class and what it adds to the score."""
     captions = [
-        f"{rank}. {found[0].label} {found[0].probability:.0%}: {gain:+.2f}"
-        for rank, (found, gain) in enumerate(zip(factors.classes, factors.contributions, strict=True), start=1)
+        f"{rank}. {one.predictions[0].label} {one.predictions[0].probability:.0%}: {one.gain:+.2f}"
+        for rank, one in enumerate(explanation.regions, start=1)
     ]
-    maps = [torch.from_numpy(one) for one in factors.maps]
-    return _sheet(maps, captions, factors.picture, factors.geometry, style)
+    maps = [torch.from_numpy(one.map) for one in explanation.regions]
+    title = f"{explanation.layers[0]}: regions by what they add to {explanation.target.label}, and their best classes"
+    return _sheet(maps, captions, title, explanation.picture, explanation.geometry, style)
 
 
 def intervention_panel(before: Explanation, after: Explanation, style: Style) -> Image.Image:

@@ -40,6 +40,7 @@ class Peer:
         options: ours, with which it should be equal.
         without: networks where it cannot be compared, and why.
         tolerance: largest relative difference.
+        layers: by network.
     """
 
     method: str
@@ -48,6 +49,7 @@ class Peer:
     options: Mapping[str, Any] = field(default_factory=dict)
     without: Mapping[str, str] = field(default_factory=dict)
     tolerance: float = 1e-4
+    layers: Mapping[str, str] = field(default_factory=lambda: NETS)
 
 
 def network(name: str) -> nn.Module:
@@ -65,21 +67,28 @@ def difference(peer: Peer, name: str) -> float:
     """Return the largest difference between the peer's maps and ours, over the largest value of the peer's."""
     model, images = network(name), pictures()
     explainer = get_method(peer.method).build(
-        {**peer.options, **({"layers": (NETS[name],)} if get_method(peer.method).takes_layers else {})}
+        {**peer.options, **({"layers": (peer.layers[name],)} if get_method(peer.method).takes_layers else {})}
     )
     found = explainer.explain(model, images, TARGETS).maps
     copy = deepcopy(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = peer.run(copy, copy.get_submodule(NETS[name]), images.clone(), TARGETS)
+        expected = peer.run(copy, copy.get_submodule(peer.layers[name]), images.clone(), TARGETS)
     expected = torch.as_tensor(expected).detach()
     if not expected.abs().max() > 0:
         raise ValueError(f"{peer.library} finds nothing for {peer.method} on {name}.")
     return nets.relative_error(found, expected)
 
 
-def _grad_cam(name: str, **options: Any) -> Run:
-    """Return a CAM of pytorch-grad-cam, before it is rectified and resized."""
+def _grad_cam(name: str, scale: float = 1.0, **options: Any) -> Run:
+    """Return a CAM of pytorch-grad-cam, before it is rectified and resized.
+
+    Args:
+        name: of the class.
+        scale: what features are multiplied by and gradients divided. The map stays the same by its equation, and the
+            constant that the peer adds to a denominator vanishes.
+        options: of `get_cam_image`.
+    """
 
     def run(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
         import pytorch_grad_cam
@@ -87,19 +96,51 @@ def _grad_cam(name: str, **options: Any) -> Run:
 
         wanted = [ClassifierOutputTarget(int(target)) for target in targets]
         with getattr(pytorch_grad_cam, name)(model, [layer]) as peer:
-            logits = peer.activations_and_grads(images)
+            logits = peer.activations_and_grads(images.requires_grad_())
             logits[range(len(targets)), targets].sum().backward()
-            activations = peer.activations_and_grads.activations[0].detach().numpy()
-            gradients = peer.activations_and_grads.gradients[0].detach().numpy()
-            return peer.get_cam_image(images, layer, wanted, activations, gradients, **options)
+            activations, gradients = (
+                getattr(peer.activations_and_grads, kind)[0].detach().double().numpy()
+                for kind in ("activations", "gradients")
+            )
+            options.setdefault("eigen_smooth", False)
+            found = peer.get_cam_image(images, layer, wanted, activations * scale, gradients / scale, **options)
+            return torch.as_tensor(found).float()
 
     return run
 
 
-def _captum_gradcam(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
-    from captum.attr import LayerGradCam
+def _magnitude(run: Run) -> Run:
+    """Return the magnitude of a peer's maps, whose sign is arbitrary."""
+    return lambda *arguments: torch.as_tensor(run(*arguments)).abs()
 
-    return LayerGradCam(model, layer).attribute(images, targets)[:, 0]
+
+def _captum_layer(name: str) -> Run:
+    """Return a method of captum that looks at a layer, summed over the layer's channels."""
+
+    def run(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+        import captum.attr
+
+        return getattr(captum.attr, name)(model, layer).attribute(images, targets).sum(dim=1)
+
+    return run
+
+
+def _captum(name: str, **options: Any) -> Run:
+    """Return a method of captum, summed over the colour channels."""
+
+    def run(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+        import captum.attr
+
+        found = getattr(captum.attr, name)(model).attribute(images.requires_grad_(), target=targets, **options)
+        return found.sum(dim=1)
+
+    return run
+
+
+def _mean_of_colours(name: str, **options: Any) -> Run:
+    """Return a method of captum that gives each colour channel of a pixel the same value."""
+    run = _captum(name, **options)
+    return lambda *arguments: run(*arguments) / arguments[2].shape[1]
 
 
 def _captum_saliency(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
@@ -108,12 +149,90 @@ def _captum_saliency(model: nn.Module, layer: nn.Module, images: Tensor, targets
     return Saliency(model).attribute(images.requires_grad_(), targets).amax(dim=1)
 
 
+def _captum_noise(kind: str) -> Run:
+    """Return SmoothGrad or VarGrad of captum with the numbers that we draw from a generator of our own.
+
+    A rectifier whose input is zero but for rounding may open in the one and stay shut in the other.
+    """
+
+    def run(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+        from captum.attr import NoiseTunnel, Saliency
+
+        found = []
+        for image, target in zip(images.split(1), targets.split(1), strict=True):
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                deviation = 0.15 * float(image.max() - image.min())
+                tunnel = NoiseTunnel(Saliency(model))
+                leaf = image.clone().requires_grad_()
+                options = {"nt_type": kind, "nt_samples": 6, "stdevs": deviation, "target": target, "abs": False}
+                found.append(tunnel.attribute(leaf, **options))
+        together = torch.cat(found)
+        return together.abs().amax(dim=1) if kind == "smoothgrad" else together.sum(dim=1)
+
+    return run
+
+
+def _captum_superpixels(name: str, segmentation: str, segments: int) -> Run:
+    """Return a method of captum over our superpixels."""
+
+    def run(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+        import captum.attr
+
+        from explainers.perturbing import superpixels
+
+        found = []
+        for image, target in zip(images, targets, strict=True):
+            labels = superpixels(image, segmentation, segments)[None, None]
+            peer = getattr(captum.attr, name)(model)
+            found.append(peer.attribute(image[None], target=int(target), feature_mask=labels)[:, 0])
+        return torch.cat(found)
+
+    return run
+
+
 _IN_PLACE = {"densenet121": "it lets the in-place ReLU after `features` overwrite the activations that it weighs"}
+_FINE = {
+    "resnet18": "layer1",
+    "vgg11": "features.4",
+    "mobilenet_v2": "features.3",
+    "densenet121": "features.denseblock1",
+}
+_SIGNED = {"sign": "signed"}
 
 PEERS: tuple[Peer, ...] = (
-    Peer("gradcam", "captum", _captum_gradcam, {"sign": "signed"}, tolerance=1e-5),
-    Peer("gradcam", "grad-cam", _grad_cam("GradCAM"), {"sign": "signed"}, _IN_PLACE, 1e-5),
+    Peer("gradcam", "captum", _captum_layer("LayerGradCam"), _SIGNED, tolerance=1e-5),
+    Peer("gradcam", "grad-cam", _grad_cam("GradCAM"), _SIGNED, _IN_PLACE, 1e-5),
+    Peer("gradcam++", "grad-cam", _grad_cam("GradCAMPlusPlus", 1e-9), _SIGNED, _IN_PLACE),
+    Peer("xgradcam", "grad-cam", _grad_cam("XGradCAM", 1e12), _SIGNED, _IN_PLACE),
+    Peer("hirescam", "captum", _captum_layer("LayerGradientXActivation"), _SIGNED, tolerance=1e-5),
+    Peer("hirescam", "grad-cam", _grad_cam("HiResCAM"), _SIGNED, _IN_PLACE, 1e-5),
+    Peer("gradcam-elementwise", "grad-cam", _grad_cam("GradCAMElementWise"), _SIGNED, _IN_PLACE, 1e-5),
+    Peer("layercam", "grad-cam", _grad_cam("LayerCAM"), _SIGNED, _IN_PLACE, 1e-5),
+    Peer("kpcacam", "grad-cam", _magnitude(_grad_cam("KPCA_CAM")), {"sign": "absolute"}, layers=_FINE),
     Peer("saliency", "captum", _captum_saliency, tolerance=1e-5),
+    Peer("input-x-gradient", "captum", _captum("InputXGradient"), tolerance=1e-5),
+    Peer("smoothgrad", "captum", _captum_noise("smoothgrad"), {"samples": 6}, tolerance=0.03),
+    Peer("vargrad", "captum", _captum_noise("vargrad"), {"samples": 6}, tolerance=0.03),
+    Peer(
+        "integrated-gradients",
+        "captum",
+        _captum("IntegratedGradients", baselines=0.1, n_steps=20),
+        {"steps": 20, "baseline": "given", "value": (0.1,)},
+    ),
+    Peer(
+        "occlusion",
+        "captum",
+        _mean_of_colours("Occlusion", sliding_window_shapes=(3, 16, 16), strides=(3, 16, 16)),
+        {"patch": 16, "stride": 16, "sign": "signed"},
+    ),
+    Peer("feature-ablation", "captum", _captum_superpixels("FeatureAblation", "slic", 8), {"segments": 8, **_SIGNED}),
+    Peer(
+        "kernel-shap",
+        "captum",
+        _captum_superpixels("ShapleyValues", "grid", 4),
+        {"segmentation": "grid", "segments": 4, **_SIGNED},
+    ),
 )
 
 

@@ -1,14 +1,14 @@
 """Deep feature factorisation: the region that speaks most for the class."""
 
+from dataclasses import replace
 from typing import Annotated
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from explainers.base import Attribution, Question, Sign
 from explainers.cam import LayerExplainer
-from explainers.factors import MOST, continued, factorized
+from explainers.factors import MOST, factorized, regions_of
 from explainers.perturbing import Seed
 from explainers.registry import Paper, method
 
@@ -23,7 +23,7 @@ from explainers.registry import Paper, method
         2018,
         "https://arxiv.org/abs/1806.10206",
     ),
-    forwards="1 + concepts",
+    forwards="2 + 2 * concepts",
     backwards="0",
 )
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,10 @@ class DFF(LayerExplainer):
     where A has a row per position and a column per channel, so that a column of H is a region and a row of W the
     concept that is found there (section 3). The paper has no target class: the map shown here is the region that,
     alone in the layer in place of A, makes the rest of the model give the target the highest score.
-    `explainers.factorize` gives all regions with their best classes. Deviations: each picture is factorised by
-    itself, so what it shares with others does not count; and negative activations are set to zero, as a ReLU does,
-    unless they are most of a layer, which is an error.
+    A picture as an answer shows all regions as a labelled panel, JSON and Python (`Explanation.regions`) list them,
+    each with what it adds to the score and with the best classes of its concept. Deviations: each picture is
+    factorised by itself, so what it shares with others does not count; and negative activations are set to zero, as
+    a ReLU does, unless they are most of a layer, which is an error.
     """
 
     sign: Annotated[Sign, Field(description="Without effect: regions are never negative.")] = "positive"
@@ -50,9 +51,8 @@ class DFF(LayerExplainer):
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and one per region."""
+        """One forward pass, one of nothing in the layer, and two per region."""
         parts = factorized(question, self.layers_of(question), self.concepts, self.iterations, self.seed)
-        logits = continued(question, parts.layer, parts.regions, parts.concepts)
-        scores = torch.stack([parts.goal.scores(one) for one in logits.unbind(1)], dim=1)
-        strongest = parts.regions[torch.arange(len(scores), device=scores.device), scores.argmax(dim=1)]
-        return self.answer(self.project(strongest[:, None]), parts.goal, parts.logits, (parts.layer,))
+        regions = regions_of(question, parts)
+        found = self.answer(self.project(regions.maps[:, :1]), parts.goal, parts.logits, (parts.layer,))
+        return replace(found, regions=regions)

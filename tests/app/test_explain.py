@@ -348,3 +348,13 @@ def test_smoothing_composes(post, cat):
         assert one.max() > 0
         assert np.corrcoef(plain.ravel(), one.ravel())[0, 1] > 0.5
         assert not np.allclose(plain, one)
+
+
+def test_regions_with_their_classes(post, coffee):
+    answer = post(coffee, method="dff", concepts="3", target="espresso", format="json").get_json()
+    regions = answer["explanations"][0]["regions"]
+    assert len(regions) == 3
+    assert regions[0]["predictions"][0]["label"] == "espresso"
+    assert regions[0]["gain"] > regions[1]["gain"]
+    with Image.open(io.BytesIO(post(coffee, method="dff", concepts="3", target="espresso").data)) as drawn:
+        assert drawn.width > 400

@@ -5,9 +5,10 @@ import torchvision
 from PIL import Image
 from torch import Tensor, nn
 
-from explainers import factorize, get_method
-from explainers.errors import LayerError, OptionError, TargetError
-from explainers.factors import nonnegative_factors
+from explainers import explain, get_method
+from explainers.base import asked
+from explainers.errors import LayerError, OptionError
+from explainers.factors import factorized, nonnegative_factors, regions_of
 from explainers.hooks import HookSession
 from explainers.methods.dff import DFF
 from tests import nets
@@ -140,47 +141,36 @@ def test_one_region_equals_that_of_pytorch_grad_cam_where_channels_reach_zero(re
 
 
 def test_all_regions_of_a_picture_have_their_classes_and_a_labelled_drawing(lite0, tmp_path):
-    with Image.open(EXAMPLES / "coffee.png") as picture:
-        found = factorize(lite0, picture, concepts=4, target="espresso")
-    assert found.maps.shape == (4, 7, 7)
-    assert found.layer == "bn2"
-    assert found.concepts.shape == (4, 1280)
-    np.testing.assert_allclose(np.linalg.norm(found.concepts, axis=1), 1, rtol=1e-5)
-    assert (np.diff(found.contributions) <= 0).all()
-    assert [len(one) for one in found.classes] == [3] * 4
-    assert found.target.label == found.classes[0][0].label == "espresso"
-    explained = DFF(concepts=4).explain(
-        lite0, lite0.preprocess(found.picture)[None], torch.tensor([found.target.index])
-    )
-    np.testing.assert_allclose(explained.maps[0].numpy(), found.maps[0], rtol=1e-4, atol=1e-4)
+    found = explain(lite0, EXAMPLES / "coffee.png", method="dff", concepts=4, target="espresso")
+    assert found.layers == ("bn2",)
+    gains = [one.gain for one in found.regions]
+    assert len(gains) == 4
+    assert gains == sorted(gains, reverse=True)
+    assert [len(one.predictions) for one in found.regions] == [5] * 4
+    assert found.target.label == found.regions[0].predictions[0].label == "espresso"
+    np.testing.assert_array_equal(found.map, found.regions[0].map)
     with Image.open(found.save(tmp_path / "factors.png", max_side=400)) as sheet:
         assert 100 < max(sheet.size) <= 400
-    assert found._repr_png_().startswith(b"\x89PNG")
-    assert "espresso" in repr(found)
 
 
-def test_contributions_of_a_linear_head_add_up(lite0):
-    """The regions, what the factorisation leaves, and the bias make up the logit, for the head sees only the mean."""
+def test_gains_of_a_linear_head_are_what_the_regions_add_to_the_logit(lite0):
     with Image.open(EXAMPLES / "coffee.png") as picture:
-        found = factorize(lite0, picture, concepts=8, iterations=300)
-    weight, bias = lite0.module.classifier.weight, lite0.module.classifier.bias
-    parts = np.einsum("khw,kc->kc", found.maps, found.concepts) / 49
-    expected = parts @ weight[found.target.index].detach().numpy()
-    np.testing.assert_allclose(found.contributions, expected, rtol=1e-3, atol=1e-3)
-    assert abs(found.contributions.sum() + float(bias[found.target.index]) - found.target.logit) < 2
+        images = lite0.preprocess(picture.convert("RGB"))[None]
+    with asked(lite0, images) as question:
+        parts = factorized(question, ("bn2",), 8, 300, 0)
+        found = regions_of(question, parts)
+    weight, bias = (value.detach() for value in lite0.module.classifier.parameters())
+    target = int(parts.goal.targets[0])
+    concepts = torch.einsum("khw,kc->kc", parts.regions[0], parts.concepts[0]) / 49
+    expected = (concepts @ weight[target]).sort(descending=True).values
+    torch.testing.assert_close(found.gains[0], expected, rtol=1e-3, atol=1e-3)
+    # What the factorisation leaves, and the bias, make up the rest of the logit.
+    assert abs(float(found.gains.sum() + bias[target] - parts.logits[0, target])) < 2
+    torch.testing.assert_close(parts.concepts.norm(dim=2), torch.ones(1, 8))
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "field"),
-    [
-        ({"concepts": 0}, OptionError, "concepts"),
-        ({"iterations": 0}, OptionError, "iterations"),
-        ({"classes": 0}, OptionError, "classes"),
-        ({"target": "teapto"}, TargetError, None),
-        ({"layer": "zzz"}, LayerError, None),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused(options, error, field, lite0):
-    with pytest.raises(error) as caught:
-        factorize(lite0, EXAMPLES / "coffee.png", **options)
-    assert getattr(caught.value, "field", None) == field
+@pytest.mark.parametrize("options", [{"concepts": 0}, {"iterations": 0}])
+def test_numbers_out_of_bounds_are_refused(options):
+    with pytest.raises(OptionError) as caught:
+        get_method("dff").build(options)
+    assert caught.value.field == next(iter(options))
