@@ -135,7 +135,18 @@ class FEM(CAM):
         return False
 
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the means where the features stand out, and 0 elsewhere."""
+        """Return the means where the features stand out, and 0 elsewhere.
+
+        Raises:
+            LayerError: so few positions that none can stand out.
+        """
+        positions = activations[0, 0].numel()
+        most = (positions - 1) ** 0.5  # by how much a single value among zeros exceeds their mean
+        if most < self.deviations:
+            raise LayerError(
+                f"Among {positions} positions none can exceed the mean by more than {most:.2f} standard deviations; "
+                f"choose an earlier layer, larger pictures, or less than {self.deviations:g} deviations."
+            )
         means = activations.mean(dim=(2, 3), keepdim=True)
         deviations = activations.std(dim=(2, 3), keepdim=True, correction=0)
         flat = activations.amax(dim=(2, 3), keepdim=True) == activations.amin(dim=(2, 3), keepdim=True)

@@ -8,7 +8,7 @@ from explainers.errors import LayerError
 from tests import nets
 from tests.explainers.methods.peers import caught
 
-LAYERS = {"resnet18": "layer3", "vgg11": "features.19"}
+LAYERS = {"resnet18": "layer3", "squeezenet1_1": "features.7"}
 TARGETS = torch.tensor([7, 999, 0, 7])
 
 

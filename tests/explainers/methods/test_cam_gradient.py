@@ -7,7 +7,7 @@ from explainers import get_method
 from tests import nets
 from tests.explainers.methods.peers import caught, grad_cam_peer
 
-LAYERS = {"resnet18": "layer4", "vgg11": "features.19", "mobilenet_v2": "features"}
+LAYERS = {"resnet18": "layer4", "squeezenet1_1": "features", "mobilenet_v2": "features"}
 NAMES = {
     "hirescam": "HiResCAM",
     "gradcam-elementwise": "GradCAMElementWise",

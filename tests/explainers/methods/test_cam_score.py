@@ -104,7 +104,7 @@ def test_shapleycam_of_a_quadratic_logit_by_hand(untouched):
     torch.testing.assert_close((corrected * flat).sum(), found.logits[0, 0])
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vgg11"])
+@pytest.mark.parametrize("name", ["resnet18", "squeezenet1_1"])
 def test_shapleycam_of_a_logit_that_is_piecewise_linear_is_gradcam(name, images):
     model = nets.seeded(torchvision.models.get_model, name)
     found = ShapleyCAM(sign="signed", utility="logit").explain(model, images, TARGETS).maps
