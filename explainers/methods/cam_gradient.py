@@ -114,8 +114,7 @@ class LayerCAM(WeightedCAM):
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \mathrm{ReLU}\Big(\frac{\partial y^c}{\partial A^k}\Big) \odot A^k\Big)
 
-    Maps of several layers are fused as those of all CAMs; the paper's tanh scaling of shallow layers before fusing is
-    left out.
+    Maps of several layers are fused as those of all CAMs, without any scaling of those of shallow layers.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:

@@ -214,12 +214,12 @@ class FullGrad(Explainer):
               M = \psi(\nabla_x y^c \odot x) + \sum_l \sum_k \psi(\nabla_{b_l} y^c \odot b_l)_k
 
     where the bias of a layer is what its tangent adds to its linear part, at each position of its output: the bias of a
-    convolution, the implicit one of batch norm and of any activation but ReLU (section 3 and its remarks on implicit
-    biases). ψ takes the magnitude, stretches it over 0 to 1 for each layer, as the authors' code does, and resizes it
-    bilinearly to the picture. ``sign="signed"`` leaves out the magnitude and the stretching, and shares each value out
-    over the pixels that it is resized to; then the map sums to the score but for the terms of layers without positions
-    (fully connected ones, and those of pooled features), which no map shows. That the terms add up to the score is
-    checked for every picture.
+    convolution, the implicit one of batch norm and of any activation but ReLU. ψ takes the magnitude, stretches it over
+    0 to 1 for each layer, as the authors' code does, and resizes it bilinearly to the picture (with corners unaligned,
+    as all maps here). ``sign="signed"`` leaves out the magnitude and the stretching, and shares each value out over the
+    pixels that it is resized to; then the map sums to the score but for the terms of layers without positions (fully
+    connected ones, and those of pooled features), which no map shows. That the terms add up to the score is checked for
+    every picture; a module that does more than its parts, such as a gate, is taken as a whole.
     """
 
     sign: Annotated[
