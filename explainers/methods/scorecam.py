@@ -42,11 +42,11 @@ class ScoreCAM(ForwardCAM):
               C^c(A^k) = f^c(X \circ H^k) - f^c(X_b), \qquad
               H^k = \frac{U(A^k) - \min U(A^k)}{\max U(A^k) - \min U(A^k)}
 
-    where U resizes a feature map bilinearly to the size of the picture X and :math:`f^c` is the logit of class c, as
-    in the paper's algorithm 1. The score of the baseline :math:`X_b` is the same for all channels, so the softmax over
-    the channels cancels it and it needs no pass. (The authors' code takes the probability of the class for the weight
-    instead, without the softmax over channels.) What is masked is black before normalisation by the model's mean: the
-    normalised picture is multiplied. With a contrast the score is the difference of two logits.
+    where U resizes a feature map bilinearly to the size of the picture X, and :math:`f^c` is the logit of class c.
+    The score of the baseline :math:`X_b` is the same for all channels, so the softmax over the channels cancels it and
+    it needs no pass. (The authors' code has another weight: the probability of the class, without the softmax over the
+    channels.) It is the normalised picture that is multiplied, so what a mask hides has the model's mean colour. With a
+    contrast the score is the difference of two logits.
 
     A feature map that is constant has no H and gets no weight, and no pass.
     """
