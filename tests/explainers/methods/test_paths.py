@@ -1,0 +1,199 @@
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from explainers.base import predict
+from explainers.baselines import blurred
+from explainers.methods.paths import BlurIG, GuidedIG
+from tests import nets
+
+
+class Smooth(nets.Net):
+    def middle(self, features: Tensor) -> Tensor:
+        return nn.functional.softplus(features)
+
+
+class Records(nn.Module):
+    """Keeps every batch that it gets."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.seen: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.append(images.detach().clone())
+        return self.net(images)
+
+
+@pytest.fixture
+def pictures(generator) -> Tensor:
+    return torch.randn(2, 3, 8, 12, generator=generator)
+
+
+@pytest.fixture
+def linear() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Flatten(), nn.Linear(288, 5))
+
+
+def gradients(net: nn.Module, images: Tensor, target: int) -> Tensor:
+    leaf = images.clone().requires_grad_()
+    return torch.autograd.grad(net(leaf)[:, target].sum(), leaf)[0]
+
+
+def test_blur_ig_of_a_linear_model_is_exact(linear, pictures):
+    targets = torch.tensor([4, 1])
+    weights = linear[1].weight.detach()[targets].view(2, 3, 8, 12)
+    found = BlurIG(steps=3, max_sigma=2).explain(linear, pictures, targets).maps
+    torch.testing.assert_close(found, (weights * (pictures - blurred(pictures, 2))).sum(dim=1))
+
+
+@pytest.mark.parametrize("size", [(8, 12), (12, 5)])
+def test_blur_ig_is_complete(size, generator):
+    pictures = torch.randn(2, 3, *size, generator=generator)
+    net, targets = nets.seeded(Smooth), torch.tensor([2, 0])
+    found = BlurIG(steps=50, max_sigma=10).explain(net, pictures, targets).maps.sum(dim=(1, 2))
+    expected = (predict(net, pictures) - predict(net, blurred(pictures, 10)))[[0, 1], targets]
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    rectified = nets.seeded(nets.Skip)
+    expected = (predict(rectified, pictures) - predict(rectified, blurred(pictures, 10)))[[0, 1], targets]
+    errors = []
+    for steps in (2, 30, 900):
+        maps = BlurIG(steps=steps, max_sigma=10).explain(rectified, pictures, targets).maps
+        errors.append(nets.relative_error(maps.sum(dim=(1, 2)), expected))
+    assert errors[0] > 2 * errors[1] > 4 * errors[2], errors
+    assert errors[2] < 1e-2
+
+
+def test_one_piece_takes_the_gradient_in_its_middle(pictures):
+    net, targets = nets.seeded(Smooth), torch.tensor([2, 2])
+    middle = gradients(net, blurred(pictures, 8 * 0.25), 2)
+    found = BlurIG(steps=1, max_sigma=8).explain(net, pictures, targets).maps
+    torch.testing.assert_close(found, (middle * (pictures - blurred(pictures, 8))).sum(dim=1))
+
+
+def test_blur_ig_comes_to_what_the_authors_code_comes_to(pictures, monkeypatch):
+    """Theirs with our mirrored borders: it sums other points of the same path."""
+    peer = pytest.importorskip("saliency.core.blur_ig")
+    from scipy import ndimage
+
+    def mirrored(image: np.ndarray, sigma: float) -> np.ndarray:
+        return ndimage.gaussian_filter(image, (sigma, sigma, 0), mode="reflect") if sigma else image
+
+    monkeypatch.setattr(peer, "gaussian_blur", mirrored)
+    net = nets.seeded(Smooth).double()
+
+    def call(values: np.ndarray, **_: object) -> dict[str, np.ndarray]:
+        found = gradients(net, torch.as_tensor(values).permute(0, 3, 1, 2), 1)
+        return {"INPUT_OUTPUT_GRADIENTS": found.permute(0, 2, 3, 1).numpy()}
+
+    image = pictures[0].double()
+    array = image.permute(1, 2, 0).numpy()
+    expected = peer.BlurIG().GetMask(array, call, max_sigma=5, steps=4000, grad_step=1e-4, batch_size=500).sum(axis=2)
+    found = BlurIG(steps=400, max_sigma=5).explain(net, image[None], torch.tensor([1])).maps[0]
+    assert nets.relative_error(found, torch.as_tensor(expected).float()) < 2e-2
+
+
+def test_guided_ig_of_a_linear_model_is_exact(linear, pictures):
+    targets = torch.tensor([4, 1])
+    weights = linear[1].weight.detach()[targets].view(2, 3, 8, 12)
+    for options in ({}, {"max_dist": 1.0}, {"fraction": 0.01}, {"max_dist": 0.0}):
+        explainer = GuidedIG(steps=7, baseline="given", value=(0.2,), **options)
+        found = explainer.explain(linear, pictures, targets).maps
+        torch.testing.assert_close(found, (weights * (pictures - 0.2)).sum(dim=1), rtol=1e-4, atol=1e-5)
+
+
+def test_guided_ig_on_a_leash_of_no_length_follows_the_straight_line(pictures):
+    net = nets.seeded(Smooth)
+    slopes = [gradients(net, pictures * alpha / 4, 1) for alpha in range(5)]
+    expected = sum((first + second) / 2 for first, second in pairwise(slopes)) * pictures / 4
+    found = GuidedIG(steps=4, max_dist=0.0).explain(net, pictures, torch.tensor([1, 1])).maps
+    torch.testing.assert_close(found, expected.sum(dim=1), rtol=1e-4, atol=1e-6)
+
+
+def test_values_of_small_gradients_move_first():
+    net = Records(nn.Sequential(nn.Flatten(), nn.Linear(4, 1, bias=False)))
+    net.net[1].weight.data = torch.tensor([[10.0, -1.0, 5.0, 0.0]])
+    picture = torch.tensor([2.0, -4.0, 1.0, 1.0]).view(1, 1, 2, 2)
+    GuidedIG(steps=4, fraction=0.01, max_dist=1.0).explain(net, picture)
+    path = [point.flatten().tolist() for point in net.seen if len(point) == 1][-5:]
+    # Each step is worth 2: the last value and a quarter of the second; half of the second; ...
+    assert path == [[0, 0, 0, 0], [0, -1, 0, 1], [0, -3, 0, 1], [0, -4, 1, 1], [2, -4, 1, 1]]
+    net.seen.clear()
+    GuidedIG(steps=4, fraction=0.01, max_dist=0.25).explain(net, picture)
+    path = [point.flatten().tolist() for point in net.seen if len(point) == 1][-5:]
+    assert path[1] == pytest.approx([0, -1.5, 0, 0.5])  # no further than half the way; that is 2.0 of 8
+    assert path[2] == pytest.approx(
+        [0.5, -2.5, 0.25, 0.75]
+    )  # no less than a quarter of it, which is 3.0 of 8; then 1.0
+
+
+@pytest.mark.parametrize("max_dist", [0.02, 0.3, 1.0])
+def test_the_path_makes_equal_steps_within_its_bounds(max_dist, pictures):
+    net = Records(nets.seeded(Smooth))
+    GuidedIG(steps=10, max_dist=max_dist, baseline="given", value=(0.1,)).explain(net, pictures)
+    path = [point for point in net.seen if len(point) == 2][-11:]
+    assert torch.equal(path[-1], pictures)
+    whole = (pictures - 0.1).abs().sum(dim=(1, 2, 3))
+    for step, point in enumerate(path):
+        left = (pictures - point).abs().sum(dim=(1, 2, 3))
+        torch.testing.assert_close(left, whole * (1 - step / 10), rtol=1e-4, atol=1e-3)
+        made = (point - 0.1) / (pictures - 0.1)
+        assert (made - step / 10).abs().max() < max_dist + 1e-3
+
+
+def test_guided_ig_is_complete(pictures):
+    net, targets = nets.seeded(Smooth), torch.tensor([2, 0])
+    expected = (predict(net, pictures) - predict(net, torch.zeros_like(pictures)))[[0, 1], targets]
+    found = GuidedIG(steps=50).explain(net, pictures, targets).maps.sum(dim=(1, 2))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_baseline_like_the_picture_gets_nothing():
+    grey = torch.full((1, 3, 6, 8), 0.5)
+    found = GuidedIG(steps=3, baseline="given", value=(0.5,)).explain(nets.seeded(Smooth), grey, torch.tensor([0]))
+    assert torch.equal(found.maps, torch.zeros(1, 6, 8))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("max_dist", [0.05, 1.0])
+def test_guided_ig_takes_the_path_of_the_authors_code(max_dist, images, monkeypatch):
+    """The points are the same; theirs sums the gradients at the start of each step, ours the mean of both ends."""
+    peer = pytest.importorskip("saliency.core.guided_ig")
+
+    def quantile(values: np.ndarray, share: float, interpolation: str) -> np.ndarray:  # numpy renamed the argument
+        return np.quantile(values, share, method=interpolation)
+
+    names = ("asarray", "abs", "zeros_like", "errstate", "where", "nan", "inf", "isnan", "logical_and", "expand_dims")
+    namespace = SimpleNamespace(**{name: getattr(np, name) for name in names}, float64=np.float64, quantile=quantile)
+    monkeypatch.setattr(peer, "np", namespace)
+    net = nets.seeded(torchvision.models.get_model, "resnet18").double()
+    points: list[Tensor] = []
+
+    def call(values: np.ndarray, **_: object) -> dict[str, np.ndarray]:
+        point = torch.tensor(values).permute(0, 3, 1, 2)  # they change it in place
+        points.append(point)
+        return {"INPUT_OUTPUT_GRADIENTS": gradients(net, point, 7).permute(0, 2, 3, 1).numpy()}
+
+    image = images[:1, :, :40, :32].double()
+    array = image[0].permute(1, 2, 0).numpy()
+    mask = peer.GuidedIG().GetMask(array, call, x_baseline=np.full_like(array, 0.1), x_steps=8, max_dist=max_dist)
+    points.append(image)
+    slopes = [gradients(net, point, 7) for point in points]
+    ways = [second - first for first, second in pairwise(points)]
+    starts = sum(slope * way for slope, way in zip(slopes, ways, strict=False))
+    assert nets.relative_error(starts[0].permute(1, 2, 0), torch.as_tensor(mask)) < 1e-6
+    ends = sum(slope * way for slope, way in zip(slopes[1:], ways, strict=True))
+    recorder = Records(net)
+    explainer = GuidedIG(steps=8, max_dist=max_dist, baseline="given", value=(0.1,))
+    found = explainer.explain(recorder, image, torch.tensor([7])).maps
+    for mine, theirs in zip(recorder.seen[-9:], points, strict=True):
+        assert nets.relative_error(mine, theirs) < 1e-6
+    assert nets.relative_error(found, ((starts + ends) / 2).sum(dim=1).float()) < 1e-5
