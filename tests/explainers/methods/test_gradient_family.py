@@ -10,8 +10,11 @@ from torch import Tensor, nn
 from explainers import Explainer
 from explainers import passes as room
 from explainers.errors import ModelOutputError
+from explainers.methods import xrai
 from explainers.methods.input_gradient import InputXGradient, SmoothGrad, VarGrad
 from explainers.methods.integrated import ExpectedGradients, IntegratedGradients
+from explainers.methods.paths import BlurIG, GuidedIG
+from explainers.methods.xrai import XRAI
 from explainers.registry import METHODS
 from models import LoadedModel
 from tests import nets
@@ -24,9 +27,12 @@ FEW: dict[str, Explainer] = {
     "vargrad": VarGrad(samples=5),
     "integrated-gradients": IntegratedGradients(steps=5),
     "expected-gradients": ExpectedGradients(samples=6),
+    "blur-ig": BlurIG(steps=5),
+    "guided-ig": GuidedIG(steps=5),
+    "xrai": XRAI(steps=3),
 }
 RANDOM = {name: explainer for name, explainer in FEW.items() if hasattr(explainer, "seed")}
-LINEAR = {name: FEW[name] for name in ("input-x-gradient", "integrated-gradients", "expected-gradients")}
+LINEAR = {name: FEW[name] for name in ("input-x-gradient", "integrated-gradients", "expected-gradients", "blur-ig")}
 
 TARGETS, OTHERS = torch.tensor([2, 0, 1]), torch.tensor([0, 1, 2])
 
@@ -37,7 +43,8 @@ def net() -> nn.Module:
 
 
 @pytest.fixture
-def pictures(generator: torch.Generator) -> Tensor:
+def pictures(generator: torch.Generator, monkeypatch) -> Tensor:
+    monkeypatch.setattr(xrai, "SIDE", 48)  # of the pictures that XRAI segments, which takes most of its time
     return torch.randn(3, 3, 18, 26, generator=generator)
 
 
