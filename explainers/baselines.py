@@ -1,8 +1,9 @@
 """The pictures that a path to the picture starts from, and Gaussian blur."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from explainers.base import Question
@@ -19,6 +20,23 @@ BASELINES = (
 
 BLUR = 0.1
 """Standard deviation of the blur of ``blur``, as a share of the picture's shorter side."""
+
+
+def _listed(value: object) -> object:
+    """Return what a form or a command line gives as one text, or one number, as a list."""
+    if isinstance(value, str):
+        return value.split(",")
+    return [value] if isinstance(value, int | float) else value
+
+
+Colour = Annotated[
+    tuple[Annotated[float, Field(allow_inf_nan=False)], ...],
+    BeforeValidator(_listed),
+    Field(
+        max_length=64,
+        description="Colour of `baseline=given` in normalised units: one number, or one per channel (`0.1,0.2,0.3`).",
+    ),
+]
 
 
 def baseline_images(question: Question, baseline: Baseline, value: tuple[float, ...]) -> Tensor:

@@ -10,11 +10,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from explainers.base import Attribution, Explainer, Question, Sign
-from explainers.baselines import BASELINES, Baseline, baseline_images, blurred
+from explainers.baselines import BASELINES, Baseline, Colour, baseline_images, blurred
 from explainers.registry import Paper, method
 from explainers.samples import Sample, asked_goal, summed_gradients, widened
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 SIGN = "Evidence for and against the class, for it only, or magnitudes."
 
@@ -71,10 +69,7 @@ class IntegratedGradients(Explainer):
     sign: Annotated[Sign, Field(description=SIGN)] = "signed"
     steps: Annotated[int, Field(ge=1, le=2000, description="Points of the line where gradients are taken.")] = 50
     baseline: Annotated[Baseline, Field(description=BASELINES)] = "zero"
-    value: Annotated[
-        tuple[Finite, ...],
-        Field(max_length=64, description="Colour of `baseline=given` in normalised units: one number, or per channel."),
-    ] = ()
+    value: Colour = ()
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step."""

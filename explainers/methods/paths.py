@@ -9,10 +9,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from explainers.base import Attribution, Explainer, Question, Sign
-from explainers.baselines import BASELINES, Baseline, baseline_images, blurred
+from explainers.baselines import BASELINES, Baseline, Colour, baseline_images, blurred
 from explainers.goals import Goal
 from explainers.gradient import input_gradients
-from explainers.methods.integrated import SIGN, Finite
+from explainers.methods.integrated import SIGN
 from explainers.passes import pass_size, passes
 from explainers.registry import Paper, method
 from explainers.samples import Sample, asked_goal, summed_gradients, widened
@@ -125,10 +125,7 @@ class GuidedIG(Explainer):
         float, Field(ge=0, le=1, description="How far a value may be from the straight line, as a share of its way.")
     ] = 0.02
     baseline: Annotated[Baseline, Field(description=BASELINES)] = "zero"
-    value: Annotated[
-        tuple[Finite, ...],
-        Field(max_length=64, description="Colour of `baseline=given` in normalised units: one number, or per channel."),
-    ] = ()
+    value: Colour = ()
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step, one after the other."""

@@ -10,6 +10,7 @@ from explainers.base import predict
 from explainers.baselines import blurred
 from explainers.errors import OptionError
 from explainers.methods.integrated import ExpectedGradients, IntegratedGradients
+from explainers.methods.paths import GuidedIG
 from tests import nets
 
 WEIGHT = torch.tensor([[1.0, 2.0, -3.0], [0.5, 0.0, 1.0]])
@@ -117,7 +118,11 @@ def test_options_come_as_text():
     made = get_method("integrated-gradients").build({"baseline": "given", "value": ["0.5", "-1"], "steps": "20"})
     assert made == IntegratedGradients(baseline="given", value=(0.5, -1.0), steps=20)
     assert len({made, made}) == 1
-    for value in (["nan"], ["inf"], ["red"], [[1]]):
+    for text, value in (("0.5,-1, 2", (0.5, -1.0, 2.0)), ("0.5", (0.5,)), (0.5, (0.5,))):
+        built = get_method("guided-ig").build({"baseline": "given", "value": text})
+        assert built == GuidedIG(baseline="given", value=value)
+    assert get_method("guided-ig").options["value"]["type"] == "array"
+    for value in (["nan"], ["inf"], ["red"], [[1]], "1,,2", ""):
         with pytest.raises(OptionError) as caught:
             get_method("integrated-gradients").build({"value": value})
         assert caught.value.field == "value"
