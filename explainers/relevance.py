@@ -2,7 +2,8 @@
 
 Convolutions, dense layers, additions and average poolings are all linear: each output is a sum of contributions, and a
 rule says how much of the output's relevance each contribution gets. Rectifiers hand on what they get, max pooling hands
-it to the winner. Batch normalisation is folded into the convolution or dense layer whose output it takes.
+it to the winner. Batch normalisation is folded into the convolution or dense layer whose output it takes; of other
+things it is a linear operation with a bias.
 """
 
 from collections.abc import Callable
@@ -39,12 +40,15 @@ class Linear:
         values: the input.
         weight: None where all weights are positive and fixed (addition, average).
         bias: of a shape that can be added to the output; or zero.
+        output: what the model computed, with bias. Rules divide by it rather than by what can be computed from the
+            rest, for in half precision the two may differ in sign, and relevance is in proportion to the former.
     """
 
     apply: Callable[[Tensor, Tensor | None], Tensor]
     values: Tensor
     weight: Tensor | None
     bias: Tensor
+    output: Tensor
 
     def run(self, values: Tensor, weight: Tensor | None) -> Run:
         """Run it on other values and weights."""
@@ -83,18 +87,16 @@ Rule = Callable[[Linear, Tensor], Tensor]
 
 def epsilon_rule(linear: Linear, relevance: Tensor, epsilon: float) -> Tensor:
     """Share in proportion to contributions; a small term keeps the denominator from zero."""
-    output, share = linear.all()
-    output = output + linear.bias
-    return share(relevance / (output + torch.where(output < 0, -epsilon, epsilon)))
+    _, share = linear.all()
+    return share(relevance / (linear.output + torch.where(linear.output < 0, -epsilon, epsilon)))
 
 
 def gamma_rule(linear: Linear, relevance: Tensor, gamma: float) -> Tensor:
     """Share in proportion to contributions, those of the output's own sign counted 1 + gamma times."""
-    output, share = linear.all()
-    output = output + linear.bias
-    above = output >= 0
+    _, share = linear.all()
+    above = linear.output >= 0
     found = torch.zeros_like(linear.values)
-    denominator = output
+    denominator = linear.output
     parts = [linear.part(positive) for positive in (True, False)]
     for (total, _), mask, bias in zip(parts, (above, ~above), _signs(linear.bias), strict=True):
         denominator = denominator + gamma * (total + bias) * mask
@@ -109,8 +111,7 @@ def own_sign_rule(linear: Linear, relevance: Tensor, biased: bool = True) -> Ten
 
     Biases of that sign get their share too, if `biased`.
     """
-    output, _ = linear.all()
-    above = output + linear.bias >= 0
+    above = linear.output >= 0
     found = torch.zeros_like(linear.values)
     for positive, mask, bias in zip((True, False), (above, ~above), _signs(linear.bias), strict=True):
         if bool((wanted := relevance * mask).any()):
@@ -174,7 +175,7 @@ class Composite:
         first: convolutions and dense layers that the picture reaches before any other one.
         conv: other convolutions.
         dense: other dense layers.
-        sums: additions and average poolings.
+        sums: additions, average poolings, and batch normalisations that cannot be folded into another operation.
     """
 
     first: Rule
@@ -228,11 +229,13 @@ class _Affine:
         """Return its output as one that follows the rule."""
         kept = self.given.detach().clone()
         apply, weight, bias, rule, places = self.apply, self.weight, self.bias, self.rule, self.places
+        made = output.detach().clone()
 
         def pull(relevance: Tensor) -> tuple[Tensor]:
             shift = kept.new_zeros(1) if bias is None else bias
             shift = shift.float().view(-1, *[1] * places)
-            return (rule(Linear(apply, kept.float(), weight.float(), shift), relevance.float()),)
+            linear = Linear(apply, kept.float(), weight.float(), shift, made.float())
+            return (rule(linear, relevance.float()),)
 
         return replaced(output, pull, self.given, weighted=True)
 
@@ -289,7 +292,7 @@ class _Weighted:
         return made
 
     def batch_norm(self, operation: Operation) -> Tensor | None:
-        """Fold it into what made its input; let the relevance pass where that is something else."""
+        """Fold it into what made its input; where that is something else, it is a linear operation of its own."""
         if operation.function is functional.batch_norm:
             given = operation.bound("input", "running_mean", "running_var", "weight", "bias", "training", "", "eps")
         else:
@@ -298,17 +301,31 @@ class _Weighted:
         if given.get("training") or mean is None or not only_first_depends(operation):
             return None
         output = operation(values.detach())
+        scale = (given["running_var"].float() + given.get("eps", 1e-5)).rsqrt()
+        if given.get("weight") is not None:
+            scale = scale * given["weight"].float()
+        shift = torch.zeros_like(scale) if given.get("bias") is None else given["bias"].float()
         affine: _Affine | None
         affine, *versions = self._made.get(values, (None,))  # type: ignore[no-untyped-call]
         if affine is not None and [affine.given._version, values._version] == versions:
-            scale = (given["running_var"].float() + given.get("eps", 1e-5)).rsqrt()
-            if given.get("weight") is not None:
-                scale = scale * given["weight"].float()
-            shift = torch.zeros_like(scale) if given.get("bias") is None else given["bias"].float()
             affine = affine.normalised(mean.float(), scale, shift)
             if affine is not None:
                 return affine.replace(output)
-        return replaced(output, _unchanged, values)
+        return _diagonal(output, values, scale, shift - mean.float() * scale, self._composite.sums)
+
+
+def _diagonal(output: Tensor, values: Tensor, scale: Tensor, shift: Tensor, rule: Rule) -> Tensor:
+    shape = (1, -1, *[1] * (values.ndim - 2))
+    kept, made = values.detach().clone(), output.clone()
+
+    def apply(inputs: Tensor, weight: Tensor | None) -> Tensor:
+        return inputs if weight is None else inputs * weight
+
+    def pull(relevance: Tensor) -> tuple[Tensor]:
+        linear = Linear(apply, kept.float(), scale.view(shape), shift.view(shape), made.float())
+        return (rule(linear, relevance.float()),)
+
+    return replaced(output, pull, values)
 
 
 def _sum(rule: Rule, operation: Operation) -> Tensor | None:
@@ -317,13 +334,13 @@ def _sum(rule: Rule, operation: Operation) -> Tensor | None:
     terms, alpha = (given["input"], given["other"]), given.get("alpha", 1)
     factors = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[operation.name]
     output = operation(terms[0].detach())
+    made = output.detach().clone()
     kept = torch.stack([_copied(term, output) * factor for term, factor in zip(terms, factors, strict=True)])
     live = {place: term for place, term in enumerate(terms) if isinstance(term, Tensor) and term.requires_grad}
     shapes = {place: term.shape for place, term in live.items()}
 
     def pull(relevance: Tensor) -> tuple[Tensor, ...]:
-        linear = Linear(lambda values, _: values.sum(dim=0), kept.float(), None, relevance.new_zeros(1).float())
-        shares = rule(linear, relevance.float())
+        shares = rule(_weightless(lambda values, _: values.sum(dim=0), kept, made), relevance.float())
         return tuple(shares[place].sum_to_size(shape) for place, shape in shapes.items())
 
     return replaced(output, pull, *live.values())
@@ -360,9 +377,14 @@ def _average(rule: Rule, operation: Operation) -> Tensor | None:
     if not only_first_depends(operation):
         return None
     kept = operation.args[0].detach().clone()
+    output = operation(kept)
+    made = output.clone()
 
     def pull(relevance: Tensor) -> tuple[Tensor]:
-        linear = Linear(lambda values, _: operation(values), kept.float(), None, relevance.new_zeros(1).float())
-        return (rule(linear, relevance.float()),)
+        return (rule(_weightless(lambda values, _: operation(values), kept, made), relevance.float()),)
 
-    return replaced(operation(kept), pull, operation.args[0])
+    return replaced(output, pull, operation.args[0])
+
+
+def _weightless(apply: Callable[[Tensor, Tensor | None], Tensor], values: Tensor, output: Tensor) -> Linear:
+    return Linear(apply, values.float(), None, torch.zeros(1, device=values.device), output.float())

@@ -43,7 +43,7 @@ class ExcitationBackprop(LayerExplainer):
     where the walk goes from neuron i to the neurons j that feed it, in proportion to what they excite it by; biases do
     not count. The map is the probability of each place, summed over channels, and sums to one. Max pooling hands it to
     the maximum, average poolings and additions are neurons with equal weights. Batch normalisation, of which the paper
-    does not speak, is folded into the convolution before it, and else hands its probability on.
+    does not speak, is folded into the convolution before it; elsewhere it is a neuron with one input and a bias.
 
     The paper takes activations to be positive. Where they are not (the picture itself, and layers without a ReLU), a
     contribution counts by the sign of weight times activation, and a negative neuron is fed by its negative
