@@ -157,7 +157,7 @@ class LIME(Superpixels):
         2017,
         "https://arxiv.org/abs/1705.07874",
     ),
-    forwards="1 + samples",
+    forwards="2 + samples",
     backwards="0",
 )
 @dataclass(frozen=True, kw_only=True)

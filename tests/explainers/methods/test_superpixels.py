@@ -93,6 +93,17 @@ def test_drawn_sets_come_near_the_values_of_all_sets(images):
     assert 0 < errors[1] < errors[0] < 0.2
 
 
+def test_sets_are_drawn_with_their_complements_by_their_kernel_weight():
+    shown = KernelSHAP(samples=8000).coalitions(20)
+    assert shown[0].sum() == 0
+    assert torch.equal(shown[1::2], 1 - shown[2::2])
+    sizes = torch.arange(1, 20)
+    weights = 1 / (sizes * (20 - sizes))
+    found = shown[1:].sum(dim=1).long().bincount(minlength=20)[1:] / 8000
+    torch.testing.assert_close(found, weights / weights.sum(), rtol=0, atol=0.02)
+    torch.testing.assert_close(shown.mean(dim=0), torch.full((20,), 0.5, dtype=torch.float64), rtol=0, atol=0.02)
+
+
 def test_a_single_superpixel_has_the_whole_score(linear, pictures):
     found = KernelSHAP(segmentation="grid", segments=1).explain(linear, pictures)
     lead = linear(pictures) - linear(pictures * 0)
