@@ -40,7 +40,7 @@ class RISE(Perturbation):
     paper divides by the number of masks times :math:`\mathbb{E}[M(\lambda)]`, the masks' own sum is taken, and
     the mean score is subtracted, which the paper does not do: the order of the pixels stays, and zero means that a
     pixel makes no difference. Cells have their size rounded up, that the enlarged grid covers the picture at
-    any place. The paper draws 4000 masks for VGG16 and 8000 for ResNet50.
+    any place.
     """
 
     sign: Annotated[
