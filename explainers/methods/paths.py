@@ -87,7 +87,7 @@ class BlurIG(Explainer):
         2021,
         "https://arxiv.org/abs/2106.09788",
     ),
-    forwards="1 + steps",
+    forwards="2 + steps",
     backwards="1 + steps",
 )
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +101,8 @@ class GuidedIG(Explainer):
     The path goes from a baseline :math:`x^0` to the picture :math:`x^n`. Each step makes the same part of the whole
     way, as the sum of magnitudes measures it, with the ``fraction`` of the values whose gradients have the smallest
     magnitudes; with the next ones if these do not suffice. No value may be ahead of the straight line, or behind it,
-    by more than ``max_dist`` of its way; at 0 the path is that of integrated gradients. (Section 3 of the paper has no
-    such bound but passes anchors on the line; the bound, and the defaults of both options, are those of the authors'
-    code.)
+    by more than ``max_dist`` of its way; at 0 the path is that of integrated gradients. (The bound, and the defaults
+    of both options, are those of the authors' code; the paper passes anchors on the line instead.)
 
     The authors' code takes the gradient at the start of each step. Here it is the mean of those at both ends, known
     anyway, so that the sum is nearer the score of the picture less that of the baseline.

@@ -51,11 +51,10 @@ class XRAI(Explainer):
     finds at six scales, each grown by some pixels to hold its edges. The region of the highest density is taken first,
     then the one that adds the most dense pixels, and so on; pixels that no region adds in number share their mean.
 
-    As in the authors' code the baselines have the lowest and the highest value of the picture in all channels (the
-    paper's are black and white, which a model need not tell), and the numbers of the segmentation are its own. Where
-    it takes the largest of the channels, here they are summed, so that with ``sign="signed"`` the map sums to what
-    integrated gradients do, and to none the more for channels that cancel. Pictures of other proportions are not
-    distorted before they are segmented.
+    As in the authors' code the baselines have the lowest and the highest value of the picture in all channels, black
+    and white where it has both, and the numbers of the segmentation are its own. Where it takes the largest of the
+    channels, here they are summed, so that with ``sign="signed"`` the map sums to what integrated gradients sum to.
+    And pictures that are not square are segmented in their own proportions.
 
     Attributes:
         steps: points of each line where gradients are taken.

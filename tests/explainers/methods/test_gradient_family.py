@@ -161,6 +161,27 @@ def test_a_model_that_writes_into_its_input_is_explained_like_another(explainer,
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("name", FEW)
+def test_costs_are_those_of_the_catalogue(name, net, pictures, monkeypatch):
+    FEW[name].explain(net, pictures, TARGETS)  # finds how much memory a pass takes
+    passed = {"forwards": 0, "backwards": 0}
+
+    def count(which: str, rows: int) -> None:
+        passed[which] += rows
+
+    gradient = torch.autograd.grad
+
+    def counted(score: Tensor, leaf: Tensor, **more: bool) -> tuple[Tensor, ...]:
+        count("backwards", len(leaf))
+        return gradient(score, leaf, **more)
+
+    monkeypatch.setattr(torch.autograd, "grad", counted)
+    with net.register_forward_pre_hook(lambda _, args: count("forwards", len(args[0]))):
+        FEW[name].explain(net, pictures, TARGETS)
+    for which, rows in passed.items():
+        assert rows == 3 * eval(getattr(METHODS[name], which), {}, vars(FEW[name]))
+
+
 def test_the_methods_are_in_the_catalogue():
     for name, explainer in FEW.items():
         assert METHODS[name].explainer is type(explainer)
