@@ -48,7 +48,7 @@ class Sobol(Perturbation):
     cells: Annotated[int, Field(ge=1, le=64, description="Cells of the mask on each side.")] = 8
     samples: Annotated[
         int, Field(ge=2, le=4096, description="Rows of the two matrices of masks; powers of two cover best.")
-    ] = 32
+    ] = 16
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
