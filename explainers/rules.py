@@ -140,15 +140,15 @@ class Rewriting(TorchFunctionMode):
         in_place = writes or bool(kwargs.get("inplace"))
         if kwargs.get("out") is not None:
             raise self._unsupported(base, "with the argument `out`")
+        plain = {**kwargs, "inplace": False} if "inplace" in kwargs else kwargs
+        operation = Operation(base, function, args, plain, writes)
         handler = self._rules.handlers.get(base)
-        if handler is not None:
-            plain = {**kwargs, "inplace": False} if "inplace" in kwargs else kwargs
-            made = handler(Operation(base, function, args, plain, writes))
-            if made is not None:
-                return args[0].copy_(made) if in_place else made
+        made = None if handler is None else handler(operation)
+        if made is not None:
+            return args[0].copy_(made) if in_place else made
         # What is done in place to a view has no node of its own in the graph.
         if in_place and base not in _HARMLESS and args[0]._is_view():
-            raise self._unsupported(base)
+            return args[0].copy_(operation(args[0]))
         return function(*args, **kwargs)
 
     def finish(self, logits: Tensor) -> None:
@@ -277,7 +277,10 @@ _CONSTANTS = frozenset(
     {"zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"}
     | {"new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"}
 )
-_HARMLESS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout", "copy"})
+# In place without new values; or, like a copy, of which a view's node in the graph tells enough.
+_HARMLESS = frozenset(
+    {"copy", "detach", "squeeze", "unsqueeze", "transpose", "swapaxes", "swapdims", "t", "resize", "as_strided"}
+)
 _SYNONYMS = {
     "radd": "add",
     "rmul": "mul",
@@ -295,12 +298,12 @@ _MOVES = frozenset(
     | {"Gather", "Index", "IndexSelect", "Permute", "PixelShuffle", "PixelUnshuffle", "ReflectionPad1D", "Repeat"}
     | {"ReflectionPad2D", "ReplicationPad1D", "ReplicationPad2D", "ReshapeAlias", "Roll", "Select", "Slice", "Split"}
     | {"SplitWithSizes", "Squeeze", "Stack", "T", "ToCopy", "Transpose", "Unbind", "Unsqueeze", "UnsafeSplit"}
-    | {"UnsafeView", "Unfold", "View", "ViewAsReal", "Diagonal", "SafeSplit"}
+    | {"UnsafeView", "Unfold", "UpsampleNearest2D", "UpsampleNearestExact2D", "View", "Diagonal", "SafeSplit"}
 )
 _LINEAR = frozenset(
     {"Add", "Sub", "Rsub", "Neg", "Mean", "Sum", "AvgPool2D", "AvgPool3D", "AdaptiveAvgPool2D", "AdaptiveAvgPool3D"}
-    | {"MkldnnAdaptiveAvgPool2D", "UpsampleNearest2D", "UpsampleBilinear2D", "UpsampleBicubic2D", "Im2Col", "Col2Im"}
-    | {"Cumsum", "UpsampleNearestExact2D", "UpsampleBilinear2DAa", "UpsampleBicubic2DAa"}
+    | {"MkldnnAdaptiveAvgPool2D", "UpsampleBilinear2D", "UpsampleBicubic2D", "Im2Col", "Col2Im"}
+    | {"Cumsum", "UpsampleBilinear2DAa", "UpsampleBicubic2DAa"}
 )
 # Kinds whose operands are multiplied, and where these are.
 _FACTORS: dict[str, tuple[int, ...]] = {

@@ -167,6 +167,31 @@ def test_it_equals_captum_on_a_net_of_modules_used_once(baseline, images):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("baseline", ["zero", "blur"])
+def test_max_pooling_after_a_nonlinearity_follows_the_chain_rule(baseline, images):
+    """captum is right about a pooling alone, but with a nonlinearity before it, its contributions do not sum to the
+    difference of the scores; so its multipliers of the net after the nonlinearity are chained by hand.
+    """
+    from captum.attr import DeepLift as Peer
+
+    pictures = images[:2, :, :16, :24].double()
+    before, after = nn.Conv2d(3, 8, 3, padding=1).double(), nn.Sequential(nn.MaxPool2d(2), nn.Flatten())
+    after.append(nn.Linear(8 * 8 * 12, 1000).double())
+    compared = baseline_of(pictures, baseline)
+    with torch.no_grad():
+        given, reference = before(pictures), before(compared)
+        arrived = Peer(after).attribute(given.sigmoid(), reference.sigmoid(), TARGETS)
+        multipliers = arrived / (given - reference)  # of pooling and sigmoid together
+        gradient = functional.conv_transpose2d(multipliers, before.weight, padding=1)
+        expected = (gradient * (pictures - compared)).sum(dim=1).float()
+    net = nn.Sequential(before, nn.Sigmoid(), *after)
+    found = DeepLIFT(baseline=baseline).explain(net, pictures, TARGETS).maps
+    assert nets.relative_error(found, expected) < 1e-4
+    wrong = Peer(net).attribute(pictures, compared, TARGETS).sum(dim=1).detach().float()
+    assert nets.relative_error(wrong, expected) > 0.01
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_it_is_complete_on_resnet_where_captum_is_not(resnet18, images):
     """captum cannot hook a ReLU that runs twice, or in place: it fails, or its contributions do not add up."""
     from captum.attr import DeepLift as Peer
