@@ -92,8 +92,7 @@ class LRP(Explainer):
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
         rules = relevance_rules("lrp", self._composite())
-        begin = lambda slopes, logits: slopes * logits  # noqa: E731
-        found, goal, logits = propagate(question, question.images, rules, begin)
+        found, goal, logits = propagate(question, question.images, rules, lambda slopes, logits: slopes * logits)
         return self.answer(self.project(found), goal, logits)
 
     def _composite(self) -> Composite:

@@ -42,9 +42,9 @@ IMAGE = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3)
 @pytest.mark.parametrize("bias", [0.0, 1.0])
 def test_probabilities_by_hand(bias, untouched):
     net = ByHand()
-    net.hidden.bias.data.fill_(bias)
+    net.hidden.bias.data = torch.tensor([bias, 0.0])
     net.head.bias.data.fill_(-30.0)
-    first, second = 2 + bias, 5 + bias
+    first, second = 2 + bias, 5
     walks = torch.tensor([[1 / 5, 4 / 5, 0], [0, 2 / 5, 3 / 5]])
     both = (first * walks[0] + second * walks[1]) / (first + second)
     untouched(net)

@@ -72,6 +72,8 @@ def test_a_contrast_is_the_relevance_of_one_logit_less_that_of_the_other():
 def test_a_large_epsilon_keeps_relevance_back():
     found = LRP(composite="epsilon", epsilon=1.0).explain(Dense(), IMAGE, torch.tensor([0])).maps[0, 0]
     torch.testing.assert_close(found, torch.tensor([1.0, -4.0, 9.0]) * 6 / 7)
+    found = LRP(composite="epsilon", epsilon=1.0).explain(Dense(), IMAGE, torch.tensor([1])).maps[0, 0]
+    torch.testing.assert_close(found, torch.tensor([-1.0, 4.0, -9.0]) * 6 / 7)
 
 
 def test_no_gamma_is_epsilon_and_a_large_gamma_is_z_plus(resnet18, images):
