@@ -1,5 +1,6 @@
 """The `seewhy` command."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,7 +15,7 @@ from app.errors import ServiceError
 from app.schemas import ExplainOptions, Format, PredictOptions
 from app.settings import Settings
 from explainers.errors import ExplainerError
-from explainers.registry import METHODS, import_methods
+from explainers.registry import COMMON, METHODS, get_method, import_methods, list_methods
 from explainers.render import VIEWS
 from models import ModelError, Registry
 
@@ -70,7 +71,7 @@ def serve(**given: Any) -> None:
 @click.option("--view", type=click.Choice(VIEWS), default="overlay", show_default=True)
 @click.option("--colormap", help="A perceptual colour map.")
 @click.option("--alpha", type=float, default=0.5, show_default=True, help="Strength of the overlay, 0 to 1.")
-@click.option("--scale", default="image", show_default=True, help="`image`, or fixed ends `lo,hi`.")
+@click.option("--scale", default="image", show_default=True, help="`image`, `robust`, or fixed ends `lo,hi`.")
 @click.option("--values", is_flag=True, help="Include the heatmap's numbers in a JSON answer.")
 @click.option("--option", "extra", multiple=True, metavar="NAME=VALUE", help="An option of the method; repeatable.")
 def explain(
@@ -169,13 +170,25 @@ def layers(model: str) -> None:
 def methods() -> None:
     """List the methods and their options."""
     import_methods(Settings().methods)
-    for method in METHODS.values():
-        click.echo(f"{method.name} ({method.family}): {method.summary}")
+    found = [get_method(name) for name in list_methods()]
+    click.echo("All methods take:")
+    shared = {name: schema for name, schema in METHODS["gradcam"].options.items() if name in COMMON}
+    for line in _options(shared):
+        click.echo(line)
+    for method in found:
+        click.echo(f"\n{method.name} ({method.family}): {method.summary}")
         click.echo(f"  {method.paper.authors} ({method.paper.year}). {method.paper.title}. {method.paper.url}")
-        for name, schema in method.options.items():
-            kind = "|".join(schema["enum"]) if "enum" in schema else schema.get("type", "")
-            shown = "layer" if name == "layers" else name
-            click.echo(f"  {shown} [{kind}] default {schema.get('default')!r}: {schema.get('description', '')}")
+        click.echo(f"  forwards: {method.forwards}; backwards: {method.backwards}")
+        own = {name: schema for name, schema in method.options.items() if schema != shared.get(name)}
+        for line in _options(own):
+            click.echo(line)
+
+
+def _options(options: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for name, schema in options.items():
+        kind = "|".join(schema["enum"]) if "enum" in schema else schema.get("type", "")
+        shown = "layer" if name == "layers" else name
+        yield f"  {shown} [{kind}] default {schema.get('default')!r}: {schema.get('description', '')}"
 
 
 @main.command()

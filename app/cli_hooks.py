@@ -71,7 +71,7 @@ def trace(
 @click.option("--view", type=click.Choice(VIEWS), default="overlay", show_default=True)
 @click.option("--colormap", help="A perceptual colour map.")
 @click.option("--alpha", type=float, default=0.5, show_default=True, help="Strength of the overlay, 0 to 1.")
-@click.option("--scale", default="image", show_default=True, help="`image`, or fixed ends `lo,hi`.")
+@click.option("--scale", default="image", show_default=True, help="`image`, `robust`, or fixed ends `lo,hi`.")
 def capture(
     pictures: tuple[Path, ...], device: str | None, output: Path | None, form: CaptureFormat | None, **given: Any
 ) -> None:
@@ -115,7 +115,7 @@ def capture(
 @click.option("--view", type=click.Choice(VIEWS), default="overlay", show_default=True)
 @click.option("--colormap", help="A perceptual colour map.")
 @click.option("--alpha", type=float, default=0.5, show_default=True, help="Strength of the overlay, 0 to 1.")
-@click.option("--scale", default="image", show_default=True, help="`image`, or fixed ends `lo,hi`.")
+@click.option("--scale", default="image", show_default=True, help="`image`, `robust`, or fixed ends `lo,hi`.")
 @click.option("--values", is_flag=True, default=None, help="Include the heatmaps' numbers in a JSON answer.")
 @click.option("--option", "extra", multiple=True, metavar="NAME=VALUE", help="An option of the method; repeatable.")
 def intervene(

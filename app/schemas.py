@@ -18,7 +18,7 @@ from pydantic import (
 
 from explainers.edits import AnyEdit, AnyEdits
 from explainers.intervention import Applied
-from explainers.render import DIVERGING, SEQUENTIAL, View
+from explainers.render import DIVERGING, SEQUENTIAL, Scale, View
 from explainers.sites import Kind
 from explainers.statistics import Statistics
 from explainers.sweeping import ChannelEffect
@@ -69,13 +69,15 @@ def _json(value: Any) -> Any:
 
 
 def _ends(value: Any) -> Any:
-    """Read ``image``, ``lo,hi`` or a pair."""
+    """Read ``image``, ``robust``, ``lo,hi`` or a pair."""
     if value == "image":
         return None
+    if value == "robust":
+        return value
     if isinstance(value, str):
         parts = value.split(",")
         if len(parts) != 2:
-            raise ValueError("must be 'image' or two numbers lo,hi")
+            raise ValueError("must be 'image', 'robust' or two numbers lo,hi")
         return tuple(parts)
     return value
 
@@ -83,7 +85,7 @@ def _ends(value: Any) -> Any:
 _SCALE_SCHEMA = WithJsonSchema(
     {
         "anyOf": [
-            {"type": "string", "pattern": r"^(image|[^,]+,[^,]+)$"},
+            {"type": "string", "pattern": r"^(image|robust|[^,]+,[^,]+)$"},
             {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
             {"type": "null"},
         ],
@@ -122,9 +124,10 @@ class DrawingOptions(Options):
         description=f"One of {', '.join(SEQUENTIAL + DIVERGING)}; by default inferno, or icefire for signed maps.",
     )
     alpha: float = Field(0.5, ge=0, le=1, description="Strength of the overlay.")
-    scale: Annotated[tuple[float, float] | None, BeforeValidator(_ends), _SCALE_SCHEMA] = Field(
+    scale: Annotated[Scale, BeforeValidator(_ends), _SCALE_SCHEMA] = Field(
         None,
-        description="`image` divides each map by its own maximum; `lo,hi` are fixed ends, so that pictures compare.",
+        description="`image` divides each map by its own maximum; `robust` by its 99th percentile, for fine maps with "
+        "a few extreme pixels; `lo,hi` are fixed ends, so that pictures compare.",
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image
 
 from explainers import explain
-from explainers.registry import METHODS, Method
+from explainers.registry import COMMON, METHODS, Method, list_methods
 from explainers.render import panel
 from models import LoadedModel, load_model
 
@@ -24,8 +24,13 @@ FAMILIES = {
     "perturbation": ("Perturbations", "of the picture, and what they do to the score; no gradient, many passes."),
     "concept": ("Concepts", "that a layer tells apart."),
 }
+CHEAPER: dict[str, dict[str, Any]] = {
+    "sscam": {"layer": "blocks.6", "samples": 4, "std": 0.5},
+    "iscam": {"layer": "blocks.6", "samples": 4},
+}
+"""Options of the pictures of methods that would take many minutes otherwise."""
+
 TARGETS = ("tabby", "espresso")
-COMMON = ("sign", "smooth", "layers")
 
 
 def picture() -> Image.Image:
@@ -43,9 +48,14 @@ def picture() -> Image.Image:
 
 def drawing(model: LoadedModel, method: Method) -> Image.Image:
     """Return the heatmaps of a method for both classes of the picture, beside each other."""
-    found = [explain(model, picture(), method.name, target) for target in TARGETS]
-    tiles = [one.overlay(max_side=300) for one in found]
-    return panel(tiles, [f"{method.name}: {one.target.label}" for one in found], columns=2)
+    options = CHEAPER.get(method.name, {})
+    found = [explain(model, picture(), method.name, target, **options) for target in TARGETS]
+    captions = [f"{method.name}: {one.target.label}" for one in found]
+    if found[0].regions:
+        return panel([one.overlay(max_side=600) for one in found], captions, columns=1)
+    # Of maps as fine as the pixels a few are extreme.
+    fine = {"scale": "robust", "alpha": 0.75} if max(found[0].map.shape) > 100 else {}
+    return panel([one.overlay(max_side=300, **fine) for one in found], captions, columns=2)
 
 
 def page() -> str:
@@ -55,14 +65,16 @@ def page() -> str:
         "",
         "Made by `make methods` from the catalogue that also answers `GET /methods` and `seewhy methods`. Every method "
         "takes the same arguments, and each picture shows the same photographs, a cat above a cup of coffee, explained "
-        f"by EfficientNet-Lite0 for *{TARGETS[0]}* and for *{TARGETS[1]}* with the options left alone. Costs are "
+        f"by EfficientNet-Lite0 for *{TARGETS[0]}* and for *{TARGETS[1]}* with the options left alone (fine maps are "
+        "drawn with `scale=robust`). "
+        "Costs are "
         "forward and backward passes per picture and class; `channels` are those of the layer. "
         "[peers.md](peers.md) compares the maps with those of other libraries, [add-a-method.md](add-a-method.md) adds "
         "one.",
         "",
         "These options compose with every method:",
         "",
-        *_options(METHODS["gradcam"], COMMON),
+        *_options(METHODS["gradcam"], (*COMMON, "layers")),
         "",
         "`sign` and `smooth` go with all of them, `layer` with those that look at layers. So do `against`, which "
         "contrasts the class with another (*why tabby rather than tiger cat*), several `target`s, and several methods "
@@ -72,7 +84,7 @@ def page() -> str:
         "",
     ]
     for family, (title, said) in FAMILIES.items():
-        methods = [method for method in METHODS.values() if method.family == family]
+        methods = [METHODS[name] for name in list_methods() if METHODS[name].family == family]
         if not methods:
             continue
         lines += [f"## {title}", "", f"Methods {said}" if family != "concept" else f"Regions {said}", ""]
@@ -104,9 +116,12 @@ def _section(method: Method) -> list[str]:
         "```",
         "",
     ]
+    if options := CHEAPER.get(method.name):
+        said = ", ".join(f"`{name}={value}`" for name, value in options.items())
+        lines += [f"The picture is drawn with {said}, for time's sake.", ""]
     lines += [notes, ""] if notes else []
     lines += [f"{paper.authors}: [{paper.title}]({paper.url}), {paper.year}.", ""]
-    own = [name for name in method.options if name not in COMMON]
+    own = [name for name in method.options if name not in (*COMMON, "layers")]
     if method.options["sign"]["default"] != "positive":
         own.insert(0, "sign")
     return [*lines, *_options(method, own), ""] if own else lines

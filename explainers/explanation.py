@@ -162,7 +162,7 @@ class Explanation:
         view: render.View = "overlay",
         colormap: str | None = None,
         alpha: float = 0.5,
-        scale: tuple[float, float] | None = None,
+        scale: render.Scale = None,
         max_side: int | None = None,
     ) -> Image.Image:
         """Return the heatmap drawn over the picture, RGB, as large as the picture; see `render.Style`.

@@ -25,7 +25,7 @@ from explainers.hooks import HookSession
 from explainers.modules import first_names, match_modules
 from explainers.picture import PictureSource, read_picture
 from explainers.registry import get_method
-from explainers.render import Style, View
+from explainers.render import Scale, Style, View
 from explainers.statistics import Statistics, statistics
 from explainers.taps import is_differentiable, is_one_of
 from explainers.targets import class_index
@@ -106,7 +106,7 @@ class Intervention:
         view: View = "overlay",
         colormap: str | None = None,
         alpha: float = 0.5,
-        scale: tuple[float, float] | None = None,
+        scale: Scale = None,
         max_side: int | None = None,
     ) -> Image.Image:
         """Return the heatmaps before, after and their difference side by side, RGB; see `Style`.

@@ -7,7 +7,7 @@ from functools import cached_property
 from importlib import import_module
 from inspect import cleandoc
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,6 +15,9 @@ from explainers.base import Explainer
 from explainers.errors import OptionError, near_matches, plain_fault
 
 Family = Literal["cam", "gradient", "rule", "perturbation", "concept"]
+
+COMMON = ("sign", "smooth")
+"""Options that every method has."""
 
 Made = TypeVar("Made", bound=type[Any])
 
@@ -161,8 +164,9 @@ def import_methods(modules: str) -> None:
 
 
 def list_methods() -> list[str]:
-    """Return the names of all methods."""
-    return list(METHODS)
+    """Return the names of all methods, family by family."""
+    order = get_args(Family)
+    return sorted(METHODS, key=lambda name: (order.index(METHODS[name].family), name))
 
 
 def get_method(name: str) -> Method:

@@ -17,6 +17,8 @@ from explainers.geometry import Geometry
 View = Literal["overlay", "heatmap", "side-by-side"]
 VIEWS: tuple[View, ...] = get_args(View)
 
+Scale = tuple[float, float] | Literal["robust"] | None
+
 SEQUENTIAL = ("inferno", "magma", "plasma", "viridis", "cividis", "batlow", "lipari")
 DIVERGING = ("icefire", "berlin", "vik", "balance")
 """Perceptually uniform colour maps, safe for colour-blind eyes; diverging ones are for signed maps."""
@@ -41,7 +43,8 @@ class Style:
         view: the heatmap over the picture, the heatmap alone, or the picture beside the overlay.
         colormap: a name of `SEQUENTIAL` or `DIVERGING`; None for inferno, or icefire for signed maps.
         alpha: strength of the overlay, 0 to 1.
-        scale: None to divide each map by its own largest magnitude; (lo, hi) for fixed ends, so that
+        scale: None to divide each map by its own largest magnitude; ``robust`` to divide it by its 99th percentile,
+            so that a few extreme pixels do not leave the rest of a fine map dark; (lo, hi) for fixed ends, so that
             pictures compare. For a signed map the larger magnitude of the two is both ends, and zero
             stays zero.
         max_side: longest side of a drawn tile, in pixels; None for the picture's own size.
@@ -53,7 +56,7 @@ class Style:
     view: View = "overlay"
     colormap: str | None = None
     alpha: float = 0.5
-    scale: tuple[float, float] | None = None
+    scale: Scale = None
     max_side: int | None = None
 
     def __post_init__(self) -> None:
@@ -65,15 +68,16 @@ class Style:
             raise OptionError(f"There is no colormap {self.colormap!r}. {hint}", field="colormap")
         if not 0 <= self.alpha <= 1:
             raise OptionError(f"alpha is {self.alpha}; it must lie between 0 and 1.", field="alpha")
-        if self.scale is not None and not _is_range(*self.scale):
+        if isinstance(self.scale, str):
+            if self.scale != "robust":
+                raise OptionError(f"There is no scale {self.scale!r}; use robust, or two numbers.", field="scale")
+        elif self.scale is not None and not _is_range(*self.scale):
             raise OptionError(
                 f"scale is {self.scale}; it must be two finite numbers lo,hi with lo < hi.", field="scale"
             )
 
 
-def normalize(
-    values: NDArray[np.float32], signed: bool, scale: tuple[float, float] | None = None
-) -> NDArray[np.float32]:
+def normalize(values: NDArray[np.float32], signed: bool, scale: Scale = None) -> NDArray[np.float32]:
     """Scale a map to [0, 1], or to [-1, 1] when signed. An all-zero map stays all zero.
 
     Args:
@@ -81,15 +85,21 @@ def normalize(
         signed: whether negative values mean something.
         scale: see `Style`.
     """
-    if scale is None:
-        largest = float(np.abs(values).max())
-        low, high = 0.0, largest if largest > 0 else 1.0
+    if scale is None or isinstance(scale, str):
+        low, high = 0.0, magnitude(values, scale) or 1.0
     elif signed:
         low, high = 0.0, max(abs(scale[0]), abs(scale[1]))
     else:
         low, high = scale
     scaled = (values - np.float32(low)) / np.float32(high - low)
     return np.clip(scaled, -1.0 if signed else 0.0, 1.0, out=scaled)
+
+
+def magnitude(values: NDArray[np.float32], scale: Scale = None) -> float:
+    """Return the largest magnitude of a map; with ``robust`` the 99th percentile, if that is not zero."""
+    sizes = np.abs(values)
+    found = float(np.percentile(sizes, 99)) if scale == "robust" else 0.0
+    return found or float(sizes.max())
 
 
 def colour(heatmap: NDArray[np.float32], signed: bool, colormap: str | None = None) -> Image.Image:

@@ -12,7 +12,7 @@ from torch import Tensor
 from explainers.capturing import FeatureMap
 from explainers.explanation import Explanation
 from explainers.geometry import Geometry
-from explainers.render import Style, draw, fit, normalize, panel, panel_columns
+from explainers.render import Style, draw, fit, magnitude, normalize, panel, panel_columns
 from explainers.sweeping import Sweep
 
 _TILE = 320 * 240
@@ -79,13 +79,14 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
     """
     change = replace(after, map=after.map - before.map, signed=True)
     largest, risen = (
-        max(float(np.abs(one.raw_heatmap).max()) for one in ones) or 1.0 for ones in ((before, after), (change,))
+        max(magnitude(one.raw_heatmap, style.scale) for one in ones) or 1.0 for ones in ((before, after), (change,))
     )
+    fixed = style.scale if isinstance(style.scale, tuple) else None
     across = 6 if style.view == "side-by-side" else 3
     widest = None if style.max_side is None else max(16, min(style.max_side // across, max(before.picture.size)))
-    maps = replace(style, scale=style.scale or (0.0, largest), max_side=widest)
-    stronger = "" if style.scale or not np.any(change.map) else f" x{largest / risen:.3g}"
-    difference = replace(style, scale=style.scale or (-risen, risen), max_side=widest, colormap=None)
+    maps = replace(style, scale=fixed or (0.0, largest), max_side=widest)
+    stronger = "" if fixed or not np.any(change.map) else f" x{largest / risen:.3g}"
+    difference = replace(style, scale=fixed or (-risen, risen), max_side=widest, colormap=None)
     points = (after.target.probability - before.target.probability) * 100
     label = before.target.label
     return panel(
@@ -116,7 +117,8 @@ def _sheet(
         signed = bool((values < 0).any())
         heatmap = normalize(scaled.lay_back(values), signed, style.scale)
         tiles.append(draw(small, heatmap, scaled, signed, style))
-    drawn = "each map to its own maximum" if style.scale is None else "all maps to one scale"
+    own = "99th percentile" if style.scale == "robust" else "maximum"
+    drawn = "all maps to one scale" if isinstance(style.scale, tuple) else f"each map to its own {own}"
     return fit(panel(tiles, captions, columns, width=width, bar=_BAR, title=(title, drawn)), style.max_side)
 
 

@@ -19,7 +19,7 @@ from app.schemas import (
     WeightsAnswer,
 )
 from explainers.layers import Survey
-from explainers.registry import METHODS, Method
+from explainers.registry import METHODS, Method, list_methods
 from models.errors import UnknownModelError
 from models.spec import ModelSpec
 
@@ -58,7 +58,7 @@ def layers(name: str) -> Response:
 @blueprint.get("/methods")
 def methods() -> Response:
     """List the methods and their options."""
-    return _json(MethodsAnswer(methods=[describe_method(method) for method in METHODS.values()]))
+    return _json(MethodsAnswer(methods=[describe_method(METHODS[name]) for name in list_methods()]))
 
 
 def describe_method(method: Method) -> MethodAnswer:

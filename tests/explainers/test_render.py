@@ -118,6 +118,7 @@ def test_every_named_colormap_exists(name):
         ("alpha", 1.5, "between 0 and 1"),
         ("alpha", float("nan"), "between 0 and 1"),
         ("scale", (1.0, 1.0), "lo < hi"),
+        ("scale", "percentile", "robust"),
         ("scale", (0.0, float("inf")), "finite"),
     ],
 )
@@ -159,3 +160,17 @@ def test_captions_say_their_text_and_long_ones_stay_on_their_tile():
     bars = {text: panel(tiles, [text, ""]).crop((0, 0, 280, 14)) for text in ("tabby", "lynx", "long " * 40)}
     assert bars["tabby"].tobytes() != bars["lynx"].tobytes()
     assert np.asarray(bars["long " * 40])[:, 140:].min() == 255
+
+
+def test_a_robust_scale_is_not_ruled_by_a_few_extreme_pixels():
+    values = np.ones((100, 100), dtype=np.float32)
+    values[:50] = 0.5
+    values[0, 0] = 1000
+    plain, robust = normalize(values, False), normalize(values, False, "robust")
+    assert plain[99, 99] == np.float32(0.001)
+    assert (robust[99, 99], robust[10, 10], robust[0, 0]) == (1, 0.5, 1)
+    assert normalize(-values, True, "robust").min() == -1
+    sparse = np.zeros((100, 100), dtype=np.float32)
+    sparse[3, 3] = 5  # whose 99th percentile is zero
+    assert normalize(sparse, False, "robust").max() == 1
+    assert normalize(0 * sparse, False, "robust").max() == 0
