@@ -191,12 +191,77 @@ def _captum_superpixels(name: str, segmentation: str, segments: int) -> Run:
     return run
 
 
+def _modules_of_their_own(model: nn.Module) -> nn.Module:
+    """Replace in-place rectifiers, which captum cannot hook."""
+    for part in list(model.modules()):
+        for name, child in list(part.named_children()):
+            if isinstance(child, nn.ReLU):
+                setattr(part, name, nn.ReLU())
+    return model
+
+
+def _without_in_place(run: Run) -> Run:
+    """Return what a peer makes of the model without in-place rectifiers."""
+
+    def replaced(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+        path = next(path for path, part in model.named_modules() if part is layer)
+        model = _modules_of_their_own(model)
+        return run(model, model.get_submodule(path), images, targets)
+
+    return replaced
+
+
+def _captum_guided_gradcam(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+    from captum.attr import GuidedGradCam
+
+    leaf = images.requires_grad_()
+    return GuidedGradCam(model, layer).attribute(leaf, targets, interpolate_mode="bilinear").sum(dim=1)
+
+
+def _shapley_cam(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+    """Return ShapleyCAM of pytorch-grad-cam with the score of its authors, logit plus log-probability."""
+    from pytorch_grad_cam import ShapleyCAM
+
+    with ShapleyCAM(model, [layer]) as peer:
+        leaf = images.requires_grad_()
+        logits = peer.activations_and_grads(leaf)
+        rows = range(len(targets))
+        score = (logits[rows, targets] + logits.log_softmax(dim=1)[rows, targets]).sum()
+        torch.autograd.grad(score, leaf, retain_graph=True, create_graph=True)
+        (activations,), (gradients,) = peer.activations_and_grads.activations, peer.activations_and_grads.gradients
+        return peer.get_cam_image(images, layer, [], activations, gradients)
+
+
+def _ablation_cam(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+    from pytorch_grad_cam import AblationCAM
+    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+    with AblationCAM(model, [layer]) as peer:
+        peer.activations_and_grads(images)
+        activations = peer.activations_and_grads.activations[0].detach().numpy()
+        wanted = [ClassifierOutputTarget(int(target)) for target in targets]
+        return peer.get_cam_image(images, layer, wanted, activations, None)
+
+
 _IN_PLACE = {"densenet121": "it lets the in-place ReLU after `features` overwrite the activations that it weighs"}
 _FINE = {
     "resnet18": "layer1",
     "vgg11": "features.4",
     "mobilenet_v2": "features.3",
     "densenet121": "features.denseblock1",
+}
+_MODULES = {
+    "mobilenet_v2": "it knows no rule for ReLU6, which then keeps its own derivative",
+    "densenet121": "it does not see the functional ReLU after `features`",
+}
+_ONCE = {
+    "resnet18": "it fails where a ReLU runs twice",
+    "mobilenet_v2": _MODULES["mobilenet_v2"],
+    "densenet121": _MODULES["densenet121"],
+}
+_RECTIFIED = {
+    "mobilenet_v2": "it ablates with a large negative number where a layer has negative values",
+    "densenet121": "it ablates with a large negative number where a layer has negative values",
 }
 _SIGNED = {"sign": "signed"}
 
@@ -210,6 +275,16 @@ PEERS: tuple[Peer, ...] = (
     Peer("gradcam-elementwise", "grad-cam", _grad_cam("GradCAMElementWise"), _SIGNED, _IN_PLACE, 1e-5),
     Peer("layercam", "grad-cam", _grad_cam("LayerCAM"), _SIGNED, _IN_PLACE, 1e-5),
     Peer("kpcacam", "grad-cam", _magnitude(_grad_cam("KPCA_CAM")), {"sign": "absolute"}, layers=_FINE),
+    Peer("shapleycam", "grad-cam", _shapley_cam, _SIGNED, _IN_PLACE, 1e-3),
+    Peer(
+        "ablationcam",
+        "grad-cam",
+        _magnitude(_ablation_cam),
+        {"sign": "absolute"},
+        _RECTIFIED,
+        1e-2,
+        {"resnet18": "layer1", "vgg11": "features.4", "mobilenet_v2": "features", "densenet121": "features"},
+    ),
     Peer("saliency", "captum", _captum_saliency, tolerance=1e-5),
     Peer("input-x-gradient", "captum", _captum("InputXGradient"), tolerance=1e-5),
     Peer("smoothgrad", "captum", _captum_noise("smoothgrad"), {"samples": 6}, tolerance=0.03),
@@ -220,6 +295,10 @@ PEERS: tuple[Peer, ...] = (
         _captum("IntegratedGradients", baselines=0.1, n_steps=20),
         {"steps": 20, "baseline": "given", "value": (0.1,)},
     ),
+    Peer("guided-backprop", "captum", _without_in_place(_captum("GuidedBackprop")), _SIGNED, _MODULES, 1e-5),
+    Peer("deconvnet", "captum", _without_in_place(_captum("Deconvolution")), _SIGNED, _MODULES, 1e-5),
+    Peer("guided-gradcam", "captum", _without_in_place(_captum_guided_gradcam), _SIGNED, _MODULES, 1e-5),
+    Peer("deeplift", "captum", _without_in_place(_captum("DeepLift", baselines=0)), {}, _ONCE),
     Peer(
         "occlusion",
         "captum",
@@ -234,6 +313,28 @@ PEERS: tuple[Peer, ...] = (
         {"segmentation": "grid", "segments": 4, **_SIGNED},
     ),
 )
+
+
+DIFFERENT = (
+    ("gradcam++", "grad-cam", "adds 1e-6 to denominators that are squared gradients; compared where that vanishes"),
+    ("gradcam++", "torchcam", "divides a copy, so that its weights are not the paper's"),
+    ("xgradcam", "grad-cam", "adds 1e-7 to sums of features; compared where that vanishes"),
+    ("eigencam, eigengradcam", "grad-cam", "centres the features, and leaves the sign to chance"),
+    ("fem", "grad-cam", "multiplies features by the share of outstanding positions, not the mean by the positions"),
+    ("finercam", "grad-cam", "weighs several classes by probabilities and differentiates these; equal for one class"),
+    ("refinecam", "grad-cam", "subtracts each map's least value first, and works on the picture's grid"),
+    ("fullgrad", "grad-cam", "stretches each channel by itself and ignores biases of normalisation; not complete"),
+    ("scorecam", "grad-cam", "aligns corners when it resizes; equal where nothing is resized (VGG-11, `features.1`)"),
+    ("scorecam, sscam", "torchcam", "normalises before it resizes; equal where cells' centres are pixels"),
+    ("iscam", "torchcam", "sums the steps from 1 to i, where the paper has 0 to i - 1"),
+    ("deeplift", "captum", "fails on ReLUs that run twice or in place; its sums are wrong next to a max pooling"),
+    ("lrp", "captum", "supposes pictures and logits without negative values; equal there (SqueezeNet)"),
+    ("xrai", "saliency", "integrates by an endpoint-inclusive sum; regions and ranking are equal"),
+    ("guided-ig", "saliency", "sums along the path from the left, where we take the trapezoid; equal paths"),
+    ("blur-ig", "saliency", "pads with zeros when it blurs; equal in the limit with mirrored borders"),
+    ("dff", "grad-cam", "subtracts each channel's minimum and adds it to the concepts, whose product then differs"),
+)
+"""Methods whose peers differ, and how; the tests of these methods hold ours to the equation."""
 
 
 def page() -> str:
@@ -263,6 +364,19 @@ def page() -> str:
         lines.append(f"| `{peer.method}` {options} | {peer.library} | {' | '.join(cells)} |".replace("  ", " "))
         print(lines[-1], file=sys.stderr, flush=True)
     lines += ["", *(f"[{number}] Not compared: {note}." for number, note in enumerate(notes, start=1))]
+    lines += [
+        "",
+        "## Where a peer differs",
+        "",
+        "There the tests hold our maps to the equation instead.",
+        "",
+        "| method | peer | it |",
+        "| --- | --- | --- |",
+        *(
+            f"| {', '.join(f'`{one}`' for one in names.split(', '))} | {peer} | {how} |"
+            for names, peer, how in DIFFERENT
+        ),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
