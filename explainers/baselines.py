@@ -1,4 +1,4 @@
-"""The pictures that a path to the picture starts from, and Gaussian blur."""
+"""What a picture is compared with, or what hides its pixels; and Gaussian blur."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,17 +6,18 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from explainers.base import Question
 from explainers.errors import OptionError
 from explainers.samples import widened
 
+Plain = Literal["zero", "black", "mean", "blur"]
 Baseline = Literal["zero", "black", "mean", "blur", "given"]
 
-BASELINES = (
-    "What the picture is compared with. `zero`: zeros of the normalised input, for most models the mean colour of "
-    "their training pictures. `black`: black, for models whose normalisation is known. `mean`: the picture's own mean "
-    "colour. `blur`: the picture, blurred. `given`: the colour in `value`."
+PLAIN = (
+    "`zero`: zeros of the normalised input, for most models the mean colour of their training pictures. `black`: "
+    "black, for models whose normalisation is known. `mean`: the picture's own mean colour. `blur`: the picture "
+    "blurred."
 )
+BASELINES = f"What the picture is compared with. {PLAIN} `given`: the colour in `value`."
 
 BLUR = 0.1
 """Standard deviation of the blur of ``blur``, as a share of the picture's shorter side."""
@@ -39,18 +40,19 @@ Colour = Annotated[
 ]
 
 
-def baseline_images(question: Question, baseline: Baseline, value: tuple[float, ...]) -> Tensor:
-    """Return the baselines (N, C, H, W) of the question's pictures, in float32 at least.
+def baseline_of(images: Tensor, baseline: Baseline, model: Any = None, value: tuple[float, ...] = ()) -> Tensor:
+    """Return the baselines of pictures, (N, C, H, W) like these, in float32 at least.
 
     Args:
-        question: whose pictures, and, for ``black``, whose model's normalisation.
+        images: (N, C, H, W), normalised.
         baseline: which one, see `BASELINES`.
+        model: for ``black``: what knows the pictures' normalisation, such as a `LoadedModel`.
         value: for ``given``, and only for it: in normalised units, one number or one per channel.
 
     Raises:
         OptionError: no value or too many; or ``black`` where the normalisation is unknown.
     """
-    images = widened(question.images)
+    images = widened(images)
     if baseline != "given" and value:
         raise OptionError(f"`value` is the colour of `baseline=given`, not of {baseline!r}; leave out one.", "value")
     if baseline == "zero":
@@ -60,7 +62,7 @@ def baseline_images(question: Question, baseline: Baseline, value: tuple[float, 
     if baseline == "blur":
         return blurred(images, BLUR * min(images.shape[2:]))
     if baseline == "black":
-        return _of_colour(_black(question.model), images, "baseline")
+        return _of_colour(_black(model), images, "baseline")
     return _of_colour(value, images, "value")
 
 

@@ -8,23 +8,17 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
-from torch.nn import functional
 
 from explainers.base import Explainer, Question, Sign
+from explainers.baselines import PLAIN, Plain, baseline_of
 from explainers.goals import Goal
 from explainers.passes import pass_size, passes
-
-Baseline = Literal["zero", "mean", "blur"]
-"""What is put in the place of pixels: zero (of the normalised picture), each channel's mean, or a blurred copy."""
 
 Segmentation = Literal["slic", "quickshift", "grid"]
 
 Score = Literal["logit", "probability"]
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same map.")]
-
-BLUR = 0.1
-"""Standard deviation of the Gaussian of a blurred baseline, as part of the picture's shorter side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +27,7 @@ class Perturbation(Explainer):
 
     Attributes:
         sign: see `Explainer`.
-        baseline: see `Baseline`.
+        baseline: what hides a pixel, see `baseline_of`.
         score: the target's logit or its softmax probability, in either case less that of the class it is contrasted
             with.
     """
@@ -41,13 +35,7 @@ class Perturbation(Explainer):
     sign: Annotated[
         Sign, Field(description="Keep the evidence for the class, also that against it, or magnitudes.")
     ] = "signed"
-    baseline: Annotated[
-        Baseline,
-        Field(
-            description="What hides a pixel: `zero` (of the normalised picture, about the mean colour of the training "
-            "pictures), the picture's own `mean` colour, or a `blur`red copy."
-        ),
-    ] = "zero"
+    baseline: Annotated[Plain, Field(description=f"What hides a pixel. {PLAIN}")] = "zero"
     score: Annotated[Score, Field(description="What of the class is watched: its `logit` or its `probability`.")] = (
         "logit"
     )
@@ -84,7 +72,7 @@ class Perturbation(Explainer):
             A picture's index, a slice of its masks, these masks, and the scores (R,) float32.
         """
         images = question.images
-        hidden = baseline_of(images, self.baseline)
+        hidden = baseline_of(images, self.baseline, question.model).to(images.dtype)
         owners = torch.repeat_interleave(torch.arange(len(images)), torch.tensor(counts))
         starts = np.cumsum([0, *counts])
         size = pass_size(question.module, images, backward=False)
@@ -122,29 +110,6 @@ def masked(image: Tensor, hidden: Tensor, masks: Tensor) -> Tensor:
     """
     exact = torch.promote_types(image.dtype, torch.float32)
     return torch.lerp(hidden.to(exact), image.to(exact), masks[:, None].to(exact)).to(image.dtype)
-
-
-def baseline_of(images: Tensor, kind: Baseline) -> Tensor:
-    """Return what is put in the place of pixels, (N, C, H, W) like the pictures."""
-    if kind == "zero":
-        return torch.zeros_like(images)
-    exact = images.to(torch.promote_types(images.dtype, torch.float32))
-    if kind == "mean":
-        return exact.mean(dim=(2, 3), keepdim=True).expand_as(exact).to(images.dtype)
-    return blurred(exact, BLUR * min(images.shape[2:])).to(images.dtype)
-
-
-def blurred(images: Tensor, deviation: float) -> Tensor:
-    """Return pictures (N, C, H, W) under a Gaussian of this standard deviation, their borders repeated outwards."""
-    radius = max(1, round(2.5 * deviation))
-    offsets = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
-    kernel = torch.exp(-(offsets**2) / (2 * deviation**2))
-    kernel = kernel / kernel.sum()
-    planes = images.reshape(-1, 1, *images.shape[2:])
-    across = functional.pad(planes, (radius, radius, 0, 0), mode="replicate")
-    planes = functional.conv2d(across, kernel[None, None, None])
-    down = functional.pad(planes, (0, 0, radius, radius), mode="replicate")
-    return functional.conv2d(down, kernel[None, None, :, None]).reshape(images.shape)
 
 
 def superpixels(image: Tensor, kind: Segmentation, count: int) -> Tensor:

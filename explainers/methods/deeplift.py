@@ -1,7 +1,7 @@
 """DeepLIFT."""
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -10,13 +10,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.base import Attribution, Explainer, Question, Sign
+from explainers.baselines import PLAIN, Plain, baseline_of
 from explainers.errors import UnsupportedOperationError
 from explainers.goals import Goal
 from explainers.passes import pass_size, passes
 from explainers.registry import Paper, method
 from explainers.rules import Operation, Rules, is_linear, only_first_depends, propagate, replaced, slope_of
-
-Baseline = Literal["zero", "mean", "blur"]
 
 _ELEMENTWISE = (
     *("relu", "relu6", "leaky_relu", "prelu", "rrelu", "threshold", "hardtanh", "clamp", "clamp_min", "clamp_max"),
@@ -137,13 +136,12 @@ class DeepLIFT(Explainer):
     values of the two. That keeps the sum complete, which is checked: a model whose operations break it is refused, as
     is one with softmax attention, layer norm or group norm.
 
-    ``baseline`` is ``zero`` (of the normalised input: the mean colour of the training pictures), ``mean`` (the
-    picture's own mean colour) or ``blur`` (the picture, blurred by a Gaussian of a tenth of its shorter side).
+    The standard deviation of ``baseline="blur"`` is a tenth of the picture's shorter side.
     """
 
     baseline: Annotated[
-        Baseline,
-        Field(description="What the picture is compared with: zeros, its own mean colour, or itself out of focus."),
+        Plain,
+        Field(description=f"What the picture is compared with. {PLAIN}"),
     ] = "zero"
     sign: Annotated[
         Sign, Field(description="Contributions for the class and against it, only those for it, or their size.")
@@ -169,7 +167,8 @@ class DeepLIFT(Explainer):
 
     def _contributions(self, question: Question) -> tuple[Tensor, Goal, Tensor]:
         count = len(question.images)
-        both = torch.cat([question.images, baseline_of(question.images, self.baseline)])
+        hidden = baseline_of(question.images, self.baseline, question.model).to(question.images.dtype)
+        both = torch.cat([question.images, hidden])
         found, goal, logits = propagate(question, both, _RULES)
         difference = (both[:count] - both[count:]).float()
         contributions = found[:count] * difference
@@ -185,23 +184,6 @@ class DeepLIFT(Explainer):
                 "unknown",
             )
         return contributions, goal, logits[:count]
-
-
-def baseline_of(images: Tensor, baseline: Baseline) -> Tensor:
-    """Return what pictures (N, C, H, W) are compared with."""
-    if baseline == "zero":
-        return torch.zeros_like(images)
-    if baseline == "mean":
-        return images.float().mean(dim=(2, 3), keepdim=True).to(images.dtype).expand_as(images).contiguous()
-    height, width = images.shape[2:]
-    deviation = min(height, width) / 10
-    blurred = images.float()
-    for axis, length in ((2, height), (3, width)):
-        places = torch.arange(length, dtype=torch.float32, device=images.device)
-        weights = torch.exp(-((places[:, None] - places) ** 2) / (2 * deviation**2))
-        weights = weights / weights.sum(dim=1, keepdim=True)
-        blurred = torch.movedim(torch.movedim(blurred, axis, 3) @ weights.mT, 3, axis)
-    return blurred.to(images.dtype).contiguous()
 
 
 def _joined(goals: list[Goal]) -> Goal:

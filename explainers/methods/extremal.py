@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.base import Attribution, Question, Sign
+from explainers.baselines import PLAIN, Plain, baseline_of
 from explainers.errors import ModelOutputError
 from explainers.goals import Goal
 from explainers.passes import pass_size
-from explainers.perturbing import Baseline, Perturbation, baseline_of, masked
+from explainers.perturbing import Perturbation, masked
 from explainers.registry import Paper, method
 
 RATE = 0.05
@@ -57,13 +58,7 @@ class ExtremalPerturbation(Perturbation):
     """
 
     sign: Annotated[Sign, Field(description="Without effect: a mask is never negative.")] = "positive"
-    baseline: Annotated[
-        Baseline,
-        Field(
-            description="What hides a pixel: `zero` (of the normalised picture), the picture's own `mean` colour, or "
-            "a `blur`red copy."
-        ),
-    ] = "blur"
+    baseline: Annotated[Plain, Field(description=f"What hides a pixel. {PLAIN}")] = "blur"
     area: Annotated[float, Field(ge=0.01, le=0.9, description="Of the mask, as part of the picture's.")] = 0.1
     steps: Annotated[int, Field(ge=1, le=2000, description="Of the optimiser, a backward pass each.")] = 150
     cells: Annotated[int, Field(ge=2, le=64, description="Of the mask along the picture's shorter side.")] = 28
@@ -74,7 +69,7 @@ class ExtremalPerturbation(Perturbation):
     def attribute(self, question: Question) -> Attribution:
         """One forward pass of the pictures, one of their baselines, and a forward and a backward pass per step."""
         images = question.images
-        hidden = baseline_of(images, self.baseline)
+        hidden = baseline_of(images, self.baseline, question.model).to(images.dtype)
         goal, logits = self.plain(question)
         size = pass_size(question.module, images, backward=True)
         groups = torch.arange(len(images), device=images.device).split(size)  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from explainers.base import Attribution, Explainer, Question, Sign
-from explainers.baselines import BASELINES, Baseline, Colour, baseline_images, blurred
+from explainers.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from explainers.registry import Paper, method
 from explainers.samples import Sample, asked_goal, summed_gradients, widened
 
@@ -73,7 +73,7 @@ class IntegratedGradients(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step."""
-        baselines = baseline_images(question, self.baseline, self.value)
+        baselines = baseline_of(question.images, self.baseline, question.model, self.value)
         goal, logits = asked_goal(question)
         points = points_of_lines(widened(question.images), baselines, self.steps)
         gradients = summed_gradients(question, goal, points, len(baselines) * self.steps)

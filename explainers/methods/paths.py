@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from explainers.base import Attribution, Explainer, Question, Sign
-from explainers.baselines import BASELINES, Baseline, Colour, baseline_images, blurred
+from explainers.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from explainers.goals import Goal
 from explainers.gradient import input_gradients
 from explainers.methods.integrated import SIGN
@@ -128,7 +128,7 @@ class GuidedIG(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step, one after the other."""
-        baselines = baseline_images(question, self.baseline, self.value)
+        baselines = baseline_of(question.images, self.baseline, question.model, self.value)
         goal, logits = asked_goal(question)
         images = widened(question.images)
         size = pass_size(question.module, question.images, backward=True)

@@ -9,20 +9,21 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from explainers import Explainer
+from explainers.baselines import baseline_of
 from explainers.methods.dff import DFF
 from explainers.methods.extremal import ExtremalPerturbation
 from explainers.methods.occlusion import Occlusion
 from explainers.methods.rise import RISE
 from explainers.methods.sobol import Sobol
 from explainers.methods.superpixels import LIME, FeatureAblation, KernelSHAP
-from explainers.perturbing import baseline_of, masked, superpixels
+from explainers.perturbing import masked, superpixels
 from tests import nets
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 METHODS: list[Explainer] = [
     Occlusion(patch=8, stride=8),
-    RISE(samples=40, cells=3),
+    RISE(samples=40, cells=3, sign="signed"),
     FeatureAblation(segmentation="grid", segments=6),
     LIME(segmentation="grid", segments=6, samples=40, score="logit"),
     KernelSHAP(segmentation="grid", segments=8, samples=80),

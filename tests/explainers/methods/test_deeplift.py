@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from explainers import Saliency
+from explainers.baselines import baseline_of
 from explainers.errors import UnsupportedOperationError
-from explainers.methods.deeplift import DeepLIFT, baseline_of
+from explainers.methods.deeplift import DeepLIFT
 from tests import nets
 
 TARGETS = torch.tensor([7, 999])

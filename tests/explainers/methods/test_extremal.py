@@ -3,9 +3,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from explainers.baselines import baseline_of
 from explainers.errors import ModelOutputError
 from explainers.methods.extremal import SHARPNESS, ExtremalPerturbation, smooth_maximum
-from explainers.perturbing import baseline_of, masked
+from explainers.perturbing import masked
 from tests import nets
 
 

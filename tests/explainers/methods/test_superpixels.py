@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from explainers.baselines import baseline_of
 from explainers.errors import OptionError
 from explainers.methods.superpixels import LIME, FeatureAblation, KernelSHAP, weighted_ridge
-from explainers.perturbing import baseline_of, superpixels
+from explainers.perturbing import superpixels
 from tests import nets
 
 
