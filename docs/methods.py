@@ -111,11 +111,9 @@ def _section(method: Method) -> list[str]:
         "",
         f"![{method.name} for {TARGETS[0]} and for {TARGETS[1]}](images/methods/{_file(method)})",
         "",
-        "```math",
-        method.equation,
-        "```",
-        "",
     ]
+    for equation in re.split(r"\n\s*\n", method.equation):
+        lines += ["```math", equation, "```", ""]
     if options := CHEAPER.get(method.name):
         said = ", ".join(f"`{name}={value}`" for name, value in options.items())
         lines += [f"The picture is drawn with {said}, for time's sake.", ""]
