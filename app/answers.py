@@ -53,7 +53,8 @@ def draw(explained: Explained) -> Image.Image:
     tiles = []
     for one in found:
         explained.deadline.check()
-        tiles.append(one.drawn(style))
+        # Beside other maps a map is one picture, whatever regions it has.
+        tiles.append(one.drawn(style) if len(explained.methods) == 1 else one.drawn_map(style))
     return tiles[0] if len(tiles) == 1 else panel(tiles, [_caption(one, explained) for one in found], columns)
 
 

@@ -103,7 +103,10 @@ def explain(
             path.write_bytes(encode(draw(explained), form))
         targets = dict.fromkeys(found.target for found in explained.explanations)
         named = ", ".join(f"{target.label} {target.probability:.1%}" for target in targets)
-        return f"{picture}: {named} -> {path}"
+        against = explained.explanations[0].against
+        named += f" against {against.label}" if against else ""
+        methods = ", ".join(method.name for method, _ in explained.methods)
+        return f"{picture}: {named} by {methods} -> {path}"
 
     each(pictures, one)
 

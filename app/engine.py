@@ -24,7 +24,10 @@ from models import LoadedModel, ModelError
 
 _log = logging.getLogger(__name__)
 
-_TOO_LATE = "The answer was not ready in time; ask for fewer classes or a cheaper method, or try again later."
+_TOO_LATE = (
+    "The answer was not ready in time. Ask for fewer classes, samples or steps, for a layer of fewer channels or for a "
+    "cheaper method (GET /methods tells the costs), or try again later; SEEWHY_DEADLINE is the limit."
+)
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictO
 from app.settings import Settings
 from app.work import Explain, Predict
 from explainers.base import Explainer
-from explainers.errors import OptionError, near_matches
+from explainers.errors import TargetError
 from explainers.explanation import Explanation, explanations
 from explainers.geometry import Geometry
 from explainers.modules import match_paths
 from explainers.picture import read_picture
-from explainers.registry import Method, get_method, import_methods
+from explainers.registry import Method, build_methods, get_method, import_methods
 from explainers.render import Style, fit
 from explainers.targets import Prediction, best, class_index, predictions
 from models import LoadedModel, Registry
@@ -208,8 +208,10 @@ class Service:
         model = self.model(options.model, deadline)
         if options.layer:
             match_paths((path for path, _ in model.module.named_modules()), options.layer)
-        against = None if options.against is None else class_index(options.against, model.labels)
+        against = None if options.against is None else _contrast(options.against, model)
         targets = [class_index(target, model.labels) for target in options.target]
+        if against is not None and against in targets:
+            raise FieldError("A class cannot be contrasted with itself; name another one.", field="against")
         top = min(options.top or 1, len(model.labels))
         shown = self.decode(upload, model, timings)
         first: list[int | None] = [*dict.fromkeys(targets)] or [None]
@@ -260,27 +262,14 @@ class Service:
         """
         methods = [get_method(name) for name in names]
         given = options.method_options
-        named = f"Method {methods[0].name!r} has" if len(methods) == 1 else "None of these methods has"
-        known = {*type(options).model_fields}.union(*(method.options for method in methods)) - {"layers"}
-        for name in given:
-            if name not in known:
-                hint = near_matches(name, known) or f"It takes {', '.join(sorted(known))}."
-                raise OptionError(f"{named} an option {name!r}. {hint}", field=name)
         if options.layer:
             if not any(method.takes_layers for method in methods):
-                raise FieldError(
-                    f"{methods[0].name!r} uses no layer; leave the option out."
-                    if len(methods) == 1
-                    else "None of these methods uses a layer; leave the option out.",
-                    field="layer",
-                )
+                which = f"Method {methods[0].name!r} uses no" if len(methods) == 1 else "None of these methods uses a"
+                raise FieldError(f"{which} layer; leave the option out.", field="layer")
             if len(options.layer) > self.settings.max_layers:
                 raise FieldError(f"At most {self.settings.max_layers} layers can be given.", field="layer")
             given = {**given, "layers": tuple(options.layer)}
-        return tuple(
-            (method, method.build({name: value for name, value in given.items() if name in method.options}))
-            for method in methods
-        )
+        return tuple(zip(methods, build_methods(methods, given, type(options).model_fields), strict=True))
 
     def style(self, options: DrawingOptions) -> Style:
         """Return how the answer is to be drawn.
@@ -300,3 +289,10 @@ class Service:
         digest = hashlib.sha256(upload)
         digest.update("\0".join(parts).encode())
         return digest.hexdigest()[:32]
+
+
+def _contrast(against: int | str, model: LoadedModel) -> int:
+    try:
+        return class_index(against, model.labels)
+    except TargetError as error:
+        raise FieldError(str(error), field="against") from error

@@ -19,9 +19,9 @@ PAGE = ROOT / "docs" / "methods.md"
 IMAGES = ROOT / "docs" / "images" / "methods"
 FAMILIES = {
     "cam": ("Class activation maps", "made of the feature maps of a layer; coarse, and placed where the layer looks."),
-    "gradient": ("Gradients", "of the class's score with respect to the pixels; fine, and noisy where alone."),
-    "rule": ("Other rules for the backward pass", "than the derivative, layer by layer."),
-    "perturbation": ("Perturbations", "of the picture, and what they do to the score; no gradient, many passes."),
+    "gradient": ("Gradients", "made of gradients of the class's score by the pixels; fine, and noisy where alone."),
+    "rule": ("Other rules for the backward pass", "that go back layer by layer by other rules than the derivative."),
+    "perturbation": ("Perturbations", "that change the picture and watch the score; no gradient, many passes."),
     "concept": ("Concepts", "that a layer tells apart."),
 }
 CHEAPER: dict[str, dict[str, Any]] = {
@@ -72,7 +72,8 @@ def page() -> str:
         "[peers.md](peers.md) compares the maps with those of other libraries, [add-a-method.md](add-a-method.md) adds "
         "one.",
         "",
-        "These options compose with every method:",
+        "These options go with every method (where one has no effect, or another meaning, the method's own table says "
+        "so). A method is signed where its map, left alone, has negative values for evidence against the class.",
         "",
         *_options(METHODS["gradcam"], (*COMMON, "layers")),
         "",
@@ -119,9 +120,8 @@ def _section(method: Method) -> list[str]:
         lines += [f"The picture is drawn with {said}, for time's sake.", ""]
     lines += [notes, ""] if notes else []
     lines += [f"{paper.authors}: [{paper.title}]({paper.url}), {paper.year}.", ""]
-    own = [name for name in method.options if name not in (*COMMON, "layers")]
-    if method.options["sign"]["default"] != "positive":
-        own.insert(0, "sign")
+    shared = METHODS["gradcam"].options
+    own = [name for name, schema in method.options.items() if schema != shared.get(name)]
     return [*lines, *_options(method, own), ""] if own else lines
 
 
@@ -143,6 +143,8 @@ def _options(method: Method, names: Iterable[str]) -> list[str]:
         shown = "layer" if name == "layers" else name
         default = schema.get("default")
         told = "the model's own" if name == "layers" else f"`{default}`"
+        if method is METHODS["gradcam"] and name == "sign":
+            told = "`positive`, or as the method's own table has it"
         lines.append(f"| `{shown}` | {schema['description']} | {_values(schema)} | {told} |")
     return lines
 

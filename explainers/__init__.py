@@ -3,12 +3,13 @@
 This floor knows torch and nothing of model zoos or HTTP.
 """
 
+from explainers.agreement import rank_correlation
 from explainers.base import Attribution, Explainer
 from explainers.cam import CAM, WeightedCAM
 from explainers.capturing import Capture, capture
 from explainers.edits import Edit
 from explainers.errors import ExplainerError
-from explainers.explanation import Explanation, explain
+from explainers.explanation import Explanation, compare, explain
 from explainers.geometry import Geometry
 from explainers.hooks import HookSession
 from explainers.intervention import Intervention, intervene
@@ -38,11 +39,13 @@ __all__ = [
     "Trace",
     "WeightedCAM",
     "capture",
+    "compare",
     "explain",
     "get_method",
     "intervene",
     "list_methods",
     "method",
+    "rank_correlation",
     "survey",
     "sweep_channels",
     "trace",

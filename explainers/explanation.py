@@ -18,8 +18,9 @@ from explainers import render
 from explainers.base import Attribution
 from explainers.geometry import Geometry
 from explainers.picture import PictureSource, read_picture
-from explainers.registry import get_method
+from explainers.registry import build_methods, get_method
 from explainers.targets import Prediction, best, class_index, predictions
+from explainers.together import explain_together
 
 SATURATED = 0.9999
 """A softmax above this hardly moves with the logits."""
@@ -180,6 +181,10 @@ class Explanation:
             from explainers.sheets import region_sheet  # which draws much else
 
             return region_sheet(self, style)
+        return self.drawn_map(style)
+
+    def drawn_map(self, style: render.Style) -> Image.Image:
+        """Return the heatmap drawn in this style, also where there are regions."""
         picture = render.fit(self.picture, style.max_side)
         geometry = self.geometry.scaled(*picture.size)
         heatmap = render.normalize(geometry.lay_back(self.map), self.signed, style.scale)
@@ -222,10 +227,34 @@ def explain(
         OptionError: an unknown method or option, or a value out of bounds.
         LayerError, TargetError: a layer or class that the model lacks.
     """
-    entry = get_method(method)
+    return compare(model, picture, (method,), target, layer, against, **options)[0]
+
+
+def compare(
+    model: Model,
+    picture: PictureSource,
+    methods: Sequence[str],
+    target: int | str | None = None,
+    layer: str | Sequence[str] | None = None,
+    against: int | str | None = None,
+    **options: Any,
+) -> list[Explanation]:
+    """Explain by several methods, which share forward and backward passes where they can.
+
+    `agreement.rank_correlation` says how much two of the maps agree.
+
+    Args:
+        model, picture, target, layer, against: as `explain`; also the errors.
+        methods: names of `list_methods()`.
+        options: each method takes those that it has.
+
+    Returns:
+        One explanation per method, all of the same class.
+    """
+    entries = [get_method(name) for name in methods]
     if layer is not None:
         options["layers"] = (layer,) if isinstance(layer, str) else tuple(layer)
-    explainer = entry.build(options)
+    explainers = build_methods(entries, options)
     upright = read_picture(picture)
     images = model.preprocess(upright)[None].to(model.device)
     targets, contrast = (
@@ -233,7 +262,11 @@ def explain(
         for one in (target, against)
     )
     geometry = model.preprocess.geometry(upright.width, upright.height)
-    return explanations(model, entry.name, upright, geometry, explainer.explain(model, images, targets, contrast))[0]
+    found = explain_together(explainers, model, images, targets, contrast)
+    return [
+        explanations(model, entry.name, upright, geometry, attribution)[0]
+        for entry, attribution in zip(entries, found, strict=True)
+    ]
 
 
 def explanations(

@@ -221,7 +221,8 @@ def _default_layer(calls: list[_Call], image_size: tuple[int, int]) -> tuple[str
     if not candidates:
         return (
             None,
-            "No layer before the head keeps a grid over the picture, so there is nothing for a CAM to weigh.",
+            "No layer before the head keeps a grid over the picture, so there is nothing for a CAM to weigh. Use "
+            "method=saliency.",
         )
     chosen = candidates[-1]
     on_grid = [call for call in weighted if call.started <= chosen.finished and len(call.output_shape or ()) == 4]

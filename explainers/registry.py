@@ -1,7 +1,7 @@
 """The methods by the names that users type. A method enters the catalogue by the decorator `method` on its class."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib import import_module
@@ -100,7 +100,7 @@ class Method:
             built: Explainer = self._adapter.validate_python(dict(options))
         except ValidationError as error:
             first = error.errors()[0]
-            field = str(first["loc"][0]) if first["loc"] else "options"
+            field = {"layers": "layer"}.get(found := str(first["loc"][0]), found) if first["loc"] else "options"
             message = f"Option {field!r} of method {self.name!r}: {plain_fault(first)}"
             raise OptionError(message, field=field) from error
         return built
@@ -108,6 +108,30 @@ class Method:
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         return TypeAdapter(self.explainer)
+
+
+def build_methods(
+    methods: Sequence[Method], options: Mapping[str, Any], others: Iterable[str] = ()
+) -> tuple[Explainer, ...]:
+    """Return the explainers of methods, each with those of the options that it has.
+
+    Args:
+        methods: one or more.
+        options: as `Method.build` takes them.
+        others: names of options that are nobody's here, for near matches.
+
+    Raises:
+        OptionError: an option that none of them has, or a value that one cannot take.
+    """
+    known = {*others}.union(*(method.options for method in methods)) - {"layers"}
+    for name in options:
+        if name not in known | {"layers"}:
+            which = f"Method {methods[0].name!r} has no" if len(methods) == 1 else "None of these methods has an"
+            hint = near_matches(name, known) or f"It takes {', '.join(sorted(known))}."
+            raise OptionError(f"{which} option {name!r}. {hint}", field=name)
+    return tuple(
+        method.build({name: value for name, value in options.items() if name in method.options}) for method in methods
+    )
 
 
 _methods: dict[str, Method] = {}
@@ -135,6 +159,8 @@ def method(
     def enter(explainer: Made) -> Made:
         if name in _methods:
             raise ValueError(f"Two methods are named {name!r}.")
+        if family not in get_args(Family):
+            raise ValueError(f"There is no family {family!r}; choose from {', '.join(get_args(Family))}.")
         if name != name.lower():
             raise ValueError(f"The method {name!r} must have a lower-case name.")
         _methods[name] = Method(name, family, explainer, summary, paper, forwards, backwards, discriminates)
@@ -175,8 +201,10 @@ def get_method(name: str) -> Method:
     Raises:
         OptionError: no method has that name; the message lists near matches.
     """
+    if not isinstance(name, str):
+        raise OptionError("A method is given by its name; `compare` takes several.", field="method")
     found = METHODS.get(name.lower())
     if found is None:
-        hint = near_matches(name, METHODS) or f"Choose from {', '.join(METHODS)}."
+        hint = near_matches(name, METHODS) or f"Choose from {', '.join(list_methods())}."
         raise OptionError(f"There is no method {name!r}. {hint}", field="method")
     return found

@@ -175,7 +175,7 @@ class Rewriting(TorchFunctionMode):
         said = f"{operation!r} {how}".strip()
         return UnsupportedOperationError(
             f"The method {self._rules.method!r} has no rule for the operation {said}, as this model uses it; choose "
-            "another method, such as gradcam or saliency.",
+            "another method, such as saliency.",
             operation,
         )
 

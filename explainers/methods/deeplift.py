@@ -180,7 +180,7 @@ class DeepLIFT(Explainer):
         if bool((missed > allowed).any()):
             raise UnsupportedOperationError(
                 "The contributions do not sum to the difference of the scores, so the model does something that no "
-                "rule of the method 'deeplift' covers; choose another method, such as gradcam or saliency.",
+                "rule of the method 'deeplift' covers; choose another method, such as saliency.",
                 "unknown",
             )
         return contributions, goal, logits[:count]

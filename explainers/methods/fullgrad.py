@@ -75,6 +75,12 @@ def full_gradients(question: Question) -> FullGradients:
     tolerance = 1e-3 if question.images.dtype in (torch.float32, torch.float64) else 0.05
     units = tuple(path for path, part in question.module.named_modules() if path and _is_unit(part))
     found = _decompose(question, units)
+    for path, term in found.terms:
+        if len(term) != len(question.images):
+            raise LayerError(
+                f"The output of {path!r} has {len(term)} rows for {len(question.images)} pictures, as windows of a "
+                "transformer have, so its biases cannot be told apart by picture; use integrated gradients."
+            )
     if float(found.missing.abs().max()) > tolerance:
         units = _coarser(question, units)
         found = _decompose(question, units)

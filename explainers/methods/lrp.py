@@ -68,7 +68,8 @@ class LRP(Explainer):
     and average poolings share by the epsilon rule, under ``z-plus`` by z-plus. Batch normalisation is folded into the
     convolution or dense layer before it; where there is none, as in DenseNet, it shares between its input and its bias
     as an addition does. Biases, and constants that are added, keep their share: where there are none, the map sums to
-    the logit, up to epsilon.
+    the logit, up to epsilon. In trained networks with batch normalisation they keep nearly all of it: a map tells
+    where relevance is, not how much there is in all.
 
     Beyond the papers: the gamma rule, and so z-plus, favours the negative contributions to a negative output (which
     only layers without a ReLU have); under alpha-beta the contributions of one sign share all where there are none of

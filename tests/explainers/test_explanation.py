@@ -1,11 +1,12 @@
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from explainers import GradCAM, Saliency, explain
+from explainers import GradCAM, Saliency, compare, explain, rank_correlation
 from explainers.errors import LayerError, OptionError, TargetError, UnreadablePictureError
 from explainers.explanation import Explanation, explanations
 from explainers.geometry import Geometry
@@ -149,3 +150,18 @@ def test_a_fixed_scale_reaches_the_picture():
 def test_diagnostics_say_what_a_reader_should_know(result, codes):
     assert [diagnostic.code for diagnostic in result.diagnostics] == codes
     assert all(len(diagnostic.message) > 40 for diagnostic in result.diagnostics)
+
+
+def test_several_methods_explain_the_same_class(lite0):
+    picture = Path(__file__).parents[2] / "examples" / "cat.png"
+    found = compare(lite0, picture, ("gradcam", "hirescam", "saliency"), layer="bn2", sign="signed")
+    assert [one.method for one in found] == ["gradcam", "hirescam", "saliency"]
+    assert len({one.target.index for one in found}) == 1
+    alone = explain(lite0, picture, method="hirescam", layer="bn2", sign="signed")
+    np.testing.assert_allclose(found[1].map, alone.map, rtol=1e-5)
+    # The head sees only the mean of the last layer, so the two are the same there.
+    assert rank_correlation(found[0].map, found[1].map) > 0.999
+    with pytest.raises(OptionError, match="None of these methods has an option 'sing'"):
+        compare(lite0, picture, ("gradcam", "saliency"), sing="signed")
+    with pytest.raises(OptionError, match="`compare` takes several"):
+        explain(lite0, picture, method=["gradcam"])

@@ -50,8 +50,8 @@ def test_options_make_the_explainer(name, options, explainer):
         ("gradcam", {"zzz": 1}, "zzz", "It takes sign, smooth, layers"),
         ("saliency", {"layers": ["a"]}, "layers", "no option 'layers'"),
         ("saliency", {"sign": "negative"}, "sign", "'positive', 'signed' or 'absolute'"),
-        ("gradcam", {"layers": 4}, "layers", "must be a list"),
-        ("gradcam", {"layers": [4]}, "layers", "must be text"),
+        ("gradcam", {"layers": 4}, "layer", "must be a list"),
+        ("gradcam", {"layers": [4]}, "layer", "must be text"),
     ],
 )
 def test_options_that_cannot_be_are_refused_by_name(name, options, field, message):
@@ -71,6 +71,8 @@ def test_options_are_described_by_a_schema():
 
 def test_a_name_given_twice_is_an_error():
     entry = METHODS["gradcam"]
+    with pytest.raises(ValueError, match="no family 'control'"):
+        method("other", family="control", summary="", paper=entry.paper, forwards="1", backwards="1")(GradCAM)
     for name in ("gradcam", "GradCAM2"):
         with pytest.raises(ValueError, match=name):
             method(name, family="cam", summary="", paper=entry.paper, forwards="1", backwards="1")(GradCAM)

@@ -107,7 +107,7 @@ def test_layers_that_cannot_be_factorised_are_refused(layers, message, resnet18,
 def test_two_layers_are_no_option():
     with pytest.raises(OptionError, match="may have 1") as caught:
         get_method("dff").build({"layers": ["a", "b"]})
-    assert caught.value.field == "layers"
+    assert caught.value.field == "layer"
 
 
 def test_a_channels_last_layer_runs_on_with_its_parts(generator, untouched):
