@@ -73,7 +73,8 @@ def encode(picture: Image.Image, form: Drawing) -> bytes:
 def arrays(explained: Explained, max_values: int) -> bytes:
     """Return the answer as an npz file: heatmaps (T, H, W), maps (T, h, w), targets and methods (T), logits (K).
 
-    Where methods have maps of several shapes, these are maps_0, maps_1 and so on.
+    Where methods have maps of several shapes, these are maps_0, maps_1 and so on; a method that cuts the picture into
+    regions has these as regions (T, k, h, w).
 
     Raises:
         AnswerTooLargeError: more numbers than allowed.
@@ -90,6 +91,7 @@ def arrays(explained: Explained, max_values: int) -> bytes:
         buffer,
         heatmaps=heatmaps,
         **_raw_maps(found),
+        **_regions(found),
         targets=np.array([explanation.target.index for explanation in found], dtype=np.int64),
         methods=np.array([explanation.method for explanation in found]),
         logits=explained.logits,
@@ -147,6 +149,12 @@ def _raw_maps(found: list[Explanation]) -> dict[str, Any]:
     if len({one.shape for one in maps}) == 1:
         return {"maps": np.stack(maps)}
     return {f"maps_{number}": one for number, one in enumerate(maps)}
+
+
+def _regions(found: list[Explanation]) -> dict[str, Any]:
+    """Return the regions (T, k, h, w) of a method that has any, where all explanations have as many."""
+    maps = [np.array([region.map for region in explanation.regions]) for explanation in found]
+    return {"regions": np.stack(maps)} if maps[0].size and len({one.shape for one in maps}) == 1 else {}
 
 
 def layers_of(explained: Explained) -> tuple[str, ...]:

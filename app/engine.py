@@ -78,7 +78,7 @@ class Progress:
     """How far a job is.
 
     Attributes:
-        done, total: passes of the model; 0 of 0 before the first.
+        done, total: of its work; 0 of 0 before it starts.
         is_abandoned: whether nobody waits for it any more.
     """
 
@@ -87,7 +87,7 @@ class Progress:
     is_abandoned: bool = False
 
     def __str__(self) -> str:
-        return f"{self.done} of {self.total} passes were done." if self.total > 1 else ""
+        return f"About {100 * self.done // self.total} % of the work was done." if self.total > 1 else ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ def _names(value: Any) -> Any:
     if not isinstance(given, list):
         return given
     names = [part.strip() for one in given for part in (one.split(",") if isinstance(one, str) else [one])]
-    return list(dict.fromkeys(name for name in names if name != ""))
+    return list(dict.fromkeys(name.lower() if isinstance(name, str) else name for name in names if name != ""))
 
 
 def _single(value: Any) -> Any:

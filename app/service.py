@@ -216,10 +216,10 @@ class Service:
         shown = self.decode(upload, model, timings)
         first: list[int | None] = [*dict.fromkeys(targets)] or [None]
         work = Explain(tuple(explainer for _, explainer in methods))
-        done = self.engine.run(model.name, [Job(work, shown.image, target, deadline, against) for target in first])
+        done = self._explained(model, [Job(work, shown.image, target, deadline, against) for target in first])
         timings.count(done[-1], "explain")
         if top > 1:
-            others = best(done[0].result[0].logits[0].numpy(), top)[1:]
+            others = [index for index in best(done[0].result[0].logits[0].numpy(), top)[1:] if index != against]
             done += self.engine.run(
                 model.name, [Job(work, shown.image, target, deadline, against) for target in others]
             )
@@ -237,6 +237,15 @@ class Service:
             timings=timings,
             deadline=deadline,
         )
+
+    def _explained(self, model: LoadedModel, jobs: list[Job]) -> list[Done]:
+        """Run jobs; classes that were asked for are known by now, so what is at fault is what they contrast with."""
+        try:
+            return self.engine.run(model.name, jobs)
+        except TargetError as error:
+            if any(job.against is not None for job in jobs):
+                raise FieldError(str(error), field="against") from error
+            raise
 
     def decode(self, upload: bytes, model: LoadedModel, timings: Timings) -> Decoded:
         """Return a picture as the model and as a drawing need it.
@@ -262,6 +271,8 @@ class Service:
         """
         methods = [get_method(name) for name in names]
         given = options.method_options
+        if "layers" in given:
+            raise FieldError("There is no option 'layers'. Near matches: layer.", field="layers")
         if options.layer:
             if not any(method.takes_layers for method in methods):
                 which = f"Method {methods[0].name!r} uses no" if len(methods) == 1 else "None of these methods uses a"

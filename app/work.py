@@ -19,7 +19,7 @@ class Batch:
         images: (N, C, H, W) float32, normalised, on the model's device.
         targets: (N,) int64; None for the most probable classes.
         against: (N,) int64, what these are contrasted with; or None.
-        report: is told how many passes of how many are done; raises when nobody waits any more.
+        report: is told how much of how much is done; raises when nobody waits any more.
     """
 
     images: Tensor

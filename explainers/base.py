@@ -21,7 +21,7 @@ Sign = Literal["positive", "signed", "absolute"]
 Smooth = Literal["none", "eigen", "tta"]
 
 Report = Callable[[int, int], None]
-"""Is told, before each pass, how many passes of how many are done; what it raises ends the explanation."""
+"""Is told, before each pass of many, how much of how much is done; what it raises ends the explanation."""
 
 AUGMENTATIONS = tuple((flip, factor) for flip in (False, True) for factor in (1.0, 0.9, 1.1))
 """Of ``smooth="tta"``: mirrored or not, and what the pixels are multiplied by; the plain picture first."""
@@ -175,9 +175,11 @@ class Explainer(ABC):
         if self.smooth != "tta":
             return self.attribute(question)
         rounds = len(AUGMENTATIONS)
+        question.report(0, rounds)
         first = self.attribute(replace(question, report=part_of(question.report, 0, rounds)))
         total = first.maps
         for number, (flip, factor) in enumerate(AUGMENTATIONS[1:], start=1):
+            question.report(number, rounds)
             images = (question.images.flip(3) if flip else question.images) * factor
             report = part_of(question.report, number, rounds)
             found = self.attribute(replace(question, images=images, targets=first.targets, report=report))
@@ -186,7 +188,7 @@ class Explainer(ABC):
 
 
 def part_of(report: Report, number: int, rounds: int) -> Report:
-    """Return what reports the passes of one of several equal rounds as part of them all."""
+    """Return what reports how far one of several rounds is as part of them all, each taken to be as long."""
     return lambda done, total: report(number * total + done, rounds * total)
 
 

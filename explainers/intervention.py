@@ -195,7 +195,7 @@ def edit_images(
         explainer: makes the maps.
         targets: (1,) int64; None for the class that is most probable before the edits.
         other: (1, C, H, W), the picture that ``swap`` takes from.
-        check: called before each edit of a tensor; what it raises ends the intervention.
+        check: called before each edit of a tensor and each pass of the method; what it raises ends the intervention.
 
     Raises:
         EditError: an edit that does not fit the model; or that makes its output infinite.
@@ -203,7 +203,7 @@ def edit_images(
     """
     with prepared(model, images) as (module, inputs):
         check_layers(module, edits, other is not None)
-        before = explainer.explain(model, inputs, targets)
+        before = explainer.explain(model, inputs, targets, report=lambda *_: check())
         if not getattr(explainer, "layers", before.layers):
             # The same layers again, without another look for them, which would run an empty picture through the edits.
             explainer = replace(explainer, layers=before.layers)  # type: ignore[call-arg]
@@ -225,7 +225,7 @@ def edit_images(
                 _Editor(hooks, edits, swapped, editor.image_size, noted=False, last=last, check=check).hook(
                     ("input", "output", "grad_input", "grad_output")
                 )
-                after = explainer.explain(model, inputs, before.targets)
+                after = explainer.explain(model, inputs, before.targets, report=lambda *_: check())
         except NonFiniteError as error:
             raise EditError(
                 "With these edits the logits or the map hold NaN or infinity; use smaller values.", field="edits"

@@ -123,12 +123,13 @@ def build_methods(
     Raises:
         OptionError: an option that none of them has, or a value that one cannot take.
     """
-    known = {*others}.union(*(method.options for method in methods)) - {"layers"}
+    known = {*others}.union(*(method.options for method in methods))
     for name in options:
-        if name not in known | {"layers"}:
+        if name not in known:
             which = f"Method {methods[0].name!r} has no" if len(methods) == 1 else "None of these methods has an"
-            hint = near_matches(name, known) or f"It takes {', '.join(sorted(known))}."
-            raise OptionError(f"{which} option {name!r}. {hint}", field=name)
+            shown, typed = {"layer" if one == "layers" else one for one in known}, {"layers": "layer"}.get(name, name)
+            hint = near_matches(typed, shown) or f"It takes {', '.join(sorted(shown))}."
+            raise OptionError(f"{which} option {typed!r}. {hint}", field=typed)
     return tuple(
         method.build({name: value for name, value in options.items() if name in method.options}) for method in methods
     )

@@ -77,16 +77,18 @@ class Style:
             )
 
 
-def normalize(values: NDArray[np.float32], signed: bool, scale: Scale = None) -> NDArray[np.float32]:
+def normalize(
+    values: NDArray[np.float32], signed: bool, scale: tuple[float, float] | None = None
+) -> NDArray[np.float32]:
     """Scale a map to [0, 1], or to [-1, 1] when signed. An all-zero map stays all zero.
 
     Args:
         values: (H, W) float32.
         signed: whether negative values mean something.
-        scale: see `Style`.
+        scale: fixed ends, see `Style`; None for the map's own.
     """
-    if scale is None or isinstance(scale, str):
-        low, high = 0.0, magnitude(values, scale) or 1.0
+    if scale is None:
+        low, high = 0.0, magnitude(values) or 1.0
     elif signed:
         low, high = 0.0, max(abs(scale[0]), abs(scale[1]))
     else:
@@ -96,10 +98,16 @@ def normalize(values: NDArray[np.float32], signed: bool, scale: Scale = None) ->
 
 
 def magnitude(values: NDArray[np.float32], scale: Scale = None) -> float:
-    """Return the largest magnitude of a map; with ``robust`` the 99th percentile, if that is not zero."""
+    """Return the largest magnitude of a map; with ``robust`` the 99th percentile, of what is not zero if need be."""
     sizes = np.abs(values)
-    found = float(np.percentile(sizes, 99)) if scale == "robust" else 0.0
-    return found or float(sizes.max())
+    if scale == "robust" and sizes.any():
+        return float(np.percentile(sizes, 99)) or float(np.percentile(sizes[sizes > 0], 99))
+    return float(sizes.max())
+
+
+def ends(values: NDArray[np.float32], scale: Scale) -> tuple[float, float] | None:
+    """Return the ends that a scale means for a map (h, w), before it is laid back onto a picture; None for its own."""
+    return (0.0, magnitude(values, scale) or 1.0) if isinstance(scale, str) else scale
 
 
 def colour(heatmap: NDArray[np.float32], signed: bool, colormap: str | None = None) -> Image.Image:

@@ -12,7 +12,7 @@ from torch import Tensor
 from explainers.capturing import FeatureMap
 from explainers.explanation import Explanation
 from explainers.geometry import Geometry
-from explainers.render import Style, draw, fit, magnitude, normalize, panel, panel_columns
+from explainers.render import Style, draw, ends, fit, magnitude, normalize, panel, panel_columns
 from explainers.sweeping import Sweep
 
 _TILE = 320 * 240
@@ -78,9 +78,7 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
     difference, blue where the map fell and red where it rose, is drawn stronger by the factor in its caption.
     """
     change = replace(after, map=after.map - before.map, signed=True)
-    largest, risen = (
-        max(magnitude(one.raw_heatmap, style.scale) for one in ones) or 1.0 for ones in ((before, after), (change,))
-    )
+    largest, risen = (max(_magnitude(one, style) for one in ones) or 1.0 for ones in ((before, after), (change,)))
     fixed = style.scale if isinstance(style.scale, tuple) else None
     across = 6 if style.view == "side-by-side" else 3
     widest = None if style.max_side is None else max(16, min(style.max_side // across, max(before.picture.size)))
@@ -90,7 +88,7 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
     points = (after.target.probability - before.target.probability) * 100
     label = before.target.label
     return panel(
-        [before.drawn(maps), after.drawn(maps), change.drawn(difference)],
+        [before.drawn_map(maps), after.drawn_map(maps), change.drawn_map(difference)],
         [
             f"before: {label} {before.target.probability:.1%}",
             f"after: {label} {after.target.probability:.1%}",
@@ -98,6 +96,12 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
         ],
         columns=3,
     )
+
+
+def _magnitude(explanation: Explanation, style: Style) -> float:
+    """Return the largest magnitude of a map on the picture; of a robust scale that of the map itself."""
+    values = explanation.map if style.scale == "robust" else explanation.raw_heatmap
+    return magnitude(values, style.scale)
 
 
 def _sheet(
@@ -115,7 +119,7 @@ def _sheet(
     for one in maps:
         values = one.numpy()
         signed = bool((values < 0).any())
-        heatmap = normalize(scaled.lay_back(values), signed, style.scale)
+        heatmap = normalize(scaled.lay_back(values), signed, ends(values, style.scale))
         tiles.append(draw(small, heatmap, scaled, signed, style))
     own = "99th percentile" if style.scale == "robust" else "maximum"
     drawn = "all maps to one scale" if isinstance(style.scale, tuple) else f"each map to its own {own}"

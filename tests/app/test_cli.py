@@ -54,7 +54,7 @@ def test_explain_json_with_options_of_the_method(run, tmp_path):
     result = run("explain", EXAMPLES / "cat.png", "-o", out, "--target", "tabby", "--option", "sign=signed")
     assert result.exit_code == 0, result.output
     answer = json.loads(out.read_text())
-    assert answer["method"]["options"] == {"sign": "signed"}
+    assert answer["method"]["options"] == {"sign": "signed", "smooth": "none"}
     assert answer["explanations"][0]["target"]["label"] == "tabby"
 
 
@@ -158,7 +158,7 @@ def test_intervene(run, tmp_path):
     result = run("intervene", EXAMPLES / "cat.png", *edit, "--option", "sign=signed", "-o", out)
     assert result.exit_code == 0, result.output
     answer = json.loads(out.read_text())
-    assert answer["method"] == {"name": "gradcam", "options": {"sign": "signed"}}
+    assert answer["method"] == {"name": "gradcam", "options": {"sign": "signed", "smooth": "none"}}
     assert answer["target"]["logit"] == answer["before"]["logit"] > answer["after"]["logit"]
     result = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", out)
     assert "1 channels" in result.output, result.output

@@ -310,7 +310,7 @@ def test_what_nobody_waits_for_ends_before_its_next_pass_and_says_how_far_it_cam
     module.batches.clear()
     module.held = 0.02
     work = Job(ManyPasses(), torch.ones(3, 8, 8), 0, Deadline.after(0.3))
-    with pytest.raises(DeadlineError, match=r"\d+ of 100 passes were done"):
+    with pytest.raises(DeadlineError, match=r"About \d+ % of the work was done"):
         engine.run("slow", [work])
     assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
     assert 1 <= len(module.batches) < 60

@@ -356,5 +356,20 @@ def test_regions_with_their_classes(post, coffee):
     assert len(regions) == 3
     assert regions[0]["predictions"][0]["label"] == "espresso"
     assert regions[0]["gain"] > regions[1]["gain"]
+    found = arrays(post(coffee, method="dff", concepts="3", target="espresso", format="npz"))
+    assert found["regions"].shape == (1, 3, 7, 7)
+    np.testing.assert_array_equal(found["regions"][0, 0], found["maps"][0])
+    with Image.open(io.BytesIO(post(coffee, method="gradcam,dff", concepts="3").data)) as drawn:
+        assert drawn.width == 2 * 600
     with Image.open(io.BytesIO(post(coffee, method="dff", concepts="3", target="espresso").data)) as drawn:
         assert drawn.width > 400
+
+
+def test_the_contrast_is_left_out_of_the_most_probable_classes(post, cat):
+    best = post(cat, format="json", top="3").get_json()["explanations"]
+    second = best[1]["target"]["label"]
+    found = post(cat, format="json", top="3", against=second).get_json()["explanations"]
+    assert [one["target"]["label"] for one in found] == [best[0]["target"]["label"], best[2]["target"]["label"]]
+    refused = post(cat, against=best[0]["target"]["label"])
+    assert refused.status_code == 422
+    assert [one["field"] for one in refused.get_json()["errors"]] == ["against"]

@@ -3,9 +3,10 @@ import pytest
 from cmap import Colormap
 from PIL import Image
 
-from explainers import Geometry
+from explainers import Explanation, Geometry, render
 from explainers.errors import OptionError
-from explainers.render import DIVERGING, SEQUENTIAL, Style, colour, draw, fit, normalize, panel
+from explainers.render import DIVERGING, SEQUENTIAL, Style, colour, draw, fit, magnitude, normalize, panel
+from explainers.targets import Prediction
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 WHOLE = Geometry(12, 8, (0.0, 0.0, 12.0, 8.0))
@@ -166,11 +167,26 @@ def test_a_robust_scale_is_not_ruled_by_a_few_extreme_pixels():
     values = np.ones((100, 100), dtype=np.float32)
     values[:50] = 0.5
     values[0, 0] = 1000
-    plain, robust = normalize(values, False), normalize(values, False, "robust")
-    assert plain[99, 99] == np.float32(0.001)
+    assert magnitude(values) == 1000
+    assert render.ends(values, "robust") == render.ends(-values, "robust") == (0, 1)
+    robust = normalize(values, False, render.ends(values, "robust"))
     assert (robust[99, 99], robust[10, 10], robust[0, 0]) == (1, 0.5, 1)
-    assert normalize(-values, True, "robust").min() == -1
+    assert normalize(-values, True, render.ends(-values, "robust")).min() == -1
     sparse = np.zeros((100, 100), dtype=np.float32)
-    sparse[3, 3] = 5  # whose 99th percentile is zero
-    assert normalize(sparse, False, "robust").max() == 1
-    assert normalize(0 * sparse, False, "robust").max() == 0
+    sparse[3, :9] = 5  # the 99th percentile of all is zero
+    sparse[3, 9] = 1000
+    assert 5 <= magnitude(sparse, "robust") < 1000
+    assert render.ends(0 * sparse, "robust") == (0, 1)
+    assert render.ends(values, None) is None
+    assert render.ends(values, (1.0, 2.0)) == (1, 2)
+
+
+def test_what_the_model_never_saw_does_not_count_for_a_robust_scale():
+    shown = np.linspace(0.5, 1, 400, dtype=np.float32).reshape(20, 20)
+    picture = Image.new("RGB", (400, 20))
+    geometry = Geometry(400, 20, (190.0, 0.0, 210.0, 20.0))
+    drawn = Explanation(
+        picture, geometry, shown, False, Prediction(0, "a", 1.0, 1.0), (Prediction(0, "a", 1.0, 1.0),), 2, "any", ()
+    ).overlay("heatmap", scale="robust")
+    brightest = np.asarray(drawn.crop((190, 0, 210, 20)))[-1, -2]
+    np.testing.assert_array_equal(brightest, np.asarray(colour(np.ones((1, 1), np.float32), False))[0, 0])
