@@ -147,8 +147,11 @@ def flat_rule(linear: Linear, relevance: Tensor) -> Tensor:
 
 
 def box_rule(linear: Linear, relevance: Tensor) -> Tensor:
-    """Share in proportion to contributions beyond those of the darkest and brightest values that there are."""
-    axes = tuple(range(2, linear.values.ndim))
+    """Share in proportion to contributions beyond those of the darkest and brightest values of each picture's channels.
+
+    Values (N, F) of a dense layer have no channels: then those of the whole picture.
+    """
+    axes = _places(linear)
     ends = (linear.values.amin(axes, keepdim=True), linear.values.amax(axes, keepdim=True))
     low, high = (end.expand_as(linear.values).contiguous() for end in ends)
     weights = (None, None) if linear.weight is None else (linear.weight.clamp_min(0), linear.weight.clamp_max(0))
@@ -156,6 +159,15 @@ def box_rule(linear: Linear, relevance: Tensor) -> Tensor:
     runs = [linear.run(low, weights[0]), linear.run(high, weights[1])]
     factors = _divided(relevance, total - runs[0][0] - runs[1][0])
     return share(factors) - runs[0][1](factors) - runs[1][1](factors)
+
+
+def _places(linear: Linear) -> tuple[int, ...]:
+    """Return the axes of a linear operation's input that are neither the batch's nor, if there are others, channels."""
+    axes = linear.values.ndim
+    if axes == 2:
+        return (1,)
+    dense = linear.weight is not None and linear.weight.ndim == 2
+    return tuple(range(1, axes - 1) if dense else range(2, axes))
 
 
 def _signs(bias: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,11 @@ import pytest
 import torch
 import torchvision
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from explainers.methods.lrp import LRP, CompositeName
+from explainers.relevance import Linear, box_rule
 from tests import nets
 
 COMPOSITES = get_args(CompositeName)
@@ -50,6 +52,45 @@ def test_the_rules_by_hand(composite, target, expected, untouched):
     found = LRP(composite=composite, gamma=1.0).explain(untouched(Dense()), IMAGE, torch.tensor([target]))
     torch.testing.assert_close(found.maps[0, 0], torch.tensor(expected, dtype=torch.float32), rtol=1e-5, atol=1e-5)
     assert found.signed
+
+
+class Tokens(nn.Module):
+    """A dense layer of each of eight tokens of six channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(6, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.embed(images.reshape(len(images), 8, 6)).relu().mean(dim=1))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(48, 3)),
+        Tokens,
+        lambda: nn.Sequential(nn.Flatten(2), nn.Conv1d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(56, 3)),
+    ],
+)
+def test_the_box_of_a_picture_is_its_own(build, generator):
+    net, pictures = nets.seeded(build), torch.randn(2, 3, 4, 4, generator=generator)
+    pictures[1] *= 5
+    lrp, targets = LRP(composite="epsilon-gamma-box"), torch.tensor([0, 2])
+    together = lrp.explain(net, pictures, targets).maps
+    for row in range(2):
+        alone = lrp.explain(net, pictures[row : row + 1], targets[row : row + 1]).maps[0]
+        torch.testing.assert_close(together[row], alone)
+
+
+def test_the_box_of_tokens_has_an_end_for_each_channel():
+    values = torch.tensor([[[1.0, 5.0], [3.0, -5.0]]])
+    weight = torch.tensor([[2.0, -1.0]])
+    linear = Linear(lambda given, factors: functional.linear(given, factors), values, weight, torch.zeros(1), values)
+    found = box_rule(linear, torch.ones(1, 2, 1))
+    # Beyond 2 * 1 and -1 * 5: 0 and 0 of the first token, 4 and 10 of the second.
+    torch.testing.assert_close(found, torch.tensor([[[0.0, 0.0], [4 / 14, 10 / 14]]]))
 
 
 @pytest.mark.parametrize("bias", [2.0, -3.0])
