@@ -365,12 +365,14 @@ def _copied(value: Any, like: Tensor) -> Tensor:
 
 def _scaled(operation: Operation) -> Tensor | None:
     """Scaling by constants: each output has one input, which gets all."""
-    live = [value for value in operation.args[:2] if isinstance(value, Tensor) and value.requires_grad]
-    if len(live) != 1 or (operation.name == "div" and live[0] is not operation.args[0]):
+    given = operation.bound("input", "other")
+    live = [name for name in ("input", "other") if isinstance(given.get(name), Tensor) and given[name].requires_grad]
+    if len(live) != 1 or (operation.name == "div" and live != ["input"]) or given.get("rounding_mode") is not None:
         return None
-    shape = live[0].shape
+    (value,) = (given[name] for name in live)
+    shape = value.shape
     output = operation(operation.args[0].detach())
-    return replaced(output, lambda relevance: (relevance.sum_to_size(shape),), live[0])
+    return replaced(output, lambda relevance: (relevance.sum_to_size(shape),), value)
 
 
 def _activation(operation: Operation) -> Tensor | None:

@@ -253,6 +253,8 @@ def moves_only(kind: str, _node: Any = None) -> bool:
 def is_linear(kind: str, node: Any) -> bool:
     """Whether an operation is linear, up to a constant, in all that depends on the picture together."""
     if kind in _FACTORS:
+        if getattr(node, "_saved_rounding_mode", None) is not None:
+            return False
         first, *others = (node.next_functions[place][0] is not None for place in _FACTORS[kind])
         return not any(others) if kind in _FIRST_ONLY else first + sum(others) < 2
     if kind.endswith("BatchNorm"):

@@ -79,7 +79,8 @@ def _max_pool(operation: Operation) -> Tensor | None:
 
 def _product(operation: Operation) -> Tensor | None:
     """A product of two activations: each factor's difference counts times the other's mean, which is complete."""
-    first, second = operation.args[:2]
+    given = operation.bound("input", "other")
+    first, second = given["input"], given["other"]
     if not all(isinstance(factor, Tensor) and factor.requires_grad for factor in (first, second)):
         return None
     kept = [factor.detach().clone() for factor in (second, first)]

@@ -221,3 +221,77 @@ def test_an_exception_of_the_model_ends_the_mode(images):
     with pytest.raises(ZeroDivisionError):
         GuidedBackprop().explain(nets.seeded(nets.Fails), images)
     assert torch.overrides._get_current_function_mode() is None
+
+
+class Scales(nn.Module):
+    """One convolution, and something done with it and with what is given, which may depend on it."""
+
+    def __init__(self, combine, gate) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.head = nn.Linear(4, 3)
+        self.combine, self.gate = combine, gate
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.conv(images)
+        return self.head(self.combine(features, self.gate(features)).mean(dim=(2, 3)))
+
+
+PRODUCTS = [
+    torch.mul,
+    lambda one, other: torch.mul(one, other=other),
+    lambda one, other: torch.mul(input=one, other=other),
+    lambda one, other: torch.mul(other=other, input=one),
+    lambda one, other: one.mul(other=other),
+    lambda one, other: torch.multiply(one, other=other),
+    lambda one, other: torch.mul(other, other=one),
+]
+QUOTIENTS = [
+    torch.div,
+    lambda one, other: torch.div(one, other=other),
+    lambda one, other: torch.div(input=one, other=other),
+    lambda one, other: one.div(other=other, rounding_mode=None),
+    lambda one, other: one.div(other),
+]
+
+
+def _constant(features: Tensor) -> Tensor:
+    return torch.linspace(0.5, 2, 4).view(1, 4, 1, 1)
+
+
+def _gate(features: Tensor) -> Tensor:
+    return features.mean(dim=1, keepdim=True) + 3
+
+
+@pytest.mark.parametrize("explainer", [LRP(), LRP(composite="epsilon"), DeepLIFT(), ExcitationBackprop()])
+@pytest.mark.parametrize("calls", [PRODUCTS, QUOTIENTS])
+def test_scaling_is_the_same_however_its_arguments_are_given(calls, explainer, images):
+    first, *maps = (explainer.explain(nets.seeded(Scales, call, _constant), images, TARGETS).maps for call in calls)
+    for found in maps:
+        torch.testing.assert_close(found, first)
+
+
+@pytest.mark.parametrize("call", PRODUCTS)
+def test_products_of_activations_are_seen_however_their_arguments_are_given(call, images):
+    net = nets.seeded(Scales, call, _gate)
+    for explainer in (LRP(), ExcitationBackprop()):
+        with pytest.raises(UnsupportedOperationError, match="'mul'"):
+            explainer.explain(net, images, TARGETS)
+    expected = DeepLIFT().explain(nets.seeded(Scales, torch.mul, _gate), images, TARGETS).maps
+    assert nets.relative_error(DeepLIFT().explain(net, images, TARGETS).maps, expected) < 1e-5
+
+
+@pytest.mark.parametrize("call", QUOTIENTS)
+def test_quotients_of_activations_are_refused_however_their_arguments_are_given(call, images):
+    net = nets.seeded(Scales, call, _gate)
+    for explainer in (LRP(), ExcitationBackprop(), DeepLIFT()):
+        with pytest.raises(UnsupportedOperationError, match="'div'"):
+            explainer.explain(net, images, TARGETS)
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+@pytest.mark.parametrize("explainer", [LRP(), DeepLIFT(), ExcitationBackprop()])
+def test_division_that_rounds_is_refused(explainer, mode, images):
+    net = nets.seeded(Scales, lambda one, other: torch.div(one, other, rounding_mode=mode), _constant)
+    with pytest.raises(UnsupportedOperationError, match="'div'"):
+        explainer.explain(net, images, TARGETS)
