@@ -18,6 +18,9 @@ Segmentation = Literal["slic", "quickshift", "grid"]
 
 Score = Literal["logit", "probability"]
 
+ROUNDING = 1e-6
+"""Standard deviation of scores, as part of the largest one, that is none."""
+
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same map.")]
 
 
@@ -98,6 +101,11 @@ class Perturbation(Explainer):
         for picture, rows, _, scores in self.probe(question, goal, counts, masks):
             found[picture][rows] = scores.double().cpu()
         return found
+
+
+def varies(scores: Tensor) -> bool:
+    """Whether scores, float64, differ by more than rounding."""
+    return bool(scores.var(correction=0) > (ROUNDING * scores.abs().max()) ** 2)
 
 
 def masked(image: Tensor, hidden: Tensor, masks: Tensor) -> Tensor:

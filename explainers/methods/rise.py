@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from explainers.base import Attribution, Question, Sign
 from explainers.errors import OptionError
-from explainers.perturbing import Perturbation, Score, Seed
+from explainers.perturbing import Perturbation, Score, Seed, varies
 from explainers.registry import Paper, method
 
 
@@ -39,8 +39,8 @@ class RISE(Perturbation):
     bilinearly by whole cells to one cell more than the picture on each side, and cropped at a random place. Where the
     paper divides by the number of masks times :math:`\mathbb{E}[M(\lambda)]`, the masks' own sum is taken, and
     the mean score is subtracted, which the paper does not do: the order of the pixels stays, and zero means that a
-    pixel makes no difference. Cells have their size rounded up, that the enlarged grid covers the picture at
-    any place.
+    pixel makes no difference. Where the scores differ by no more than rounding, the map is zero. Cells have their size
+    rounded up, that the enlarged grid covers the picture at any place.
     """
 
     sign: Annotated[
@@ -71,12 +71,13 @@ class RISE(Perturbation):
 
         goal, logits = self.plain(question)
         total = images.new_zeros(len(images), height, width, dtype=torch.float64)
-        shown, mean = torch.zeros_like(total), total.new_zeros(len(images), 1, 1)
-        for picture, _, kept, scores in self.probe(question, goal, [self.samples] * len(images), masks):
+        shown, drawn = torch.zeros_like(total), total.new_zeros(len(images), self.samples)
+        for picture, rows, kept, scores in self.probe(question, goal, [self.samples] * len(images), masks):
             total[picture] += torch.einsum("r,rhw->hw", scores.double(), kept.double())
             shown[picture] += kept.double().sum(dim=0)
-            mean[picture] += scores.double().sum() / self.samples
+            drawn[picture, rows] = scores.double()
         if not bool((shown > 0).all()):
             raise OptionError("Some pixels are in no mask; draw more samples, or raise the probability.", "samples")
-        maps = total / shown - mean
+        maps = total / shown - drawn.mean(dim=1)[:, None, None]
+        maps[[not varies(scores) for scores in drawn]] = 0
         return self.answer(self.project(maps[:, None]), goal, logits)

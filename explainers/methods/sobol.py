@@ -10,11 +10,8 @@ from torch.nn import functional
 from torch.quasirandom import SobolEngine
 
 from explainers.base import Attribution, Question, Sign
-from explainers.perturbing import Perturbation, Seed
+from explainers.perturbing import ROUNDING, Perturbation, Seed
 from explainers.registry import Paper, method
-
-ROUNDING = 1e-6
-"""Standard deviation of scores, as part of the largest one, that is none."""
 
 
 @method(

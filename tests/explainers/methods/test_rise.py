@@ -11,14 +11,29 @@ from tests import nets
 
 
 class Constant(nn.Module):
+    """Logits that are always the same, but for the rounding that a mask may cause."""
+
+    def __init__(self, noise: float = 0.0) -> None:
+        super().__init__()
+        self.noise = noise
+
     def forward(self, images: Tensor) -> Tensor:
-        return torch.tensor([[1.0, 2.0]]).expand(len(images), 2)
+        return torch.tensor([[1.0, 2.0]]) + self.noise * images.mean(dim=(1, 2, 3))[:, None].sin() * torch.ones(2)
 
 
 @pytest.mark.parametrize("score", ["probability", "logit"])
 def test_the_map_of_a_constant_model_is_zero(score):
-    found = RISE(samples=40, cells=3, score=score, sign="signed").explain(Constant(), torch.rand(2, 3, 8, 10)).maps
-    torch.testing.assert_close(found, torch.zeros(2, 8, 10))
+    for noise in (0.0, 1e-7):
+        net, pictures = Constant(noise), torch.rand(2, 3, 8, 10)
+        found = RISE(samples=41, cells=3, score=score, sign="signed").explain(net, pictures).maps
+        assert torch.equal(found, torch.zeros(2, 8, 10))
+
+
+def test_a_constant_score_blanks_only_its_own_picture(generator):
+    pictures = torch.stack([torch.zeros(1, 8, 8), torch.rand(1, 8, 8, generator=generator)])
+    found = RISE(samples=40, cells=3, score="logit", sign="signed").explain(nets.Weighted((1.0,), (0.0,)), pictures)
+    assert not found.maps[0].any()
+    assert found.maps[1].all()
 
 
 def test_masks_of_one_cell_show_all_or_nothing(images):
