@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass as plain
 from dataclasses import replace
+from math import log
 from typing import Annotated
 
 import torch
@@ -223,9 +224,10 @@ class FullGrad(Explainer):
     convolution, the implicit one of batch norm and of any activation but ReLU. ψ takes the magnitude, stretches it over
     0 to 1 for each layer, as the authors' code does, and resizes it bilinearly to the picture (with corners unaligned,
     as all maps here). ``sign="signed"`` leaves out the magnitude and the stretching, and shares each value out over the
-    pixels that it is resized to; then the map sums to the score but for the terms of layers without positions (fully
-    connected ones, and those of pooled features), which no map shows. That the terms add up to the score is checked for
-    every picture; a module that does more than its parts, such as a gate, is taken as a whole.
+    pixels that it is resized to; what resizing changes of a layer's sum, which is little, is taken back evenly from all
+    pixels. Then the map sums to the score but for the terms of layers without positions (fully connected ones, and
+    those of pooled features), which no map shows. That the terms add up to the score is checked for every picture; a
+    module that does more than its parts, such as a gate, is taken as a whole.
     """
 
     sign: Annotated[
@@ -254,7 +256,7 @@ class FullGrad(Explainer):
     def _map(self, found: FullGradients, size: tuple[int, int]) -> Tensor:
         total = torch.zeros(())
         for _, term in found.terms:
-            axes = grid_axes(tuple(term.shape), size)
+            axes = _axes(tuple(term.shape), size)
             if axes is None or term.shape[axes[1]] * term.shape[axes[2]] == 1:
                 continue
             values = term.permute(0, *axes)
@@ -263,9 +265,29 @@ class FullGrad(Explainer):
             reduced = principal_component(values) if self.smooth == "eigen" else values.sum(dim=1)
             resized = functional.interpolate(reduced[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
             if self.sign != "absolute":
-                resized = resized * (reduced[0].numel() / resized[0].numel())
+                resized = _summing(resized * (reduced[0].numel() / resized[0].numel()), reduced)
             total = resized + total.to(resized.device)
         return total.clamp_min(0) if self.sign != "signed" else total
+
+
+def _axes(shape: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int, int] | None:
+    """Return the axes of channels, rows and columns of a term; None where it has no positions.
+
+    Padding can make a layer larger than the picture, and of other proportions; of the two readings the nearer counts.
+    """
+    if (axes := grid_axes(shape, size)) is not None or len(shape) != 4:
+        return axes
+
+    def stretch(axes: tuple[int, int, int]) -> float:
+        return abs(log(shape[axes[1]] * size[1] / (shape[axes[2]] * size[0])))
+
+    return min((1, 2, 3), (3, 1, 2), key=stretch)
+
+
+def _summing(resized: Tensor, reduced: Tensor) -> Tensor:
+    """Return resized maps (N, H, W), shifted so that each has the sum that it had before, in (N, h, w)."""
+    missing = reduced.double().sum(dim=(1, 2), keepdim=True) - resized.double().sum(dim=(1, 2), keepdim=True)
+    return resized + (missing / resized[0].numel()).to(resized.dtype)
 
 
 def _stretched(values: Tensor) -> Tensor:

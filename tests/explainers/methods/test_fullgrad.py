@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from explainers import passes
-from explainers.base import asked
+from explainers.base import AUGMENTATIONS, asked
 from explainers.errors import LayerError
 from explainers.methods.fullgrad import FullGrad, FullGradients, full_gradients
 from tests import nets
@@ -138,6 +138,25 @@ def test_the_signed_map_sums_to_the_score_less_what_has_no_position(images, unto
     assert found.layers == ()
     positive = FullGrad(sign="positive").explain(model, images, TARGETS).maps
     assert torch.equal(positive, found.maps.clamp_min(0))
+
+
+@pytest.mark.parametrize("smooth", ["none", "tta"])
+def test_the_signed_map_of_layers_larger_than_the_picture_sums_to_the_score(smooth, generator):
+    net = nets.seeded(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 1, padding=6),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 3, bias=False),
+        )
+    )
+    pictures, targets = torch.randn(2, 3, 20, 23, generator=generator), torch.tensor([0, 2])
+    found = FullGrad(sign="signed", smooth=smooth).explain(net, pictures, targets)
+    changed = AUGMENTATIONS if smooth == "tta" else [(False, 1.0)]
+    scores = [net((pictures.flip(3) if flip else pictures) * factor)[range(2), targets] for flip, factor in changed]
+    expected = torch.stack(scores).mean(dim=0).detach()
+    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_map_of_magnitudes_follows_the_authors_code(images):
