@@ -12,8 +12,8 @@ from explainers.cam import CAM
 from explainers.errors import LayerError
 from explainers.registry import Paper, method
 
-MAX_POSITIONS = 4096
-"""Most positions of a layer whose kernel matrix is decomposed; 64 by 64."""
+MAX_POSITIONS = 1024
+"""Most positions of a layer whose kernel matrix is decomposed; 32 by 32."""
 
 Kernel = Literal["linear", "rbf", "sigmoid"]
 

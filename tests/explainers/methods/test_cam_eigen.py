@@ -75,5 +75,5 @@ def test_the_linear_kernel_gives_the_principal_component_of_centred_features(sto
 
 
 def test_a_layer_with_too_many_positions_is_refused(untouched):
-    with pytest.raises(LayerError, match="80 by 80 positions"):
-        built("kpcacam", layers=["stem"]).explain(untouched(nets.seeded(nets.Net)), torch.randn(1, 3, 80, 80))
+    with pytest.raises(LayerError, match="33 by 33 positions"):
+        built("kpcacam", layers=["stem"]).explain(untouched(nets.seeded(nets.Net)), torch.randn(1, 3, 33, 33))
