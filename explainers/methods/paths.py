@@ -118,7 +118,7 @@ class GuidedIG(Explainer):
     sign: Annotated[Sign, Field(description=SIGN)] = "signed"
     steps: Annotated[int, Field(ge=1, le=2000, description="Steps of the path.")] = 50
     fraction: Annotated[
-        float, Field(gt=0, le=1, description="Share of the values, those of the smallest gradients, changed first.")
+        float, Field(ge=0.001, le=1, description="Share of the values, those of the smallest gradients, changed first.")
     ] = 0.25
     max_dist: Annotated[
         float, Field(ge=0, le=1, description="How far a value may be from the straight line, as a share of its way.")

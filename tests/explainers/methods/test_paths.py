@@ -7,8 +7,10 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from explainers import get_method
 from explainers.base import predict
 from explainers.baselines import blurred
+from explainers.errors import OptionError
 from explainers.methods.paths import BlurIG, GuidedIG
 from tests import nets
 
@@ -197,3 +199,10 @@ def test_guided_ig_takes_the_path_of_the_authors_code(max_dist, images, monkeypa
     for mine, theirs in zip(recorder.seen[-9:], points, strict=True):
         assert nets.relative_error(mine, theirs) < 1e-6
     assert nets.relative_error(found, ((starts + ends) / 2).sum(dim=1).float()) < 1e-5
+
+
+def test_a_fraction_that_would_move_one_value_at_a_time_is_refused():
+    with pytest.raises(OptionError, match=r"greater than or equal to 0\.001") as caught:
+        get_method("guided-ig").build({"fraction": 1e-9})
+    assert caught.value.field == "fraction"
+    assert get_method("guided-ig").build({"fraction": 0.001})
