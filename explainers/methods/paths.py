@@ -170,15 +170,20 @@ class GuidedIG(Explainer):
         point = torch.where((floor - point) * way > 0, floor, point)
         left = way.abs().sum(dim=1, keepdim=True) * (1 - alpha)
         rank = int(self.fraction * (way.shape[1] - 1)) + 1
-        for _ in range(-(-way.shape[1] // rank)):
-            free = (ceiling - point) * way > 0
-            gap = ((target - point).abs().sum(dim=1, keepdim=True) - left).clamp_min(0)
-            keys = torch.where(free, steepness, torch.inf)
-            chosen = free & (keys <= keys.kthvalue(rank, dim=1, keepdim=True).values)
-            room = ((ceiling - point).abs() * chosen).sum(dim=1, keepdim=True)
-            share = torch.where(room > gap, gap / room, 1.0)
-            moved = torch.where(share < 1, point + share * (ceiling - point), ceiling)
-            point = torch.where(chosen, moved, point)
-            if not bool((gap > room).any()):
-                break
-        return point
+        free = (ceiling - point) * way > 0
+        gaps = ((target - point).abs().double().sum(dim=1, keepdim=True) - left).clamp_min(0)[:, 0].tolist()
+        keys, order = torch.where(free, steepness, torch.inf).sort(dim=1)
+        rooms = ((ceiling - point).abs() * free).gather(1, order).double().cumsum(dim=1).cpu().numpy()
+        ends = torch.searchsorted(keys, keys, right=True).cpu().numpy()
+        shares = torch.zeros_like(keys)
+        for row, (gap, count) in enumerate(zip(gaps, free.sum(dim=1).tolist(), strict=True)):
+            first, end, made, room = 0, 0, 0.0, 0.0
+            # Whole groups of `rank` values, and what is as steep as the last of each, until the gap is closed.
+            while end < count and room <= gap:
+                first, made = end, room
+                end = min(int(ends[row, min(first + rank, count) - 1]), count)
+                room = float(rooms[row, end - 1])
+            shares[row, :first] = 1
+            shares[row, first:end] = min(1.0, (gap - made) / (room - made)) if room > made else 1.0
+        shares = torch.zeros_like(shares).scatter(1, order, shares)
+        return torch.where(shares < 1, point + shares * (ceiling - point), ceiling.where(free, point))

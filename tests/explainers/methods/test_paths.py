@@ -206,3 +206,18 @@ def test_a_fraction_that_would_move_one_value_at_a_time_is_refused():
         get_method("guided-ig").build({"fraction": 1e-9})
     assert caught.value.field == "fraction"
     assert get_method("guided-ig").build({"fraction": 0.001})
+
+
+def test_a_small_fraction_costs_no_more_than_a_large_one(generator, monkeypatch):
+    """The values are put in order once for each step, however many groups of them it changes."""
+    counts = []
+
+    def counted(values: Tensor, *args: object, **options: object) -> object:
+        counts.append(values.shape)
+        return sort(values, *args, **options)
+
+    sort = Tensor.sort
+    monkeypatch.setattr(Tensor, "sort", counted)
+    net, picture = nets.seeded(Smooth), torch.randn(1, 3, 40, 40, generator=generator)
+    GuidedIG(steps=4, fraction=0.001).explain(net, picture, torch.tensor([1]))
+    assert len(counts) == 3
