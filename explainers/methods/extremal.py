@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from explainers.base import Attribution, Question, Sign
 from explainers.baselines import PLAIN, Plain, baseline_of
-from explainers.errors import ModelOutputError
+from explainers.errors import ModelOutputError, OptionError
 from explainers.goals import Goal
-from explainers.passes import pass_size
+from explainers.passes import MEMORY, pass_size
 from explainers.perturbing import Perturbation, masked
 from explainers.registry import Paper, method
 
@@ -25,6 +25,12 @@ WEIGHTS = (1.0, 300.0)
 
 SHARPNESS = 20.0
 """Of the smooth maximum: its inverse temperature."""
+
+MOST_WEIGHTED = 2**24
+"""Most values that the smooth maximum of one picture may weigh: cells of the mask times cells of the Gaussian."""
+
+EACH = 24
+"""Bytes that one of these values takes, with what autograd keeps of it."""
 
 
 @method(
@@ -69,9 +75,10 @@ class ExtremalPerturbation(Perturbation):
     def attribute(self, question: Question) -> Attribution:
         """One forward pass of the pictures, one of their baselines, and a forward and a backward pass per step."""
         images = question.images
+        weighed = self._weighed(images)
         hidden = baseline_of(images, self.baseline, question.model).to(images.dtype)
         goal, logits = self.plain(question)
-        size = pass_size(question.module, images, backward=True)
+        size = min(pass_size(question.module, images, backward=True), max(1, MEMORY // (EACH * weighed)))
         groups = torch.arange(len(images), device=images.device).split(size)  # type: ignore[no-untyped-call]
         maps = []
         for number, rows in enumerate(groups):
@@ -84,12 +91,33 @@ class ExtremalPerturbation(Perturbation):
         question.report(total, total)
         return self.answer(self.project(torch.cat(maps)[:, None]), goal, logits)
 
+    def _sides(self, images: Tensor) -> tuple[int, int]:
+        """Return the rows and columns of the mask."""
+        height, width = images.shape[2:]
+        rows, columns = (max(1, round(self.cells * side / min(height, width))) for side in (height, width))
+        return rows, columns
+
+    def _weighed(self, images: Tensor) -> int:
+        """Return how many values the smooth maximum of a picture weighs.
+
+        Raises:
+            OptionError: too many.
+        """
+        rows, columns = self._sides(images)
+        found = rows * columns * (2 * reach(self.width * self.cells) + 1) ** 2
+        if found > MOST_WEIGHTED:
+            raise OptionError(
+                f"A Gaussian of width {self.width:g} on a mask of {rows} by {columns} cells takes {found} values, and "
+                f"{MOST_WEIGHTED} are allowed; take a smaller width, or fewer cells.",
+                "width",
+            )
+        return found
+
     def _optimise(
         self, question: Question, images: Tensor, hidden: Tensor, goal: Goal, scale: Tensor, progress: tuple[int, int]
     ) -> Tensor:
         """Return the masks (R, h, w) of pictures that make one pass."""
-        shorter = min(images.shape[2:])
-        sides = [max(1, round(self.cells * side / shorter)) for side in images.shape[2:]]
+        sides = self._sides(images)
         template = torch.zeros(sides[0] * sides[1], device=images.device)
         template[len(template) - max(1, round(self.area * len(template))) :] = 1
         parameters = torch.full((len(images), *sides), 0.5, device=images.device)
@@ -126,6 +154,11 @@ class ExtremalPerturbation(Perturbation):
         return gradient
 
 
+def reach(deviation: float) -> int:
+    """Return how many cells a Gaussian reaches to each side."""
+    return ceil(2.5 * deviation)
+
+
 def smooth_maximum(values: Tensor, deviation: float) -> Tensor:
     """Return (R, h, w): around each position the largest of values (R, h, w) under a Gaussian, smoothly.
 
@@ -133,7 +166,7 @@ def smooth_maximum(values: Tensor, deviation: float) -> Tensor:
         values: between 0 and 1; they are zero outside.
         deviation: of the Gaussian, in cells.
     """
-    radius = ceil(2.5 * deviation)
+    radius = reach(deviation)
     offsets = torch.arange(-radius, radius + 1, device=values.device, dtype=values.dtype)
     kernel = torch.exp(-(offsets[:, None] ** 2 + offsets**2) / (2 * deviation**2))
     around = functional.unfold(values[:, None], kernel.shape[0], padding=radius) * kernel.reshape(-1, 1)

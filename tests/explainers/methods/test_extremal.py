@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from explainers.baselines import baseline_of
-from explainers.errors import ModelOutputError
+from explainers.errors import ModelOutputError, OptionError
 from explainers.methods.extremal import SHARPNESS, ExtremalPerturbation, smooth_maximum
 from explainers.perturbing import masked
 from tests import nets
@@ -90,3 +90,21 @@ def test_every_step_is_reported(images, monkeypatch):
         nets.seeded(nets.Net), images, report=lambda *pair: told.append(pair)
     )
     assert told == [(step, 8) for step in range(9)]
+
+
+def test_a_gaussian_that_takes_too_much_memory_is_refused(images, untouched):
+    with pytest.raises(OptionError, match="64 by 64 cells takes 106172416 values") as caught:
+        ExtremalPerturbation(steps=1, cells=64, width=0.5).explain(untouched(nets.seeded(nets.Net)), images)
+    assert caught.value.field == "width"
+    ExtremalPerturbation(steps=1, cells=64, width=0.1).explain(nets.seeded(nets.Net), images)
+
+
+def test_few_pictures_share_a_pass_where_the_gaussian_is_large(images, monkeypatch):
+    told = []
+    # 16 by 16 cells, and 9 by 9 under the Gaussian: room for two pictures of four.
+    monkeypatch.setattr("explainers.methods.extremal.MEMORY", 2 * 24 * 16 * 16 * 9 * 9)
+    explainer = ExtremalPerturbation(steps=1, cells=16, width=0.1)
+    found = explainer.explain(nets.seeded(nets.Net), images, report=lambda *pair: told.append(pair)).maps
+    assert told == [(step, 4) for step in range(5)]
+    monkeypatch.undo()
+    torch.testing.assert_close(found, explainer.explain(nets.seeded(nets.Net), images).maps)
