@@ -13,6 +13,9 @@ from explainers.errors import OptionError
 from explainers.perturbing import Perturbation, Score, Seed, varies
 from explainers.registry import Paper, method
 
+MOST_DRAWN = 20_000_000
+"""Most cells of all masks together."""
+
 
 @method(
     "rise",
@@ -57,6 +60,12 @@ class RISE(Perturbation):
     def attribute(self, question: Question) -> Attribution:
         """One forward pass, and one per mask."""
         images = question.images
+        if (drawn := self.samples * self.cells**2) > MOST_DRAWN:
+            raise OptionError(
+                f"{self.samples} masks of {self.cells} by {self.cells} cells are {drawn} cells, and {MOST_DRAWN} are "
+                "allowed; draw fewer samples, or fewer cells.",
+                "samples",
+            )
         height, width = images.shape[2:]
         generator = torch.Generator().manual_seed(self.seed)
         grids = (torch.rand(self.samples, self.cells, self.cells, generator=generator) < self.probability).float()
@@ -71,13 +80,13 @@ class RISE(Perturbation):
 
         goal, logits = self.plain(question)
         total = images.new_zeros(len(images), height, width, dtype=torch.float64)
-        shown, drawn = torch.zeros_like(total), total.new_zeros(len(images), self.samples)
+        shown, watched = torch.zeros_like(total), total.new_zeros(len(images), self.samples)
         for picture, rows, kept, scores in self.probe(question, goal, [self.samples] * len(images), masks):
             total[picture] += torch.einsum("r,rhw->hw", scores.double(), kept.double())
             shown[picture] += kept.double().sum(dim=0)
-            drawn[picture, rows] = scores.double()
+            watched[picture, rows] = scores.double()
         if not bool((shown > 0).all()):
             raise OptionError("Some pixels are in no mask; draw more samples, or raise the probability.", "samples")
-        maps = total / shown - drawn.mean(dim=1)[:, None, None]
-        maps[[not varies(scores) for scores in drawn]] = 0
+        maps = total / shown - watched.mean(dim=1)[:, None, None]
+        maps[[not varies(scores) for scores in watched]] = 0
         return self.answer(self.project(maps[:, None]), goal, logits)

@@ -10,8 +10,12 @@ from torch.nn import functional
 from torch.quasirandom import SobolEngine
 
 from explainers.base import Attribution, Question, Sign
+from explainers.errors import OptionError
 from explainers.perturbing import ROUNDING, Perturbation, Seed
 from explainers.registry import Paper, method
+
+MOST_PASSES = 1_000_000
+"""Most masked copies of one picture."""
 
 
 @method(
@@ -52,6 +56,12 @@ class Sobol(Perturbation):
         """One forward pass, and one per mask: cells * cells + 2 for each sample."""
         images = question.images
         count, cells = len(images), self.cells**2
+        if (needed := self.samples * (cells + 2)) > MOST_PASSES:
+            raise OptionError(
+                f"{self.samples} samples of {self.cells} by {self.cells} cells take {needed} passes, and {MOST_PASSES} "
+                "are allowed; draw fewer samples, or fewer cells.",
+                "samples",
+            )
         sequence = SobolEngine(2 * cells, scramble=True, seed=self.seed).draw(self.samples)  # type: ignore[no-untyped-call]
         first, second = sequence[:, :cells], sequence[:, cells:]
         size = (images.shape[2], images.shape[3])

@@ -93,3 +93,9 @@ def test_different_cells_make_different_maps(images):
     maps = [RISE(samples=20, cells=cells).explain(net, images).maps for cells in (3, 7)]
     for one, other in itertools.pairwise(maps):
         assert not torch.allclose(one, other)
+
+
+def test_more_cells_than_memory_has_room_for_are_refused():
+    with pytest.raises(OptionError, match="64 by 64 cells are 81920000 cells, and 20000000 are allowed") as caught:
+        RISE(samples=20_000, cells=64).explain(Constant(), torch.rand(1, 3, 8, 8))
+    assert caught.value.field == "samples"

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
+from explainers.errors import OptionError
 from explainers.methods.sobol import Sobol, total_order
 from tests import nets
 
@@ -65,3 +66,9 @@ def test_a_constant_score_has_a_blank_map():
     assert torch.equal(found, torch.zeros(1, 2, 2))
     rounding = 5 + torch.randn(6, 8, dtype=torch.float64) * 1e-7
     assert torch.equal(total_order(rounding), torch.zeros(4, dtype=torch.float64))
+
+
+def test_more_passes_than_anybody_waits_for_are_refused():
+    with pytest.raises(OptionError, match="64 by 64 cells take 16785408 passes, and 1000000 are allowed") as caught:
+        Sobol(cells=64, samples=4096).explain(Ishigami(), torch.ones(1, 1, 4, 4))
+    assert caught.value.field == "samples"
