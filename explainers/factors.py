@@ -1,6 +1,6 @@
 """Deep feature factorisation: the regions that a layer takes for alike, and what the model makes of each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,13 +61,23 @@ def factorized(question: Question, layers: Sequence[str], count: int, iterations
             "them; choose a layer after a rectifier (ReLU)."
         )
     height, width = activations.shape[2:]
-    strengths, concepts = nonnegative_factors(positive.flatten(2).mT, count, iterations, seed)
+    total = _runs(len(activations), count)
+    strengths, concepts = nonnegative_factors(
+        positive.flatten(2).mT, count, iterations, seed, lambda: question.report(0, total)
+    )
     lengths = concepts.norm(dim=2).clamp_min(TINY)
     regions = (strengths * lengths[:, None]).mT.reshape(len(activations), count, height, width)
     return Parts(evidence.goal, evidence.logits, path, regions.float(), (concepts / lengths[:, :, None]).float())
 
 
-def nonnegative_factors(values: Tensor, count: int, iterations: int, seed: int) -> tuple[Tensor, Tensor]:
+def _runs(pictures: int, count: int) -> int:
+    """Return how often the rest of the model runs for `regions_of`: with nothing, each region, and it everywhere."""
+    return pictures * (2 * count + 1)
+
+
+def nonnegative_factors(
+    values: Tensor, count: int, iterations: int, seed: int, report: Callable[[], None] = lambda: None
+) -> tuple[Tensor, Tensor]:
     """Factorise non-negative matrices into non-negative factors, by hierarchical alternating least squares.
 
     Each column of the one and row of the other factor is set, in turn, to what makes the squared error smallest.
@@ -76,6 +86,7 @@ def nonnegative_factors(values: Tensor, count: int, iterations: int, seed: int) 
     Args:
         values: (N, P, C), not negative.
         count: rank of the factors.
+        report: is called before each iteration; what it raises ends the work.
 
     Returns:
         (N, P, count) and (N, count, C), float64.
@@ -88,6 +99,7 @@ def nonnegative_factors(values: Tensor, count: int, iterations: int, seed: int) 
         for shape in ((values.shape[1], count), (count, values.shape[2]))
     )
     for _ in range(iterations):
+        report()
         right = _least_squares(left.mT @ left, left.mT @ values, right)
         left = _least_squares(right @ right.mT, right @ values.mT, left.mT).mT
     return left, right

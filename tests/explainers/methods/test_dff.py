@@ -169,8 +169,28 @@ def test_gains_of_a_linear_head_are_what_the_regions_add_to_the_logit(lite0):
     torch.testing.assert_close(parts.concepts.norm(dim=2), torch.ones(1, 8))
 
 
-@pytest.mark.parametrize("options", [{"concepts": 0}, {"iterations": 0}])
+@pytest.mark.parametrize("options", [{"concepts": 0}, {"iterations": 0}, {"iterations": 1001}])
 def test_numbers_out_of_bounds_are_refused(options):
     with pytest.raises(OptionError) as caught:
         get_method("dff").build(options)
     assert caught.value.field == next(iter(options))
+
+
+def test_the_factorisation_ends_when_a_report_raises(corners):
+    told = []
+
+    def report(done: int, total: int) -> None:
+        told.append((done, total))
+        if len(told) == 7:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        DFF(layers=("layer",), concepts=3, iterations=1000).explain(ByHand(), corners, report=report)
+    assert told == [(0, 7)] * 7
+
+
+def test_iterations_are_no_passes(corners):
+    told = []
+    pictures = corners.expand(2, -1, -1, -1)
+    DFF(layers=("layer",), concepts=3, iterations=4).explain(ByHand(), pictures, report=lambda *one: told.append(one))
+    assert told == [(0, 14)] * 5 + [(14, 14)]
