@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from explainers.base import Attribution, Question, checked_logits
 from explainers.cam import Evidence, collect, grid_of
-from explainers.errors import LayerError, ModelOutputError
+from explainers.errors import LayerError, TargetError
 from explainers.goals import Goal
 from explainers.hooks import HookSession
 from explainers.methods.gradcam import GradCAM
@@ -68,7 +68,7 @@ class FinerCAM(GradCAM):
         if goal.against is not None:
             return goal.against[:, None]
         if logits.shape[1] < 2:
-            raise ModelOutputError("Finer-CAM compares classes, but the model has only one; use gradcam.")
+            raise TargetError("Finer-CAM compares classes, but the model has only one; use gradcam.")
         distances = (logits - own[:, None]).detach().abs().scatter(1, goal.targets[:, None], torch.inf)
         return distances.topk(min(self.references, logits.shape[1] - 1), dim=1, largest=False).indices
 
