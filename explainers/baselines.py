@@ -31,7 +31,7 @@ def _listed(value: object) -> object:
 
 
 Colour = Annotated[
-    tuple[Annotated[float, Field(allow_inf_nan=False)], ...],
+    tuple[Annotated[float, Field(ge=-1e4, le=1e4, allow_inf_nan=False)], ...],
     BeforeValidator(_listed),
     Field(
         max_length=64,

@@ -122,7 +122,7 @@ def test_options_come_as_text():
         built = get_method("guided-ig").build({"baseline": "given", "value": text})
         assert built == GuidedIG(baseline="given", value=value)
     assert get_method("guided-ig").options["value"]["type"] == "array"
-    for value in (["nan"], ["inf"], ["red"], [[1]], "1,,2", ""):
+    for value in (["nan"], ["inf"], ["red"], [[1]], "1,,2", "", "1e38", [0, -10001.0]):
         with pytest.raises(OptionError) as caught:
             get_method("integrated-gradients").build({"value": value})
         assert caught.value.field == "value"
