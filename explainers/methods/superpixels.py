@@ -128,7 +128,7 @@ class LIME(Superpixels):
         "probability"
     )
     samples: Annotated[int, Field(ge=2, le=20_000, description="How many sets of superpixels are shown.")] = 1000
-    width: Annotated[float, Field(gt=0, le=100, description="Of the kernel that weighs samples by nearness.")] = 0.35
+    width: Annotated[float, Field(ge=0.01, le=100, description="Of the kernel that weighs samples by nearness.")] = 0.35
     ridge: Annotated[float, Field(gt=0, le=1e6, description="Strength of the penalty on the weights.")] = 1.0
     seed: Seed = 0
 

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from explainers import get_method
 from explainers.baselines import baseline_of
 from explainers.errors import OptionError
 from explainers.methods.superpixels import LIME, FeatureAblation, KernelSHAP, weighted_ridge
@@ -206,3 +207,15 @@ def test_kernel_shap_of_all_sets_equals_the_shapley_values_of_captum(resnet18, i
     peer = ShapleyValues(resnet18).attribute(images[:1], target=7, feature_mask=labels[None, None])
     found = KernelSHAP(segmentation="grid", segments=4).explain(resnet18, images[:1], torch.tensor([7])).maps
     assert nets.relative_error(found[0], peer[0, 0].detach()) < 1e-4
+
+
+@pytest.mark.parametrize("width", [1e-200, 0.0099])
+def test_a_kernel_too_narrow_to_count_any_sample_is_refused(width):
+    with pytest.raises(OptionError, match=r"greater than or equal to 0\.01") as caught:
+        get_method("lime").build({"width": width})
+    assert caught.value.field == "width"
+
+
+def test_the_narrowest_kernel_has_finite_weights(linear, pictures):
+    found = LIME(segmentation="grid", segments=6, samples=100, width=0.01).explain(linear, pictures)
+    assert bool(found.maps.isfinite().all())
