@@ -27,11 +27,13 @@ def test_the_page_of_methods_is_what_the_catalogue_says():
     "name", [pytest.param(name, marks=[] if name in CHEAP else [pytest.mark.slow]) for name in METHODS]
 )
 def test_pictures_of_methods_are_what_the_software_draws(name, lite0):
-    drawn = np.asarray(drawing(lite0, METHODS[name])).astype(int)
+    drawn = drawing(lite0, METHODS[name])
     with Image.open(IMAGES / _file(METHODS[name])) as image:
-        committed = np.asarray(image.convert("RGB")).astype(int)
-    assert drawn.shape == committed.shape
-    assert np.abs(drawn - committed).mean() < 3
+        committed = image.convert("RGB")
+    assert drawn.size == committed.size
+    # JPEG blurs the noise of fine maps; what is left must be the same.
+    coarse = [np.asarray(one.reduce(4)).astype(int) for one in (drawn, committed)]
+    assert np.abs(coarse[0] - coarse[1]).mean() < 2
 
 
 def test_the_example_of_a_new_method_runs(tmp_path):
