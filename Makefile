@@ -2,6 +2,9 @@
 PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
+# Two processes of one thread each are quicker than one of two: most tensors of the tests are small.
+WORKERS ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
 .PHONY: help setup serve test test-all sweep peers methods check format pictures clean
 
@@ -14,10 +17,10 @@ serve: .venv/installed ## serve on 127.0.0.1:8000 (PORT=9000 for another port)
 	$(BIN)/seewhy serve --port $(PORT)
 
 test: .venv/installed-tests ## run the test suite
-	$(BIN)/pytest
+	$(PYTEST)
 
 test-all: .venv/installed-tests ## run the test suite, long tests included
-	$(BIN)/pytest -m ""
+	$(PYTEST) -m ""
 
 sweep: .venv/installed-tests ## compare every module of torchvision's classifiers with autograd; writes docs/sweep.md
 	$(BIN)/python -m tests.sweep --write --bare 10

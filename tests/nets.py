@@ -1,10 +1,16 @@
 """Small nets, each with one peculiarity that hooks or explainers must survive."""
 
+import re
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+
+def label(value: object) -> str:
+    """Name a parameter of a test as every process names it, without addresses."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 class Net(nn.Module):

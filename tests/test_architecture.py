@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import nets
+
 ROOT = Path(__file__).parent.parent
 FLOORS = ["explainers", "models", "app"]
 MODULES = sorted(file.relative_to(ROOT) for floor in FLOORS for file in (ROOT / floor).rglob("*.py"))
@@ -25,7 +27,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield node.module or ""
 
 
-@pytest.mark.parametrize("file", MODULES, ids=str)
+@pytest.mark.parametrize("file", MODULES, ids=nets.label)
 def test_a_module_imports_only_its_own_floor_and_those_below(file):
     floor = file.parts[0]
     above = set(FLOORS[FLOORS.index(floor) + 1 :])
@@ -33,7 +35,7 @@ def test_a_module_imports_only_its_own_floor_and_those_below(file):
     assert roots & (above | FOREIGN[floor] | {"tests"}) == set()
 
 
-@pytest.mark.parametrize("file", MODULES, ids=str)
+@pytest.mark.parametrize("file", MODULES, ids=nets.label)
 def test_hooks_are_registered_in_one_file_only(file):
     names = {
         node.attr

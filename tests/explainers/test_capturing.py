@@ -203,9 +203,9 @@ def test_parameters_of_a_layer_that_never_runs_have_no_gradient(picture):
         (("grad_input",), (nn.Conv2d,)),
         (("output",), (lambda module: isinstance(module, nn.Linear),)),
     ],
-    ids=str,
+    ids=nets.label,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=nets.label)
 def test_the_limit_is_exact(kinds, layers, dtype, picture):
     net = nets.seeded(nets.InPlaceModule).to(dtype)
     net.unused = None
@@ -260,7 +260,7 @@ def test_a_capture_that_is_too_large_is_refused_before_the_backward_pass(picture
         ((nn.Conv3d,), "no module of the type"),
         ((lambda module: False,), "predicate"),
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_layers_that_are_not_there_or_never_run(layers, said, picture, untouched):
     net = untouched(nets.seeded(nets.Net))

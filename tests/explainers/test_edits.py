@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from explainers.edits import EDITS, MAX_EDITS, OPS, Edit, EditError, MisfitError, Scale, Zero, parse_edits, part_of
+from tests import nets
 
 IMAGE = (8, 8)
 VALUES = {"scale": {"value": 2.0}, "add": {"value": 2.0}, "set": {"value": 2.0}, "noise": {"value": 2.0}} | {
@@ -103,7 +104,7 @@ def test_edits_may_come_from_any_iterable_and_keep_their_order():
         ({"op": "mean", "over": "pictures"}, "over"),
         ({"op": "normalize", "to": "one"}, "to"),
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_a_fault_is_named_by_index_and_field(second, place):
     good = {"op": "zero", "layer": "conv"}
@@ -147,7 +148,7 @@ def test_none_or_too_many_are_refused(count):
     assert caught.value.field == "edits"
 
 
-@pytest.mark.parametrize("entry", ["zero", 3, None, ["zero"], ("op", "zero")], ids=str)
+@pytest.mark.parametrize("entry", ["zero", 3, None, ["zero"], ("op", "zero")], ids=nets.label)
 def test_an_entry_that_is_no_object_is_named(entry):
     with pytest.raises(EditError) as caught:
         parse_edits([Zero(layer="conv"), entry])
@@ -180,7 +181,7 @@ def test_without_channels_and_region_all_is_meant(grid):
         ((2,), None, ()),
         ((2, 3, 4, 5, 6), None, ()),
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_axes_of_channels_and_positions(shape, channel, spatial):
     part = part_of(made("zero"), torch.ones(shape), IMAGE)
@@ -228,7 +229,7 @@ def test_a_region_that_is_empty_or_outside_is_refused(region, grid):
     assert caught.value.field == "region"
 
 
-@pytest.mark.parametrize("shape", [(1, 5), (1, 4, 5), (1,), (1, 1, 1, 1, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 5), (1, 4, 5), (1,), (1, 1, 1, 1, 1)], ids=nets.label)
 def test_a_region_needs_a_feature_map(shape):
     with pytest.raises(MisfitError, match="no feature map") as caught:
         part_of(made("zero", region=[0, 0, 1, 1]), torch.ones(shape), IMAGE)
@@ -260,9 +261,9 @@ def test_channels_may_repeat_and_come_in_any_order(grid):
         ("normalize", {"to": "sum"}, lambda x: x / x.sum(dim=(1, 2, 3), keepdim=True)),
         ("swap", {}, lambda x: torch.full_like(x, 9)),
     ],
-    ids=str,
+    ids=nets.label,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=nets.label)
 def test_ops_by_their_formulas(op, fields, expected, dtype, grid):
     values = grid.to(dtype)
     changed = applied(op, values, torch.full((1, 3, 4, 4), 9).to(dtype), **fields)
@@ -315,7 +316,7 @@ def test_normalize_refuses_zero_and_infinity(to):
         applied("normalize", torch.stack([torch.ones(2, 4, 4), torch.zeros(2, 4, 4)]), to=to)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=nets.label)
 def test_sums_in_half_precision_do_not_overflow(dtype):
     values = torch.full((1, 2, 320, 320), 3.0, dtype=dtype)
     assert torch.equal(applied("mean", values), values)
@@ -379,7 +380,7 @@ def test_misfits_are_named(grid):
         assert caught.value.field == "op"
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=nets.label)
 @pytest.mark.parametrize(
     ("op", "fields"),
     [
@@ -391,7 +392,7 @@ def test_misfits_are_named(grid):
         ("clamp", {"min": 1e308, "max": None}),
         ("clamp", {"min": None, "max": 1e308}),
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_values_beyond_the_precision_are_infinite_and_no_crash(op, fields, dtype, grid):
     changed = applied(op, grid.to(dtype), channels=[1], **fields)

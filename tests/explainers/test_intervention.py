@@ -101,7 +101,7 @@ ONES = torch.ones(1, 3, 4, 4)
         ({"op": "permute_channels", "at": "input", "channels": [0, 2]}, [96, 48]),
         ({"op": "zero", "calls": [0]}, [0, 0]),
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_logits_by_hand(edit, expected, weighted):
     found = edited(weighted, ONES, {"layer": "conv", **edit}, other=2 * ONES)
@@ -134,7 +134,7 @@ def test_the_map_is_of_the_edited_features_and_gradients(weighted):
         ({"op": "zero", "region": [0, 0, 4, 1]}, 4.5),
         ({"op": "add", "value": 1, "channels": [1]}, 9.0),
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_gradients_edited_at_the_layer_of_the_map_change_the_map(edit, expected, weighted):
     """The map of channels 6 and 3 with gradients 1 and 0."""
@@ -167,7 +167,7 @@ def test_gradients_edited_where_nothing_is_left_to_change_still_reach_the_map(la
         ([{"op": "add", "value": 1, "at": "grad_output"}, {"op": "scale", "value": 2, "at": "grad_output"}], 18.0),
         ([{"op": "scale", "value": 2, "at": "grad_output"}, {"op": "add", "value": 1, "at": "grad_output"}], 11.0),
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_saliency_of_edited_gradients_by_hand(edits, expected, weighted):
     """The gradient of logit 0 is its row, 1 2 3, and the map the largest magnitude."""
@@ -492,7 +492,7 @@ def test_a_bare_module_finds_its_layer_without_the_edits():
     assert not torch.equal(found.after.logits, found.before.logits)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=nets.label)
 def test_other_precisions(dtype, picture, images):
     net = nets.seeded(nets.Net)
     edit = {"op": "swap", "layer": "conv", "channels": [0, 3]}
@@ -538,7 +538,7 @@ def test_other_precisions(dtype, picture, images):
             "16x16",
         ),
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_what_does_not_fit_is_named(edit, place, said, picture, untouched):
     net = untouched(nets.seeded(nets.Net))
@@ -615,7 +615,7 @@ def test_a_layer_beside_the_way_of_the_gradient_is_named(at, picture):
         {"op": "set", "value": 1e300, "at": "grad_input"},
         {"op": "set", "value": 1e308, "layer": "head"},
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_a_huge_value_is_a_fault_of_the_edits_not_of_the_model(edit, picture, untouched):
     net = untouched(nets.seeded(nets.Net))
@@ -793,7 +793,7 @@ def test_options_layers_and_the_other_picture_are_passed_on(lite0: LoadedModel):
         ({"sing": "signed"}, "sing"),
         ({"sign": "both"}, "sign"),
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_wrong_arguments_are_named(arguments, field, lite0):
     with pytest.raises(ExplainerError) as caught:

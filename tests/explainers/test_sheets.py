@@ -9,6 +9,7 @@ from explainers import Geometry
 from explainers.capturing import CapturedTensor, FeatureMap
 from explainers.render import Style
 from explainers.sheets import contact_sheet
+from tests import nets
 
 SIZES = [(16, 16), (32, 32), (451, 300), (300, 451), (2000, 40), (40, 2000), (1, 1)]
 
@@ -34,14 +35,14 @@ def widths(drawn: Image.Image) -> list[int]:
 
 
 @pytest.mark.parametrize("view", ["overlay", "side-by-side"])
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=nets.label)
 @pytest.mark.parametrize("limit", [16, 100, 300, 2048])
 @pytest.mark.parametrize("count", [1, 16, 100])
 def test_a_sheet_keeps_within_its_longest_side(count, limit, size, view):
     assert max(sheet(size, count, max_side=limit, view=view).size) <= limit
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=nets.label)
 @pytest.mark.parametrize("count", [1, 16, 50])
 def test_tiles_and_captions_are_large_enough(count, size):
     drawn = sheet(size, count, max_side=2048)
@@ -50,13 +51,13 @@ def test_tiles_and_captions_are_large_enough(count, size):
     assert blue(drawn).sum() / count > (4_000 if max(size) / min(size) > 10 else 30_000)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=nets.label)
 def test_the_columns_follow_the_proportions_of_the_picture(size):
     wide, high = sheet(size, 16).size
     assert 0.4 < wide / high < 2.1
 
 
-@pytest.mark.parametrize("size", [(16, 16), (451, 300), (2000, 40)], ids=str)
+@pytest.mark.parametrize("size", [(16, 16), (451, 300), (2000, 40)], ids=nets.label)
 def test_the_title_says_what_is_drawn_and_to_which_scale(size):
     titles = []
     for options in ({}, {"by_effect": True}, {"scale": (0.0, 2.0)}):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.statistics import Statistics, statistics
+from tests import nets
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -39,13 +40,13 @@ def test_a_vector_by_hand():
     assert found.std == pytest.approx(math.sqrt(25 / 4 - 1 / 16))
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 3, 5, 5)], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=nets.label)
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 3, 5, 5)], ids=nets.label)
 def test_floats_of_all_shapes(dtype, shape, generator):
     check(torch.randn(shape, generator=generator).to(dtype))
 
 
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("dtype", INTEGERS, ids=nets.label)
 def test_integers(dtype, generator):
     found = check(torch.randint(0, 100, (4, 50), generator=generator).to(dtype))
     assert isinstance(found.min, float)
@@ -67,7 +68,7 @@ def test_bools():
     assert (found.mean, found.zeros, found.norm) == (0.75, 0.25, pytest.approx(math.sqrt(3)))
 
 
-@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=nets.label)
 def test_complex_numbers_count_by_magnitude(dtype, generator):
     check(torch.randn(3, 4, dtype=dtype, generator=generator), 1e-6)
     found = statistics(torch.tensor([3 + 4j, 0], dtype=dtype))
@@ -76,8 +77,10 @@ def test_complex_numbers_count_by_magnitude(dtype, generator):
     assert (broken.mean, broken.std, broken.nan, broken.inf) == (5, 0, 1, 1)
 
 
-@pytest.mark.parametrize("shape", [(0,), (2, 0, 3)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("shape", [(0,), (2, 0, 3)], ids=nets.label)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64], ids=nets.label
+)
 def test_empty_tensors(shape, dtype):
     name = str(dtype).split(".")[1]
     assert statistics(torch.empty(shape, dtype=dtype)) == Statistics(
@@ -98,7 +101,7 @@ def test_the_largest_numbers_of_each_precision():
         assert found.norm == pytest.approx(8 * torch.finfo(dtype).max, rel=1e-6)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=nets.label)
 def test_nan_and_infinity_are_counted_and_left_out(dtype):
     broken = torch.tensor([math.nan, 3, 0, math.inf, -4, -math.inf, math.nan, math.inf], dtype=dtype)
     found = check(broken)
@@ -110,7 +113,7 @@ def test_nan_and_infinity_are_counted_and_left_out(dtype):
         )
 
 
-@pytest.mark.parametrize("values", [[math.nan] * 3, [math.inf, -math.inf], [math.nan, math.inf]], ids=str)
+@pytest.mark.parametrize("values", [[math.nan] * 3, [math.inf, -math.inf], [math.nan, math.inf]], ids=nets.label)
 def test_nothing_finite_leaves_nothing_to_say(values):
     found = statistics(torch.tensor(values))
     assert (found.mean, found.std, found.min, found.max) == (None,) * 4
@@ -128,7 +131,7 @@ def test_many_values_far_from_zero_keep_their_digits(count, offset, generator):
     check(torch.rand(count, generator=generator) + offset)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=nets.label)
 @pytest.mark.parametrize("offset", [0.0, 1.0, 30.0, -1e3, 1e5, 1e7])
 def test_the_spread_of_values_far_from_zero(offset, dtype, generator):
     """Where the values are nearly alike, the difference of the sum of squares and the square of the sum is noise."""

@@ -109,7 +109,7 @@ def whole_models(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ({"op": "zero", "at": "input", "channels": [2, 0, 2]}, 0, [(2, -48.0), (0, -16.0)]),
         ({"op": "mean"}, 0, [(0, 0.0), (1, 0.0)]),
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_ranks_by_hand(edit, target, expected, untouched):
     net = untouched(nets.Weighted(*ROWS))
@@ -296,7 +296,7 @@ def test_a_resnet_at_every_kind_of_layer(resnet18, generator, untouched):
         check(resnet18, image, {"layer": "layer2.1.relu", "calls": calls, **OPS[3]}, other, [3, 100], tolerance=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=nets.label)
 def test_other_precisions(dtype, generator):
     """In half precision a row differs from the picture alone by more than the tolerance of float32."""
     for seed in range(3):
@@ -346,7 +346,9 @@ class MasksLater(nets.Net):
         return features.tanh()
 
 
-@pytest.mark.parametrize("op", [{"op": "set", "value": -50}, {"op": "set", "value": 50}, {"op": "negate"}], ids=str)
+@pytest.mark.parametrize(
+    "op", [{"op": "set", "value": -50}, {"op": "set", "value": 50}, {"op": "negate"}], ids=nets.label
+)
 def test_writing_by_a_mask_into_what_rows_share(op, pictures):
     check(nets.seeded(MasksLater), pictures[0], {"layer": "branch", **op})
 
@@ -451,7 +453,7 @@ def test_the_copy_shares_the_weights(pictures):
         ({"region": [0, 0, 8, 9]}, "region", "8x8"),
         ({"region": [0, 0, 1, 1], "layer": "head"}, "region", "no feature map"),
     ],
-    ids=str,
+    ids=nets.label,
 )
 def test_what_cannot_be_swept_is_named(edit, place, said, pictures, untouched):
     net = untouched(nets.seeded(nets.Net))
