@@ -385,7 +385,7 @@ def test_a_tensor_that_others_hold_too_stays_shared(shared, after, frozen):
             torch.testing.assert_close(hooks.outputs["shared"][0], leaf.detach())
             torch.testing.assert_close(recorded.detach(), bare)
     net.zero_grad(set_to_none=True)
-    attribution = GradCAM(("shared",), sign="signed").explain(net, images, torch.tensor([1, 1]))
+    attribution = GradCAM(layers=("shared",), sign="signed").explain(net, images, torch.tensor([1, 1]))
     torch.testing.assert_close(attribution.logits, bare)
     expected = torch.einsum("nc,nchw->nhw", gradient.mean(dim=(2, 3)), leaf.detach())
     torch.testing.assert_close(attribution.maps, expected)
@@ -486,7 +486,7 @@ class Branches(nn.Module):
 def test_parallel_branches_that_meet_in_place_explain_alike_frozen_or_not():
     torch.manual_seed(0)
     net, images = Branches(), torch.rand(1, 3, 8, 8)
-    explainer = GradCAM(("r1", "r2"), sign="signed")
+    explainer = GradCAM(layers=("r1", "r2"), sign="signed")
     free = explainer.explain(net, images)
     frozen = explainer.explain(net.requires_grad_(False), images)
     torch.testing.assert_close(free.maps, frozen.maps)
