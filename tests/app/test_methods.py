@@ -42,6 +42,16 @@ def model(request, folder):
     return request.param
 
 
+@pytest.mark.parametrize("model", ["timm/mobilenetv3_small_050"], indirect=True)
+def test_an_operation_without_a_rule_is_named(model, client, cat):
+    fields = {"image": (io.BytesIO(cat), "cat.png"), "model": model, "method": "lrp"}
+    answer = client.post("/explain", data=fields, content_type="multipart/form-data")
+    found = answer.get_json()
+    assert (answer.status_code, found["type"]) == (422, "urn:seewhy:problem:unsupported-operation")
+    assert [one["field"] for one in found["errors"]] == ["method"]
+    assert "hardswish" in found["detail"]
+
+
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize(
     "model",
