@@ -15,15 +15,15 @@ from explainers.hooks import HookSession
 MEMORY = 2**30
 """Bytes that the activations of one pass may take."""
 
-MOST = 32
-"""Most pictures in one pass; on a processor more gain nothing."""
+MOST = 8
+"""Most pictures in one pass on a processor, where larger batches only wait for memory; elsewhere four times as many."""
 
 _known: "WeakKeyDictionary[nn.Module, dict[Any, tuple[int, int]]]" = WeakKeyDictionary()
 _known_lock = threading.Lock()
 
 
 def pass_size(module: nn.Module, images: Tensor, backward: bool) -> int:
-    """Return how many pictures one pass may hold, from 1 to `MOST`.
+    """Return how many pictures one pass may hold; see `MEMORY` and `MOST`.
 
     The first time for a module and a size of picture, one picture runs through it and its activations are counted.
 
@@ -42,7 +42,8 @@ def pass_size(module: nn.Module, images: Tensor, backward: bool) -> int:
     kept, largest = found
     # A module's input, its output and what it needs for a moment live at once.
     each = 2 * kept if backward else 4 * largest
-    return max(1, min(MOST, MEMORY // max(1, each)))
+    most = MOST if images.device.type == "cpu" else 4 * MOST
+    return max(1, min(most, MEMORY // max(1, each)))
 
 
 def passes(total: int, size: int, report: Report) -> Iterator[slice]:

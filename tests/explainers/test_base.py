@@ -98,6 +98,7 @@ def test_a_pass_holds_what_memory_allows(monkeypatch, net, images):
     assert pass_size(net, images, backward=True) == MOST
     largest = 6 * 64 * 64 * 4  # of the convolution
     kept = images[0].nbytes + 2 * largest + 2 * 6 * 4 + 5 * 4
+    monkeypatch.setattr(room, "MOST", 32)
     monkeypatch.setattr(room, "MEMORY", 10 * 2 * kept)
     assert pass_size(net, images, backward=True) == 10
     monkeypatch.setattr(room, "MEMORY", 7 * 4 * largest)
