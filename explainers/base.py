@@ -20,6 +20,8 @@ Sign = Literal["positive", "signed", "absolute"]
 
 Smooth = Literal["none", "eigen", "tta"]
 
+Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same map.")]
+
 Report = Callable[[int, int], None]
 """Is told, before each pass of many, how much of how much is done; what it raises ends the explanation."""
 
@@ -83,6 +85,11 @@ class Question:
     targets: Tensor | None
     against: Tensor | None
     report: Report
+
+    def part(self, rows: slice) -> "Question":
+        """Return the same question about some of the pictures."""
+        targets, against = (None if one is None else one[rows] for one in (self.targets, self.against))
+        return replace(self, images=self.images[rows], targets=targets, against=against)
 
     def run(self, images: Tensor) -> Tensor:
         """Return the logits (R, K) of pictures (R, C, H, W), which stay as they are, in the model's dtype.

@@ -1,9 +1,9 @@
 """What all class activation maps share: which layers, what one forward and one backward pass found there, fusing."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass as plain
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -74,7 +74,12 @@ class CAM(LayerExplainer):
 
     One forward and one backward pass: the graph is cut at the first of the layers, so nothing before it is
     kept for backward and no parameter gets a gradient. CAMs of the same layers and score can share them.
+
+    Attributes:
+        uses_gradients: whether there must be a backward pass.
     """
+
+    uses_gradients: ClassVar[bool] = True
 
     @abstractmethod
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -82,11 +87,6 @@ class CAM(LayerExplainer):
 
         Without a backward pass (`uses_gradients`) the gradients are empty. The map is the sum over channels.
         """
-
-    @property
-    def uses_gradients(self) -> bool:
-        """Whether there must be a backward pass."""
-        return True
 
     def scores(self, goal: Goal, logits: Tensor) -> Tensor:
         """Return (N,): what the gradients are those of; the goal's own score unless a method has another.
@@ -193,14 +193,19 @@ def fuse(maps: list[Tensor]) -> Tensor:
     """Fuse the maps of several layers, each (N, h, w), on the finest grid; a single map stays as it is."""
     if len(maps) == 1:
         return maps[0]
-    finest = max(maps, key=lambda values: values.shape[1] * values.shape[2]).shape[1:]
     total = torch.zeros(())
+    for values in aligned(maps):
+        total = values + total.to(values.device)
+    return total / len(maps)
+
+
+def aligned(maps: list[Tensor]) -> Iterator[Tensor]:
+    """Yield the maps of several layers, each divided by its largest magnitude, on the finest of their grids."""
+    finest = max(maps, key=lambda values: values.shape[1] * values.shape[2]).shape[1:]
     for values in maps:
         largest = values.abs().amax(dim=(1, 2), keepdim=True)
         unit = values / torch.where(largest > 0, largest, torch.ones_like(largest))
-        resized = functional.interpolate(unit[:, None], size=finest, mode="bilinear", align_corners=False)
-        total = resized[:, 0] + total.to(values.device)
-    return total / len(maps)
+        yield functional.interpolate(unit[:, None], size=finest, mode="bilinear", align_corners=False)[:, 0]
 
 
 def check_usable(model: Any, path: str) -> None:

@@ -1,5 +1,6 @@
 """What is explained: for each picture the logit of a class, or its lead over the logit of another one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,12 @@ class Goal:
         if self.against is not None:
             found = found - logits.gather(1, self.against[:, None])[:, 0]
         return found
+
+    @classmethod
+    def joined(cls, goals: Sequence["Goal"]) -> "Goal":
+        """Return the goal of a batch that was cut into parts, given those of the parts."""
+        against = [goal.against for goal in goals if goal.against is not None]
+        return cls(torch.cat([goal.targets for goal in goals]), torch.cat(against) if against else None)
 
     def rows(self, pictures: Tensor) -> "Goal":
         """Return the goal of a batch whose rows are copies of these pictures of the first batch.

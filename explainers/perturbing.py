@@ -21,8 +21,6 @@ Score = Literal["logit", "probability"]
 ROUNDING = 1e-6
 """Standard deviation of scores, as part of the largest one, that is none."""
 
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same map.")]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Perturbation(Explainer):

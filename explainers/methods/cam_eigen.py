@@ -1,6 +1,6 @@
 """CAMs from the principal components of a layer's feature maps."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -44,10 +44,7 @@ class EigenCAM(CAM):
     map agrees with the sum over the channels. ``smooth="eigen"`` changes nothing.
     """
 
-    @property
-    def uses_gradients(self) -> bool:
-        """It does not."""
-        return False
+    uses_gradients: ClassVar[bool] = False
 
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
         """Return the features."""
@@ -121,10 +118,7 @@ class KPCACAM(CAM):
         float, Field(gt=0, le=1000, description="Scale of the kernel, in units of one over the number of channels.")
     ] = 1.0
 
-    @property
-    def uses_gradients(self) -> bool:
-        """It does not."""
-        return False
+    uses_gradients: ClassVar[bool] = False
 
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
         """Return the features."""

@@ -1,14 +1,14 @@
 """CAMs without gradients: the first one, whose weights are the model's own; FEM; and random weights as a control."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from explainers.base import Attribution, Question
+from explainers.base import Attribution, Question, Seed
 from explainers.cam import CAM, Evidence, WeightedCAM, collect
 from explainers.errors import LayerError
 from explainers.registry import Paper, method
@@ -38,10 +38,7 @@ class ClassActivationMap(WeightedCAM):
     unless told otherwise.
     """
 
-    @property
-    def uses_gradients(self) -> bool:
-        """It does not."""
-        return False
+    uses_gradients: ClassVar[bool] = False
 
     def attribute(self, question: Question) -> Attribution:
         """One forward pass, and a look at the head.
@@ -129,10 +126,7 @@ class FEM(CAM):
         float, Field(ge=0, le=100, description="By how many standard deviations a feature must exceed its mean.")
     ] = 2.0
 
-    @property
-    def uses_gradients(self) -> bool:
-        """It does not."""
-        return False
+    uses_gradients: ClassVar[bool] = False
 
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
         """Return the means where the features stand out, and 0 elsewhere.
@@ -180,12 +174,9 @@ class RandomCAM(WeightedCAM):
         seed: of the weights, which are the same for all pictures of a batch.
     """
 
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="Seed of the weights.")] = 0
+    seed: Seed = 0
 
-    @property
-    def uses_gradients(self) -> bool:
-        """It does not."""
-        return False
+    uses_gradients: ClassVar[bool] = False
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
         """Return the random weights (N, C)."""

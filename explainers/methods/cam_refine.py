@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch.nn import functional
 
 from explainers.base import Attribution, Question
-from explainers.cam import Evidence
+from explainers.cam import Evidence, aligned
 from explainers.layers import Layer, grid_axes, survey
 from explainers.methods.gradcam_plus_plus import GradCAMPlusPlus
 from explainers.registry import Paper, method
@@ -58,13 +57,9 @@ class RefineCAM(GradCAMPlusPlus):
     def combine(self, evidence: Evidence) -> Attribution:
         """Return the product."""
         maps = [self.map_of(found, evidence.gradients[path]) for path, found in evidence.activations.items()]
-        finest = max(maps, key=lambda values: values.shape[1] * values.shape[2]).shape[1:]
         product = torch.ones(())
-        for values in maps:
-            largest = values.amax(dim=(1, 2), keepdim=True)
-            unit = values / torch.where(largest > 0, largest, torch.ones_like(largest))
-            resized = functional.interpolate(unit[:, None], size=finest, mode="bilinear", align_corners=False)
-            product = resized[:, 0] * product.to(values.device)
+        for values in aligned(maps):
+            product = values * product.to(values.device)
         return self.answer(product, evidence.goal, evidence.logits, tuple(evidence.activations))
 
 

@@ -1,6 +1,5 @@
 """DeepLIFT."""
 
-from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -154,17 +153,11 @@ class DeepLIFT(Explainer):
         total = len(question.images)
         maps, goals, logits = [], [], []
         for rows in passes(total, size, question.report):
-            part = replace(
-                question,
-                images=question.images[rows],
-                targets=None if question.targets is None else question.targets[rows],
-                against=None if question.against is None else question.against[rows],
-            )
-            found, goal, scores = self._contributions(part)
+            found, goal, scores = self._contributions(question.part(rows))
             maps.append(self.project(found))
             goals.append(goal)
             logits.append(scores)
-        return self.answer(torch.cat(maps), _joined(goals), torch.cat(logits))
+        return self.answer(torch.cat(maps), Goal.joined(goals), torch.cat(logits))
 
     def _contributions(self, question: Question) -> tuple[Tensor, Goal, Tensor]:
         count = len(question.images)
@@ -185,8 +178,3 @@ class DeepLIFT(Explainer):
                 "unknown",
             )
         return contributions, goal, logits[:count]
-
-
-def _joined(goals: list[Goal]) -> Goal:
-    against = [goal.against for goal in goals if goal.against is not None]
-    return Goal(torch.cat([goal.targets for goal in goals]), torch.cat(against) if against else None)

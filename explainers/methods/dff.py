@@ -6,10 +6,9 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from explainers.base import Attribution, Question, Sign
+from explainers.base import Attribution, Question, Seed, Sign
 from explainers.cam import LayerExplainer
 from explainers.factors import MOST, factorized, regions_of
-from explainers.perturbing import Seed
 from explainers.registry import Paper, method
 
 

@@ -4,7 +4,6 @@ import contextlib
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass as plain
-from dataclasses import replace
 from math import log
 from typing import Annotated
 
@@ -163,12 +162,7 @@ def _coarser(question: Question, units: tuple[str, ...]) -> tuple[str, ...]:
 
     Of such a module, output times its gradient is not input times its gradient plus the terms of its parts.
     """
-    first = replace(
-        question,
-        images=question.images[:1],
-        targets=None if question.targets is None else question.targets[:1],
-        against=None if question.against is None else question.against[:1],
-    )
+    first = question.part(slice(1))
     found = _decompose(first, units)
     sums = [(path, float(term.double().sum())) for path, term in found.terms]
     least = 1e-5 * sum(abs(value) for _, value in sums)
@@ -241,16 +235,9 @@ class FullGrad(Explainer):
         # Inputs, gradients and terms are kept of each module.
         size = max(1, pass_size(question.module, question.images, backward=True) // 2)
         for rows in passes(len(question.images), size, question.report):
-            part = replace(
-                question,
-                images=question.images[rows],
-                targets=None if question.targets is None else question.targets[rows],
-                against=None if question.against is None else question.against[rows],
-            )
-            found.append(full_gradients(part))
+            found.append(full_gradients(question.part(rows)))
             maps.append(self._map(found[-1], (question.images.shape[2], question.images.shape[3])))
-        against = [one.goal.against for one in found if one.goal.against is not None]
-        goal = Goal(torch.cat([one.goal.targets for one in found]), torch.cat(against) if against else None)
+        goal = Goal.joined([one.goal for one in found])
         return self.answer(torch.cat(maps), goal, torch.cat([one.logits for one in found]))
 
     def _map(self, found: FullGradients, size: tuple[int, int]) -> Tensor:

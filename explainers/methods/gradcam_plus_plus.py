@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from explainers.base import Attribution, Question
+from explainers.base import Attribution, Question, Seed
 from explainers.cam import WeightedCAM, collect
 from explainers.passes import pass_size, passes
 from explainers.registry import Paper, method
@@ -87,7 +87,7 @@ class SmoothGradCAMPlusPlus(WeightedCAM):
         float,
         Field(ge=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
     ] = 0.15
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="Seed of the noise.")] = 0
+    seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
         """One forward pass of the pictures, then forward and backward passes of noisy copies."""

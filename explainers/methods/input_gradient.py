@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from explainers.base import Attribution, Explainer, Question, Sign
+from explainers.base import Attribution, Explainer, Question, Seed, Sign
 from explainers.gradient import input_gradients
 from explainers.methods.saliency import Saliency
 from explainers.registry import Paper, method
@@ -96,7 +96,7 @@ class SmoothGrad(Saliency):
         float,
         Field(ge=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
     ] = 0.15
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="Of the noise.")] = 0
+    seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per noisy copy."""
@@ -141,7 +141,7 @@ class VarGrad(Explainer):
         float,
         Field(gt=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
     ] = 0.15
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="Of the noise.")] = 0
+    seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per noisy copy."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from explainers.base import Attribution, Explainer, Question, Sign
+from explainers.base import Attribution, Explainer, Question, Seed, Sign
 from explainers.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from explainers.registry import Paper, method
 from explainers.samples import Sample, asked_goal, summed_gradients, widened
@@ -125,7 +125,7 @@ class ExpectedGradients(Explainer):
             "in random order; `noise`, normal in normalised units; `blur`, the picture blurred at random."
         ),
     ] = "shuffle"
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="Of the baselines and the points.")] = 0
+    seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per sample."""

@@ -8,9 +8,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.base import Attribution, Question, Sign
+from explainers.base import Attribution, Question, Seed, Sign
 from explainers.errors import OptionError
-from explainers.perturbing import Perturbation, Score, Seed, varies
+from explainers.perturbing import Perturbation, Score, varies
 from explainers.registry import Paper, method
 
 MOST_DRAWN = 20_000_000

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.base import Question, part_of
+from explainers.base import Question, Seed, part_of
 from explainers.cam import Evidence
 from explainers.forward import ForwardCAM
 from explainers.passes import pass_size, passes
@@ -116,7 +116,7 @@ class SSCAM(ScoreCAM):
     std: Annotated[
         float, Field(ge=0, le=100, allow_inf_nan=False, description="Standard deviation of the noise on the mask.")
     ] = 2.0
-    seed: Annotated[int, Field(ge=0, lt=2**63, description="Seed of the noise.")] = 0
+    seed: Seed = 0
 
     @property
     def rounds(self) -> int:

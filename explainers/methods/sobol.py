@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.quasirandom import SobolEngine
 
-from explainers.base import Attribution, Question, Sign
+from explainers.base import Attribution, Question, Seed, Sign
 from explainers.errors import OptionError
-from explainers.perturbing import ROUNDING, Perturbation, Seed
+from explainers.perturbing import ROUNDING, Perturbation
 from explainers.registry import Paper, method
 
 MOST_PASSES = 1_000_000

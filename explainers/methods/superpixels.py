@@ -10,9 +10,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from explainers.base import Attribution, Question
+from explainers.base import Attribution, Question, Seed
 from explainers.errors import OptionError
-from explainers.perturbing import Perturbation, Score, Seed, Segmentation, superpixels
+from explainers.perturbing import Perturbation, Score, Segmentation, superpixels
 from explainers.registry import Paper, method
 
 
