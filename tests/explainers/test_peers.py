@@ -5,7 +5,7 @@ import re
 import pytest
 
 from explainers.registry import METHODS
-from tests.peers import NETS, PAGE, PEERS, Peer, difference
+from tests.peers import NETS, PAGE, PEERS, TOLERANCE, Peer, difference
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def test_maps_are_equal(peer: Peer, name: str):
     if name in peer.without:
         pytest.skip(peer.without[name])
-    assert difference(peer, name) < peer.tolerance
+    assert difference(peer, name) < TOLERANCE
 
 
 def test_the_table_in_the_docs_is_that_of_these_peers():
@@ -27,5 +27,5 @@ def test_the_table_in_the_docs_is_that_of_these_peers():
             if name in peer.without:
                 assert re.fullmatch(r"\[\d\]", cell)
             else:
-                assert float(cell) < peer.tolerance, (peer.method, name)
+                assert float(cell) < TOLERANCE, (peer.method, name)
     assert {peer.method for peer in PEERS} <= set(METHODS)

@@ -189,7 +189,8 @@ def test_the_factorisation_ends_when_a_report_raises(corners):
     assert told == [(0, 7)] * 7
 
 
-def test_iterations_are_no_passes(corners):
+def test_iterations_are_no_passes(corners, monkeypatch):
+    monkeypatch.setattr("explainers.passes.MOST", 14)
     told = []
     pictures = corners.expand(2, -1, -1, -1)
     DFF(layers=("layer",), concepts=3, iterations=4).explain(ByHand(), pictures, report=lambda *one: told.append(one))
