@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.base import Attribution, Explainer, Regions, Report, predict
+from explainers.base import Attribution, Explainer, Regions, predict
+from explainers.passes import Report
 from explainers.together import explain_together
 from models import LoadedModel
 

@@ -1,7 +1,7 @@
 """What every explainer is: its parameters, frozen, and one method that turns images into maps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from explainers.errors import ModelOutputError, NonFiniteError, TargetError
 from explainers.goals import Goal, goal_of
 from explainers.modules import as_module, evaluation_mode, logits_of
+from explainers.passes import Report, pass_size
 
 Sign = Literal["positive", "signed", "absolute"]
 """Which part of a signed attribution to keep: max(x, 0), x, or |x|."""
@@ -21,9 +22,6 @@ Sign = Literal["positive", "signed", "absolute"]
 Smooth = Literal["none", "eigen", "tta"]
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same map.")]
-
-Report = Callable[[int, int], None]
-"""Is told, before each pass of many, how much of how much is done; what it raises ends the explanation."""
 
 AUGMENTATIONS = tuple((flip, factor) for flip in (False, True) for factor in (1.0, 0.9, 1.1))
 """Of ``smooth="tta"``: mirrored or not, and what the pixels are multiplied by; the plain picture first."""
@@ -98,6 +96,25 @@ class Question:
             ModelOutputError: the model returns no logits, or NaN.
         """
         return checked_logits(self.module(images.clone()))
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the logits (R, K) of pictures (R, C, H, W), without a graph, in passes that memory allows.
+
+        Raises:
+            ModelOutputError: the model returns no logits, or NaN.
+        """
+        # Its first use counts activations outside inference mode. So what a model makes once and keeps, such as a grid
+        # of positions, is of use to a later backward pass too.
+        size = pass_size(self.module, images, backward=False)
+        with torch.inference_mode():
+            found = [self.run(images[start : start + size]) for start in range(0, len(images), size)]
+        with torch.no_grad():
+            return torch.cat(found)  # a copy that autograd can keep
+
+    def plain(self) -> tuple[Goal, Tensor]:
+        """Return the goal, and the logits (N, K) of the pictures as they are; errors as `predict` and `goal`."""
+        logits = self.predict(self.images)
+        return self.goal(logits), logits
 
     def goal(self, logits: Tensor) -> Goal:
         """Return what is explained, now that the logits (N, K) of the images are known.
@@ -255,9 +272,8 @@ def predict(model: Any, images: Tensor) -> Tensor:
     Raises:
         ModelOutputError: the model returns no logits, or NaN.
     """
-    module = as_module(model)
-    with torch.inference_mode(), evaluation_mode(module):
-        return checked_logits(module(images.to(_dtype_of(module, images), copy=True))).float()
+    with asked(model, images) as question:
+        return question.predict(question.images).float()
 
 
 def checked_logits(output: Any) -> Tensor:
@@ -273,6 +289,11 @@ def checked_logits(output: Any) -> Tensor:
     if not bool(torch.isfinite(logits).all()):
         raise NonFiniteError("The model's logits hold NaN or infinity; check its weights and its precision.")
     return logits
+
+
+def widened(images: Tensor) -> Tensor:
+    """Return the images in float32 at least, so that what is computed of them is not rounded twice."""
+    return images.to(torch.promote_types(images.dtype, torch.float32))
 
 
 def keep_sign(values: Tensor, sign: Sign) -> Tensor:

@@ -6,8 +6,8 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
+from explainers.base import widened
 from explainers.errors import OptionError
-from explainers.samples import widened
 
 Plain = Literal["zero", "black", "mean", "blur"]
 Baseline = Literal["zero", "black", "mean", "blur", "given"]

@@ -154,7 +154,7 @@ def continued(question: Question, layer: str, regions: Tensor, concepts: Tensor)
             order = torch.tensor(grid_of(layer, [output], copies)).argsort().tolist()
             return features.permute(order).to(output.dtype).contiguous()
 
-        with torch.no_grad(), HookSession(question.module) as hooks:
+        with HookSession(question.module) as hooks:
             hooks.after_forward(replace_output, layer)
-            found.append(question.run(copies).float())
+            found.append(question.predict(copies).float())
     return torch.cat(found).reshape(count, each, -1)

@@ -15,8 +15,8 @@ class ForwardCAM(LayerExplainer):
     """Base of the CAMs that run the model again for each channel or position of a layer.
 
     The first pass finds the feature maps of all layers; then each layer has passes of its own, and a map of its own.
-    They run under ``torch.no_grad()`` rather than ``torch.inference_mode()``, for a model may keep a tensor that it
-    makes, and what is made in inference mode is of no use to a later backward pass.
+    Passes of the whole model run in inference mode. Those of what lies after a layer run under ``torch.no_grad()``: a
+    replay tells by version counters, which tensors made in inference mode lack, whether a model modified what it noted.
     """
 
     @abstractmethod

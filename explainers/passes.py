@@ -1,7 +1,7 @@
 """How many pictures one pass of a model may hold, so that methods of many passes stay within a budget of memory."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from explainers.base import Report
 from explainers.hooks import HookSession
+
+Report = Callable[[int, int], None]
+"""Is told, before each pass of many, how much of how much is done; what it raises ends the explanation."""
 
 MEMORY = 2**30
 """Bytes that the activations of one pass may take."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from explainers.base import Explainer, Question, Sign
+from explainers.base import Explainer, Question, Sign, widened
 from explainers.baselines import PLAIN, Plain, baseline_of
 from explainers.goals import Goal
 from explainers.passes import pass_size, passes
@@ -45,14 +45,6 @@ class Perturbation(Explainer):
         """Return the scores (R,) float32 of logits (R, K)."""
         return goal.scores(logits.float().softmax(dim=1) if self.score == "probability" else logits)
 
-    def plain(self, question: Question) -> tuple[Goal, Tensor]:
-        """Return the goal, and the logits (N, K) of the pictures as they are."""
-        images = question.images
-        size = pass_size(question.module, images, backward=False)
-        with torch.no_grad():
-            logits = torch.cat([question.run(images[start : start + size]) for start in range(0, len(images), size)])
-        return question.goal(logits), logits
-
     def probe(
         self,
         question: Question,
@@ -84,8 +76,7 @@ class Perturbation(Explainer):
                 rows = slice(max(part.start, first) - first, min(part.stop, last) - first)
                 drawn.append((picture, rows, masks(picture, rows)))
             copies = torch.cat([masked(images[picture], hidden[picture], kept) for picture, _, kept in drawn])
-            with torch.no_grad():
-                found = self.scores(goal.rows(owners[part].to(images.device)), question.run(copies))
+            found = self.scores(goal.rows(owners[part].to(images.device)), question.predict(copies))
             start = 0
             for picture, rows, kept in drawn:
                 yield picture, rows, kept, found[start : start + len(kept)]
@@ -114,8 +105,8 @@ def masked(image: Tensor, hidden: Tensor, masks: Tensor) -> Tensor:
         hidden: likewise, what is put in the place of what is not kept.
         masks: (R, H, W), 0 to 1.
     """
-    exact = torch.promote_types(image.dtype, torch.float32)
-    return torch.lerp(hidden.to(exact), image.to(exact), masks[:, None].to(exact)).to(image.dtype)
+    exact = widened(image)
+    return torch.lerp(hidden.to(exact), exact, masks[:, None].to(exact)).to(image.dtype)
 
 
 def superpixels(image: Tensor, kind: Segmentation, count: int) -> Tensor:

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from explainers.base import Report
 from explainers.cam import grid_of
 from explainers.errors import ModelOutputError, OptionError
 from explainers.hooks import HookSession
 from explainers.modules import logits_of
-from explainers.passes import passes
+from explainers.passes import Report, passes
 from explainers.taps import copied
 
 _TOLERANCE = 1e-4

@@ -27,19 +27,6 @@ class Sample(NamedTuple):
     factor: float | Tensor = 1.0
 
 
-def asked_goal(question: Question) -> tuple[Goal, Tensor]:
-    """Return the goal of a question and the logits (N, K) of its pictures, from one forward pass."""
-    # Not in inference mode: autograd will keep the targets.
-    with torch.no_grad():
-        logits = question.run(question.images)
-    return question.goal(logits), logits
-
-
-def widened(images: Tensor) -> Tensor:
-    """Return the images in float32 at least, so that what is computed of them is not rounded twice."""
-    return images.to(torch.promote_types(images.dtype, torch.float32))
-
-
 def gradient_terms(
     question: Question, goal: Goal, samples: Iterable[Sample], total: int
 ) -> Iterator[tuple[int, Tensor]]:

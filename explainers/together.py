@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.base import Attribution, Explainer, Question, Report, asked, checked_maps, part_of
+from explainers.base import Attribution, Explainer, Question, asked, checked_maps, part_of
 from explainers.cam import CAM, Evidence, collect
+from explainers.passes import Report
 
 
 def explain_together(

@@ -8,12 +8,13 @@ network, for some leave hooks, gradients or other modules behind.
 import argparse
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torchvision
@@ -41,6 +42,7 @@ class Peer:
         run: calls it.
         options: ours, with which it should be equal.
         without: networks where it cannot be compared, and why.
+        images: the pictures.
         layers: by network.
     """
 
@@ -50,6 +52,7 @@ class Peer:
     options: Mapping[str, Any] = field(default_factory=dict)
     without: Mapping[str, str] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=lambda: NETS)
+    images: Callable[[], Tensor] = lambda: pictures()
 
 
 def network(name: str) -> nn.Module:
@@ -63,9 +66,14 @@ def pictures() -> Tensor:
     return torch.randn(4, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
+def positive_pictures() -> Tensor:
+    """Return the pictures without negative values."""
+    return pictures().abs()
+
+
 def difference(peer: Peer, name: str) -> float:
     """Return the largest difference between the peer's maps and ours, over the largest value of the peer's."""
-    model, images = network(name), pictures()
+    model, images = network(name), peer.images()
     explainer = get_method(peer.method).build(
         {**peer.options, **({"layers": (peer.layers[name],)} if get_method(peer.method).takes_layers else {})}
     )
@@ -188,21 +196,12 @@ def _captum_superpixels(name: str, segmentation: str, segments: int) -> Run:
     return run
 
 
-def _modules_of_their_own(model: nn.Module) -> nn.Module:
-    """Replace in-place rectifiers, which captum cannot hook."""
-    for part in list(model.modules()):
-        for name, child in list(part.named_children()):
-            if isinstance(child, nn.ReLU):
-                setattr(part, name, nn.ReLU())
-    return model
-
-
 def _without_in_place(run: Run) -> Run:
     """Return what a peer makes of the model without in-place rectifiers."""
 
     def replaced(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
         path = next(path for path, part in model.named_modules() if part is layer)
-        model = _modules_of_their_own(model)
+        model = nets.modules_of_their_own(model)
         return run(model, model.get_submodule(path), images, targets)
 
     return replaced
@@ -240,6 +239,111 @@ def _ablation_cam(model: nn.Module, layer: nn.Module, images: Tensor, targets: T
         return peer.get_cam_image(images, layer, wanted, activations, None)
 
 
+def _score_cam(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+    """Return Score-CAM of pytorch-grad-cam, but resized without aligned corners, and without weights of constant maps.
+
+    So have it the method's authors; constant maps add nothing, but make the weights of the others smaller.
+    """
+    from pytorch_grad_cam import ScoreCAM
+    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+    def resize(size: tuple[int, int]) -> nn.Module:
+        return nn.Upsample(size, mode="bilinear", align_corners=False)
+
+    with ScoreCAM(model, [layer]) as peer, patch.object(nn, "UpsamplingBilinear2d", resize):
+        peer.activations_and_grads(images)
+        activations = peer.activations_and_grads.activations[0].detach().numpy()
+        wanted = [ClassifierOutputTarget(int(target)) for target in targets]
+        weights = peer.get_cam_weights(images, layer, wanted, activations, None)
+        weights = weights * (activations.max(axis=(2, 3)) > activations.min(axis=(2, 3)))
+        weights /= weights.sum(axis=1, keepdims=True)
+        return (weights[:, :, None, None] * activations).sum(axis=1)
+
+
+def _finer_cam(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+    """Return Finer-CAM of pytorch-grad-cam, against the class with the nearest logit."""
+    from pytorch_grad_cam import FinerCAM
+    from pytorch_grad_cam.utils.model_targets import FinerWeightedTarget
+
+    with FinerCAM(model, [layer]) as peer:
+        logits = peer.base_cam.activations_and_grads(images.requires_grad_())
+        distances = (logits - logits[range(len(targets)), targets][:, None]).abs()
+        nearest = distances.argsort(dim=1)[:, 1]
+        pairs = zip(logits, targets, nearest, strict=True)
+        sum(FinerWeightedTarget(int(own), [int(other)], 0.6)(row) for row, own, other in pairs).backward()
+        (activations,), (gradients,) = (
+            [one.detach().numpy() for one in getattr(peer.base_cam.activations_and_grads, kind)]
+            for kind in ("activations", "gradients")
+        )
+        return peer.base_cam.get_cam_image(images, layer, [], activations, gradients, False)
+
+
+def _lime(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+    """Return LIME of captum for the sets of superpixels that we draw."""
+    from captum._utils.models.linear_model import SkLearnRidge
+    from captum.attr import LimeBase
+
+    from explainers.methods.superpixels import LIME
+    from explainers.perturbing import superpixels
+
+    labels = superpixels(images[0], "grid", 8)
+    shown = LIME(samples=40).coalitions(int(labels.max()) + 1)
+
+    def nearness(_original: Tensor, _perturbed: Tensor, sample: Tensor, **_: Any) -> Tensor:
+        cosine = torch.nn.functional.cosine_similarity(sample, torch.ones_like(sample))
+        return torch.exp(-((1 - cosine) ** 2) / 0.35**2)
+
+    def given(*_: Any, **__: Any) -> Iterator[Tensor]:
+        yield from shown[:, None]
+
+    peer = LimeBase(
+        model,
+        SkLearnRidge(alpha=1.0),
+        nearness,
+        given,
+        perturb_interpretable_space=True,
+        from_interp_rep_transform=lambda sample, original, **_: original * sample[0][labels],
+        to_interp_rep_transform=None,
+    )
+    found = [
+        peer.attribute(image[None], target=int(target), n_samples=len(shown)).flatten()[labels]
+        for image, target in zip(images, targets, strict=True)
+    ]
+    return torch.stack(found)
+
+
+def _captum_lrp(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+    from captum.attr import LRP
+    from captum.attr._utils.lrp_rules import Alpha1_Beta0_Rule, EpsilonRule
+
+    for part in model.modules():
+        if isinstance(part, nn.Conv2d | nn.Linear):
+            part.rule = Alpha1_Beta0_Rule()
+        elif isinstance(part, nn.MaxPool2d | nn.AdaptiveAvgPool2d):
+            part.rule = EpsilonRule(epsilon=1e-9)
+    return LRP(model).attribute(images.requires_grad_(), targets).sum(dim=1)
+
+
+def _xrai(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
+    """Return the authors' ranking of our regions by captum's integrated gradients from both baselines."""
+    from captum.attr import IntegratedGradients
+    from saliency.core.xrai import XRAI
+
+    from explainers.methods.xrai import regions
+
+    found = []
+    for image, target in zip(images, targets, strict=True):
+        total = torch.zeros_like(image[0])
+        for baseline in (image.min(), image.max()):
+            options = {"baselines": float(baseline), "target": int(target), "n_steps": 5}
+            total += (
+                IntegratedGradients(model).attribute(image[None].requires_grad_(), **options)[0].sum(dim=0).detach()
+            )
+        ranked, _ = XRAI._xrai((total / 2).numpy(), list(regions(image).numpy()), min_pixel_diff=5)
+        found.append(torch.as_tensor(ranked))
+    return torch.stack(found)
+
+
 _IN_PLACE = {"densenet121": "it lets the in-place ReLU after `features` overwrite the activations that it weighs"}
 _FINE = {
     "resnet18": "layer1",
@@ -260,6 +364,11 @@ _RECTIFIED = {
     "mobilenet_v2": "it ablates with a large negative number where a layer has negative values",
     "densenet121": "it ablates with a large negative number where a layer has negative values",
 }
+_RELEVANCE = {
+    "resnet18": "it knows no rule for an addition that is no module, whose relevance it doubles",
+    "mobilenet_v2": "it knows no rule for ReLU6, nor for an addition that is no module",
+    "densenet121": "it knows no rule for a ReLU or a pooling that is no module",
+}
 _SIGNED = {"sign": "signed"}
 
 PEERS: tuple[Peer, ...] = (
@@ -273,6 +382,8 @@ PEERS: tuple[Peer, ...] = (
     Peer("layercam", "grad-cam", _grad_cam("LayerCAM"), _SIGNED, _IN_PLACE),
     Peer("kpcacam", "grad-cam", _magnitude(_grad_cam("KPCA_CAM")), {"sign": "absolute"}, layers=_FINE),
     Peer("shapleycam", "grad-cam", _shapley_cam, _SIGNED, _IN_PLACE),
+    Peer("finercam", "grad-cam", _finer_cam, {"references": 1, "strength": 0.6, **_SIGNED}, _IN_PLACE),
+    Peer("scorecam", "grad-cam", _score_cam, _SIGNED, layers=_FINE),
     Peer(
         "ablationcam",
         "grad-cam",
@@ -296,12 +407,22 @@ PEERS: tuple[Peer, ...] = (
     Peer("guided-gradcam", "captum", _without_in_place(_captum_guided_gradcam), _SIGNED, _MODULES),
     Peer("deeplift", "captum", _without_in_place(_captum("DeepLift", baselines=0)), {}, _ONCE),
     Peer(
+        "lrp",
+        "captum",
+        _without_in_place(_captum_lrp),
+        {"composite": "z-plus"},
+        _RELEVANCE,
+        images=positive_pictures,
+    ),
+    Peer("xrai", "saliency", _xrai, {"steps": 5}),
+    Peer(
         "occlusion",
         "captum",
         _mean_of_colours("Occlusion", sliding_window_shapes=(3, 16, 16), strides=(3, 16, 16)),
         {"patch": 16, "stride": 16, "sign": "signed"},
     ),
     Peer("feature-ablation", "captum", _captum_superpixels("FeatureAblation", "slic", 8), {"segments": 8, **_SIGNED}),
+    Peer("lime", "captum", _lime, {"segmentation": "grid", "segments": 8, "samples": 40, "score": "logit"}),
     Peer(
         "kernel-shap",
         "captum",
@@ -317,15 +438,27 @@ DIFFERENT = (
     ("xgradcam", "grad-cam", "adds 1e-7 to sums of features; compared where that vanishes"),
     ("eigencam, eigengradcam", "grad-cam", "centres the features, and leaves the sign to chance"),
     ("fem", "grad-cam", "multiplies features by the share of outstanding positions, not the mean by the positions"),
-    ("finercam", "grad-cam", "weighs several classes by probabilities and differentiates these; equal for one class"),
+    (
+        "finercam",
+        "grad-cam",
+        "weighs several classes by probabilities and differentiates these; compared with one",
+    ),
     ("refinecam", "grad-cam", "subtracts each map's least value first, and works on the picture's grid"),
     ("fullgrad", "grad-cam", "stretches each channel by itself and ignores biases of normalisation; not complete"),
-    ("scorecam", "grad-cam", "aligns corners when it resizes; equal where nothing is resized (VGG-11, `features.1`)"),
+    (
+        "scorecam",
+        "grad-cam",
+        "aligns corners when it resizes, and weighs constant maps; compared without",
+    ),
     ("scorecam, sscam", "torchcam", "normalises before it resizes; equal where cells' centres are pixels"),
     ("iscam", "torchcam", "sums the steps from 1 to i, where the paper has 0 to i - 1"),
     ("deeplift", "captum", "fails on ReLUs that run twice or in place; its sums are wrong next to a max pooling"),
-    ("lrp", "captum", "supposes pictures and logits without negative values; equal there (SqueezeNet)"),
-    ("xrai", "saliency", "integrates by an endpoint-inclusive sum; regions and ranking are equal"),
+    ("lrp", "captum", "supposes pictures without negative values; compared there (epsilon and gamma on SqueezeNet)"),
+    (
+        "xrai",
+        "saliency",
+        "sums both ends of the path, and takes the largest channel; its ranking is compared",
+    ),
     ("guided-ig", "saliency", "sums along the path from the left, where we take the trapezoid; equal paths"),
     ("blur-ig", "saliency", "pads with zeros when it blurs; equal in the limit with mirrored borders"),
     ("dff", "grad-cam", "subtracts each channel's minimum and adds it to the concepts, whose product then differs"),

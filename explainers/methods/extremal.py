@@ -77,13 +77,12 @@ class ExtremalPerturbation(Perturbation):
         images = question.images
         weighed = self._weighed(images)
         hidden = baseline_of(images, self.baseline, question.model).to(images.dtype)
-        goal, logits = self.plain(question)
+        goal, logits = question.plain()
         size = min(pass_size(question.module, images, backward=True), max(1, MEMORY // (EACH * weighed)))
         groups = torch.arange(len(images), device=images.device).split(size)  # type: ignore[no-untyped-call]
         maps = []
         for number, rows in enumerate(groups):
-            with torch.no_grad():
-                empty = self.scores(goal.rows(rows), question.run(hidden[rows]))
+            empty = self.scores(goal.rows(rows), question.predict(hidden[rows]))
             fall = (self.scores(goal, logits)[rows] - empty).abs()
             scale = torch.where(fall > 0, fall, 1.0)
             done, total = number * (self.steps + 1), len(groups) * (self.steps + 1)

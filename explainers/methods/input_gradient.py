@@ -7,11 +7,11 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from explainers.base import Attribution, Explainer, Question, Seed, Sign
+from explainers.base import Attribution, Explainer, Question, Seed, Sign, widened
 from explainers.gradient import input_gradients
 from explainers.methods.saliency import Saliency
 from explainers.registry import Paper, method
-from explainers.samples import Sample, asked_goal, gradient_terms, summed_gradients, widened
+from explainers.samples import Sample, gradient_terms, summed_gradients
 
 MOST_SAMPLES = 10_000
 
@@ -100,7 +100,7 @@ class SmoothGrad(Saliency):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per noisy copy."""
-        goal, logits = asked_goal(question)
+        goal, logits = question.plain()
         copies = noisy_copies(question, self.samples, self.noise, self.seed)
         gradients = summed_gradients(question, goal, copies, len(question.images) * self.samples)
         return self.answer(self.project(gradients / self.samples), goal, logits)
@@ -145,7 +145,7 @@ class VarGrad(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per noisy copy."""
-        goal, logits = asked_goal(question)
+        goal, logits = question.plain()
         copies = noisy_copies(question, self.samples, self.noise, self.seed)
         mean = torch.zeros_like(question.images, dtype=torch.float32)
         squares = torch.zeros_like(mean)

@@ -9,10 +9,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from explainers.base import Attribution, Explainer, Question, Seed, Sign
+from explainers.base import Attribution, Explainer, Question, Seed, Sign, widened
 from explainers.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from explainers.registry import Paper, method
-from explainers.samples import Sample, asked_goal, summed_gradients, widened
+from explainers.samples import Sample, summed_gradients
 
 SIGN = "Evidence for and against the class, for it only, or magnitudes."
 
@@ -74,7 +74,7 @@ class IntegratedGradients(Explainer):
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step."""
         baselines = baseline_of(question.images, self.baseline, question.model, self.value)
-        goal, logits = asked_goal(question)
+        goal, logits = question.plain()
         points = points_of_lines(widened(question.images), baselines, self.steps)
         gradients = summed_gradients(question, goal, points, len(baselines) * self.steps)
         return self.answer(self.project(gradients), goal, logits)
@@ -129,7 +129,7 @@ class ExpectedGradients(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per sample."""
-        goal, logits = asked_goal(question)
+        goal, logits = question.plain()
         total = len(question.images) * self.samples
         gradients = summed_gradients(question, goal, self._points(question), total)
         return self.answer(self.project(gradients), goal, logits)

@@ -70,7 +70,7 @@ class Occlusion(Perturbation):
             kept: Tensor = 1 - (down[:, :, None] & across[:, None, :]).float()
             return kept
 
-        goal, logits = self.plain(question)
+        goal, logits = question.plain()
         whole = self.scores(goal, logits)
         falls = images.new_zeros(len(images), height, width, dtype=torch.float32)
         hidden = torch.zeros_like(falls)

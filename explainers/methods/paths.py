@@ -8,14 +8,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from explainers.base import Attribution, Explainer, Question, Sign
+from explainers.base import Attribution, Explainer, Question, Sign, widened
 from explainers.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from explainers.goals import Goal
 from explainers.gradient import input_gradients
 from explainers.methods.integrated import SIGN
 from explainers.passes import pass_size, passes
 from explainers.registry import Paper, method
-from explainers.samples import Sample, asked_goal, summed_gradients, widened
+from explainers.samples import Sample, summed_gradients
 
 
 @method(
@@ -62,7 +62,7 @@ class BlurIG(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step."""
-        goal, logits = asked_goal(question)
+        goal, logits = question.plain()
         total = len(question.images) * self.steps
         gradients = summed_gradients(question, goal, self._points(question), total)
         return self.answer(self.project(gradients), goal, logits)
@@ -129,7 +129,7 @@ class GuidedIG(Explainer):
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step, one after the other."""
         baselines = baseline_of(question.images, self.baseline, question.model, self.value)
-        goal, logits = asked_goal(question)
+        goal, logits = question.plain()
         images = widened(question.images)
         size = pass_size(question.module, question.images, backward=True)
         parts = torch.split(torch.arange(len(images), device=images.device), size)

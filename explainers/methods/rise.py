@@ -78,7 +78,7 @@ class RISE(Perturbation):
             places = zip(large[:, 0], tops[part], lefts[part], strict=True)
             return torch.stack([one[top : top + height, left : left + width] for one, top, left in places])
 
-        goal, logits = self.plain(question)
+        goal, logits = question.plain()
         total = images.new_zeros(len(images), height, width, dtype=torch.float64)
         shown, watched = torch.zeros_like(total), total.new_zeros(len(images), self.samples)
         for picture, rows, kept, scores in self.probe(question, goal, [self.samples] * len(images), masks):

@@ -73,13 +73,12 @@ class ScoreCAM(ForwardCAM):
         pictures, channels = varies.nonzero(as_tuple=True)
         scores = torch.zeros(len(pictures), device=images.device)
         rows_per_pass = pass_size(question.module, images, backward=False)
-        with torch.no_grad():
-            for number, variant in enumerate(self.variants(size, images.device)):
-                for rows in passes(len(pictures), rows_per_pass, part_of(question.report, number, self.rounds)):
-                    shown, channel = pictures[rows], channels[rows]
-                    masks = variant(unit_masks(activations[shown, channel], size))
-                    logits = question.run(images[shown] * masks.to(images.dtype))
-                    scores[rows] += evidence.goal.rows(shown).scores(logits)
+        for number, variant in enumerate(self.variants(size, images.device)):
+            for rows in passes(len(pictures), rows_per_pass, part_of(question.report, number, self.rounds)):
+                shown, channel = pictures[rows], channels[rows]
+                masks = variant(unit_masks(activations[shown, channel], size))
+                logits = question.predict(images[shown] * masks.to(images.dtype))
+                scores[rows] += evidence.goal.rows(shown).scores(logits)
         increases = torch.full(varies.shape, -torch.inf, device=images.device)
         increases[pictures, channels] = scores / self.terms
         weights = torch.where(varies, increases.softmax(dim=1), 0.0)

@@ -76,7 +76,7 @@ class Sobol(Perturbation):
             grids = drawn.reshape(-1, 1, self.cells, self.cells).to(images.device)
             return functional.interpolate(grids, size=size, mode="nearest")[:, 0]
 
-        goal, logits = self.plain(question)
+        goal, logits = question.plain()
         scores = self.probe_all(question, goal, [self.samples * (cells + 2)] * count, masks)
         maps = torch.stack([total_order(one.reshape(cells + 2, self.samples)) for one in scores])
         maps = maps.reshape(count, 1, self.cells, self.cells).to(images.device)

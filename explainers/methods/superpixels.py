@@ -55,7 +55,7 @@ class Superpixels(Perturbation):
         def masks(picture: int, part: slice) -> Tensor:
             return shown[picture][part].float().to(images.device)[:, labels[picture]]
 
-        goal, logits = self.plain(question)
+        goal, logits = question.plain()
         whole = self.scores(goal, logits).double().cpu()
         scores = self.probe_all(question, goal, [len(one) for one in shown], masks)
         maps = [self.values(*of).to(one.device)[one] for one, *of in zip(labels, shown, scores, whole, strict=True)]

@@ -10,10 +10,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.base import Attribution, Explainer, Question, Sign, keep_sign, principal_component
+from explainers.base import Attribution, Explainer, Question, Sign, keep_sign, principal_component, widened
 from explainers.methods.integrated import points_of_lines
 from explainers.registry import Paper, method
-from explainers.samples import asked_goal, summed_gradients, widened
+from explainers.samples import summed_gradients
 
 SCALES = (50, 100, 150, 250, 500, 1200)
 """Of Felzenszwalb's segmentation: the larger, the fewer and larger the segments."""
@@ -69,7 +69,7 @@ class XRAI(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step and baseline."""
-        goal, logits = asked_goal(question)
+        goal, logits = question.plain()
         images = widened(question.images)
         lines = torch.stack((images.amin(dim=(1, 2, 3)), images.amax(dim=(1, 2, 3))), dim=1)
         pairs = images.repeat_interleave(2, dim=0)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers import GradCAM, Saliency
-from explainers.base import AUGMENTATIONS, principal_component
+from explainers.base import AUGMENTATIONS, predict, principal_component
 from explainers.errors import NonFiniteError, TargetError
 from explainers.goals import Goal, goal_of
 from explainers.passes import MOST, pass_size, passes
@@ -133,3 +133,25 @@ def test_methods_explain_the_class_that_the_first_one_finds(net, images):
     assert torch.equal(first.targets, second.targets)
     assert torch.equal(second.against, OTHERS)
     assert nets.relative_error(first.logits, second.logits) < 1e-6
+
+
+def test_passes_without_gradients_make_tensors_in_inference_mode_only_to_drop_them(images):
+    """What a model makes once and keeps must serve a backward pass that comes later."""
+
+    modes: list[bool] = []
+
+    class Keeps(nets.Net):
+        grid: Tensor | None = None
+
+        def forward(self, images: Tensor) -> Tensor:
+            modes.append(torch.is_inference_mode_enabled())
+            if self.grid is None:
+                self.grid = torch.linspace(0.5, 1.5, images.shape[3])
+            return super().forward(images * self.grid)
+
+    net = nets.seeded(Keeps)
+    logits = predict(net, images)
+    torch.testing.assert_close(logits, net(images).detach())
+    assert not logits.is_inference()
+    assert modes == [False, True, False]
+    Saliency().explain(net, images)

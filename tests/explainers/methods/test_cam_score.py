@@ -7,7 +7,6 @@ from explainers import GradCAM
 from explainers.errors import LayerError, TargetError
 from explainers.methods.cam_score import FinerCAM, ShapleyCAM
 from tests import nets
-from tests.explainers.methods.peers import caught
 
 TARGETS = torch.tensor([7, 999, 0, 7])
 
@@ -57,24 +56,6 @@ def test_finercam_compares_with_all_classes_of_a_small_model_and_refuses_a_singl
     assert torch.equal(few.explain(net, PICTURE).maps, many.explain(net, PICTURE).maps)
     with pytest.raises(TargetError, match="only one; use gradcam"):
         few.explain(Head((1.0, 3.0)), PICTURE)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("strength", [0.6, 1.0])
-def test_finercam_with_one_reference_equals_that_of_pytorch_grad_cam(strength, resnet18, images):
-    """With several it weighs the classes by their probabilities, which it also differentiates."""
-    from pytorch_grad_cam.utils.model_targets import FinerWeightedTarget
-
-    found = FinerCAM(sign="signed", references=1, strength=strength).explain(resnet18, images, TARGETS)
-    features = caught(resnet18, "layer4", images, TARGETS)[0].requires_grad_()
-    logits = resnet18.fc(features.mean(dim=(2, 3)))
-    distances = (logits - logits[range(4), TARGETS][:, None]).abs()
-    nearest = distances.argsort(dim=1)[:, 1]
-    pairs = zip(logits, TARGETS, nearest, strict=True)
-    score = sum(FinerWeightedTarget(int(own), [int(other)], strength)(row) for row, own, other in pairs)
-    (gradients,) = torch.autograd.grad(score, features)
-    expected = (gradients.mean(dim=(2, 3), keepdim=True) * features).sum(dim=1).detach()
-    assert nets.relative_error(found.maps, expected) < 1e-4
 
 
 class Curved(nn.Module):

@@ -138,24 +138,6 @@ def test_passes_stay_within_memory_and_are_reported(monkeypatch, images):
     assert torch.equal(found.against, expected.against)
 
 
-def vgg_without_in_place() -> nn.Module:
-    net = nets.seeded(torchvision.models.vgg11)
-    for stage in (net.features, net.classifier):
-        for place, part in enumerate(stage):
-            if isinstance(part, nn.ReLU):
-                stage[place] = nn.ReLU()
-    return net
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_it_equals_captum_on_vgg(images):
-    from captum.attr import DeepLift as Peer
-
-    net = vgg_without_in_place()
-    expected = Peer(net).attribute(images[:2], torch.zeros_like(images[:2]), TARGETS).sum(dim=1).detach()
-    assert nets.relative_error(DeepLIFT().explain(net, images[:2], TARGETS).maps, expected) < 1e-5
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("baseline", ["zero", "mean", "blur"])
 def test_it_equals_captum_on_a_net_of_modules_used_once(baseline, images):

@@ -1,13 +1,11 @@
 import numpy as np
 import pytest
 import torch
-import torchvision
 from torch import nn
 
 from explainers import passes
 from explainers.methods.gradcam_plus_plus import GradCAMPlusPlus, SmoothGradCAMPlusPlus
 from tests import nets
-from tests.explainers.methods.peers import caught
 from tests.explainers.methods.test_cam_gradient import FEATURES, ByHand
 
 TARGETS = torch.tensor([7, 999, 0, 7])
@@ -41,27 +39,6 @@ def test_the_weights_are_those_of_the_derivatives_of_the_exponential_score(untou
     expected = (weights * features).sum(dim=1).detach()
     found = GradCAMPlusPlus(layers=("layer",), sign="signed").explain(net, FEATURES[None].double(), torch.tensor([0]))
     assert nets.relative_error(found.maps, expected.float()) < 1e-6
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "layer"), [("resnet18", "layer4"), ("mobilenet_v2", "features")])
-def test_maps_equal_those_of_pytorch_grad_cam_but_for_its_constant(name, layer, images):
-    """It adds 1e-6 to the denominators, which are squares of gradients, here smaller than that.
-
-    Scaling the gradients up and the features down by the same factor changes no share, and makes the constant vanish.
-    """
-    from pytorch_grad_cam import GradCAMPlusPlus as Peer
-
-    model = nets.seeded(torchvision.models.get_model, name)
-    features, gradients = caught(model, layer, images, TARGETS)
-    scale = 1e6
-    weights = Peer.get_cam_weights(
-        None, None, None, None, (features / scale).double().numpy(), (gradients * scale).double().numpy()
-    )
-    expected = (torch.as_tensor(weights / scale)[:, :, None, None] * features).sum(dim=1).float()
-    found = GradCAMPlusPlus(layers=(layer,), sign="signed").explain(model, images, TARGETS).maps
-    assert expected.abs().max() > 0
-    assert nets.relative_error(found, expected) < 1e-5
 
 
 def test_one_sample_without_noise_is_gradcam_plus_plus(resnet18, images):

@@ -1,7 +1,5 @@
 """Guided backpropagation, deconvnet and guided Grad-CAM."""
 
-from copy import deepcopy
-
 import pytest
 import torch
 import torchvision
@@ -14,7 +12,6 @@ from explainers.methods.guided import Deconvnet, GuidedBackprop, GuidedGradCAM
 from tests import nets
 
 TARGETS = torch.tensor([7, 999, 0, 7])
-STOCK = {"resnet18": "layer4", "vgg11": "features.19", "squeezenet1_1": "features", "shufflenet_v2_x0_5": "conv5"}
 
 
 class ByHand(nn.Module):
@@ -62,33 +59,6 @@ def test_beyond_six_a_relu6_has_no_slope():
         assert found[0].tolist() == [[1, 1], [0, 0]]
 
 
-@pytest.fixture(scope="module", params=STOCK)
-def stock(request) -> tuple[nn.Module, str]:
-    return nets.seeded(torchvision.models.get_model, request.param), STOCK[request.param]
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("method", "name"), [(GuidedBackprop, "GuidedBackprop"), (Deconvnet, "Deconvolution")])
-def test_both_equal_captum(method, name, stock, images):
-    from captum import attr
-
-    found = method(sign="signed").explain(stock[0], images, TARGETS).maps
-    net = modules_of_their_own(stock[0])
-    expected = getattr(attr, name)(net).attribute(images.clone().requires_grad_(), TARGETS).sum(dim=1).detach()
-    assert expected.abs().max() > 0
-    assert nets.relative_error(found, expected) < 1e-5
-
-
-def modules_of_their_own(net: nn.Module) -> nn.Module:
-    """Return a copy without in-place rectifiers, which captum cannot hook."""
-    net = deepcopy(net)
-    for part in list(net.modules()):
-        for name, child in list(part.named_children()):
-            if isinstance(child, nn.ReLU):
-                setattr(part, name, nn.ReLU())
-    return net
-
-
 class DenseNetOfModules(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -106,7 +76,7 @@ def test_the_functional_relu_of_densenet_counts_where_captum_misses_it(images):
     net = nets.seeded(torchvision.models.densenet121)
     found = GuidedBackprop(sign="signed").explain(net, images[:2], TARGETS[:2]).maps
     leaf = images[:2].clone().requires_grad_()
-    missed = Peer(modules_of_their_own(net)).attribute(leaf, TARGETS[:2]).sum(dim=1)
+    missed = Peer(nets.modules_of_their_own(net)).attribute(leaf, TARGETS[:2]).sum(dim=1)
     expected = Peer(DenseNetOfModules(net)).attribute(leaf, TARGETS[:2]).sum(dim=1)
     assert nets.relative_error(found, expected.detach()) < 1e-5
     assert nets.relative_error(missed.detach(), expected.detach()) > 0.1
@@ -121,14 +91,3 @@ def test_guided_gradcam_is_the_product_of_its_two_factors(resnet18, images, unto
         found = GuidedGradCAM(layers=(layer,), sign=sign).explain(net, images, TARGETS)
         assert found.layers == (layer,)
         assert nets.relative_error(found.maps, keep_sign(guided * resized, sign)) < 1e-5
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_guided_gradcam_equals_captum(images):
-    from captum.attr import GuidedGradCam
-
-    net = modules_of_their_own(nets.seeded(torchvision.models.resnet18))
-    found = GuidedGradCAM(layers=("layer3",), sign="signed").explain(net, images, TARGETS).maps
-    peer = GuidedGradCam(net, net.layer3)
-    expected = peer.attribute(images.clone().requires_grad_(), TARGETS, interpolate_mode="bilinear").sum(dim=1)
-    assert nets.relative_error(found, expected.detach()) < 1e-5

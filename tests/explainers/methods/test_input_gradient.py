@@ -91,34 +91,3 @@ def test_vargrad_of_a_linear_model_is_blank(pictures):
 def test_one_sample_has_no_variance():
     with pytest.raises(OptionError, match="greater than or equal to 2"):
         get_method("vargrad").build({"samples": 1})
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["smoothgrad", "vargrad"])
-def test_noise_tunnels_of_captum(kind, stock, images):
-    """captum draws from the global generator, all samples of a picture at once: the same numbers as ours, in order."""
-    from captum.attr import NoiseTunnel
-    from captum.attr import Saliency as PeerSaliency
-
-    target, image = torch.tensor([7]), images[:1]
-    deviation = 0.15 * float(image.max() - image.min())
-    with torch.random.fork_rng():
-        torch.manual_seed(11)
-        expected = NoiseTunnel(PeerSaliency(stock)).attribute(
-            image.clone().requires_grad_(), nt_type=kind, nt_samples=6, stdevs=deviation, target=target, abs=False
-        )
-    if kind == "smoothgrad":
-        found = SmoothGrad(samples=6, seed=11).explain(stock, image, target).maps
-        assert nets.relative_error(found, expected.abs().amax(dim=1).detach()) < 1e-4
-    else:
-        found = VarGrad(samples=6, seed=11).explain(stock, image, target).maps
-        assert nets.relative_error(found, expected.sum(dim=1).detach()) < 1e-4
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_input_x_gradient_equals_captum(stock, images):
-    from captum.attr import InputXGradient as PeerInputXGradient
-
-    targets = torch.tensor([7, 999, 0, 7])
-    expected = PeerInputXGradient(stock).attribute(images.clone().requires_grad_(), targets).sum(dim=1)
-    assert nets.relative_error(InputXGradient().explain(stock, images, targets).maps, expected.detach()) < 1e-5

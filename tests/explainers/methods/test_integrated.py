@@ -2,7 +2,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from explainers import get_method
@@ -31,17 +30,6 @@ class Smooth(nets.Net):
 @pytest.fixture
 def pictures(generator) -> Tensor:
     return torch.randn(2, 3, 6, 8, generator=generator)
-
-
-@pytest.fixture(scope="module")
-def stock() -> nn.Module:
-    """A ResNet-18 with biases, without which rectified nets are linear on lines from zero."""
-    net = nets.seeded(torchvision.models.get_model, "resnet18")
-    generator = torch.Generator().manual_seed(2)
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.bias.data = torch.randn(module.bias.shape, generator=generator) / 5
-    return net
 
 
 @pytest.mark.parametrize("colour", [(), (0.3,), (0.3, -0.2, 1.0)])
@@ -126,17 +114,6 @@ def test_options_come_as_text():
         with pytest.raises(OptionError) as caught:
             get_method("integrated-gradients").build({"value": value})
         assert caught.value.field == "value"
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("steps", [1, 7, 20])
-def test_integrated_gradients_equal_captum(steps, stock, images):
-    from captum.attr import IntegratedGradients as Peer
-
-    images, targets = images[:2], torch.tensor([7, 999])
-    expected = Peer(stock).attribute(images, 0.1, targets, n_steps=steps).sum(dim=1).detach()
-    found = IntegratedGradients(steps=steps, baseline="given", value=(0.1,)).explain(stock, images, targets).maps
-    assert nets.relative_error(found, expected) < 1e-4
 
 
 @pytest.mark.parametrize("baselines", ["shuffle", "noise", "blur"])

@@ -210,11 +210,7 @@ def test_it_equals_captum_on_squeezenet(composite, images):
     from captum import attr
     from captum.attr._utils.lrp_rules import Alpha1_Beta0_Rule, EpsilonRule, GammaRule
 
-    net = nets.seeded(torchvision.models.squeezenet1_1)
-    for part in list(net.modules()):
-        for name, child in list(part.named_children()):
-            if isinstance(child, nn.ReLU):
-                setattr(part, name, nn.ReLU())
+    net = nets.modules_of_their_own(nets.seeded(torchvision.models.squeezenet1_1))
     net, pictures = net.double(), images[:2].abs().double()
     targets = net(pictures).argmax(dim=1)
     found = LRP(composite=composite, epsilon=1e-9).explain(net, pictures, targets)

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from explainers import get_method
@@ -13,6 +12,7 @@ from explainers.baselines import blurred
 from explainers.errors import OptionError
 from explainers.methods.paths import BlurIG, GuidedIG
 from tests import nets
+from tests.peers import NETS, network
 
 
 class Smooth(nets.Net):
@@ -165,8 +165,8 @@ def test_a_baseline_like_the_picture_gets_nothing():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("max_dist", [0.05, 1.0])
-def test_guided_ig_takes_the_path_of_the_authors_code(max_dist, images, monkeypatch):
+@pytest.mark.parametrize(("name", "max_dist"), [*((name, 0.05) for name in NETS), ("resnet18", 1.0)])
+def test_guided_ig_takes_the_path_of_the_authors_code(name, max_dist, images, monkeypatch):
     """The points are the same; theirs sums the gradients at the start of each step, ours the mean of both ends."""
     peer = pytest.importorskip("saliency.core.guided_ig")
 
@@ -176,7 +176,7 @@ def test_guided_ig_takes_the_path_of_the_authors_code(max_dist, images, monkeypa
     names = ("asarray", "abs", "zeros_like", "errstate", "where", "nan", "inf", "isnan", "logical_and", "expand_dims")
     namespace = SimpleNamespace(**{name: getattr(np, name) for name in names}, float64=np.float64, quantile=quantile)
     monkeypatch.setattr(peer, "np", namespace)
-    net = nets.seeded(torchvision.models.get_model, "resnet18").double()
+    net = network(name)
     points: list[Tensor] = []
 
     def call(values: np.ndarray, **_: object) -> dict[str, np.ndarray]:

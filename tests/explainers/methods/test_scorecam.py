@@ -162,24 +162,6 @@ def test_a_feature_map_that_barely_varies_is_a_mask_all_the_same(pictures):
 # Peers
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_scorecam_equals_pytorch_grad_cam(images):
-    """Where nothing is resized: it aligns corners, which the authors do not. Its softmax counts constant maps too."""
-    from pytorch_grad_cam import ScoreCAM as Peer
-    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
-
-    model = nets.seeded(torchvision.models.get_model, "vgg11")
-    images, targets = images[:1, :, :32, :32], torch.tensor([7])
-    with Peer(model, [model.features[1]]) as peer:
-        peer.activations_and_grads(images)
-        activations = peer.activations_and_grads.activations[0].detach().numpy()
-        goals = [ClassifierOutputTarget(int(target)) for target in targets]
-        expected = torch.as_tensor(peer.get_cam_image(images, model.features[1], goals, activations, None))
-    found = ScoreCAM(layers=("features.1",)).explain(model, images, targets).maps
-    for one, other in zip(found, expected.clamp_min(0), strict=True):
-        assert nets.relative_error(one / one.max(), other / other.max()) < 1e-5
-
-
 @pytest.mark.parametrize("samples", [0, 2])
 def test_scorecam_and_sscam_equal_torchcam(samples, images, monkeypatch):
     """Where cells' centres are pixels, for it normalises before it resizes. Its softmax counts constant maps too.

@@ -3,7 +3,6 @@ from itertools import permutations
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from explainers import get_method
 from explainers.baselines import baseline_of
@@ -153,60 +152,6 @@ def test_pictures_of_different_numbers_of_superpixels_share_a_batch(resnet18, im
     for row in range(4):
         alone = explainer.explain(resnet18, images[row : row + 1])
         assert nets.relative_error(together.maps[row], alone.maps[0]) < 1e-3
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_lime_equals_captum_given_the_same_sets(resnet18, images):
-    """Captum draws its sets from the global generator; here it is given ours."""
-    from captum._utils.models.linear_model import SkLearnRidge
-    from captum.attr import LimeBase
-
-    explainer = LIME(segmentation="grid", segments=6, samples=20)
-    labels, shown = superpixels(images[0], "grid", 6), explainer.coalitions(6)
-
-    def given(*_args, **_kwargs):
-        yield from shown.float()[:, None]
-
-    def nearness(_original, _perturbed, sample, **_kwargs):
-        cosine = functional.cosine_similarity(sample, torch.ones_like(sample))
-        return torch.exp(-((1 - cosine) ** 2) / 0.35**2)
-
-    peer = LimeBase(
-        lambda picture: resnet18(picture).softmax(dim=1),
-        SkLearnRidge(alpha=1.0),
-        nearness,
-        given,
-        perturb_interpretable_space=True,
-        from_interp_rep_transform=lambda sample, original, **_: original * sample[0][labels],
-        to_interp_rep_transform=None,
-    )
-    expected = peer.attribute(images[:1], target=7, n_samples=20).flatten()
-    found = explainer.explain(resnet18, images[:1], torch.tensor([7])).maps[0]
-    assert nets.relative_error(found, expected[labels].float()) < 1e-3
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_feature_ablation_equals_captum(resnet18, images):
-    from captum.attr import FeatureAblation as PeerAblation
-
-    targets = torch.tensor([7, 999, 0, 7])
-    labels = torch.stack([superpixels(one, "slic", 8) for one in images])
-    found = FeatureAblation(segments=8).explain(resnet18, images, targets).maps
-    for row in range(4):
-        peer = PeerAblation(resnet18).attribute(
-            images[row : row + 1], target=targets[row : row + 1], feature_mask=labels[row][None, None]
-        )
-        assert nets.relative_error(found[row], peer[0, 0].detach()) < 1e-4
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_kernel_shap_of_all_sets_equals_the_shapley_values_of_captum(resnet18, images):
-    from captum.attr import ShapleyValues
-
-    labels = superpixels(images[0], "grid", 4)
-    peer = ShapleyValues(resnet18).attribute(images[:1], target=7, feature_mask=labels[None, None])
-    found = KernelSHAP(segmentation="grid", segments=4).explain(resnet18, images[:1], torch.tensor([7])).maps
-    assert nets.relative_error(found[0], peer[0, 0].detach()) < 1e-4
 
 
 @pytest.mark.parametrize("width", [1e-200, 0.0099])
