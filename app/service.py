@@ -133,11 +133,17 @@ class Service:
         # Decoding is bound by processors and hungry for memory: more at once than processors gain nothing.
         self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
         self.engine = Engine(
-            lambda name: self.registry.load(name, device=self.device),
+            self._load,
             settings.max_models,
             settings.max_batch,
             settings.queue_size,
         )
+
+    def _load(self, name: str) -> LoadedModel:
+        """Load a model and compile what every request will need of it, in the thread that will run it."""
+        model = self.registry.load(name, device=self.device, accelerator=self.settings.accelerator)
+        model.accelerated.warm()
+        return model
 
     def model(self, name: str | None, deadline: Deadline) -> LoadedModel:
         """Return a model by name, or the default one, loading it if need be.

@@ -24,6 +24,12 @@ class Settings(BaseSettings):
     device: str = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Where models run: auto, cpu, cuda or cuda:N."
     )
+    accelerator: str = Field(
+        "auto",
+        pattern=r"^(auto|eager|onnxruntime)$",
+        description="What runs the parts of a model that need no hooks: auto (the fastest that is installed), "
+        "onnxruntime (on a processor) or eager (PyTorch).",
+    )
     default_model: str = Field("efficientnet_lite0", description="The model of a request that names none.")
     models: FilePath | None = Field(None, description="TOML file that declares models of your own.")
     methods: str = Field("", description="Python modules, separated by commas, that add methods of your own.")

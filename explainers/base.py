@@ -1,16 +1,17 @@
 """What every explainer is: its parameters, frozen, and one method that turns images into maps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass as validated
 from torch import Tensor, nn
 
+from explainers.accelerated import Accelerated
 from explainers.errors import ModelOutputError, NonFiniteError, TargetError
 from explainers.goals import Goal, goal_of
 from explainers.modules import as_module, evaluation_mode, logits_of
@@ -65,6 +66,18 @@ class Attribution:
     regions: Regions | None = None
 
 
+class Host(NamedTuple):
+    """Where hooks on layers belong.
+
+    Attributes:
+        module: the model, or the part of it that begins with the first of the layers; paths are the same in both.
+        run: returns the model's output for images (N, C, H, W), which stay as they are.
+    """
+
+    module: nn.Module
+    run: Callable[[Tensor], Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Question:
     """What an explainer is asked.
@@ -72,7 +85,7 @@ class Question:
     Attributes:
         model: the module, or what carries it, such as a `LoadedModel`.
         module: in evaluation mode.
-        images: (N, C, H, W), the explainer's own copy, in the module's dtype.
+        images: (N, C, H, W) in the module's dtype; give the module a copy, for it may modify its input in place.
         targets, against: (N,) integers as given, still unchecked, or None.
         report: call it before each pass of many.
     """
@@ -95,7 +108,11 @@ class Question:
         Raises:
             ModelOutputError: the model returns no logits, or NaN.
         """
-        return checked_logits(self.module(images.clone()))
+        return checked_logits(self.run_copy(images))
+
+    def run_copy(self, images: Tensor) -> Any:
+        """Return the model's output for pictures (R, C, H, W), which stay as they are."""
+        return self.module(images.clone())
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits (R, K) of pictures (R, C, H, W), without a graph, in passes that memory allows.
@@ -106,10 +123,27 @@ class Question:
         # Its first use counts activations outside inference mode. So what a model makes once and keeps, such as a grid
         # of positions, is of use to a later backward pass too.
         size = pass_size(self.module, images, backward=False)
+        run = (self.accelerated.whole(images) if self.accelerated else None) or self.run_copy
         with torch.inference_mode():
-            found = [self.run(images[start : start + size]) for start in range(0, len(images), size)]
+            parts = (images[start : start + size] for start in range(0, len(images), size))
+            found = [checked_logits(run(part)) for part in parts]
         with torch.no_grad():
             return torch.cat(found)  # a copy that autograd can keep
+
+    @property
+    def accelerated(self) -> Accelerated | None:
+        """What parts of the model run on; None where they run in PyTorch only."""
+        found = getattr(self.model, "accelerated", None)
+        return found if isinstance(found, Accelerated) else None
+
+    def host(self, layers: Sequence[str]) -> "Host":
+        """Return where hooks on layers and what runs after them belong, and what runs the model there.
+
+        Args:
+            layers: dotted paths.
+        """
+        parts = self.accelerated.parts(layers, self.images) if self.accelerated else None
+        return Host(parts.suffix, parts) if parts else Host(self.module, self.run_copy)
 
     def plain(self) -> tuple[Goal, Tensor]:
         """Return the goal, and the logits (N, K) of the pictures as they are; errors as `predict` and `goal`."""
@@ -245,7 +279,9 @@ def asked(
 
 @contextmanager
 def prepared(model: Any, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
-    """Yield the module in evaluation mode, outside inference mode, and a copy of the images in its dtype.
+    """Yield the module in evaluation mode, outside inference mode, and the images in its dtype.
+
+    A model may modify its input in place: give it a copy.
 
     Raises:
         UnsupportedModuleError: a scripted, compiled or data-parallel module.
@@ -257,8 +293,8 @@ def prepared(model: Any, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
             f"Expected floating-point images of shape (N, C, H, W), got {tuple(images.shape)} {images.dtype}."
         )
     with torch.inference_mode(False), evaluation_mode(module):
-        # A model may modify its input in place; and a copy of an inference tensor is one that autograd can keep.
-        yield module, images.detach().to(_dtype_of(module, images), copy=True)
+        # A copy of an inference tensor is one that autograd can keep.
+        yield module, images.detach().to(_dtype_of(module, images), copy=images.is_inference())
 
 
 def _dtype_of(module: nn.Module, images: Tensor) -> torch.dtype:

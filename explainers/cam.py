@@ -16,6 +16,7 @@ from explainers.errors import LayerError
 from explainers.goals import Goal
 from explainers.hooks import HookSession
 from explainers.layers import Survey, grid_axes, survey
+from explainers.modules import match_paths
 
 MAX_LAYERS = 64
 """Most layers that one explanation records and fuses."""
@@ -156,13 +157,15 @@ def collect(
         TargetError, ModelOutputError: as `Explainer.explain`.
     """
     kinds: tuple[Any, ...] = ("output",) if scores is None else ("output", "grad_output")
-    with torch.set_grad_enabled(scores is not None), HookSession(question.module) as hooks:
+    paths = match_paths((path for path, _ in question.module.named_modules()), layers)
+    if len(paths) > MAX_LAYERS:
+        raise LayerError(f"{', '.join(layers)} matches {len(paths)} layers; at most {MAX_LAYERS} can be fused.")
+    host = question.host(paths)
+    with torch.set_grad_enabled(scores is not None), HookSession(host.module) as hooks:
         if scores is not None:
-            hooks.cut(*layers)
-        paths = hooks.record(*layers, kinds=kinds)
-        if len(paths) > MAX_LAYERS:
-            raise LayerError(f"{', '.join(layers)} matches {len(paths)} layers; at most {MAX_LAYERS} can be fused.")
-        logits = checked_logits(question.module(question.images.clone()))
+            hooks.cut(*paths)
+        hooks.record(*paths, kinds=kinds)
+        logits = checked_logits(host.run(question.images))
         goal = question.goal(logits)
         if scores is not None:
             hooks.backward(scores(goal, logits).sum())

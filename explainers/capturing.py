@@ -178,7 +178,7 @@ def capture_images(
         backward = any(kind not in ("input", "output") for kind in kinds)
         with torch.set_grad_enabled(backward), HookSession(module) as hooks:
             hooks.record(*paths, kinds=kinds)
-            logits = checked_logits(module(inputs))
+            logits = checked_logits(module(inputs.clone()))
             goal = goal_of(logits, None if target is None else torch.tensor([target]))
             if backward:
                 hooks.backward(goal.scores(logits).sum())

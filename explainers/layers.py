@@ -68,6 +68,12 @@ class Survey:
     default_layers: tuple[str, ...]
     reason: str | None
 
+    @property
+    def last_weighted(self) -> tuple[str, ...]:
+        """The last module to start that has parameters and runs once, in most models the head; or none."""
+        found = [layer.path for layer in self.layers if layer.path and layer.parameters and layer.calls == 1]
+        return tuple(found[-1:])
+
 
 @dataclass
 class _Call:

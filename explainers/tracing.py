@@ -185,7 +185,7 @@ def trace_images(
     with prepared(model, images) as (module, inputs), torch.enable_grad(), HookSession(module) as hooks:
         tracer = _Tracer(hooks, module, inputs)
         paths = tracer.hook(layers)
-        logits = logits_of(module(inputs))
+        logits = logits_of(module(inputs.clone()))
         goal = goal_of(logits, None if target is None else torch.tensor([target]))
         if not tracer.events:
             raise LayerError(

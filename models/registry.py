@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from explainers.accelerators import choose
 from explainers.errors import LayerError
 from explainers.layers import Survey, survey
 from models.errors import ModelError, ModelsFileError, UnknownModelError
@@ -86,7 +87,13 @@ class Registry:
         """Describe the layers of a model that need not be loaded: no weights are read."""
         return _survey(spec)
 
-    def load(self, name: str, weights: str | None = DEFAULT, device: str | torch.device = "cpu") -> LoadedModel:
+    def load(
+        self,
+        name: str,
+        weights: str | None = DEFAULT,
+        device: str | torch.device = "cpu",
+        accelerator: str = "auto",
+    ) -> LoadedModel:
         """Load a model, frozen and in evaluation mode; see `load_model`."""
         spec = self.spec(name, None if weights == DEFAULT else weights)
         path = obtain_weights(spec, self._weights_dir, self._download) if weights is not None else None
@@ -110,6 +117,7 @@ class Registry:
             device=torch.device(device),
             weights=spec.weights.name if path is not None and spec.weights is not None else None,
             sha256=sha256_of(path) if path is not None else None,
+            accelerator=choose(accelerator, torch.device(device)),
         )
 
 
@@ -123,6 +131,7 @@ def load_model(
     weights: str | None = DEFAULT,
     device: str | torch.device = "cpu",
     download: bool = True,
+    accelerator: str = "auto",
 ) -> LoadedModel:
     """Load a pretrained CNN, in evaluation mode, its parameters frozen.
 
@@ -135,13 +144,15 @@ def load_model(
             default; None for the architecture with random weights.
         device: where to put it.
         download: whether weights that are not on this machine may be fetched.
+        accelerator: what runs the parts of the model that need no hooks: ``onnxruntime`` (on a processor), ``eager``
+            (PyTorch), or ``auto`` for the fastest that is installed.
 
     Raises:
         UnknownModelError: no such model or weight set.
         WeightsUnavailableError: the weights cannot be had; the message says how to get them.
         BadWeightsError: the file is damaged, or belongs to another architecture.
     """
-    return _from_environment(download).load(name, weights, device)
+    return _from_environment(download).load(name, weights, device, accelerator)
 
 
 def _from_environment(download: bool = False) -> Registry:

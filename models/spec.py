@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from explainers.accelerated import Accelerated
 from explainers.layers import Survey
 from models.preprocess import Preprocess
 
@@ -76,6 +77,7 @@ class LoadedModel:
         device: where the module lives.
         weights: name of the weight set; None for random weights.
         sha256: of the weights file, hexadecimal; None for random weights.
+        accelerator: what runs the parts of the model that need no hooks, a name in `explainers.accelerators`.
     """
 
     spec: ModelSpec
@@ -84,6 +86,13 @@ class LoadedModel:
     device: torch.device
     weights: str | None
     sha256: str | None
+    accelerator: str = "auto"
+
+    @cached_property
+    def accelerated(self) -> Accelerated:
+        """The model cut before its default layers, on its accelerator."""
+        layers = self.default_layers or self.survey.last_weighted
+        return Accelerated(self.module, self.spec.image_shape, layers, self.accelerator, self.device)
 
     @property
     def name(self) -> str:

@@ -1,0 +1,103 @@
+"""What runs the part of a model before a cut, which needs no hooks and no gradients, faster than plain PyTorch."""
+
+import io
+import logging
+import threading
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.experimental.optimization import fuse
+
+from explainers.errors import OptionError
+
+Run = Callable[[Tensor], tuple[Tensor, ...]]
+"""From images (N, C, H, W) of any N to what the part returns, without a graph, in memory of its own."""
+
+Compile = Callable[[fx.GraphModule, Tensor], Run]
+"""From a part of a model in evaluation mode, and an image (1, C, H, W) such as it will get, to what runs it."""
+
+_log = logging.getLogger(__name__)
+
+_exporting = threading.Lock()
+
+
+def eager(part: fx.GraphModule, image: Tensor) -> Run:
+    """PyTorch itself, with batch normalisation folded into convolutions, channels last."""
+    try:
+        folded: nn.Module = fuse(part, no_trace=True)
+    except Exception:  # of whatever stands between a convolution and its batch normalisation
+        folded = deepcopy(part)
+    folded = folded.to(memory_format=torch.channels_last)
+
+    def run(images: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            found: tuple[Tensor, ...] = folded(images.clone(memory_format=torch.channels_last))
+            return found
+
+    return run
+
+
+def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
+    """ONNX Runtime on the processor, in float32, with as many threads as PyTorch has."""
+    import onnxruntime as runtime  # type: ignore[import-untyped]
+
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    # Threads that wait for the next run would take processors from what PyTorch does between two.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    session = runtime.InferenceSession(_exported(part, image), options, providers=["CPUExecutionProvider"])
+
+    def run(images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(
+            torch.from_numpy(found) for found in session.run(None, {"images": images.detach().contiguous().numpy()})
+        )
+
+    return run
+
+
+def _exported(part: fx.GraphModule, image: Tensor) -> bytes:
+    """Return the part as an ONNX model whose batch size is free."""
+    buffer = io.BytesIO()
+    outputs = [f"value_{number}" for number in range(len(part(image.clone())))]
+    # The exporter keeps its state in globals, and traces: what depends on numbers found on the way becomes fixed. The
+    # caller compares what comes out.
+    with _exporting, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            part,
+            (image.clone(),),
+            buffer,  # type: ignore[arg-type]  # what this exporter takes
+            dynamo=False,
+            input_names=["images"],
+            output_names=outputs,
+            dynamic_axes={name: {0: "count"} for name in ("images", *outputs)},
+        )
+    return buffer.getvalue()
+
+
+ACCELERATORS: dict[str, Compile] = {"eager": eager, "onnxruntime": onnxruntime}
+
+
+def choose(name: str, device: torch.device) -> str:
+    """Return the accelerator that a name means on a device; ``auto`` is the fastest that is installed.
+
+    Raises:
+        OptionError: no such accelerator, or it does not serve the device, or is not installed.
+    """
+    installed = find_spec("onnxruntime") is not None and find_spec("onnx") is not None
+    if name == "auto":
+        if device.type == "cpu" and not installed:
+            _log.warning("onnxruntime and onnx are not installed; models run on plain PyTorch, several times slower.")
+        return "onnxruntime" if device.type == "cpu" and installed else "eager"
+    if name not in ACCELERATORS:
+        raise OptionError(f"No accelerator {name!r}; choose from auto, {', '.join(ACCELERATORS)}.", "accelerator")
+    if name == "onnxruntime" and device.type != "cpu":
+        raise OptionError("onnxruntime runs on the processor here; choose eager or auto.", "accelerator")
+    if name == "onnxruntime" and not installed:
+        raise OptionError("onnxruntime needs the packages onnxruntime and onnx; install them.", "accelerator")
+    return name

@@ -1,0 +1,342 @@
+"""A model cut before its layers: what is computed of its parts is what is computed of the whole."""
+
+import threading
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional
+
+from explainers import GradCAM
+from explainers.accelerated import MOST_CUTS, PATIENCE, Accelerated, Parts
+from explainers.accelerators import ACCELERATORS, choose
+from explainers.base import predict
+from explainers.cut import UncuttableError, cut_before
+from explainers.errors import OptionError
+from explainers.registry import get_method
+from models import LoadedModel, load_model
+from tests import nets
+
+SIZE = (3, 64, 64)
+LAYERS = {
+    "resnet18": "layer4",
+    "vgg11": "features.19",
+    "mobilenet_v2": "features",
+    "densenet121": "features",
+    "squeezenet1_1": "features",
+}
+CPU = torch.device("cpu")
+
+
+def accelerated(module: nn.Module, layer: str, name: str) -> Accelerated:
+    return Accelerated(module, SIZE, (layer,), name)
+
+
+@pytest.fixture(scope="module", params=LAYERS)
+def stock(request) -> tuple[nn.Module, str]:
+    return nets.seeded(torchvision.models.get_model, request.param).requires_grad_(False), LAYERS[request.param]
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+def test_parts_return_what_the_model_returns_for_any_number_of_pictures(name, stock, images):
+    model = accelerated(stock[0], stock[1], name)
+    model.warm()
+    for count in (1, 3, 4):
+        parts = model.parts((stock[1],), images[:count])
+        before = images.clone()
+        assert nets.relative_error(parts(images[:count]), stock[0](images[:count])) < 1e-5
+        assert torch.equal(images, before)
+
+
+class Carried(LoadedModel):
+    """A network as it is loaded, for pictures of 64 by 64."""
+
+    def __init__(self, module: nn.Module, layers: tuple[str, ...], name: str) -> None:
+        object.__setattr__(self, "module", module)
+        vars(self)["accelerated"] = Accelerated(module, SIZE, layers, name)
+        self.accelerated.warm()
+
+    default_layers = ()
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+@pytest.mark.parametrize("method", ["gradcam", "layercam", "scorecam", "shapleycam", "smoothgradcam++", "eigencam"])
+def test_maps_are_those_of_the_whole_model(name, method, stock, images):
+    options = {"samples": 3} if method == "smoothgradcam++" else {}
+    explainer = get_method(method).build({"layers": (stock[1],), **options})
+    if method == "scorecam":
+        images = images[:1]
+    expected = explainer.explain(stock[0], images)
+    model = Carried(stock[0], (stock[1],), name)
+    found = explainer.explain(model, images)
+    assert nets.relative_error(found.maps, expected.maps) < 1e-4
+    assert nets.relative_error(found.logits, expected.logits) < 1e-5
+    assert torch.equal(found.targets, expected.targets)
+
+
+def test_nothing_before_the_cut_runs_in_the_model(images, monkeypatch):
+    module = nets.seeded(torchvision.models.resnet18).requires_grad_(False)
+    model = Carried(module, ("layer4",), "onnxruntime")
+    ran: list[nn.Module] = []
+    call = nn.Module.__call__
+    monkeypatch.setattr(nn.Module, "__call__", lambda self, *args, **kw: ran.append(self) or call(self, *args, **kw))
+    GradCAM(layers=("layer4",)).explain(model, images)
+    assert not {module.conv1, module.layer1, module.layer4} & set(ran)
+    assert module.fc in ran
+
+
+@pytest.mark.parametrize(
+    "layers", [("layer1", "layer4"), ("layer3.0.conv1",), ("layer3.0.bn1", "layer3.1"), ("conv1",), ("fc",)]
+)
+def test_cuts_at_several_layers_and_inside_blocks(layers, images):
+    module = nets.seeded(torchvision.models.resnet18).requires_grad_(False)
+    cut = cut_before(module, layers, images[:1])
+    with torch.no_grad():
+        assert nets.relative_error(cut.suffix(*cut.prefix(images.clone())), module(images)) == 0
+    if layers != ("fc",):
+        explainer = GradCAM(layers=layers)
+        expected = explainer.explain(module, images)
+        found = explainer.explain(Carried(module, layers, "onnxruntime"), images)
+        assert nets.relative_error(found.maps, expected.maps) < 1e-4
+        assert found.layers == expected.layers
+
+
+class Branches(nets.Net):
+    """Its control flow depends on a number in the picture, which no tracing can follow."""
+
+    def middle(self, features: Tensor) -> Tensor:
+        return features.relu() if float(features.detach().sum()) > 0 else features.tanh()
+
+
+class Sizes(nn.Module):
+    """Hands a size, a tuple and the picture itself over the cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.conv, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(4, 4, 3), nn.Linear(7, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        first, second = self.stem(images).chunk(2, dim=1)
+        count = images.shape[0]
+        features = self.conv(first)
+        pooled = functional.adaptive_avg_pool2d(features, 1) + second.mean((2, 3), keepdim=True)
+        return self.head(torch.cat((pooled.reshape(count, -1), images.mean((2, 3))), dim=1))
+
+
+class Opaque(nn.Module):
+    """Holds a module that cannot be traced, but runs as a whole before the cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        class Picky(nn.Module):
+            def forward(self, images: Tensor) -> Tensor:
+                if images.shape[2] > 7:
+                    images = images * 2
+                return images
+
+        self.picky, self.conv, self.head = Picky(), nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.conv(self.picky(images)).relu().mean((2, 3)))
+
+
+@pytest.mark.parametrize("kind", [Sizes, Opaque])
+def test_what_is_no_tensor_is_computed_again_and_untraceable_modules_stay_whole(kind, images):
+    module = nets.seeded(kind).requires_grad_(False)
+    expected = GradCAM(layers=("conv",)).explain(module, images)
+    model = Carried(module, ("conv",), "onnxruntime")
+    assert model.accelerated.parts(("conv",), images) is not None
+    assert nets.relative_error(GradCAM(layers=("conv",)).explain(model, images).maps, expected.maps) < 1e-4
+
+
+def test_what_cannot_be_cut_runs_whole(images):
+    module = nets.seeded(Branches).requires_grad_(False)
+    with pytest.raises(UncuttableError):
+        cut_before(module, ("conv",), images[:1])
+    model = Carried(module, ("conv",), "onnxruntime")
+    assert model.accelerated.parts(("conv",), images) is None
+    expected = GradCAM(layers=("conv",)).explain(module, images).maps
+    assert torch.equal(GradCAM(layers=("conv",)).explain(model, images).maps, expected)
+
+
+class Twice(nets.Net):
+    def middle(self, features: Tensor) -> Tensor:
+        return self.same(self.same(features))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same = nn.ReLU()
+
+
+@pytest.mark.parametrize("paths", [("same",), ("conv", "unused")])
+def test_layers_that_run_twice_or_never_are_not_cut(paths, images):
+    with pytest.raises(UncuttableError, match="once"):
+        cut_before(nets.seeded(Twice), paths, images[:1])
+
+
+class FixedAtOne(nn.Module):
+    """Right for the one picture that it is traced with, and wrong for two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.conv(_scaled(images)).relu().mean((2, 3)))
+
+
+@torch.fx.wrap
+def _scaled(images: Tensor) -> Tensor:
+    return images * float(len(images))
+
+
+def test_parts_that_are_wrong_for_other_batch_sizes_are_found_out(images):
+    module = nets.seeded(FixedAtOne).requires_grad_(False)
+    expected = predict(module, images)
+    model = Carried(module, ("conv",), "onnxruntime")
+    assert nets.relative_error(predict(model, images), expected) < 1e-5
+
+
+@pytest.fixture
+def warm(images) -> Carried:
+    module = nets.seeded(torchvision.models.resnet18).requires_grad_(False)
+    model = Carried(module, ("layer4",), "onnxruntime")
+    assert isinstance(model.accelerated.parts(("layer4",), images), Parts)
+    return model
+
+
+@pytest.mark.parametrize("change", ["in-place", "data", "new", "module", "buffer"])
+def test_changed_weights_run_whole(change, warm, images):
+    module = warm.module
+    if change == "in-place":
+        module.layer1[0].conv1.weight.mul_(2)
+    elif change == "data":
+        module.layer1[0].conv1.weight.data.mul_(2)
+    elif change == "new":
+        module.layer1[0].conv1.weight = nn.Parameter(module.layer1[0].conv1.weight * 2, requires_grad=False)
+    elif change == "module":
+        module.layer1[0].conv1 = nn.Conv2d(64, 64, 1, padding=0, bias=False).requires_grad_(False)
+    else:
+        module.bn1.running_mean.add_(1)
+    expected = GradCAM(layers=("layer4",)).explain(module, images)
+    found = GradCAM(layers=("layer4",)).explain(warm, images)
+    assert warm.accelerated.parts(("layer4",), images) is None
+    assert torch.equal(found.maps, expected.maps)
+
+
+def test_hooks_of_others_are_run(warm, images):
+    seen: list[int] = []
+    handle = warm.module.layer1.register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    GradCAM(layers=("layer4",)).explain(warm, images)
+    predict(warm, images)
+    assert sum(seen) >= 2 * len(images)
+    handle.remove()
+    assert warm.accelerated.parts(("layer4",), images) is not None
+
+
+@pytest.mark.parametrize(
+    "given", [torch.zeros(2, 3, 64, 65), torch.zeros(2, 3, 64, 64, dtype=torch.float64)], ids=["size", "dtype"]
+)
+def test_other_pictures_run_whole(given, warm):
+    assert warm.accelerated.parts(("layer4",), given) is None
+
+
+def test_modes_stay_as_they_were(images):
+    module = nets.seeded(torchvision.models.vgg11).train()
+    module.features.eval()
+    before = [part.training for part in module.modules()]
+    for name in ACCELERATORS:
+        model = Carried(module, ("features.19",), name)
+        assert model.accelerated.parts(("features.19",), images) is not None
+        assert [part.training for part in module.modules()] == before
+        assert all(value.requires_grad for value in module.parameters())
+
+
+def test_it_compiles_after_some_pictures_and_keeps_a_bounded_number(images, monkeypatch):
+    module = nets.seeded(torchvision.models.resnet18).requires_grad_(False)
+    model = Accelerated(module, SIZE, (), "eager")
+    few = images[:1]
+    for _ in range(PATIENCE - 1):
+        assert model.parts(("layer4",), few) is None
+    assert model.parts(("layer4",), few) is not None
+    assert model.whole(few) is None
+    for path in ("conv1", "bn1", "layer1", "layer2", "layer3", "layer1.0", "layer2.0", "layer3.0", "layer4.0"):
+        model.parts((path,), images.repeat(PATIENCE, 1, 1, 1))
+    assert len(model._parts) == MOST_CUTS
+    assert ("layer4",) not in model._parts
+
+
+def test_other_threads_run_models_while_one_is_traced(images):
+    module, other = nets.seeded(torchvision.models.resnet18), nets.seeded(nets.Net)
+    expected, errors, stop = other(images).detach(), list[str](), threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            try:
+                if not torch.equal(other(images).detach(), expected):
+                    errors.append("another result")
+            except Exception as error:
+                errors.append(repr(error))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        cut_before(module, ("layer4",), images[:1])
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_a_runtime_that_fails_leaves_pytorch(images, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such operator")
+
+    monkeypatch.setitem(ACCELERATORS, "onnxruntime", fail)
+    module = nets.seeded(torchvision.models.resnet18).requires_grad_(False)
+    model = Carried(module, ("layer4",), "onnxruntime")
+    assert nets.relative_error(predict(model, images), predict(module, images)) < 1e-5
+
+
+def test_names_of_accelerators(monkeypatch):
+    assert choose("auto", CPU) == "onnxruntime"
+    assert choose("auto", torch.device("cuda")) == "eager"
+    assert choose("eager", CPU) == "eager"
+    with pytest.raises(OptionError, match="choose from auto, eager, onnxruntime"):
+        choose("magic", CPU)
+    with pytest.raises(OptionError, match="processor"):
+        choose("onnxruntime", torch.device("cuda"))
+    monkeypatch.setattr("explainers.accelerators.find_spec", lambda name: None)
+    assert choose("auto", CPU) == "eager"
+    with pytest.raises(OptionError, match="install"):
+        choose("onnxruntime", CPU)
+
+
+def test_loaded_models_are_accelerated():
+    model = load_model("efficientnet_lite0")
+    plain = load_model("efficientnet_lite0", accelerator="eager")
+    assert (model.accelerator, plain.accelerator) == ("onnxruntime", "eager")
+    pictures = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    expected = explain_maps(plain, pictures)
+    model.accelerated.warm()
+    assert model.accelerated.whole(pictures) is not None
+    assert nets.relative_error(explain_maps(model, pictures), expected) < 1e-4
+
+
+def explain_maps(model: LoadedModel, pictures: Tensor) -> Tensor:
+    return GradCAM().explain(model, pictures).maps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", torchvision.models.list_models(module=torchvision.models))
+def test_every_classifier_of_torchvision_can_be_cut(name):
+    model = load_model(name, weights=None)
+    layers = model.default_layers or model.survey.last_weighted
+    picture = torch.randn(1, *model.spec.image_shape, generator=torch.Generator().manual_seed(0))
+    cut = cut_before(model.module, layers, picture)
+    with torch.no_grad():
+        values = cut.prefix(picture.clone())
+        assert nets.relative_error(cut.suffix(*values), model.module(picture)) < 1e-5
