@@ -101,8 +101,7 @@ def explain(
             path.write_bytes(arrays(explained, service.settings.max_values))
         else:
             path.write_bytes(encode(draw(explained), form))
-        targets = dict.fromkeys(found.target for found in explained.explanations)
-        named = ", ".join(f"{target.label} {target.probability:.1%}" for target in targets)
+        named = ", ".join(f"{target.label} {target.probability:.1%}" for target in explained.targets)
         against = explained.explanations[0].against
         named += f" against {against.label}" if against else ""
         methods = ", ".join(method.name for method, _ in explained.methods)

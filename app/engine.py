@@ -1,7 +1,7 @@
 """One thread owns each model and its hooks; requests queue for it and come back through futures.
 
-Concurrency is batching: whatever waits with the same work when the thread becomes free shares its next pass.
-An idle thread never waits for company.
+Concurrency is batching: whatever waits with the same work when the thread becomes free shares its next pass. A thread
+that comes from a pass may wait a moment for the next one to fill; an idle one never does.
 """
 
 import logging
@@ -20,6 +20,7 @@ from torch import Tensor
 from app.errors import DeadlineError, OverloadedError
 from app.work import Batch
 from explainers.errors import ExplainerError, LayerError
+from explainers.goals import MOST_PROBABLE
 from models import LoadedModel, ModelError
 
 _log = logging.getLogger(__name__)
@@ -112,9 +113,9 @@ class Job:
     progress: Progress = field(default_factory=Progress)
 
     @property
-    def key(self) -> tuple[Work, bool, bool]:
+    def key(self) -> tuple[Work, bool]:
         """What jobs of one batch have in common."""
-        return self.work, self.target is None, self.against is None
+        return self.work, self.against is None
 
     @property
     def is_wanted(self) -> bool:
@@ -142,11 +143,14 @@ class Job:
 class Worker:
     """The thread that loads one model, and is then the only one to run it."""
 
-    def __init__(self, name: str, load: Callable[[], LoadedModel], max_batch: int, queue_size: int) -> None:
+    def __init__(
+        self, name: str, load: Callable[[], LoadedModel], max_batch: int, queue_size: int, max_wait: float
+    ) -> None:
         self.loaded: Future[LoadedModel] = Future()
         self._load = load
         self._max_batch = max_batch
         self._queue_size = queue_size
+        self._max_wait = max_wait
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._stopped = False
@@ -208,6 +212,9 @@ class Worker:
     def _next_batch(self) -> list[Job]:
         """Return jobs with one key, the longest-waiting first; an empty list means stop."""
         with self._changed:
+            if self._waiting:  # it comes from a pass
+                left = self._waiting[0].created + self._max_wait - time.monotonic()
+                self._changed.wait_for(lambda: self._stopped or self._is_full(), max(0.0, left))
             self._changed.wait_for(lambda: self._waiting or self._stopped)
             batch: list[Job] = []
             rest: deque[Job] = deque()
@@ -217,6 +224,10 @@ class Worker:
             self._waiting = rest
             self._running = bool(batch)
             return batch
+
+    def _is_full(self) -> bool:
+        """Whether as many jobs wait with the work of the first one as share a pass."""
+        return sum(job.key == self._waiting[0].key for job in self._waiting) >= self._max_batch
 
     def _run(self, model: LoadedModel, batch: list[Job]) -> None:
         # A job whose client gave up is dropped here, before it costs anything.
@@ -251,13 +262,22 @@ class Engine:
         max_models: how many to keep; the least recently used idle one goes first.
         max_batch: most pictures in one pass.
         queue_size: most jobs that may wait for one model.
+        max_wait: seconds that the oldest of waiting jobs may wait for the batch to fill.
     """
 
-    def __init__(self, load: Callable[[str], LoadedModel], max_models: int, max_batch: int, queue_size: int) -> None:
+    def __init__(
+        self,
+        load: Callable[[str], LoadedModel],
+        max_models: int,
+        max_batch: int,
+        queue_size: int,
+        max_wait: float = 0.0,
+    ) -> None:
         self._load = load
         self._max_models = max_models
         self._max_batch = max_batch
         self._queue_size = queue_size
+        self._max_wait = max_wait
         self._workers: OrderedDict[str, Worker] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -321,7 +341,7 @@ class Engine:
             worker = self._workers.get(name)
             if worker is None or worker.failed:  # after a failure try again: the weights may have arrived
                 self._make_room(name)
-                worker = Worker(name, lambda: self._load(name), self._max_batch, self._queue_size)
+                worker = Worker(name, lambda: self._load(name), self._max_batch, self._queue_size, self._max_wait)
                 self._workers[name] = worker
             self._workers.move_to_end(name)
             return worker
@@ -356,10 +376,9 @@ def _kept(error: BaseException, root: type[Exception]) -> Exception:
 def _results(model: LoadedModel, jobs: list[Job]) -> Sequence[Any]:
     """Run one pass for all jobs."""
     images = torch.stack([job.image for job in jobs]).to(model.device)
-    given, contrasts = ([getattr(job, name) for job in jobs] for name in ("target", "against"))
-    targets, against = (
-        None if indices[0] is None else torch.tensor(indices, device=model.device) for indices in (given, contrasts)
-    )
+    targets = torch.tensor([MOST_PROBABLE if job.target is None else job.target for job in jobs], device=model.device)
+    contrasts = [job.against for job in jobs if job.against is not None]  # of all jobs, or of none
+    against = torch.tensor(contrasts, device=model.device) if contrasts else None
 
     def report(done: int, total: int) -> None:
         for job in jobs:

@@ -117,6 +117,11 @@ class Explained:
     timings: Timings
     deadline: Deadline
 
+    @property
+    def targets(self) -> tuple[Prediction, ...]:
+        """The explained classes, each once."""
+        return tuple({one.target.index: one.target for one in reversed(self.explanations)}.values())[::-1]
+
 
 class Service:
     """What the routes and the command line have in common.
@@ -137,6 +142,7 @@ class Service:
             settings.max_models,
             settings.max_batch,
             settings.queue_size,
+            settings.max_wait_ms / 1000,
         )
 
     def _load(self, name: str) -> LoadedModel:

@@ -45,6 +45,12 @@ class Settings(BaseSettings):
     max_json_values: Count = Field(4_000_000, description="Most numbers in one JSON answer with values=true.")
     max_capture_bytes: Count = Field(256 * 2**20, description="Most bytes of tensors that one capture may take.")
     max_batch: Count = Field(8, description="Most pictures that one pass through a model explains together.")
+    max_wait_ms: float = Field(
+        5.0,
+        ge=0,
+        le=1000,
+        description="Milliseconds that a busy model's next batch may wait to fill; an idle one never waits.",
+    )
     queue_size: Count = Field(64, description="Pictures that may wait for one model; more are refused with 503.")
     deadline: float = Field(60.0, gt=0, description="Seconds after which a request is given up with 504.")
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from explainers.base import Attribution, Explainer, Regions, predict
+from explainers.goals import MOST_PROBABLE
 from explainers.passes import Report
 from explainers.together import explain_together
 from models import LoadedModel
@@ -18,13 +19,13 @@ class Batch:
 
     Attributes:
         images: (N, C, H, W) float32, normalised, on the model's device.
-        targets: (N,) int64; None for the most probable classes.
+        targets: (N,) int64; `MOST_PROBABLE` for the most probable class of a picture.
         against: (N,) int64, what these are contrasted with; or None.
         report: is told how much of how much is done; raises when nobody waits any more.
     """
 
     images: Tensor
-    targets: Tensor | None
+    targets: Tensor
     against: Tensor | None
     report: Report
 
@@ -64,7 +65,8 @@ class Alone:
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
         """Return its only result."""
-        return [self.do(model, batch.images, batch.targets)]
+        asked = int(batch.targets[0]) != MOST_PROBABLE
+        return [self.do(model, batch.images, batch.targets if asked else None)]
 
 
 def _on_cpu(regions: Regions) -> tuple[Tensor, Tensor, Tensor]:

@@ -213,7 +213,8 @@ class Explainer(ABC):
             model: an `nn.Module` that returns logits (N, K), or a `LoadedModel`.
             images: (N, C, H, W) floating, normalised as the model wants them, on the model's device;
                 converted to the model's dtype.
-            targets: (N,) int64 class indices, or None for the most probable class of each image.
+            targets: (N,) int64 class indices, `MOST_PROBABLE` (of `explainers.goals`) for some of them, or None for
+                the most probable class of each image.
             against: (N,) int64 class indices to contrast the targets with: what speaks for the one rather than the
                 other, by the difference of their logits; or None.
             report: see `Report`.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from explainers.base import Question, Regions
+from explainers.base import Question, Regions, checked_logits
 from explainers.cam import collect, grid_of
 from explainers.errors import LayerError
 from explainers.goals import Goal
@@ -144,6 +144,7 @@ def continued(question: Question, layer: str, regions: Tensor, concepts: Tensor)
     count, each = regions.shape[:2]
     regions, concepts = regions.flatten(0, 1), concepts.flatten(0, 1)
     owners = torch.arange(count, device=images.device).repeat_interleave(each)
+    host = question.host((layer,))
     found = []
     for part in passes(len(owners), pass_size(question.module, images, backward=False), question.report):
         copies, features = images[owners[part]], torch.einsum("rhw,rc->rchw", regions[part], concepts[part])
@@ -154,7 +155,7 @@ def continued(question: Question, layer: str, regions: Tensor, concepts: Tensor)
             order = torch.tensor(grid_of(layer, [output], copies)).argsort().tolist()
             return features.permute(order).to(output.dtype).contiguous()
 
-        with HookSession(question.module) as hooks:
+        with torch.no_grad(), HookSession(host.module) as hooks:
             hooks.after_forward(replace_output, layer)
-            found.append(question.predict(copies).float())
+            found.append(checked_logits(host.run(copies)).float())
     return torch.cat(found).reshape(count, each, -1)

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from explainers.errors import TargetError
 
+MOST_PROBABLE = torch.iinfo(torch.int64).min
+"""In targets: the most probable class of that picture."""
+
 
 @dataclass(frozen=True, eq=False)
 class Goal:
@@ -52,13 +55,16 @@ def goal_of(logits: Tensor, targets: Tensor | None, against: Tensor | None = Non
 
     Args:
         logits: (N, K).
-        targets: (N,) integers; None for the most probable class of each picture.
+        targets: (N,) integers, or `MOST_PROBABLE`; None for the most probable class of each picture.
         against: (N,) integers; None for no contrast.
 
     Raises:
         TargetError: an index outside 0..K-1; or a class contrasted with itself.
     """
-    chosen = logits.detach().argmax(dim=1) if targets is None else _checked(targets, logits)
+    chosen = logits.detach().argmax(dim=1)
+    if targets is not None:
+        targets = targets.to(device=logits.device, dtype=torch.int64)
+        chosen = _checked(torch.where(targets == MOST_PROBABLE, chosen, targets), logits)
     if against is None:
         return Goal(chosen)
     contrast = _checked(against, logits)

@@ -60,8 +60,7 @@ def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Resp
             body = encode(drawn, form)
     response = Response(body, mimetype=MEDIA_TYPES[form])
     found = explained.explanations
-    targets = list(dict.fromkeys(one.target for one in found))
     methods = ", ".join(method.name for method, _ in explained.methods)
-    headers = facts(explained.model, targets, explained.timings, layers_of(explained), methods, found)
+    headers = facts(explained.model, explained.targets, explained.timings, layers_of(explained), methods, found)
     response.headers.extend(headers)
     return response

@@ -125,7 +125,8 @@ class ShapleyCAM(GradCAM):
     def _corrected(self, question: Question, evidence: Evidence) -> dict[str, Tensor]:
         """Return, per path, the gradients (N, C, h, w) less half the Hessian of the layer times its features."""
         features: dict[str, Tensor] = {}
-        with torch.enable_grad(), HookSession(question.module) as hooks:
+        host = question.host(tuple(evidence.activations))
+        with torch.enable_grad(), HookSession(host.module) as hooks:
 
             def keep(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
                 features[hooks.current.path if hooks.current else ""] = output
@@ -133,7 +134,7 @@ class ShapleyCAM(GradCAM):
 
             hooks.cut(*evidence.activations)
             hooks.after_forward(keep, *evidence.activations)
-            logits = checked_logits(question.module(question.images.clone()))
+            logits = checked_logits(host.run(question.images))
             score = self.scores(evidence.goal, logits).sum()
             products = _hessian_products(score, list(features.values()))
         corrected = {}

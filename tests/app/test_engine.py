@@ -109,7 +109,7 @@ def test_each_caller_gets_the_answer_to_its_own_question(engine):
 
 def test_what_waits_shares_a_batch_whatever_its_targets(engine, module):
     occupying = hold(engine, module)
-    jobs = [job(target=number % 2) for number in range(4)]
+    jobs = [job(target=target) for target in (0, 1, None, 1)]
     waiting = threading.Thread(target=lambda: engine.run("slow", jobs))
     waiting.start()
     module.gate.set()
@@ -344,3 +344,22 @@ def test_jobs_with_and_without_a_contrast_share_no_batch():
     contrasted = replace(plain, against=1)
     assert plain.key != contrasted.key
     assert plain.key == job().key
+
+
+def test_a_busy_model_waits_a_moment_for_its_next_batch_to_fill_and_an_idle_one_does_not(module):
+    made = Engine(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=8, max_wait=5.0)
+    occupying = hold(made, module)
+    first = threading.Thread(target=lambda: made.run("slow", [job(), job(target=None)]))
+    first.start()
+    while len(made._workers["slow"]._waiting) < 2:
+        time.sleep(0.01)
+    started = time.monotonic()
+    module.gate.set()
+    occupying.join()
+    assert first.is_alive()
+    made.run("slow", [job(), job()])
+    first.join()
+    assert module.batches == [1, 4]
+    made.run("slow", [job()])
+    assert time.monotonic() - started < 4
+    made.stop()

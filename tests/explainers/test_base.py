@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from explainers import GradCAM, Saliency
 from explainers.base import AUGMENTATIONS, predict, principal_component
 from explainers.errors import NonFiniteError, TargetError
-from explainers.goals import Goal, goal_of
+from explainers.goals import MOST_PROBABLE, Goal, goal_of
 from explainers.passes import MOST, pass_size, passes
 from explainers.together import explain_together
 from tests import nets
@@ -133,6 +133,15 @@ def test_methods_explain_the_class_that_the_first_one_finds(net, images):
     assert torch.equal(first.targets, second.targets)
     assert torch.equal(second.against, OTHERS)
     assert nets.relative_error(first.logits, second.logits) < 1e-6
+
+
+def test_some_targets_may_be_left_to_the_model(net, images):
+    logits = net(images).detach()
+    targets = torch.tensor([3, MOST_PROBABLE, 1, MOST_PROBABLE])
+    found = GradCAM(layers=("1",)).explain(net, images, targets)
+    assert found.targets.tolist() == [3, int(logits[1].argmax()), 1, int(logits[3].argmax())]
+    with pytest.raises(TargetError, match="-1 is out of range"):
+        GradCAM(layers=("1",)).explain(net, images, torch.tensor([3, -1, 1, 0]))
 
 
 def test_passes_without_gradients_make_tensors_in_inference_mode_only_to_drop_them(images):
