@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from app.errors import AnswerTooLargeError
+from app.png import encode_png
 from app.schemas import (
     AgreementAnswer,
     DiagnosticAnswer,
@@ -60,11 +61,9 @@ def draw(explained: Explained) -> Image.Image:
 
 def encode(picture: Image.Image, form: Drawing) -> bytes:
     """Encode a picture as PNG, JPEG or WebP."""
-    settings: Mapping[Drawing, dict[str, Any]] = {
-        "png": {"compress_level": 3},
-        "jpeg": {"quality": 90},
-        "webp": {"quality": 90, "method": 2},
-    }
+    if form == "png":
+        return encode_png(picture)
+    settings: Mapping[Drawing, dict[str, Any]] = {"jpeg": {"quality": 90}, "webp": {"quality": 90, "method": 2}}
     buffer = io.BytesIO()
     picture.save(buffer, form.upper(), **settings[form])
     return buffer.getvalue()
