@@ -32,7 +32,7 @@ from explainers.agreement import rank_correlation
 from explainers.base import Explainer
 from explainers.explanation import Explanation
 from explainers.registry import Method
-from explainers.render import Style, normalize, panel, panel_columns
+from explainers.render import Style, fit, normalize, panel, panel_columns
 from explainers.targets import Prediction
 from models import LoadedModel
 
@@ -51,11 +51,15 @@ def draw(explained: Explained) -> Image.Image:
     found = explained.explanations
     columns = _columns(explained)
     style = _fitting(explained.style, columns, ceil(len(found) / columns))
+    small = fit(found[0].picture, style.max_side)  # all are of one upload
     tiles = []
     for one in found:
         explained.deadline.check()
         # Beside other maps a map is one picture, whatever regions it has.
-        tiles.append(one.drawn(style) if len(explained.methods) == 1 else one.drawn_map(style))
+        if one.regions and len(explained.methods) == 1:
+            tiles.append(one.drawn(style))
+        else:
+            tiles.append(replace(one, picture=small).drawn_map(style))
     return tiles[0] if len(tiles) == 1 else panel(tiles, [_caption(one, explained) for one in found], columns)
 
 
@@ -140,6 +144,14 @@ def document(explained: Explained, values: bool, max_values: int) -> ExplainAnsw
         timings_ms={name: round(milliseconds, 3) for name, milliseconds in explained.timings.stages.items()},
         versions=VERSIONS,
     )
+
+
+def classes_of(explained: Explained) -> list[Prediction]:
+    """Return the explained classes, each once, though logits of passes of several methods may differ by a rounding."""
+    found: dict[int, Prediction] = {}
+    for explanation in explained.explanations:
+        found.setdefault(explanation.target.index, explanation.target)
+    return list(found.values())
 
 
 def _raw_maps(found: list[Explanation]) -> dict[str, Any]:

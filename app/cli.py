@@ -7,7 +7,7 @@ from typing import Any, get_args
 import click
 from pydantic import ValidationError
 
-from app.answers import arrays, document, draw, encode
+from app.answers import arrays, classes_of, document, draw, encode
 from app.carriers import parse
 from app.cli_hooks import capture, intervene, trace
 from app.cli_io import destination, each, form_of, open_service, pair, picture_options, read, table, yes
@@ -92,7 +92,7 @@ def explain(
     into = destination(pictures, output, form)
 
     def one(picture: Path) -> str:
-        explained = service.explain(read(picture), options)
+        explained = service.explain(read(picture), options, drawn=form != "npz")
         path = into(picture)
         if form == "json":
             text = document(explained, options.values, service.settings.max_json_values)
@@ -101,8 +101,7 @@ def explain(
             path.write_bytes(arrays(explained, service.settings.max_values))
         else:
             path.write_bytes(encode(draw(explained), form))
-        targets = dict.fromkeys(found.target for found in explained.explanations)
-        named = ", ".join(f"{target.label} {target.probability:.1%}" for target in targets)
+        named = ", ".join(f"{target.label} {target.probability:.1%}" for target in classes_of(explained))
         against = explained.explanations[0].against
         named += f" against {against.label}" if against else ""
         methods = ", ".join(method.name for method, _ in explained.methods)

@@ -4,7 +4,7 @@ from typing import get_args
 
 from flask import Blueprint, Response, request
 
-from app.answers import arrays, document, draw, encode, layers_of, predicted
+from app.answers import arrays, classes_of, document, draw, encode, layers_of, predicted
 from app.api import negotiated, service
 from app.api.headers import facts
 from app.carriers import parse, read_request
@@ -37,7 +37,7 @@ def explain() -> Response:
     if tag is not None and not asked.star_tag and asked.contains_weak(tag):
         response = Response(status=304)
     else:
-        response = _answer(service().explain(upload, options), options, form)
+        response = _answer(service().explain(upload, options, drawn=form != "npz"), options, form)
         tag = tag or service().etag(upload, options, MEDIA_TYPES[form])
     if tag is not None:
         response.set_etag(tag, weak=True)
@@ -60,8 +60,7 @@ def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Resp
             body = encode(drawn, form)
     response = Response(body, mimetype=MEDIA_TYPES[form])
     found = explained.explanations
-    targets = list(dict.fromkeys(one.target for one in found))
     methods = ", ".join(method.name for method, _ in explained.methods)
-    headers = facts(explained.model, targets, explained.timings, layers_of(explained), methods, found)
+    headers = facts(explained.model, classes_of(explained), explained.timings, layers_of(explained), methods, found)
     response.headers.extend(headers)
     return response
