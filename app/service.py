@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from app.cache import Cache
 from app.engine import Deadline, Done, Engine, Job
 from app.errors import DeadlineError, FieldError, NotReadyError
 from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
@@ -137,6 +138,7 @@ class Service:
         self.device = settings.torch_device()
         # Decoding is bound by processors and hungry for memory: more at once than processors gain nothing.
         self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self.cache = Cache(settings.cache_bytes)
         self.engine = Engine(
             self._load,
             settings.max_models,

@@ -44,6 +44,9 @@ class Settings(BaseSettings):
     max_values: Count = Field(32_000_000, description="Most numbers in one answer with format=npz.")
     max_json_values: Count = Field(4_000_000, description="Most numbers in one JSON answer with values=true.")
     max_capture_bytes: Count = Field(256 * 2**20, description="Most bytes of tensors that one capture may take.")
+    cache_bytes: int = Field(
+        0, ge=0, description="Most bytes of answers of /explain that each process keeps; 0 keeps none."
+    )
     max_batch: Count = Field(8, description="Most pictures that one pass through a model explains together.")
     queue_size: Count = Field(64, description="Pictures that may wait for one model; more are refused with 503.")
     deadline: float = Field(60.0, gt=0, description="Seconds after which a request is given up with 504.")
