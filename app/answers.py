@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from app.errors import AnswerTooLargeError
+from app.png import encode_png
 from app.schemas import (
     AgreementAnswer,
     DiagnosticAnswer,
@@ -31,7 +32,7 @@ from explainers.agreement import rank_correlation
 from explainers.base import Explainer
 from explainers.explanation import Explanation
 from explainers.registry import Method
-from explainers.render import Style, normalize, panel, panel_columns
+from explainers.render import Style, fit, normalize, panel, panel_columns
 from explainers.targets import Prediction
 from models import LoadedModel
 
@@ -50,21 +51,23 @@ def draw(explained: Explained) -> Image.Image:
     found = explained.explanations
     columns = _columns(explained)
     style = _fitting(explained.style, columns, ceil(len(found) / columns))
+    small = fit(found[0].picture, style.max_side)  # all are of one upload
     tiles = []
     for one in found:
         explained.deadline.check()
         # Beside other maps a map is one picture, whatever regions it has.
-        tiles.append(one.drawn(style) if len(explained.methods) == 1 else one.drawn_map(style))
+        if one.regions and len(explained.methods) == 1:
+            tiles.append(one.drawn(style))
+        else:
+            tiles.append(replace(one, picture=small).drawn_map(style))
     return tiles[0] if len(tiles) == 1 else panel(tiles, [_caption(one, explained) for one in found], columns)
 
 
 def encode(picture: Image.Image, form: Drawing) -> bytes:
     """Encode a picture as PNG, JPEG or WebP."""
-    settings: Mapping[Drawing, dict[str, Any]] = {
-        "png": {"compress_level": 3},
-        "jpeg": {"quality": 90},
-        "webp": {"quality": 90, "method": 2},
-    }
+    if form == "png":
+        return encode_png(picture)
+    settings: Mapping[Drawing, dict[str, Any]] = {"jpeg": {"quality": 90}, "webp": {"quality": 90, "method": 2}}
     buffer = io.BytesIO()
     picture.save(buffer, form.upper(), **settings[form])
     return buffer.getvalue()

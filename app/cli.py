@@ -92,7 +92,7 @@ def explain(
     into = destination(pictures, output, form)
 
     def one(picture: Path) -> str:
-        explained = service.explain(read(picture), options)
+        explained = service.explain(read(picture), options, drawn=form != "npz")
         path = into(picture)
         if form == "json":
             text = document(explained, options.values, service.settings.max_json_values)

@@ -89,7 +89,7 @@ class HookService:
         timings, deadline, model, target = self._start(options.model, options.target)
         self._check_patterns(model, options.layer)
         layers = tuple(options.layer) or (is_leaf,)
-        shown = self._service.decode(upload, model, timings)
+        shown = self._service.decode(upload, model, timings, drawn=False)
         work = Alone(lambda model, images, targets: trace_images(model, images, _first(targets), layers))
         (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
         timings.count(done, "trace")
@@ -115,7 +115,7 @@ class HookService:
         if sheet and options.rank == "effect":
             kinds |= {"output", "grad_output"}
         most = self._service.settings.max_capture_bytes
-        shown = self._service.decode(upload, model, timings)
+        shown = self._service.decode(upload, model, timings, drawn=sheet)
         work = Alone(
             lambda model, images, targets: capture_images(
                 model, images, tuple(options.layer), tuple(kinds), _first(targets), most
@@ -204,7 +204,7 @@ class HookService:
 
     def _second(self, other: bytes, model: LoadedModel, timings: Timings) -> torch.Tensor:
         try:
-            return self._service.decode(other, model, timings).image[None]
+            return self._service.decode(other, model, timings, drawn=False).image[None]
         except PictureError as error:
             error.field = "other"  # type: ignore[attr-defined]
             raise

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from math import ceil
 from typing import Any
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from app.cache import Cache
 from app.engine import Deadline, Done, Engine, Job
 from app.errors import DeadlineError, FieldError, NotReadyError
 from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
@@ -25,14 +27,18 @@ from explainers.errors import TargetError
 from explainers.explanation import Explanation, explanations
 from explainers.geometry import Geometry
 from explainers.modules import match_paths
-from explainers.picture import read_picture
+from explainers.picture import Size, read_reduced
 from explainers.registry import Method, build_methods, get_method, import_methods
-from explainers.render import Style, fit
+from explainers.render import Style, fit, fitted
 from explainers.targets import Prediction, best, class_index, predictions
 from models import LoadedModel, Registry
 from models.errors import WeightsUnavailableError
 
 VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
+
+
+_LEAST = 1.75
+"""A copy that is made smaller for a drawing has at least this many pixels for each of the drawing's, along a side."""
 
 
 @dataclass
@@ -119,7 +125,7 @@ class Explained:
 
     @property
     def targets(self) -> tuple[Prediction, ...]:
-        """The explained classes, each once."""
+        """The explained classes, each once: of several methods, passes may differ by a rounding."""
         return tuple({one.target.index: one.target for one in reversed(self.explanations)}.values())[::-1]
 
 
@@ -137,6 +143,7 @@ class Service:
         self.device = settings.torch_device()
         # Decoding is bound by processors and hungry for memory: more at once than processors gain nothing.
         self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self.cache = Cache(settings.cache_bytes)
         self.engine = Engine(
             self._load,
             settings.max_models,
@@ -186,14 +193,20 @@ class Service:
         deadline, timings = Deadline.after(self.settings.deadline), Timings()
         model = self.model(options.model, deadline)
         with timings.stage("decode"), self._decoding:
-            image = model.preprocess(read_picture(upload, self.settings.max_pixels))
+            sent = read_reduced(upload, model.preprocess.least, self.settings.max_pixels)
+            image = model.preprocess(sent.picture, sent.size)
         (done,) = self.engine.run(model.name, [Job(Predict(), image, None, deadline)])
         timings.count(done, "predict")
         logits = done.result.logits[0].numpy()
         return Predicted(model, predictions(logits, model.labels, best(logits, options.top)), timings)
 
-    def explain(self, upload: bytes, options: ExplainOptions) -> Explained:
+    def explain(self, upload: bytes, options: ExplainOptions, drawn: bool = True) -> Explained:
         """Explain one or several classes of a picture; nothing is drawn yet.
+
+        Args:
+            upload: the bytes of the picture.
+            options: checked by their schema.
+            drawn: whether the answer is to be drawn.
 
         Raises:
             FieldError, OptionError, LayerError, TargetError: an option with a bad value.
@@ -225,7 +238,7 @@ class Service:
         if against is not None and against in targets:
             raise FieldError("A class cannot be contrasted with itself; name another one.", field="against")
         top = min(options.top or 1, len(model.labels))
-        shown = self.decode(upload, model, timings)
+        shown = self.decode(upload, model, timings, drawn)
         first: list[int | None] = [*dict.fromkeys(targets)] or [None]
         work = Explain(tuple(explainer for _, explainer in methods))
         done = self._explained(model, [Job(work, shown.image, target, deadline, against) for target in first])
@@ -259,18 +272,38 @@ class Service:
                 raise FieldError(str(error), field="against") from error
             raise
 
-    def decode(self, upload: bytes, model: LoadedModel, timings: Timings) -> Decoded:
+    def decode(self, upload: bytes, model: LoadedModel, timings: Timings, drawn: bool = True) -> Decoded:
         """Return a picture as the model and as a drawing need it.
+
+        Where both need far fewer pixels than the upload has, a JPEG is decoded at a smaller scale, and the model's
+        input is made from the drawing's copy of the upload.
+
+        Args:
+            upload: the bytes of the picture.
+            model: whose input it becomes.
+            timings: of the stages.
+            drawn: whether there is to be a drawing; without one, `Decoded.picture` is of any size.
 
         Raises:
             PictureError: it cannot be read, or is too large.
         """
+        preprocess, max_side = model.preprocess, self.settings.max_side
+
+        def least(width: int, height: int) -> Size:
+            wanted = fitted(width, height, max_side) if drawn else (0, 0)
+            if wanted == (width, height):
+                return wanted
+            needed = preprocess.least(width, height)
+            return max(needed[0], ceil(_LEAST * wanted[0])), max(needed[1], ceil(_LEAST * wanted[1]))
+
         with timings.stage("decode"), self._decoding:
-            upright = read_picture(upload, self.settings.max_pixels)
-            image = model.preprocess(upright)
-            geometry = model.preprocess.geometry(upright.width, upright.height)
+            sent = read_reduced(upload, least, self.settings.max_pixels)
             # All that drawing needs; the upload may be far larger.
-            return Decoded(image, geometry, fit(upright, self.settings.max_side))
+            picture = fit(sent.picture, max_side, sent.size) if drawn else sent.picture
+            enough = preprocess.least(*sent.size)
+            small = picture.width >= enough[0] and picture.height >= enough[1]
+            image = preprocess(picture if small else sent.picture, sent.size)
+            return Decoded(image, preprocess.geometry(*sent.size), picture)
 
     def explainers(self, names: Sequence[str], options: HeatmapOptions) -> tuple[tuple[Method, Explainer], ...]:
         """Return methods by name with the options that the request gives them.

@@ -187,7 +187,7 @@ class Explanation:
         """Return the heatmap drawn in this style, also where there are regions."""
         picture = render.fit(self.picture, style.max_side)
         geometry = self.geometry.scaled(*picture.size)
-        heatmap = render.normalize(geometry.lay_back(self.map), self.signed, render.ends(self.map, style.scale))
+        heatmap = render.normalize(geometry.lay(self.map), self.signed, render.ends(self.map, style.scale))
         return render.draw(picture, heatmap, geometry, self.signed, style)
 
     def save(self, path: str | os.PathLike[str], **style: Any) -> Path:

@@ -42,6 +42,12 @@ class Geometry:
         Returns:
             (height, width) float32; zero where the model saw nothing.
         """
+        laid = np.zeros((self.height, self.width), dtype=np.float32)
+        laid[self.seen] = self.lay(values)
+        return laid
+
+    def lay(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return what `lay_back` has in the rows and columns that the model saw, read-only and without the zeros."""
         rows, columns = self.seen
         left, top, right, bottom = self.box
         map_height, map_width = values.shape
@@ -57,9 +63,7 @@ class Geometry:
         limits = (map_width + 2, map_height + 2) * 2
         region = tuple(min(max(edge, 0.0), limit) for edge, limit in zip(region, limits, strict=True))
         size = (columns.stop - columns.start, rows.stop - rows.start)
-        laid = np.zeros((self.height, self.width), dtype=np.float32)
-        laid[rows, columns] = np.asarray(padded.resize(size, Image.Resampling.BILINEAR, box=region))
-        return laid
+        return np.asarray(padded.resize(size, Image.Resampling.BILINEAR, box=region))
 
 
 def _centres(start: float, stop: float, size: int) -> slice:

@@ -31,7 +31,7 @@ _SYSTEM_FONTS = (
     "Arial Unicode.ttf",
     "Arial.ttf",
 )
-_DIM = 0.3  # brightness left to what the model's crop never saw
+_DIMMED = [round(0.3 * level) for level in range(256)]  # brightness left to what the model's crop never saw
 _CAPTION_HEIGHT = 1 / 14  # of a tile's width
 
 
@@ -93,16 +93,17 @@ def normalize(
         low, high = 0.0, max(abs(scale[0]), abs(scale[1]))
     else:
         low, high = scale
-    scaled = (values - np.float32(low)) / np.float32(high - low)
+    scaled = values - np.float32(low) if low else values
+    scaled = np.divide(scaled, np.float32(high - low), out=scaled if low else None)
     return np.clip(scaled, -1.0 if signed else 0.0, 1.0, out=scaled)
 
 
 def magnitude(values: NDArray[np.float32], scale: Scale = None) -> float:
     """Return the largest magnitude of a map; with ``robust`` the 99th percentile, of what is not zero if need be."""
-    sizes = np.abs(values)
-    if scale == "robust" and sizes.any():
+    if scale == "robust" and values.any():
+        sizes = np.abs(values)
         return float(np.percentile(sizes, 99)) or float(np.percentile(sizes[sizes > 0], 99))
-    return float(sizes.max())
+    return max(float(values.max()), -float(values.min()))
 
 
 def ends(values: NDArray[np.float32], scale: Scale) -> tuple[float, float] | None:
@@ -113,8 +114,11 @@ def ends(values: NDArray[np.float32], scale: Scale) -> tuple[float, float] | Non
 def colour(heatmap: NDArray[np.float32], signed: bool, colormap: str | None = None) -> Image.Image:
     """Return the colours of a normalised heatmap (H, W) as an RGB image."""
     position = (heatmap + 1) / 2 if signed else heatmap
-    index = (position * 255 + 0.5).astype(np.uint8)
-    return Image.fromarray(_table(colormap or ("icefire" if signed else "inferno"))[index])
+    levels = position * np.float32(255)
+    levels += np.float32(0.5)
+    coloured = Image.fromarray(levels.astype(np.uint8))
+    coloured.putpalette(_palette(colormap or ("icefire" if signed else "inferno")))
+    return coloured.convert("RGB")
 
 
 def draw(
@@ -128,17 +132,18 @@ def draw(
 
     Args:
         picture: RGB, H by W.
-        heatmap: (H, W) float32, normalised.
+        heatmap: (h, w) float32, normalised; of the part of the picture that the model saw, as `Geometry.lay` has it.
         geometry: of this picture at this size.
         signed: whether the heatmap runs from -1.
         style: view, colours and strength; its scale and size are already applied.
     """
-    colours = colour(heatmap, signed, style.colormap)
-    covered = colours if style.view == "heatmap" else Image.blend(picture, colours, style.alpha)
     rows, columns = geometry.seen
     box = (columns.start, rows.start, columns.stop, rows.stop)
-    drawn = picture.convert("L").point(lambda level: level * _DIM).convert("RGB")
-    drawn.paste(covered.crop(box), box[:2])
+    drawn = colour(heatmap, signed, style.colormap)
+    if style.view != "heatmap":
+        drawn = Image.blend(picture.crop(box), drawn, style.alpha)
+    if drawn.size != picture.size:
+        drawn = _framed(picture, drawn, box)
     if style.view != "side-by-side":
         return drawn
     pair = Image.new("RGB", (2 * picture.width, picture.height))
@@ -147,13 +152,36 @@ def draw(
     return pair
 
 
-def fit(picture: Image.Image, max_side: int | None) -> Image.Image:
-    """Return the picture, made smaller if its longest side exceeds `max_side` pixels."""
-    if max_side is None or max(picture.size) <= max_side:
-        return picture
-    ratio = max_side / max(picture.size)
-    size = (max(1, round(picture.width * ratio)), max(1, round(picture.height * ratio)))
-    return picture.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+def _framed(picture: Image.Image, seen: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    """Return what was drawn on the part that the model saw, in a frame of the rest, grey and dim."""
+    left, top, right, bottom = box
+    width, height = picture.size
+    framed = Image.new("RGB", picture.size)
+    framed.paste(seen, (left, top))
+    for strip in ((0, 0, width, top), (0, bottom, width, height), (0, top, left, bottom), (right, top, width, bottom)):
+        if strip[0] < strip[2] and strip[1] < strip[3]:
+            framed.paste(picture.crop(strip).convert("L").point(_DIMMED).convert("RGB"), strip[:2])
+    return framed
+
+
+def fitted(width: int, height: int, max_side: int | None) -> tuple[int, int]:
+    """Return the size of a picture after `fit`."""
+    if max_side is None or max(width, height) <= max_side:
+        return width, height
+    ratio = max_side / max(width, height)
+    return max(1, round(width * ratio)), max(1, round(height * ratio))
+
+
+def fit(picture: Image.Image, max_side: int | None, size: tuple[int, int] | None = None) -> Image.Image:
+    """Return the picture, made smaller if its longest side exceeds `max_side` pixels.
+
+    Args:
+        picture: any.
+        max_side: the limit; None for no limit.
+        size: of the upload, where `picture` is a smaller copy of it; the result is that of the upload.
+    """
+    wanted = fitted(*(size or picture.size), max_side)
+    return picture if wanted == picture.size else picture.resize(wanted, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
 def panel_columns(tiles: int) -> int:
@@ -226,6 +254,6 @@ def _is_range(low: float, high: float) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _table(name: str) -> NDArray[np.uint8]:
+def _palette(name: str) -> bytes:
     lookup: NDArray[np.uint8] = (Colormap(name).lut(256)[:, :3] * 255 + 0.5).astype(np.uint8)
-    return lookup
+    return lookup.tobytes()

@@ -100,7 +100,7 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
 
 def _magnitude(explanation: Explanation, style: Style) -> float:
     """Return the largest magnitude of a map on the picture; of a robust scale that of the map itself."""
-    values = explanation.map if style.scale == "robust" else explanation.raw_heatmap
+    values = explanation.map if style.scale == "robust" else explanation.geometry.lay(explanation.map)
     return magnitude(values, style.scale)
 
 
@@ -119,7 +119,7 @@ def _sheet(
     for one in maps:
         values = one.numpy()
         signed = bool((values < 0).any())
-        heatmap = normalize(scaled.lay_back(values), signed, ends(values, style.scale))
+        heatmap = normalize(scaled.lay(values), signed, ends(values, style.scale))
         tiles.append(draw(small, heatmap, scaled, signed, style))
     own = "99th percentile" if style.scale == "robust" else "maximum"
     drawn = "all maps to one scale" if isinstance(style.scale, tuple) else f"each map to its own {own}"

@@ -1,12 +1,14 @@
 """From an upright RGB picture to the model's input, remembering which part of the picture that is."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import functional
 
 from explainers.geometry import Geometry
 
@@ -16,6 +18,9 @@ Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 # A strip of one pixel by a million would be resized to gigabytes. Where the resized picture is this many
 # times the crop, only the crop is computed: the same but for the rounding of the box and of samples.
 _LARGEST = 32
+
+# A smaller copy has at least this many pixels for each of the resized picture, along either side.
+_LEAST = 2
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,28 @@ class Preprocess:
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
 
-    def __call__(self, picture: Image.Image) -> Tensor:
-        """Return (3, H, W) float32, normalised."""
-        pixels = functional.pil_to_tensor(self._cropped(picture.convert("RGB"))).to(torch.float32).div_(255)
-        normalized: Tensor = functional.normalize(pixels, list(self.mean), list(self.std), inplace=True)
-        return normalized
+    def __call__(self, picture: Image.Image, size: tuple[int, int] | None = None) -> Tensor:
+        """Return (3, H, W) float32, normalised.
+
+        Args:
+            picture: upright.
+            size: width and height of the upload, where `picture` is a smaller copy of it, see `least`; the same part of
+                it is seen, and samples differ by a level of 255 at most places at most.
+        """
+        upright = picture if picture.mode == "RGB" else picture.convert("RGB")
+        samples = np.asarray(self._cropped(upright, size or picture.size))
+        levels = _levels(self.mean, self.std)
+        normalized = np.empty((3, *self.size), dtype=np.float32)
+        for channel, values in enumerate(normalized):
+            np.take(levels[channel], samples[:, :, channel], out=values, mode="clip")
+        return torch.from_numpy(normalized)
+
+    def least(self, width: int, height: int) -> tuple[int, int]:
+        """Return the least size of a smaller copy of a picture that is as good an input as the picture itself."""
+        if self.interpolation == "nearest":  # each sample is that of one pixel
+            return width, height
+        columns, rows = self._resized(width, height)
+        return min(width, _LEAST * columns), min(height, _LEAST * rows)
 
     def geometry(self, width: int, height: int) -> Geometry:
         """Return which part of a picture of `width` by `height` pixels the model sees."""
@@ -52,15 +74,17 @@ class Preprocess:
         box = (left * across, top * down, (left + self.size[1]) * across, (top + self.size[0]) * down)
         return Geometry(width, height, box)
 
-    def _cropped(self, picture: Image.Image) -> Image.Image:
-        width, height = self._resized(*picture.size)
+    def _cropped(self, picture: Image.Image, size: tuple[int, int]) -> Image.Image:
+        width, height = self._resized(*size)
         left, top = self._offset(width, height)
         wanted = (self.size[1], self.size[0])
         resampling = Image.Resampling[self.interpolation.upper()]
         if left >= 0 and top >= 0 and width * height > _LARGEST * wanted[0] * wanted[1]:
-            box = self.geometry(*picture.size).box
+            box = self.geometry(*size).scaled(*picture.size).box
             return picture.resize(wanted, resampling, box=box)
-        resized = picture.resize((width, height), resampling)
+        # The input of a smaller copy is not exactly that of the upload, so whole pixels may be averaged first.
+        gap = None if size == picture.size else 3.0
+        resized = picture.resize((width, height), resampling, reducing_gap=gap)
         if left < 0 or top < 0:
             cropped = Image.new("RGB", wanted, self._fill)
             cropped.paste(resized, (-left, -top))
@@ -91,3 +115,10 @@ class Preprocess:
 def _centred(length: int, wanted: int) -> int:
     # round() to even where it crops, floor where it pads: as torchvision's centre crop does.
     return round((length - wanted) / 2) if length >= wanted else -((wanted - length) // 2)
+
+
+@lru_cache(maxsize=32)
+def _levels(mean: tuple[float, ...], std: tuple[float, ...]) -> NDArray[np.float32]:
+    """Return (3, 256) float32: what each of the 256 levels becomes, to the last bit as torchvision computes it."""
+    levels = torch.arange(256, dtype=torch.float32).div_(255)
+    return torch.stack([(levels - one) / deviation for one, deviation in zip(mean, std, strict=True)]).numpy()

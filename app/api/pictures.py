@@ -7,6 +7,7 @@ from flask import Blueprint, Response, request
 from app.answers import arrays, document, draw, encode, layers_of, predicted
 from app.api import negotiated, service
 from app.api.headers import facts
+from app.cache import Answer
 from app.carriers import parse, read_request
 from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
 from app.service import Explained
@@ -33,19 +34,33 @@ def explain() -> Response:
     upload, options = sent.picture, parse(ExplainOptions, sent.fields)
     form = options.format or negotiated(FORMATS)
     tag = service().etag(upload, options, MEDIA_TYPES[form])
-    asked = request.if_none_match
+    asked, cache = request.if_none_match, service().cache
     if tag is not None and not asked.star_tag and asked.contains_weak(tag):
         response = Response(status=304)
+    elif tag is not None and (kept := cache.get(tag)):
+        response = _response(kept)
+        response.headers["Server-Timing"] = "cache"
     else:
-        response = _answer(service().explain(upload, options), options, form)
+        explained = service().explain(upload, options, drawn=form != "npz")
+        answer = _answer(explained, options, form)
         tag = tag or service().etag(upload, options, MEDIA_TYPES[form])
+        if tag is not None:
+            cache.put(tag, answer)
+        response = _response(answer)
+        response.headers["Server-Timing"] = explained.timings.header
     if tag is not None:
         response.set_etag(tag, weak=True)
     response.headers["Vary"] = "Accept"
     return response
 
 
-def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Response:
+def _response(answer: Answer) -> Response:
+    response = Response(answer.body, mimetype=answer.mimetype)
+    response.headers.extend(answer.headers)
+    return response
+
+
+def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Answer:
     settings = service().settings
     if form == "json":
         answer = document(explained, options.values, settings.max_json_values)
@@ -58,9 +73,8 @@ def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Resp
             drawn = draw(explained)
         with explained.timings.stage("encode"):
             body = encode(drawn, form)
-    response = Response(body, mimetype=MEDIA_TYPES[form])
     found = explained.explanations
     methods = ", ".join(method.name for method, _ in explained.methods)
     headers = facts(explained.model, explained.targets, explained.timings, layers_of(explained), methods, found)
-    response.headers.extend(headers)
-    return response
+    headers.pop("Server-Timing", None)  # of this time only
+    return Answer(body, MEDIA_TYPES[form], tuple(headers.items()))

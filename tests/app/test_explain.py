@@ -6,6 +6,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from explainers import explain
+from explainers.picture import read_reduced
 from tests.app.conftest import encoded
 
 
@@ -222,6 +223,69 @@ def test_etag_repeats_and_saves_the_work(post, cat):
     other = post(cat, headers={"If-None-Match": first.headers["ETag"]}, alpha="0.4")
     assert other.status_code == 200
     assert other.headers["ETag"] != first.headers["ETag"]
+
+
+def test_a_picture_that_the_client_has_is_not_even_decoded(post, cat, monkeypatch):
+    first = post(cat)
+    monkeypatch.setattr("app.service.read_reduced", lambda *_: pytest.fail("decoded"))
+    assert post(cat, headers={"If-None-Match": first.headers["ETag"]}).status_code == 304
+
+
+# Large uploads
+
+
+@pytest.fixture(scope="module")
+def large(cat):
+    """The cat as a JPEG of 3200 by 2128 pixels, lying on its side, and what it is upright."""
+    upright = Image.open(io.BytesIO(cat)).convert("RGB").resize((3200, 2128), Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return encoded(upright.transpose(Image.Transpose.ROTATE_90), "JPEG", quality=95, exif=exif), upright
+
+
+@pytest.fixture(scope="module")
+def small_answers():
+    from app import create_app
+    from app.settings import Settings
+
+    app = create_app(Settings(max_side=800))
+    yield app
+    app.extensions["seewhy"].engine.stop()
+
+
+def test_a_large_jpeg_is_explained_as_in_python(small_answers, large, lite0):
+    upload, _ = large
+    expected = explain(lite0, upload, target="tabby")
+    client = small_answers.test_client()
+    found = arrays(client.post("/explain?target=tabby&format=npz", data=upload, content_type="image/jpeg"))
+    assert found["heatmaps"].shape == (1, 2128, 3200)
+    assert np.corrcoef(found["heatmaps"][0].ravel(), expected.heatmap.ravel())[0, 1] > 0.99
+    assert found["logits"][281] == pytest.approx(expected.target.logit, abs=0.2)
+
+
+def test_a_large_jpeg_is_drawn_as_from_all_its_pixels(small_answers, large, pixels):
+    upload, upright = large
+    client = small_answers.test_client()
+    drawn = pixels(client.post("/explain?view=side-by-side", data=upload, content_type="image/jpeg"))
+    beside = upright.resize((400, 266), Image.Resampling.LANCZOS)
+    assert drawn.shape == (266, 800, 3)
+    assert np.abs(drawn[:, :400] - np.asarray(beside)).mean() < 1.5
+
+
+def test_a_large_jpeg_is_decoded_at_the_scale_that_is_enough(small_answers, large, lite0, monkeypatch):
+    from app.service import Timings
+
+    service = small_answers.extensions["seewhy"]
+    sizes = []
+    monkeypatch.setattr(
+        "app.service.read_reduced", lambda *given: sizes.append((found := read_reduced(*given)).picture.size) or found
+    )
+    drawn = service.decode(large[0], lite0, Timings())
+    plain = service.decode(large[0], lite0, Timings(), drawn=False)
+    assert sizes == [(1600, 1064), (800, 532)]
+    assert drawn.picture.size == (800, 532)
+    assert drawn.geometry == plain.geometry == lite0.preprocess.geometry(3200, 2128)
+    assert (drawn.image - plain.image).abs().mean() < 0.02
 
 
 def test_blank_form_fields_count_as_left_out(post, cat):

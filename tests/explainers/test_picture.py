@@ -1,6 +1,7 @@
 import io
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from PIL import Image, ImageCms
 
 from explainers.errors import PictureTooLargeError, UnreadablePictureError
-from explainers.picture import read_picture
+from explainers.picture import read_picture, read_reduced
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -271,3 +272,105 @@ def test_damaged_files_never_raise_anything_else(kind, corners):
             assert read_picture(bytes(damaged), max_pixels=10**6).mode == "RGB"
         except (UnreadablePictureError, PictureTooLargeError):
             continue
+
+
+# A JPEG decoded at a smaller scale
+
+
+def photograph(width: int, height: int) -> Image.Image:
+    """A smooth picture that looks different from each of its sides."""
+    down, across = (np.mgrid[0:height, 0:width] + 0.5) / np.array([height, width])[:, None, None]
+    channels = (across, down, 0.5 + 0.5 * np.sin(5 * across + 9 * down))
+    return Image.fromarray((np.stack(channels, axis=2) * 255 + 0.5).astype(np.uint8))
+
+
+def at_least(width: int, height: int) -> Callable[[int, int], tuple[int, int]]:
+    return lambda *_: (width, height)
+
+
+@pytest.mark.parametrize(
+    ("least", "expected"),
+    [
+        ((800, 600), (800, 600)),
+        ((401, 10), (800, 600)),
+        ((10, 301), (800, 600)),
+        ((400, 300), (400, 300)),
+        ((201, 10), (400, 300)),
+        ((200, 10), (200, 150)),
+        ((10, 10), (100, 75)),
+        ((1, 1), (100, 75)),
+    ],
+)
+def test_a_jpeg_is_decoded_no_smaller_than_asked_for(least, expected):
+    found = read_reduced(encoded(photograph(800, 600), "JPEG", quality=95), at_least(*least))
+    assert (found.picture.size, found.size) == (expected, (800, 600))
+    shown = photograph(800, 600).resize(expected, Image.Resampling.BOX)
+    assert np.abs(pixels(found.picture) - pixels(shown)).max() <= 8
+
+
+@pytest.mark.parametrize("orientation", UNDO)
+def test_a_smaller_jpeg_is_upright_and_asked_for_upright(orientation):
+    picture = photograph(640, 320)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = picture if UNDO[orientation] is None else picture.transpose(UNDO[orientation])
+    asked = []
+
+    def least(width: int, height: int) -> tuple[int, int]:
+        asked.append((width, height))
+        return 320, 20
+
+    found = read_reduced(encoded(stored, "JPEG", quality=95, exif=exif), least)
+    assert (asked, found.size, found.picture.size) == ([(640, 320)], (640, 320), (320, 160))
+    assert np.abs(pixels(found.picture) - pixels(picture.resize((320, 160), Image.Resampling.BOX))).max() <= 8
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("size", [(807, 633), (801, 640), (640, 801), (15, 9)])
+def test_a_smaller_jpeg_covers_exactly_the_upload(size, orientation):
+    picture = photograph(*size)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = picture.transpose(Image.Transpose.ROTATE_90) if orientation == 6 else picture
+    found = read_reduced(encoded(stored, "JPEG", quality=100, subsampling=0, exif=exif), at_least(1, 1))
+    width, height = size[0] // 8, size[1] // 8
+    assert (found.picture.size, found.size) == ((width, height), size)
+    # Red runs evenly from left to right and green from top to bottom.
+    red = pixels(found.picture)[height // 2, :, 0] / 255
+    green = pixels(found.picture)[:, width // 2, 1] / 255
+    for levels, length in ((red, width), (green, height)):
+        inside = slice(1, -1)  # the edges are those of the filter
+        expected = (np.arange(length) + 0.5) / length
+        assert np.allclose(levels[inside], expected[inside], atol=0.2 / length + 1.5 / 255)
+
+
+def test_colours_of_a_smaller_jpeg_are_right():
+    profiled = encoded(Image.new("RGB", (64, 64), RED), "JPEG", icc_profile=swapped_srgb())
+    assert np.allclose(read_reduced(profiled, at_least(8, 8)).picture.getpixel((4, 4)), BLUE, atol=12)
+    inks = encoded(Image.new("RGB", (64, 64), GREEN).convert("CMYK"), "JPEG", quality=100)
+    assert np.allclose(read_reduced(inks, at_least(8, 8)).picture.getpixel((4, 4)), GREEN, atol=12)
+    grey = encoded(Image.new("L", (64, 64), 80), "JPEG")
+    assert read_reduced(grey, at_least(8, 8)).picture.getpixel((4, 4)) == (80, 80, 80)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF"])
+def test_other_formats_are_decoded_whole(kind, corners):
+    found = read_reduced(encoded(corners.resize((200, 100)), kind), at_least(1, 1))
+    assert found.picture.size == found.size == (200, 100)
+
+
+def test_a_smaller_jpeg_is_refused_as_a_whole_one_is():
+    with pytest.raises(UnreadablePictureError):
+        read_reduced(JPEG[: len(JPEG) // 2], at_least(1, 1))
+    with pytest.raises(PictureTooLargeError):
+        read_reduced(JPEG, at_least(1, 1), max_pixels=64 * 64 - 1)
+
+
+def test_a_callers_picture_is_left_as_it_is(corners):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with Image.open(io.BytesIO(encoded(corners, "PNG", exif=exif))) as opened:
+        assert read_picture(opened).size == (10, 20)
+        assert opened.size == (20, 10)
+    read_picture(corners).putpixel((0, 0), GREEN)
+    assert corners.getpixel((0, 0)) == RED

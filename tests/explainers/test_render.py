@@ -5,7 +5,7 @@ from PIL import Image
 
 from explainers import Explanation, Geometry, render
 from explainers.errors import OptionError
-from explainers.render import DIVERGING, SEQUENTIAL, Style, colour, draw, fit, magnitude, normalize, panel
+from explainers.render import DIVERGING, SEQUENTIAL, Style, colour, draw, fit, fitted, magnitude, normalize, panel
 from explainers.targets import Prediction
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -64,12 +64,33 @@ def test_side_by_side_is_twice_as_wide(picture, heatmap):
 @pytest.mark.parametrize("view", ["overlay", "heatmap"])
 def test_what_the_model_never_saw_is_dimmed_and_grey(view, picture, heatmap):
     seen = Geometry(12, 8, (4.0, 0.0, 12.0, 8.0))
-    drawn = draw(picture, heatmap, seen, False, Style(view, alpha=0))
+    drawn = draw(picture, heatmap[seen.seen], seen, False, Style(view, alpha=0))
     unseen = np.asarray(drawn)[:, :4]
     assert np.array_equal(unseen[..., 0], unseen[..., 2])
     assert np.all(unseen <= 0.3 * np.asarray(picture.convert("L"))[:, :4, None] + 1)
     if view == "overlay":
         assert np.array_equal(np.asarray(drawn)[:, 4:], np.asarray(picture)[:, 4:])
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("view", ["overlay", "heatmap", "side-by-side"])
+@pytest.mark.parametrize("alpha", [0, 0.3, 1])
+@pytest.mark.parametrize("box", [(0, 0, 40, 30), (5, 0, 35, 30), (0, 7, 40, 20), (9, 3, 10, 4), (-4, 5, 22, 44)])
+def test_a_drawing_is_colours_blended_into_the_picture_in_a_dim_grey_frame(signed, view, alpha, box):
+    random = np.random.default_rng(3)
+    picture = Image.fromarray(random.integers(0, 256, (30, 40, 3), dtype=np.uint8))
+    geometry = Geometry(40, 30, tuple(map(float, box)))
+    values = random.random((30, 40), dtype=np.float32) * 2 - 1 if signed else random.random((30, 40), dtype=np.float32)
+    drawn = np.asarray(draw(picture, values[geometry.seen], geometry, signed, Style(view, alpha=alpha))).astype(int)
+    table = (Colormap("icefire" if signed else "inferno").lut(256)[:, :3] * 255 + 0.5).astype(np.uint8)
+    colours = table[(((values + 1) / 2 if signed else values) * 255 + 0.5).astype(np.uint8)]
+    expected = np.repeat(np.round(0.3 * np.asarray(picture.convert("L")))[..., None], 3, axis=2)
+    covered = colours if view == "heatmap" else (1 - alpha) * np.asarray(picture) + alpha * colours
+    expected[geometry.seen] = covered[geometry.seen]
+    if view == "side-by-side":
+        expected = np.concatenate([np.asarray(picture), expected], axis=1)
+    assert drawn.shape == expected.shape
+    assert np.abs(drawn - expected).max() <= 1
 
 
 def test_zero_of_a_signed_map_has_the_middle_colour():
@@ -140,6 +161,13 @@ def test_a_style_that_cannot_be_is_refused_by_field(field, value, message):
 )
 def test_pictures_are_made_smaller_never_larger(size, limit, expected):
     assert fit(Image.new("RGB", size), limit).size == expected
+
+
+def test_a_smaller_copy_is_fitted_as_the_upload_itself():
+    assert fit(Image.new("RGB", (1008, 750)), 300, (4031, 3001)).size == fitted(4031, 3001, 300) == (300, 223)
+    assert fit(Image.new("RGB", (1008, 756)), 300, (4031, 3025)).size == (300, 225)
+    small = Image.new("RGB", (10, 10))
+    assert fit(small, 10, (10, 10)) is small
 
 
 @pytest.mark.parametrize(("count", "columns", "rows"), [(1, 1, 1), (2, 2, 1), (3, 2, 2), (5, 3, 2)])

@@ -86,3 +86,63 @@ def test_the_geometry_names_the_part_of_the_picture_that_is_seen():
     assert Preprocess((224, 224), (224, 224)).geometry(448, 896).box == (0.0, 224.0, 448.0, 672.0)
     assert Preprocess((100, 100), (100, 100), "exact").geometry(50, 300).box == (0.0, 0.0, 50.0, 300.0)
     assert Preprocess((100, 100), (100, 100), "longer").geometry(50, 100).box == (-25.0, 0.0, 75.0, 100.0)
+
+
+def photograph(width: int, height: int) -> Image.Image:
+    """Noise of large grain and small."""
+    return Image.blend(noise(width // 20, height // 20).resize((width, height)), noise(width, height), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "part"),
+    [
+        (Preprocess((64, 64), (72, 72), interpolation="bicubic"), 4),
+        (Preprocess((64, 64), (64, 64), resize="longer"), 3),
+        (Preprocess((64, 96), (64, 96), resize="exact"), 7),
+        (Preprocess((32, 64), (40, 80)), 4),
+    ],
+)
+@pytest.mark.parametrize("size", [(1600, 1208), (1211, 1601)])
+def test_a_smaller_copy_is_nearly_the_same_input(preprocess, part, size):
+    picture = photograph(*size)
+    least = preprocess.least(*size)
+    copies = [(max(one, size[0] // part), max(other, size[1] // part)) for one, other in (least,)]
+    for small in (*copies, least):
+        assert small[0] < size[0] / 2
+        copy = picture.resize(small, Image.Resampling.BOX)
+        off = (preprocess(copy, size) - preprocess(picture)).abs() * torch.tensor(preprocess.std)[:, None, None] * 255
+        assert off.mean() < 4
+        assert off.max() < 14
+
+
+def test_a_smaller_copy_shows_the_same_part_as_the_upload():
+    # By themselves 1008 by 750 pixels would be resized to another width than 4031 by 3001 are, and cropped elsewhere.
+    preprocess = Preprocess((224, 224), (256, 256), interpolation="bilinear")
+    assert preprocess._resized(1008, 750) != preprocess._resized(4031, 3001)
+    across = np.broadcast_to(np.arange(1008, dtype=np.float32) / 1008 * 255, (750, 1008)).astype(np.uint8)
+    copy = Image.fromarray(across).convert("RGB")
+    left, _, right, _ = preprocess.geometry(4031, 3001).box
+    row = preprocess(copy, (4031, 3001))[0, 112] * preprocess.std[0] + preprocess.mean[0]
+    expected = (left + (np.arange(224) + 0.5) / 224 * (right - left)) / 4031
+    assert np.abs(row.numpy() - expected).max() < 1.5 / 255
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "size", "expected"),
+    [
+        (Preprocess((224, 224), (256, 256)), (4000, 3000), (682, 512)),
+        (Preprocess((224, 224), (256, 256)), (600, 400), (600, 400)),
+        (Preprocess((224, 224), (256, 256), interpolation="nearest"), (4000, 3000), (4000, 3000)),
+        (Preprocess((224, 224), (256, 256)), (1, 100_000), (1, 100_000)),
+        (Preprocess((224, 224), (224, 224), resize="longer"), (4000, 3000), (448, 336)),
+    ],
+)
+def test_a_smaller_copy_has_twice_the_pixels_of_the_resized_picture(preprocess, size, expected):
+    assert preprocess.least(*size) == expected
+
+
+def test_the_input_of_a_smaller_copy_of_a_strip_is_its_middle():
+    preprocess = Preprocess((64, 64), (72, 72))
+    strip = Image.fromarray(np.repeat(np.linspace(0, 255, 4000).astype(np.uint8)[:, None], 30, axis=1)).convert("RGB")
+    copy = strip.resize((15, 2000), Image.Resampling.BOX)
+    assert torch.allclose(preprocess(copy, strip.size), preprocess(strip), atol=0.03)

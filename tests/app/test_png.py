@@ -1,0 +1,60 @@
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app import png
+from app.png import encode_png
+
+
+def noise(width, height, mode="RGB"):
+    channels = len(mode)
+    samples = np.random.default_rng(width).integers(0, 256, (height, width, channels), dtype=np.uint8)
+    return Image.fromarray(samples.squeeze(2) if channels == 1 else samples)
+
+
+@pytest.fixture(params=["as installed", "zlib"])
+def deflate(request, monkeypatch):
+    """Run a test with what is installed, and with what every Python has."""
+    if request.param == "zlib":
+        monkeypatch.setattr(png, "deflate", zlib.compress)
+
+
+@pytest.mark.usefixtures("deflate")
+@pytest.mark.parametrize("size", [(1, 1), (1, 700), (700, 1), (3, 2), (257, 130)])
+def test_every_pixel_comes_back(size):
+    picture = noise(*size)
+    with Image.open(io.BytesIO(encode_png(picture))) as found:
+        assert (found.format, found.mode, found.size) == ("PNG", "RGB", size)
+        assert found.tobytes() == picture.tobytes()
+
+
+def test_other_modes_become_rgb():
+    picture = noise(20, 30, "L")
+    with Image.open(io.BytesIO(encode_png(picture))) as found:
+        assert found.tobytes() == picture.convert("RGB").tobytes()
+
+
+def test_the_chunks_are_those_of_the_format():
+    content = encode_png(noise(5, 4))
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    kinds, place = [], 8
+    while place < len(content):
+        (length,) = struct.unpack_from(">I", content, place)
+        kinds.append(content[place + 4 : place + 8])
+        (check,) = struct.unpack_from(">I", content, place + 8 + length)
+        assert check == zlib.crc32(content[place + 4 : place + 8 + length])
+        place += 12 + length
+    assert kinds == [b"IHDR", b"IDAT", b"IEND"]
+
+
+@pytest.mark.usefixtures("deflate")
+def test_a_drawing_is_about_as_small_as_pillow_makes_it(cat):
+    with Image.open(io.BytesIO(cat)) as picture:
+        drawn = Image.blend(picture.convert("RGB"), Image.radial_gradient("L").resize(picture.size).convert("RGB"), 0.5)
+    buffer = io.BytesIO()
+    drawn.save(buffer, "PNG", compress_level=3)
+    assert len(encode_png(drawn)) < 1.15 * buffer.tell()
