@@ -6,7 +6,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: help setup serve test test-all sweep peers methods check format pictures clean
+.PHONY: help setup serve test test-all sweep peers bench methods check format pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -37,6 +37,9 @@ format: .venv/installed-tests ## format the code
 peers: .venv/installed-tests ## compare the methods with those of other libraries; writes docs/peers.md
 	$(BIN)/python -m tests.peers --write
 
+bench: .venv/installed-bench ## time SeeWhy beside other libraries and a plain Flask server; writes docs/performance.md
+	$(BIN)/python -m benchmarks
+
 methods: .venv/installed ## write docs/methods.md from the catalogue and draw its pictures
 	$(BIN)/python -m docs.methods
 
@@ -62,4 +65,9 @@ clean: ## remove .venv and all caches
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
 		echo "No chromium: the browser tests will be skipped. Debian: apt-get install chromium"
+	@touch .venv/installed $@
+
+.venv/installed-bench: pyproject.toml | .venv/bin/python
+	@echo "Installing SeeWhy, PyTorch and the benchmarks' tools into .venv: over 5 GB, a few minutes, this once."
+	$(BIN)/pip install --quiet --editable '.[bench]'
 	@touch .venv/installed $@

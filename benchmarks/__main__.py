@@ -1,0 +1,27 @@
+"""All benchmarks, then docs/performance.md: `make bench`."""
+
+import argparse
+import subprocess
+import sys
+
+from benchmarks import page
+
+
+def main() -> None:
+    """Run all benchmarks and fill docs/performance.md with what they found.
+
+    Each has a process of its own. With --quick they run once and write nothing; with --page nothing runs, and the page
+    is filled with what was found before.
+    """
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--page", action="store_true")
+    asked = parser.parse_args()
+    for part in () if asked.page else page.PARTS:
+        subprocess.run([sys.executable, "-m", f"benchmarks.{part}", *["--quick"] * asked.quick], check=True)
+    if not asked.quick:
+        page.write()
+
+
+if __name__ == "__main__":
+    main()

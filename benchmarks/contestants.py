@@ -1,0 +1,181 @@
+"""Who computes a method's maps: SeeWhy, and other libraries called as their own documentation calls them."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.rounds import Run
+from explainers.registry import get_method
+from models import LoadedModel, load_model
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "gradcam": {},
+    "saliency": {},
+    "smoothgrad": {"samples": 25},
+    "integrated-gradients": {"steps": 50},
+    "scorecam": {},
+    "ablationcam": {},
+}
+"""The methods, and the options in which they differ from what SeeWhy does when none are given."""
+
+SEEWHY = "SeeWhy"
+LIBRARIES = {"pytorch-grad-cam": "grad-cam", "captum": "captum", "torchcam": "torchcam"}
+"""The other libraries, and what they are called on PyPI."""
+
+PER_PASS = 32
+"""Pictures in one pass of a method of many passes, for libraries that leave this to the caller."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What all contestants do.
+
+    Attributes:
+        model: ready, its parts compiled.
+        images: (N, C, H, W).
+        targets: (N,), the classes to explain.
+        stack: closes what the contestants keep open.
+    """
+
+    model: LoadedModel
+    images: Tensor
+    targets: Tensor
+    stack: ExitStack
+
+    @property
+    def layer(self) -> str:
+        """Path of the layer that CAMs look at."""
+        return self.model.default_layers[0]
+
+    def network(self) -> nn.Module:
+        """Return a copy of the network as model zoos hand it out: not frozen."""
+        return deepcopy(self.model.module).requires_grad_(True)
+
+
+def load(name: str, device: str = "cpu") -> LoadedModel:
+    """Return a model, compiled; all but the embedded one with fixed random weights."""
+    torch.manual_seed(0)
+    model = load_model(name, device=device) if "lite" in name else load_model(name, weights=None, device=device)
+    model.accelerated.warm()
+    return model
+
+
+def task(model: LoadedModel, batch: int, stack: ExitStack, side: int | None = None) -> Task:
+    """Return the task for a batch of random pictures.
+
+    Args:
+        model: as `load` returns it.
+        batch: how many pictures.
+        stack: closes what the contestants keep open.
+        side: of the pictures; the model's own if None.
+    """
+    channels, height, width = model.spec.image_shape
+    shape = (batch, channels, side or height, side or width)
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(model.device)
+    with torch.no_grad():
+        targets = model.module(images).argmax(dim=1)
+    return Task(model, images, targets, stack)
+
+
+def contestants(method: str, task: Task) -> dict[str, Run]:
+    """Return those who have a method, ready to run."""
+    explainer = get_method(method).build(OPTIONS[method])
+    runs: dict[str, Run] = {SEEWHY: lambda: explainer.explain(task.model, task.images, task.targets).maps}
+    return runs | {library: make(task) for library, make in PEERS[method].items()}
+
+
+def _grad_cam(name: str, batch_size: int | None = None) -> Callable[[Task], Run]:
+    """Return a CAM of pytorch-grad-cam; its maps are numpy arrays of the picture's size."""
+
+    def make(task: Task) -> Run:
+        import pytorch_grad_cam
+        from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+        network = task.network()
+        layers = [network.get_submodule(task.layer)]
+        cam = task.stack.enter_context(getattr(pytorch_grad_cam, name)(model=network, target_layers=layers))
+        if batch_size:
+            cam.batch_size = batch_size
+        targets = [ClassifierOutputTarget(int(target)) for target in task.targets]
+        return lambda: cam(input_tensor=task.images, targets=targets)
+
+    return make
+
+
+def _torchcam(name: str) -> Callable[[Task], Run]:
+    """Return a CAM of torchcam, with its own number of pictures in a pass, which is ours."""
+
+    def make(task: Task) -> Run:
+        import torchcam.methods
+
+        network = task.network()
+        cam = task.stack.enter_context(getattr(torchcam.methods, name)(network, task.layer))
+        classes = task.targets.tolist()
+        forward_only = name == "ScoreCAM"
+
+        def run() -> Tensor:
+            with torch.inference_mode(forward_only):
+                scores = network(task.images)
+            found: Tensor = (cam(classes) if forward_only else cam(classes, scores))[0]
+            return found
+
+        return run
+
+    return make
+
+
+def _captum_gradcam(task: Task) -> Run:
+    from captum.attr import LayerGradCam
+
+    network = task.network()
+    cam = LayerGradCam(network, network.get_submodule(task.layer))
+    return lambda: cam.attribute(task.images, target=task.targets, relu_attributions=True)[:, 0]
+
+
+def _captum_saliency(task: Task) -> Run:
+    from captum.attr import Saliency
+
+    saliency, images = Saliency(task.network()), task.images.clone().requires_grad_()
+    return lambda: saliency.attribute(images, target=task.targets).amax(dim=1)
+
+
+def _captum_smoothgrad(task: Task) -> Run:
+    from captum.attr import NoiseTunnel, Saliency
+
+    tunnel, images = NoiseTunnel(Saliency(task.network())), task.images.clone().requires_grad_()
+    deviation = 0.15 * float(images.max() - images.min())
+    options = {
+        "nt_type": "smoothgrad",
+        "nt_samples": OPTIONS["smoothgrad"]["samples"],
+        "nt_samples_batch_size": max(1, PER_PASS // len(images)),
+        "stdevs": deviation,
+    }
+    return lambda: tunnel.attribute(images, target=task.targets, **options).amax(dim=1)
+
+
+def _captum_integrated(task: Task) -> Run:
+    from captum.attr import IntegratedGradients
+
+    integrated, images = IntegratedGradients(task.network()), task.images.clone().requires_grad_()
+    options = {"n_steps": OPTIONS["integrated-gradients"]["steps"], "internal_batch_size": PER_PASS}
+    return lambda: integrated.attribute(images, target=task.targets, **options).sum(dim=1)
+
+
+PEERS: Mapping[str, Mapping[str, Callable[[Task], Run]]] = {
+    "gradcam": {
+        "pytorch-grad-cam": _grad_cam("GradCAM"),
+        "captum": _captum_gradcam,
+        "torchcam": _torchcam("GradCAM"),
+    },
+    "saliency": {"captum": _captum_saliency},
+    "smoothgrad": {"captum": _captum_smoothgrad},
+    "integrated-gradients": {"captum": _captum_integrated},
+    "scorecam": {"pytorch-grad-cam": _grad_cam("ScoreCAM", PER_PASS), "torchcam": _torchcam("ScoreCAM")},
+    "ablationcam": {"pytorch-grad-cam": _grad_cam("AblationCAM", PER_PASS)},
+}
+"""Who else has each method."""

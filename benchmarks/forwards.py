@@ -1,0 +1,97 @@
+"""Plain forward passes of a whole model, the yardsticks: they explain nothing."""
+
+import io
+import sys
+import warnings
+from importlib.util import find_spec
+
+import torch
+
+from benchmarks.contestants import Task
+from benchmarks.rounds import Run
+
+EAGER, COMPILED, ONNXRUNTIME, OPENVINO = "PyTorch", "torch.compile", "ONNX Runtime", "OpenVINO"
+
+
+def eager(task: Task) -> Run:
+    """PyTorch, channels last, in inference mode."""
+    network = task.network().to(memory_format=torch.channels_last)
+    images = task.images.to(memory_format=torch.channels_last)
+
+    def run() -> torch.Tensor:
+        with torch.inference_mode():
+            found: torch.Tensor = network(images)
+            return found
+
+    return run
+
+
+def compiled(task: Task) -> Run:
+    """PyTorch compiled for this batch, channels last, in inference mode."""
+    network = torch.compile(task.network().to(memory_format=torch.channels_last), dynamic=False)
+    images = task.images.to(memory_format=torch.channels_last)
+
+    def run() -> torch.Tensor:
+        with torch.inference_mode():
+            found: torch.Tensor = network(images)
+            return found
+
+    return run
+
+
+def on_processor(task: Task) -> dict[str, Run]:
+    """Return the yardsticks on a processor, all in float32 and with as many threads; those that are installed."""
+    runs = {EAGER: eager(task)}
+    exported = _exported(task)
+    if find_spec("onnxruntime"):
+        runs[ONNXRUNTIME] = _onnxruntime(task, exported)
+    if find_spec("openvino"):
+        runs[OPENVINO] = _openvino(task, exported)
+    return runs
+
+
+def on_gpu(task: Task) -> dict[str, Run]:
+    """Return the yardsticks on a GPU; without the compiled one where it cannot be compiled."""
+    runs, again = {EAGER: eager(task)}, compiled(task)
+    try:
+        again()
+    except Exception as error:  # of whatever the compiler lacks on this machine
+        print(f"torch.compile is left out: {error}", file=sys.stderr)
+        return runs
+    return runs | {COMPILED: again}
+
+
+def _exported(task: Task) -> bytes:
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            task.network(), (task.images,), buffer, dynamo=False, input_names=["images"], output_names=["logits"]
+        )
+    return buffer.getvalue()
+
+
+def _onnxruntime(task: Task, exported: bytes) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    # Its threads would go on waiting busily while the next contestant runs.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    session = onnxruntime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
+    inputs = {"images": task.images.numpy()}
+    return lambda: torch.from_numpy(session.run(None, inputs)[0])
+
+
+def _openvino(task: Task, exported: bytes) -> Run:
+    import openvino
+
+    core = openvino.Core()
+    options = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",  # processors with bfloat16 would use it
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+    }
+    network, images = core.compile_model(core.read_model(exported, b""), "CPU", options), task.images.numpy()
+    return lambda: torch.from_numpy(network(images)[0])

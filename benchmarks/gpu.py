@@ -1,0 +1,96 @@
+"""The library beside others and beside plain forward passes, on one CUDA device: `python -m benchmarks.gpu`."""
+
+import argparse
+import sys
+import time
+import warnings
+from contextlib import ExitStack
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks import page
+from benchmarks.contestants import LIBRARIES, OPTIONS, SEEWHY, contestants, load, task
+from benchmarks.forwards import COMPILED, EAGER, on_gpu
+from benchmarks.library import MODELS, Case, cases
+from benchmarks.machine import description
+from benchmarks.rounds import QUICK, Effort, Run, Times, interleaved, ratio
+
+BATCHES = (1, 8, 32)
+PACKAGES = ("seewhy", "torch", "torchvision", "grad-cam", "captum", "torchcam")
+HEAD = (
+    *("method", "model", "batch", SEEWHY, *LIBRARIES, "fastest other / SeeWhy", "SeeWhy / compiled forward"),
+    *("SeeWhy, pictures/s", "SeeWhy, GPU busy", "forward, GPU busy"),
+)
+
+
+def utilisation(run: Run, seconds: float = 2.0) -> int | None:
+    """Return the percentage of time that the GPU is busy while a contestant runs; None where it cannot be told."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        run()
+    try:
+        return torch.cuda.utilization()
+    except (ModuleNotFoundError, RuntimeError):  # no pynvml, or a driver that does not tell
+        return None
+    finally:
+        torch.cuda.synchronize()
+
+
+def timed(case: Case, model: Any, effort: Effort) -> tuple[Times, dict[str, int | None]]:
+    """Return the times of all contestants of a case, and how busy SeeWhy and the plain forward keep the GPU."""
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other libraries
+        asked = task(model, case.batch, stack)
+        runs = {**on_gpu(asked), **contestants(case.method, asked)}
+        found = interleaved(runs, effort, torch.cuda.synchronize)
+        busy = {name: utilisation(runs[name]) if effort.seconds else None for name in (SEEWHY, EAGER)}
+        return found, busy
+
+
+def row(case: Case, found: Times, busy: dict[str, int | None]) -> list[str]:
+    """Return the row of a case."""
+    peers = [name for name in LIBRARIES if name in found]
+    lead = min((ratio(found, name, SEEWHY) or 0.0 for name in peers), default=None)
+    return [
+        f"`{case.method}`",
+        case.model,
+        str(case.batch),
+        *(page.times(ratio(found, name, EAGER)) for name in (SEEWHY, *LIBRARIES)),
+        f"**{page.times(lead)}**",
+        page.times(ratio(found, SEEWHY, COMPILED)),
+        f"{case.batch / median(found[SEEWHY]):.0f}",
+        *("" if busy[name] is None else f"{busy[name]} %" for name in (SEEWHY, EAGER)),
+    ]
+
+
+def main() -> None:
+    """Print the table and write the results; with --quick, one round of each, and nothing is written."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--methods", nargs="+", default=list(OPTIONS), choices=list(OPTIONS))
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each case; three rounds at least")
+    asked = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no CUDA device")
+        return
+    effort = QUICK if asked.quick else Effort(asked.seconds)
+    rows, results = [], []
+    for name in asked.models:
+        model = load(name, "cuda")
+        for case in cases([name], asked.methods, BATCHES[:1] if asked.quick else BATCHES):
+            found, busy = timed(case, model, effort)
+            rows.append(row(case, found, busy))
+            milliseconds = {who: round(median(one) * 1000, 3) for who, one in found.items()}
+            results.append({**vars(case), "rounds": len(found[SEEWHY]), "milliseconds": milliseconds, "busy": busy})
+            print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
+    text = f"{torch.cuda.get_device_name()} in {description(PACKAGES)}\n\n{page.table(HEAD, rows)}"
+    if not asked.quick:
+        page.save("gpu", {"tables": text, "cases": results})
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

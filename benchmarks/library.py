@@ -1,0 +1,142 @@
+"""The library beside others and beside plain forward passes, on a processor: `python -m benchmarks.library`."""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import page
+from benchmarks.contestants import LIBRARIES, OPTIONS, SEEWHY, contestants, load, task
+from benchmarks.forwards import EAGER, ONNXRUNTIME, OPENVINO, on_processor
+from benchmarks.machine import description
+from benchmarks.rounds import QUICK, Effort, Run, Times, interleaved, ratio
+
+MODELS = {
+    "efficientnet_lite0": tuple(OPTIONS),
+    "resnet50": ("gradcam", "saliency"),
+    "mobilenet_v2": ("gradcam", "saliency"),
+    "vgg16": ("gradcam", "saliency"),
+    "resnet18": ("smoothgrad", "integrated-gradients", "scorecam", "ablationcam"),
+}
+"""The models, and the methods that are timed on each."""
+
+BATCHES = (1, 8)
+SLOW = ("scorecam", "ablationcam")
+"""Methods of a pass per channel: one picture only."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    method: str
+    model: str
+    batch: int
+
+
+def cases(models: Sequence[str], methods: Sequence[str], batches: Sequence[int] = BATCHES) -> Iterator[Case]:
+    """Yield what is to be timed, model by model; all the methods that are named, on a model that has no list."""
+    for model in models:
+        for method in methods:
+            if method in MODELS.get(model, methods):
+                yield from (Case(method, model, batch) for batch in batches if batch == 1 or method not in SLOW)
+
+
+def kept_bytes(run: Run, module: torch.nn.Module) -> int:
+    """Return the bytes of the tensors that a run keeps for its backward pass, without the weights of a module."""
+    weights = {one.untyped_storage().data_ptr() for one in (*module.parameters(), *module.buffers())}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        run()
+    return sum(one.untyped_storage().nbytes() for place, one in kept.items() if place not in weights)
+
+
+def timed(case: Case, model: Any, effort: Effort, side: int | None = None) -> Times:
+    """Return the times of all contestants of a case."""
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other libraries
+        asked = task(model, case.batch, stack, side)
+        return interleaved({**on_processor(asked), **contestants(case.method, asked)}, effort)
+
+
+def memory(model: Any, side: int | None = None) -> dict[str, int]:
+    """Return the bytes that Grad-CAM of one picture keeps for backward, with SeeWhy and with pytorch-grad-cam."""
+    with ExitStack() as stack:
+        asked = task(model, 1, stack, side)
+        found = contestants("gradcam", asked)
+        return {name: kept_bytes(found[name], model.module) for name in (SEEWHY, "pytorch-grad-cam")}
+
+
+def row(case: Case, found: Times) -> list[str]:
+    """Return the row of a case."""
+    peers = [name for name in LIBRARIES if name in found]
+    lead = min((ratio(found, name, SEEWHY) or 0.0 for name in peers), default=None)
+    return [
+        f"`{case.method}`",
+        case.model,
+        str(case.batch),
+        *(page.times(ratio(found, name, EAGER)) for name in (SEEWHY, *LIBRARIES)),
+        f"**{page.times(lead)}**",
+        *(page.times(ratio(found, SEEWHY, name)) for name in (ONNXRUNTIME, OPENVINO)),
+    ]
+
+
+HEAD = (
+    *("method", "model", "batch", SEEWHY, *LIBRARIES),
+    *("fastest other / SeeWhy", "SeeWhy / ONNX Runtime's forward", "SeeWhy / OpenVINO's forward"),
+)
+
+
+def tables(rows: Sequence[Sequence[str]], kept: Sequence[tuple[str, dict[str, int]]]) -> str:
+    """Return what goes into the page."""
+    megabytes = [
+        (model, *(f"{value / 1e6:.2f}" for value in found.values()), page.times(_share(found))) for model, found in kept
+    ]
+    head = ("model", "SeeWhy, MB", "pytorch-grad-cam, MB", "pytorch-grad-cam / SeeWhy")
+    return f"{description()}\n\n{page.table(HEAD, rows)}\n{page.table(head, megabytes)}"
+
+
+def _share(found: dict[str, int]) -> float | None:
+    return found["pytorch-grad-cam"] / found[SEEWHY] if found[SEEWHY] else None
+
+
+def main() -> None:
+    """Print the tables and write the results; with --quick, one round of small pictures, and nothing is written."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--methods", nargs="+", default=list(OPTIONS), choices=list(OPTIONS))
+    parser.add_argument("--seconds", type=float, default=Effort.seconds, help="for each case; three rounds at least")
+    asked = parser.parse_args()
+    effort, side = (QUICK, 96) if asked.quick else (Effort(asked.seconds), None)
+    rows, results, kept = [], [], []
+    for name in asked.models:
+        model = load(name)
+        for case in cases([name], asked.methods, BATCHES[:1] if asked.quick else BATCHES):
+            found = timed(case, model, effort, side)
+            rows.append(row(case, found))
+            milliseconds = {who: round(median(one) * 1000, 3) for who, one in found.items()}
+            results.append({**vars(case), "rounds": len(found[SEEWHY]), "milliseconds": milliseconds})
+            print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
+        if "gradcam" in asked.methods:
+            kept.append((name, memory(model, side)))
+    text = tables(rows, kept)
+    if not asked.quick:
+        page.save("library", {"tables": text, "cases": results, "kept_bytes": dict(kept)})
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""What a benchmark ran on."""
+
+import os
+import platform
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("seewhy", "torch", "torchvision", "onnxruntime", "openvino", "grad-cam", "captum", "torchcam")
+
+
+def description(packages: Iterable[str] = PACKAGES) -> str:
+    """Return the processor, its cores, memory and the versions of the software in one sentence."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    versions = ", ".join(f"{name} {found}" for name in packages if (found := _version(name)))
+    return (
+        f"{_processor()}, {cores} cores, {memory:.0f} GiB of memory; "
+        f"{platform.system()}, Python {platform.python_version()}, {versions}."
+    )
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), platform.processor() or platform.machine())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

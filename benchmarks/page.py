@@ -1,0 +1,52 @@
+"""docs/performance.md: the tables between its markers are what the results say, the words around them stay."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "performance.md"
+RESULTS = Path(__file__).parent / "results"
+PARTS = ("library", "service", "gpu")
+
+MISSING = {
+    "library": "Not measured yet.",
+    "service": "Not measured yet.",
+    "gpu": "Not measured: no machine with a CUDA device has run it yet.",
+}
+
+
+def save(part: str, results: dict[str, Any]) -> None:
+    """Write the results of one benchmark, of which `results["tables"]` goes into the page."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{part}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def filled(text: str) -> str:
+    """Return the page with the tables of the results in their places."""
+    for part in PARTS:
+        file = RESULTS / f"{part}.json"
+        tables = json.loads(file.read_text(encoding="utf-8"))["tables"] if file.is_file() else MISSING[part]
+        between = re.compile(rf"(<!-- {part} -->\n).*?(<!-- end of {part} -->\n)", re.DOTALL)
+        text, count = between.subn(lambda found, tables=tables: f"{found[1]}\n{tables.strip()}\n\n{found[2]}", text)
+        if count != 1:
+            raise ValueError(f"{PAGE.name} has {count} places for {part}; it needs one.")
+    return text
+
+
+def write() -> None:
+    """Fill the page."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def times(value: float | None) -> str:
+    """Return a ratio as a cell; empty where there is none."""
+    return "" if value is None else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

@@ -1,0 +1,70 @@
+"""Times of several contestants in turn, so that what else the machine does meanwhile meets them all alike."""
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        seconds: after which no further round begins.
+        least, most: rounds, whatever the seconds.
+        warm: rounds whose times are dropped; one, where a round takes longer than a tenth of the seconds.
+    """
+
+    seconds: float = 20.0
+    least: int = 3
+    most: int = 40
+    warm: int = 3
+
+
+QUICK = Effort(seconds=0, least=1, most=1, warm=1)
+"""One round: whether it runs at all."""
+
+Times = dict[str, list[float]]
+"""Seconds of each contestant in each round."""
+
+
+def interleaved(runs: Mapping[str, Run], effort: Effort, finish: Callable[[], None] = lambda: None) -> Times:
+    """Run all contestants once in each round, each round beginning with another, and return what they took.
+
+    Args:
+        runs: the contestants.
+        effort: how many rounds.
+        finish: waits until a contestant is really done.
+    """
+    for _ in range(effort.warm):
+        started = time.perf_counter()
+        for run in runs.values():
+            run()
+            finish()
+        if time.perf_counter() - started > effort.seconds / 10:
+            break
+    times: Times = {name: [] for name in runs}
+    names, started, done = list(runs), time.perf_counter(), 0
+    while done < effort.least or (done < effort.most and time.perf_counter() - started < effort.seconds):
+        first = done % len(names)
+        gc.collect()
+        for name in names[first:] + names[:first]:
+            begun = time.perf_counter()
+            kept = runs[name]()
+            finish()
+            times[name].append(time.perf_counter() - begun)
+            del kept
+        done += 1
+    return times
+
+
+def ratio(times: Times, name: str, other: str) -> float | None:
+    """Return the median over the rounds of one contestant's time over another's; None where one did not run."""
+    if name not in times or other not in times:
+        return None
+    return median(one / two for one, two in zip(times[name], times[other], strict=True))

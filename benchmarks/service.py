@@ -1,0 +1,286 @@
+"""The service beside a small Flask server around pytorch-grad-cam, under load: `python -m benchmarks.service`.
+
+All run throughout; each case loads them in turn, round after round. A client sends its next picture when it
+has the answer to the last; no two pictures are the same bytes.
+"""
+
+import argparse
+import asyncio
+import io
+import itertools
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from statistics import fmean, median, quantiles
+
+import aiohttp
+import numpy as np
+import psutil
+from PIL import Image
+
+from benchmarks import page
+from benchmarks.machine import description
+
+MAX_SIDE = 1024
+SEEWHY, FLASK, FLASK_ONE = "SeeWhy", "Flask", "Flask, one thread a worker"
+_SERVE = [sys.executable, "-m", "app.cli", "serve", "--port", "{port}"]
+_GUNICORN = [sys.executable, "-m", "gunicorn", "--workers", "2", "--bind", "127.0.0.1:{port}"]
+_FLASK = [*_GUNICORN, "benchmarks.flask_gradcam:app"]
+SERVERS = {
+    SEEWHY: (_SERVE, {"SEEWHY_MAX_SIDE": str(MAX_SIDE)}),
+    FLASK: (_FLASK, {"MAX_SIDE": str(MAX_SIDE)}),
+    FLASK_ONE: (_FLASK, {"MAX_SIDE": str(MAX_SIDE), "OMP_NUM_THREADS": "1"}),
+}
+"""Commands, and what they get in the environment."""
+
+BOUNDARY = "seewhy-benchmark"
+HEADERS = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+PACKAGES = ("seewhy", "torch", "onnxruntime", "grad-cam", "flask", "gunicorn", "pillow", "opencv-python-headless")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is sent, and by how many clients at once."""
+
+    name: str
+    size: tuple[int, int]
+    clients: int
+
+
+CASES = (
+    Case("512×512", (512, 512), 1),
+    Case("512×512", (512, 512), 8),
+    Case("512×512", (512, 512), 32),
+    Case("12 megapixels", (4000, 3000), 1),
+    Case("12 megapixels", (4000, 3000), 8),
+)
+
+
+@dataclass
+class Load:
+    """What clients got.
+
+    Attributes:
+        latencies: seconds of each answered request.
+        errors: requests that got no picture.
+        seconds: from the first request to the last answer.
+        stages: milliseconds of each stage that the server told, by name.
+    """
+
+    latencies: list[float] = field(default_factory=list)
+    errors: int = 0
+    seconds: float = 0.0
+    stages: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Answered requests per second."""
+        return len(self.latencies) / self.seconds
+
+    def add(self, other: "Load") -> None:
+        """Add what other clients got."""
+        self.latencies += other.latencies
+        self.errors += other.errors
+        self.seconds += other.seconds
+        for name, values in other.stages.items():
+            self.stages.setdefault(name, []).extend(values)
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """A server that runs."""
+
+    url: str
+    process: "subprocess.Popen[bytes]"
+
+    def memory(self) -> int:
+        """Return the resident bytes of all its processes together; pages that these share count in each."""
+        parent = psutil.Process(self.process.pid)
+        return sum(one.memory_info().rss for one in (parent, *parent.children(recursive=True)))
+
+
+def pictures(size: tuple[int, int], count: int) -> list[bytes]:
+    """Return different photographs as JPEG: crops of the examples with a camera's noise."""
+    random, found = np.random.default_rng(0), []
+    names = itertools.cycle(("cat", "coffee"))
+    for name in itertools.islice(names, count):
+        with Image.open(page.ROOT / "examples" / f"{name}.png") as example:
+            photograph = example.convert("RGB")
+        left, top = (int(random.integers(0, length // 8)) for length in photograph.size)
+        box = (left, top, left + photograph.width * 7 // 8, top + photograph.height * 7 // 8)
+        pixels = np.asarray(photograph.resize(size, Image.Resampling.BICUBIC, box=box), dtype=np.int16)
+        noise = random.integers(-6, 7, pixels.shape, dtype=np.int16)
+        buffer = io.BytesIO()
+        Image.fromarray((pixels + noise).clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+        found.append(buffer.getvalue())
+    return found
+
+
+def bodies(photographs: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield forms with the photographs, over and over, each with a number in a comment of the JPEG."""
+    head = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="picture.jpg"\r\n'
+        "Content-Type: image/jpeg\r\n\r\n"
+    ).encode()
+    for number, content in enumerate(itertools.cycle(photographs)):
+        comment = b"\xff\xfe\x00\x0a" + number.to_bytes(8, "big")
+        yield b"".join((head, content[:2], comment, content[2:], f"\r\n--{BOUNDARY}--\r\n".encode()))
+
+
+@contextmanager
+def running(name: str) -> Iterator[Server]:
+    """Start a server and wait until it answers; stop it afterwards."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command, extra = SERVERS[name]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("SEEWHY_")}
+    process = subprocess.Popen(
+        [word.format(port=port) for word in command],
+        cwd=page.ROOT,
+        env={**kept, **extra},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        url = f"http://127.0.0.1:{port}/explain"
+        _wait(url, process)
+        yield Server(url, process)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _wait(url: str, process: "subprocess.Popen[bytes]", seconds: float = 120) -> None:
+    body = next(bodies(pictures((64, 64), 1)))
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, body, HEADERS), timeout=seconds).close()
+        except urllib.error.HTTPError as error:
+            if error.code != 503:
+                raise
+            time.sleep(0.2)
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.2)
+        else:
+            return
+    raise RuntimeError(f"The server does not answer; its exit code is {process.poll()}.")
+
+
+async def load(url: str, forms: Iterator[bytes], clients: int, seconds: float) -> Load:
+    """Let clients send one request after another for some seconds."""
+    found, started = Load(), time.perf_counter()
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        while time.perf_counter() - started < seconds:
+            body, begun = next(forms), time.perf_counter()
+            try:
+                async with session.post(url, data=body, headers=HEADERS) as answer:
+                    content = await answer.read()
+                    drawn = answer.status == 200 and content.startswith(b"\x89PNG")
+                    timing = answer.headers.get("Server-Timing", "")
+            except (aiohttp.ClientError, TimeoutError):
+                drawn, timing = False, ""
+            if not drawn:
+                found.errors += 1
+                continue
+            found.latencies.append(time.perf_counter() - begun)
+            for name, value in re.findall(r"(\w+);dur=([\d.]+)", timing):
+                found.stages.setdefault(name, []).append(float(value))
+
+    limit = aiohttp.ClientTimeout(total=120)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limit) as session:
+        await asyncio.gather(*(client(session) for _ in range(clients)))
+    found.seconds = time.perf_counter() - started
+    return found
+
+
+def measured(case: Case, servers: dict[str, Server], seconds: float, rounds: int) -> dict[str, object]:
+    """Return what each server did in a case; ratios are the medians over the rounds of SeeWhy's rate over another's."""
+    forms = bodies(pictures(case.size, 16 if case.size[0] < 1000 else 4))
+    for server in servers.values():
+        asyncio.run(load(server.url, forms, case.clients, min(seconds, 2)))
+    totals, memory = {name: Load() for name in servers}, dict.fromkeys(servers, 0)
+    rates: dict[str, list[float]] = {name: [] for name in servers}
+    for _ in range(rounds):
+        for name, server in servers.items():
+            found = asyncio.run(load(server.url, forms, case.clients, seconds))
+            totals[name].add(found)
+            memory[name] = max(memory[name], server.memory())
+            rates[name].append(found.rate)
+    return {
+        "name": case.name,
+        "clients": case.clients,
+        "stages": {name: fmean(values) for name, values in totals[SEEWHY].stages.items()},
+        "servers": {
+            name: {
+                "rate": total.rate,
+                "ratio": median(one / two for one, two in zip(rates[SEEWHY], rates[name], strict=True)),
+                "p50": 1000 * _percentile(total.latencies, 50),
+                "p99": 1000 * _percentile(total.latencies, 99),
+                "requests": len(total.latencies),
+                "errors": total.errors,
+                "memory": memory[name],
+            }
+            for name, total in totals.items()
+        },
+    }
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    return quantiles(values, n=100, method="inclusive")[percent - 1] if len(values) > 1 else sum(values)
+
+
+HEAD = ("upload", "clients", "server", "requests/s", "p50, ms", "p99, ms", "errors", "memory, MB", "SeeWhy / this")
+STAGES = ("decode", "queue", "explain", "render", "encode")
+
+
+def tables(results: Sequence[dict]) -> str:
+    """Return what goes into the page."""
+    rows, stages = [], []
+    for one in results:
+        for name, got in one["servers"].items():
+            numbers = (f"{got['rate']:.1f}", f"{got['p50']:.0f}", f"{got['p99']:.0f}", str(got["errors"]))
+            ratio = "" if name == SEEWHY else f"**{page.times(got['ratio'])}**"
+            rows.append((one["name"], str(one["clients"]), name, *numbers, f"{got['memory'] / 1e6:.0f}", ratio))
+        spent = one["stages"]
+        busy = sum(value for name, value in spent.items() if name != "queue")
+        share = f"{1 - spent.get('explain', 0) / busy:.0%}" if busy else ""
+        stages.append(
+            (one["name"], str(one["clients"]), *(f"{spent.get(stage, 0):.1f}" for stage in STAGES), f"**{share}**")
+        )
+    head = ("upload", "clients", *(f"{stage}, ms" for stage in STAGES), "outside the explainer, of all but queue")
+    return f"{description(PACKAGES)}\n\n{page.table(HEAD, rows)}\n{page.table(head, stages)}"
+
+
+def main() -> None:
+    """Print the tables and write the results; with --quick, one second of each, and nothing is written."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of load in each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    seconds, rounds = (1.0, 1) if asked.quick else (asked.seconds, asked.rounds)
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(running(name)) for name in SERVERS}
+        results = []
+        for case in CASES:
+            results.append(measured(case, servers, seconds, rounds))
+            print(results[-1], file=sys.stderr, flush=True)
+    text = tables(results)
+    if not asked.quick:
+        page.save("service", {"tables": text, "cases": results})
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The benchmarks run, and those who compute the same map compute the same; nothing is said about time."""
+
+import json
+import subprocess
+import sys
+import tomllib
+import warnings
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from app import create_app
+from app.settings import Settings
+from benchmarks import contestants, forwards, library, page, rounds
+from benchmarks.rounds import Effort, interleaved, ratio
+
+ROOT = Path(__file__).parents[1]
+SIDE = 64
+
+
+@pytest.fixture(scope="module")
+def model():
+    with torch.random.fork_rng():
+        return contestants.load("resnet18")
+
+
+@pytest.fixture
+def task(model):
+    with ExitStack() as stack:
+        yield contestants.task(model, 2, stack, SIDE)
+
+
+def shown(found) -> Tensor:
+    """Return maps as a picture shows them: as large as the input, each from 0 to 1."""
+    maps = torch.as_tensor(found).detach().float()[:, None]
+    maps = interpolate(maps, (SIDE, SIDE), mode="bilinear", align_corners=False)
+    return (maps - maps.amin((2, 3), keepdim=True)) / (
+        maps.amax((2, 3), keepdim=True) - maps.amin((2, 3), keepdim=True)
+    )
+
+
+@pytest.mark.parametrize("method", ["gradcam", "saliency", "integrated-gradients"])
+@pytest.mark.filterwarnings("ignore")
+def test_contestants_compute_the_same_map(method, task):
+    runs = contestants.contestants(method, task)
+    expected = shown(runs.pop(contestants.SEEWHY)())
+    assert expected.isfinite().all()
+    assert set(runs) == set(contestants.PEERS[method])
+    for name, run in runs.items():
+        assert (shown(run()) - expected).abs().max() < 0.01, name
+
+
+@pytest.mark.parametrize("method", ["smoothgrad"])
+@pytest.mark.filterwarnings("ignore")
+def test_other_contestants_run(method, task):
+    for name, run in contestants.contestants(method, task).items():
+        assert torch.as_tensor(run()).shape == (2, SIDE, SIDE), name
+
+
+def test_forwards_compute_the_same_logits(task):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runs = forwards.on_processor(task)
+    expected = runs.pop(forwards.EAGER)()
+    for name, run in runs.items():
+        torch.testing.assert_close(run(), expected, rtol=1e-3, atol=1e-3, msg=name)
+
+
+def test_seewhy_keeps_less_for_its_backward_pass(model):
+    kept = library.memory(model)
+    assert 0 < kept["SeeWhy"] < kept["pytorch-grad-cam"] / 10
+
+
+def test_contestants_run_in_turn():
+    log: list[str] = []
+    runs = {name: lambda name=name: log.append(name) for name in "abc"}
+    times = interleaved(runs, Effort(seconds=0, least=2, most=2, warm=1))
+    assert "".join(log) == "abcabcbca"
+    assert [len(found) for found in times.values()] == [2, 2, 2]
+    assert ratio({"a": [1.0, 2.0, 9.0], "b": [1.0, 1.0, 3.0]}, "a", "b") == 2
+    assert ratio(times, "a", "d") is None
+
+
+def test_a_row_has_all_columns(model):
+    case = library.Case("saliency", "resnet18", 1)
+    row = library.row(case, library.timed(case, model, rounds.QUICK, SIDE))
+    assert len(row) == len(library.HEAD)
+
+
+def test_cases_of_slow_methods_have_one_picture():
+    found = list(library.cases(library.MODELS, contestants.OPTIONS))
+    assert {case.batch for case in found if case.method in library.SLOW} == {1}
+    assert {case.batch for case in found if case.method == "gradcam"} == {1, 8}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_its_benchmark_says_so(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gpu"])
+    import_module("benchmarks.gpu").main()
+    assert capsys.readouterr().out == "no CUDA device\n"
+
+
+def test_uploads_differ_and_are_pictures():
+    pytest.importorskip("aiohttp")
+    pytest.importorskip("psutil")
+    service = import_module("benchmarks.service")
+    forms = service.bodies(service.pictures((64, 48), 1))
+    first, second = next(forms), next(forms)
+    assert first != second
+    app = create_app(Settings())
+    headers = {"Content-Type": service.HEADERS["Content-Type"]}
+    answer = app.test_client().post("/explain", data=first, headers=headers)
+    app.extensions["seewhy"].engine.stop()
+    assert answer.status_code == 200
+    assert set(service.STAGES) == {
+        stage.partition(";")[0].strip() for stage in answer.headers["Server-Timing"].split(",")
+    }
+
+
+def test_page_has_the_tables_of_the_results():
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.filled(text) == text
+    for file in page.RESULTS.glob("*.json"):
+        assert json.loads(file.read_text(encoding="utf-8"))["tables"].strip() in text
+
+
+def test_a_page_without_its_markers_is_refused():
+    with pytest.raises(ValueError, match="0 places for library"):
+        page.filled("nothing")
+
+
+def test_benchmarks_are_not_installed():
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert found["tool"]["setuptools"]["packages"]["find"]["include"] == ["app*", "explainers*", "models*"]
+
+
+def test_command_names_its_options():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "--quick" in done.stdout
