@@ -101,15 +101,9 @@ HEAD = (
 
 def tables(rows: Sequence[Sequence[str]], kept: Sequence[tuple[str, dict[str, int]]]) -> str:
     """Return what goes into the page."""
-    megabytes = [
-        (model, *(f"{value / 1e6:.2f}" for value in found.values()), page.times(_share(found))) for model, found in kept
-    ]
-    head = ("model", "SeeWhy, MB", "pytorch-grad-cam, MB", "pytorch-grad-cam / SeeWhy")
-    return f"{description()}\n\n{page.table(HEAD, rows)}\n{page.table(head, megabytes)}"
-
-
-def _share(found: dict[str, int]) -> float | None:
-    return found["pytorch-grad-cam"] / found[SEEWHY] if found[SEEWHY] else None
+    kilobytes = [(model, *(f"{value / 1e3:,.0f}" for value in found.values())) for model, found in kept]
+    head = ("model", "SeeWhy, kB", "pytorch-grad-cam, kB")
+    return f"{description()}\n\n{page.table(HEAD, rows)}\n{page.table(head, kilobytes)}"
 
 
 def main() -> None:

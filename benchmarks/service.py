@@ -10,6 +10,7 @@ import io
 import itertools
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -156,7 +157,11 @@ def running(name: str) -> Iterator[Server]:
         yield Server(url, process)
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
 
 
 def _wait(url: str, process: "subprocess.Popen[bytes]", seconds: float = 120) -> None:
@@ -197,7 +202,7 @@ async def load(url: str, forms: Iterator[bytes], clients: int, seconds: float) -
             for name, value in re.findall(r"(\w+);dur=([\d.]+)", timing):
                 found.stages.setdefault(name, []).append(float(value))
 
-    limit = aiohttp.ClientTimeout(total=120)
+    limit = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limit) as session:
         await asyncio.gather(*(client(session) for _ in range(clients)))
     found.seconds = time.perf_counter() - started
@@ -224,7 +229,7 @@ def measured(case: Case, servers: dict[str, Server], seconds: float, rounds: int
         "servers": {
             name: {
                 "rate": total.rate,
-                "ratio": median(one / two for one, two in zip(rates[SEEWHY], rates[name], strict=True)),
+                "ratio": _ratio(rates[SEEWHY], rates[name]),
                 "p50": 1000 * _percentile(total.latencies, 50),
                 "p99": 1000 * _percentile(total.latencies, 99),
                 "requests": len(total.latencies),
@@ -234,6 +239,11 @@ def measured(case: Case, servers: dict[str, Server], seconds: float, rounds: int
             for name, total in totals.items()
         },
     }
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> float | None:
+    """Return the median over the rounds; None where the other answered nothing in one."""
+    return median(one / two for one, two in zip(ours, theirs, strict=True)) if all(theirs) else None
 
 
 def _percentile(values: list[float], percent: int) -> float:
@@ -269,6 +279,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of load in each round")
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped too
     seconds, rounds = (1.0, 1) if asked.quick else (asked.seconds, asked.rounds)
     with ExitStack() as stack:
         servers = {name: stack.enter_context(running(name)) for name in SERVERS}

@@ -68,7 +68,7 @@ class Accelerated:
         accelerator: str = "auto",
         device: torch.device | None = None,
     ) -> None:
-        self.device = device or torch.device("cpu")
+        self.device = torch.empty(0, device=device or "cpu").device  # with its number, as tensors have it
         self.name = choose(accelerator, self.device)
         self._module = module
         self._shape = image_shape

@@ -122,6 +122,18 @@ def test_uploads_differ_and_are_pictures():
     }
 
 
+def test_tables_of_the_service_have_all_columns():
+    pytest.importorskip("aiohttp")
+    pytest.importorskip("psutil")
+    service = import_module("benchmarks.service")
+    got = {"rate": 2.0, "ratio": 3.0, "p50": 1.0, "p99": 2.0, "requests": 9, "errors": 0, "memory": 10**9}
+    stages = {"decode": 1.0, "queue": 5.0, "explain": 2.0, "render": 0.5, "encode": 0.5}
+    case = {"name": "512×512", "clients": 8, "stages": stages, "servers": dict.fromkeys(service.SERVERS, got)}
+    text = service.tables([case])
+    assert "| 512×512 | 8 | Flask | 2.0 | 1 | 2 | 0 | 1000 | **3.00** |" in text
+    assert "| **50%** |" in text
+
+
 def test_page_has_the_tables_of_the_results():
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.filled(text) == text
