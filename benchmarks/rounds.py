@@ -9,6 +9,9 @@ from typing import Any
 
 Run = Callable[[], Any]
 
+SETTLE = 0.02
+"""Seconds between two contestants, after which threads of the one no longer spin in wait for more to do."""
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -54,6 +57,7 @@ def interleaved(runs: Mapping[str, Run], effort: Effort, finish: Callable[[], No
         first = done % len(names)
         gc.collect()
         for name in names[first:] + names[:first]:
+            time.sleep(SETTLE)
             begun = time.perf_counter()
             kept = runs[name]()
             finish()
