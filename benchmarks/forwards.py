@@ -3,6 +3,7 @@
 import io
 import sys
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import torch
@@ -15,26 +16,20 @@ EAGER, COMPILED, ONNXRUNTIME, OPENVINO = "PyTorch", "torch.compile", "ONNX Runti
 
 def eager(task: Task) -> Run:
     """PyTorch, channels last, in inference mode."""
-    network = task.network().to(memory_format=torch.channels_last)
-    images = task.images.to(memory_format=torch.channels_last)
-
-    def run() -> torch.Tensor:
-        with torch.inference_mode():
-            found: torch.Tensor = network(images)
-            return found
-
-    return run
+    return _forward(task, task.network().to(memory_format=torch.channels_last))
 
 
 def compiled(task: Task) -> Run:
     """PyTorch compiled for this batch, channels last, in inference mode."""
-    network = torch.compile(task.network().to(memory_format=torch.channels_last), dynamic=False)
+    return _forward(task, torch.compile(task.network().to(memory_format=torch.channels_last), dynamic=False))
+
+
+def _forward(task: Task, network: Callable[[torch.Tensor], torch.Tensor]) -> Run:
     images = task.images.to(memory_format=torch.channels_last)
 
     def run() -> torch.Tensor:
         with torch.inference_mode():
-            found: torch.Tensor = network(images)
-            return found
+            return network(images)
 
     return run
 

@@ -13,7 +13,7 @@ import torch
 from benchmarks import page
 from benchmarks.contestants import LIBRARIES, OPTIONS, SEEWHY, contestants, load, task
 from benchmarks.forwards import COMPILED, EAGER, on_gpu
-from benchmarks.library import MODELS, Case, cases
+from benchmarks.library import MODELS, Case, beside, cases
 from benchmarks.machine import description
 from benchmarks.rounds import QUICK, Effort, Run, Times, interleaved, ratio
 
@@ -51,14 +51,8 @@ def timed(case: Case, model: Any, effort: Effort) -> tuple[Times, dict[str, int 
 
 def row(case: Case, found: Times, busy: dict[str, int | None]) -> list[str]:
     """Return the row of a case."""
-    peers = [name for name in LIBRARIES if name in found]
-    lead = min((ratio(found, name, SEEWHY) or 0.0 for name in peers), default=None)
     return [
-        f"`{case.method}`",
-        case.model,
-        str(case.batch),
-        *(page.times(ratio(found, name, EAGER)) for name in (SEEWHY, *LIBRARIES)),
-        f"**{page.times(lead)}**",
+        *beside(case, found),
         page.times(ratio(found, SEEWHY, COMPILED)),
         f"{case.batch / median(found[SEEWHY]):.0f}",
         *("" if busy[name] is None else f"{busy[name]} %" for name in (SEEWHY, EAGER)),

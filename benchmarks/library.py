@@ -79,8 +79,8 @@ def memory(model: Any, side: int | None = None) -> dict[str, int]:
         return {name: kept_bytes(found[name], model.module) for name in (SEEWHY, "pytorch-grad-cam")}
 
 
-def row(case: Case, found: Times) -> list[str]:
-    """Return the row of a case."""
+def beside(case: Case, found: Times) -> list[str]:
+    """Return what the rows of a case begin with anywhere: its names, and SeeWhy beside other libraries."""
     peers = [name for name in LIBRARIES if name in found]
     lead = min((ratio(found, name, SEEWHY) or 0.0 for name in peers), default=None)
     return [
@@ -89,8 +89,12 @@ def row(case: Case, found: Times) -> list[str]:
         str(case.batch),
         *(page.times(ratio(found, name, EAGER)) for name in (SEEWHY, *LIBRARIES)),
         f"**{page.times(lead)}**",
-        *(page.times(ratio(found, SEEWHY, name)) for name in (ONNXRUNTIME, OPENVINO)),
     ]
+
+
+def row(case: Case, found: Times) -> list[str]:
+    """Return the row of a case."""
+    return [*beside(case, found), *(page.times(ratio(found, SEEWHY, name)) for name in (ONNXRUNTIME, OPENVINO))]
 
 
 HEAD = (

@@ -93,10 +93,7 @@ class Accelerated:
                 self._asked[key] += len(images)
                 if self._asked[key] < PATIENCE:
                     return None
-                del self._asked[key]
-                self._parts[key] = self._compile(key, images)
-                while len(self._parts) > MOST_CUTS:
-                    self._parts.popitem(last=False)
+                self._keep(key)
             self._parts.move_to_end(key)
             return self._parts[key]
 
@@ -109,7 +106,7 @@ class Accelerated:
         with self._lock:
             key = tuple(sorted(self._layers))
             if key and key not in self._parts:
-                self._parts[key] = self._compile(key, torch.zeros(1, *self._shape, device=self.device))
+                self._keep(key)
 
     def _serves(self, images: Tensor) -> bool:
         """Whether images are such as the parts are made for, and the model is as it was."""
@@ -120,7 +117,14 @@ class Accelerated:
             and self._watch.unchanged()
         )
 
-    def _compile(self, layers: tuple[str, ...], images: Tensor) -> Parts | None:
+    def _keep(self, key: tuple[str, ...]) -> None:
+        """Compile the parts of some layers, and let those go that nobody has asked for longest."""
+        self._asked.pop(key, None)
+        self._parts[key] = self._compile(key)
+        while len(self._parts) > MOST_CUTS:
+            self._parts.popitem(last=False)
+
+    def _compile(self, layers: tuple[str, ...]) -> Parts | None:
         """Return the parts, on the accelerator or else on PyTorch, if they do what the model does."""
         with evaluation_mode(self._module), torch.inference_mode(False), torch.no_grad():
             probe = torch.randn(3, *self._shape, generator=torch.Generator().manual_seed(0)).to(self.device)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_leaves
 
 from explainers.modules import evaluation_mode
 
@@ -188,8 +187,3 @@ def _held(traced: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:
                 value = getattr(value, name)
             found[str(step.target)] = value
     return found
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """Return the tensors in an output, whatever holds them."""
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

@@ -151,9 +151,8 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """
     held = []
     with _evaluating_lock:
-        others = len(_evaluating) > 0  # to look one up takes longer than all else
         for part in module.modules():
-            if part.training or (others and part in _evaluating):
+            if part.training or part in _evaluating:
                 part.training = False
                 _evaluating[part] = _evaluating.get(part, 0) + 1
                 held.append(part)
