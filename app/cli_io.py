@@ -26,7 +26,7 @@ def picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def open_service(device: str | None) -> Service:
     """Return a service with the settings of the environment, on this device if one is given."""
     given: dict[str, Any] = {"device": device} if device else {}
-    return Service(Settings(**given))
+    return Service(Settings(**given), warm=False)  # for a picture or two it does not pay
 
 
 def read(picture: Path) -> bytes:

@@ -134,10 +134,13 @@ class Service:
 
     Args:
         settings: limits and defaults.
+        warm: whether models are compiled when they are loaded, for requests to come, rather than once some pictures
+            have been run.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, warm: bool = True) -> None:
         self.settings = settings
+        self._warm = warm
         import_methods(settings.methods)
         self.registry = Registry(settings.weights_dir, settings.models, settings.download)
         self.device = settings.torch_device()
@@ -153,9 +156,10 @@ class Service:
         )
 
     def _load(self, name: str) -> LoadedModel:
-        """Load a model and compile what every request will need of it, in the thread that will run it."""
+        """Load a model, and maybe compile what every request will need of it, in the thread that will run it."""
         model = self.registry.load(name, device=self.device, accelerator=self.settings.accelerator)
-        model.accelerated.warm()
+        if self._warm:
+            model.accelerated.warm()
         return model
 
     def model(self, name: str | None, deadline: Deadline) -> LoadedModel:

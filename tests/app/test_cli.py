@@ -10,6 +10,9 @@ from click.testing import CliRunner
 from PIL import Image
 
 from app.cli import main
+from app.cli_io import open_service
+from app.engine import Deadline
+from app.service import Service
 from app.settings import Settings
 from tests.app.conftest import EXAMPLES
 
@@ -182,3 +185,12 @@ def test_what_intervene_refuses(run, tmp_path, arguments, said):
     assert result.exit_code != 0
     assert said in result.output
     assert not (tmp_path / "o.png").exists()
+
+
+def test_the_command_does_not_compile_a_model_for_one_picture_and_the_service_does(monkeypatch):
+    warmed = []
+    monkeypatch.setattr("explainers.accelerated.Accelerated.warm", lambda model: warmed.append(model))
+    for service, times in ((open_service(None), 0), (Service(Settings()), 1)):
+        service.model(None, Deadline.after(60))
+        service.engine.stop()
+        assert len(warmed) == times
