@@ -15,7 +15,7 @@ from explainers.edits import Edit, EditError
 from explainers.errors import PictureError
 from explainers.explanation import Explanation, explanations
 from explainers.intervention import Intervention, check_layers, edit_images
-from explainers.modules import match_paths
+from explainers.modules import match_paths, module_paths
 from explainers.registry import Method
 from explainers.render import Style
 from explainers.sites import Kind
@@ -136,7 +136,7 @@ class HookService:
         ((method, explainer),) = self._service.explainers([options.method], options)
         style = self._service.style(options)
         timings, deadline, model, target = self._start(options.model, options.target)
-        match_paths((path for path, _ in model.module.named_modules()), options.layer)
+        module_paths(model.module, tuple(options.layer))
         edits: tuple[Edit, ...] = options.edits
         check_layers(model.module, edits, other is not None)
         shown = self._service.decode(upload, model, timings)

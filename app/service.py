@@ -26,7 +26,7 @@ from explainers.base import Explainer
 from explainers.errors import TargetError
 from explainers.explanation import Explanation, explanations
 from explainers.geometry import Geometry
-from explainers.modules import match_paths
+from explainers.modules import module_paths
 from explainers.picture import Size, read_reduced
 from explainers.registry import Method, build_methods, get_method, import_methods
 from explainers.render import Style, fit, fitted
@@ -236,7 +236,7 @@ class Service:
         style = self.style(options)
         model = self.model(options.model, deadline)
         if options.layer:
-            match_paths((path for path, _ in model.module.named_modules()), options.layer)
+            module_paths(model.module, tuple(options.layer))
         against = None if options.against is None else _contrast(options.against, model)
         targets = [class_index(target, model.labels) for target in options.target]
         if against is not None and against in targets:

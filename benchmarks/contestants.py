@@ -53,8 +53,8 @@ class Task:
         return self.model.default_layers[0]
 
     def network(self) -> nn.Module:
-        """Return a copy of the network as model zoos hand it out: not frozen."""
-        return deepcopy(self.model.module).requires_grad_(True)
+        """Return a copy of the network as model zoos hand it out: not frozen, channels first."""
+        return deepcopy(self.model.module).requires_grad_(True).to(memory_format=torch.contiguous_format)
 
 
 def load(name: str, device: str = "cpu") -> LoadedModel:

@@ -153,8 +153,19 @@ class _Watch:
         self._named = [
             named for part in self._modules for named in (part._parameters, part._buffers, part._modules) if named
         ]
+        self._hooks = [
+            hooks
+            for part in self._modules
+            for hooks in (
+                part._forward_hooks,
+                part._forward_pre_hooks,
+                part._backward_hooks,
+                part._backward_pre_hooks,
+            )
+        ]
         self._noted = self._members()
         self._tensors = [*module.parameters(), *module.buffers()]
+        self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
         self._first = [
             tensor.detach().numpy().reshape(-1)[:1]
             for tensor in self._tensors
@@ -167,14 +178,8 @@ class _Watch:
         return (
             self._members() == self._noted
             and self._present() == self._state
-            and not any(
-                part._forward_hooks
-                or part._forward_pre_hooks
-                or part._backward_hooks
-                or part._backward_pre_hooks
-                or "forward" in part.__dict__
-                for part in self._modules
-            )
+            and not any(self._hooks)
+            and not any("forward" in part.__dict__ for part in self._modules)
         )
 
     def _members(self) -> list[int]:
@@ -182,8 +187,11 @@ class _Watch:
 
     def _present(self) -> list[object]:
         """Return where each tensor is, how often it was modified, and its first element."""
-        places = [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in self._tensors]
-        return [*places, *(values.item() for values in self._first)]
+        return [
+            *(tensor.data_ptr() for tensor in self._tensors),
+            *(tensor._version for tensor in self._counted),
+            *(values.item() for values in self._first),
+        ]
 
 
 def _agree(parts: Parts, probe: Tensor, expected: tuple[tuple[Tensor, ...], Tensor]) -> bool:

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,9 +22,15 @@ Run = Callable[[Tensor], tuple[Tensor, ...]]
 Compile = Callable[[fx.GraphModule, Tensor], Run]
 """From a part of a model in evaluation mode, and an image (1, C, H, W) such as it will get, to what runs it."""
 
+PACKAGES = ("onnxruntime", "onnx")
+"""What must be installed for `onnxruntime`."""
+
 _log = logging.getLogger(__name__)
 
 _exporting = threading.Lock()
+
+_COUNT = "count"
+"""What ONNX models call their number of pictures."""
 
 
 def eager(part: fx.GraphModule, image: Tensor) -> Run:
@@ -50,7 +58,7 @@ def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
     options.log_severity_level = 3
     # Threads that wait for the next run would take processors from what PyTorch does between two.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    session = runtime.InferenceSession(_exported(part, image), options, providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(_folded(_exported(part, image)), options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
         return tuple(
@@ -75,9 +83,42 @@ def _exported(part: fx.GraphModule, image: Tensor) -> bytes:
             dynamo=False,
             input_names=["images"],
             output_names=outputs,
-            dynamic_axes={name: {0: "count"} for name in ("images", *outputs)},
+            dynamic_axes={name: {0: _COUNT} for name in ("images", *outputs)},
         )
     return buffer.getvalue()
+
+
+def _folded(exported: bytes) -> bytes:
+    """Return an ONNX model without the steps that depend on the pictures' height and width alone.
+
+    Padding that is computed from these, as TensorFlow has it, keeps ONNX Runtime from fusing what stands around it.
+    ONNX Runtime folds what is constant for a number of pictures; where that is the same for one and for two, it is for
+    any.
+    """
+    import onnx
+    import onnxruntime as runtime
+
+    if not any(step.op_type == "Shape" for step in onnx.load_from_string(exported).graph.node):
+        return exported
+    found = []
+    for count in (1, 2):
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.add_free_dimension_override_by_name(_COUNT, count)
+        try:
+            with TemporaryDirectory() as folder:
+                options.optimized_model_filepath = str(Path(folder, "folded.onnx"))
+                runtime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
+                model = onnx.load(options.optimized_model_filepath)
+        except OSError as error:
+            _log.info("No temporary file can be written; padding is computed in each pass: %s", error)
+            return exported
+        del model.graph.value_info[:]
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_param = _COUNT
+        found.append(model.SerializeToString())
+    return found[0] if found[0] == found[1] else exported
 
 
 ACCELERATORS: dict[str, Compile] = {"eager": eager, "onnxruntime": onnxruntime}
@@ -89,15 +130,15 @@ def choose(name: str, device: torch.device) -> str:
     Raises:
         OptionError: no such accelerator, or it does not serve the device, or is not installed.
     """
-    installed = find_spec("onnxruntime") is not None and find_spec("onnx") is not None
+    installed = all(find_spec(package) for package in PACKAGES)
     if name == "auto":
         if device.type == "cpu" and not installed:
-            _log.warning("onnxruntime and onnx are not installed; models run on plain PyTorch, several times slower.")
+            _log.warning("%s are not all installed; models run on PyTorch, several times slower.", ", ".join(PACKAGES))
         return "onnxruntime" if device.type == "cpu" and installed else "eager"
     if name not in ACCELERATORS:
         raise OptionError(f"No accelerator {name!r}; choose from auto, {', '.join(ACCELERATORS)}.", "accelerator")
     if name == "onnxruntime" and device.type != "cpu":
         raise OptionError("onnxruntime runs on the processor here; choose eager or auto.", "accelerator")
     if name == "onnxruntime" and not installed:
-        raise OptionError("onnxruntime needs the packages onnxruntime and onnx; install them.", "accelerator")
+        raise OptionError(f"onnxruntime needs the packages {', '.join(PACKAGES)}; install them.", "accelerator")
     return name

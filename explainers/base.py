@@ -299,8 +299,13 @@ def prepared(model: Any, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
 
 
 def _dtype_of(module: nn.Module, images: Tensor) -> torch.dtype:
-    dtypes = [value.dtype for value in module.parameters() if value.is_floating_point()]
-    return images.dtype if not dtypes or images.dtype in dtypes else dtypes[0]
+    first = None
+    for value in module.parameters():
+        if value.dtype == images.dtype:
+            return images.dtype
+        if first is None and value.is_floating_point():
+            first = value.dtype
+    return first or images.dtype
 
 
 def predict(model: Any, images: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from explainers.errors import LayerError
 from explainers.goals import Goal
 from explainers.hooks import HookSession
 from explainers.layers import Survey, grid_axes, survey
-from explainers.modules import match_paths
+from explainers.modules import module_paths
 
 MAX_LAYERS = 64
 """Most layers that one explanation records and fuses."""
@@ -157,7 +157,7 @@ def collect(
         TargetError, ModelOutputError: as `Explainer.explain`.
     """
     kinds: tuple[Any, ...] = ("output",) if scores is None else ("output", "grad_output")
-    paths = match_paths((path for path, _ in question.module.named_modules()), layers)
+    paths = module_paths(question.module, layers)
     if len(paths) > MAX_LAYERS:
         raise LayerError(f"{', '.join(layers)} matches {len(paths)} layers; at most {MAX_LAYERS} can be fused.")
     host = question.host(paths)

@@ -72,6 +72,14 @@ class _Tracer(fx.Tracer):
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
+class _Handed(nn.Module):
+    """Stands at the layer's path and returns what the layer did, as a tensor of its own."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the same values in the same memory."""
+        return values.view_as(values)
+
+
 class _Values(fx.Interpreter):
     """Runs a graph, and notes which of its nodes hold a tensor."""
 
@@ -146,7 +154,7 @@ def _split(traced: fx.GraphModule, first: fx.Node, tensors: set[fx.Node]) -> Cut
     for step in (*(step for step in before if step in again), *after):
         copies[step] = back.node_copy(step, copies.__getitem__)
     prefix = fx.GraphModule(_held(traced, front), front)
-    suffix = fx.GraphModule({**_held(traced, back), path: nn.Identity()}, back)
+    suffix = fx.GraphModule({**_held(traced, back), path: _Handed()}, back)
     prefix.training = suffix.training = False  # of themselves; the modules in them are the model's
     return Cut(path, prefix, suffix)
 

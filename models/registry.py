@@ -103,7 +103,8 @@ class Registry:
                 spec.fill(module, read_state_dict(path))
             except ModelError as error:
                 raise type(error)(f"{spec.name}: {error}") from error
-        module = module.eval().requires_grad_(False).to(device)
+        # Convolutions are fastest so, forward and backward, on processors and GPUs alike.
+        module = module.eval().requires_grad_(False).to(device).to(memory_format=torch.channels_last)
         found = _surveyed(spec, module)
         outputs = found.layers[0].output_shape
         if outputs is not None and outputs[-1] != len(spec.labels):

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from app import create_app
@@ -42,7 +43,7 @@ def model(request, folder):
         for name, value in module.state_dict().items():
             if name.endswith(("bn2.weight", "bn3.weight")):
                 value.fill_(1)  # timm starts with residual branches that do nothing
-        save_file(module.state_dict(), weights)
+        save_file(module.to(memory_format=torch.contiguous_format).state_dict(), weights)
     return request.param
 
 

@@ -2,6 +2,7 @@
 
 import threading
 
+import onnx
 import pytest
 import torch
 import torchvision
@@ -10,7 +11,7 @@ from torch.nn import functional
 
 from explainers import GradCAM
 from explainers.accelerated import MOST_CUTS, PATIENCE, Accelerated, Parts
-from explainers.accelerators import ACCELERATORS, choose
+from explainers.accelerators import ACCELERATORS, _exported, _folded, choose, onnxruntime
 from explainers.base import predict
 from explainers.cut import UncuttableError, cut_before
 from explainers.errors import OptionError
@@ -324,6 +325,29 @@ def test_loaded_models_are_accelerated():
     model.accelerated.warm()
     assert model.accelerated.whole(pictures) is not None
     assert nets.relative_error(explain_maps(model, pictures), expected) < 1e-4
+
+
+class SamePadding(nn.Conv2d):
+    """Pads as TensorFlow does, by what it computes from the size of its input."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        sides = features.shape[2], features.shape[3]
+        height, width = ((-(-side // 2) - 1) * 2 + 3 - side for side in sides)
+        top, left = height // 2, width // 2
+        return super().forward(functional.pad(features, [left, width - left, top, height - top]))
+
+
+def test_padding_computed_from_the_size_of_the_picture_is_folded(images):
+    network = nn.Sequential(SamePadding(3, 4, 3, stride=2), SamePadding(4, 4, 3, stride=2), nn.ReLU())
+    part = cut_before(network.eval().requires_grad_(False), ("2",), images[:1]).prefix
+    exported = _exported(part, images[:1])
+    steps = [{step.op_type for step in onnx.load_from_string(one).graph.node} for one in (exported, _folded(exported))]
+    assert {"Shape", "Conv"} <= steps[0]
+    assert "Conv" in steps[1]
+    assert "Shape" not in steps[1]
+    run = onnxruntime(part, images[:1])
+    for count in (1, 4):
+        assert nets.relative_error(run(images[:count])[0], part(images[:count])[0]) < 1e-5
 
 
 def explain_maps(model: LoadedModel, pictures: Tensor) -> Tensor:

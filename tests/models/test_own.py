@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from torchvision.models import squeezenet1_1
 
 from explainers import GradCAM
 from models import Registry, list_models, load_model
@@ -47,7 +48,7 @@ def test_a_factory_with_weights_labels_and_preprocessing(declare, untouched):
     assert [model.spec.licence, model.spec.source, model.weights] == ["secret", "own", "weights.safetensors"]
     assert model.default_layers == ("conv",)
     images = torch.ones(1, 3, 32, 64)
-    assert torch.equal(model.module(images), net(images))
+    assert nets.relative_error(model.module(images), net(images).detach()) < 1e-5
 
 
 def test_labels_from_a_file_and_declared_default_layers(declare):
@@ -124,7 +125,7 @@ def test_missing_weights_of_an_own_model_say_the_way_out(declare, tmp_path):
 
 def test_weights_for_another_number_of_classes_are_refused(declare):
     file = declare(architecture="squeezenet1_1")
-    save_file(load_model("squeezenet1_1", None).module.state_dict(), file.parent / "weights.safetensors")
+    save_file(squeezenet1_1().state_dict(), file.parent / "weights.safetensors")
     with pytest.raises(BadWeightsError, match=r"mine: .*2 have another shape"):
         load_model("mine", download=False)
 

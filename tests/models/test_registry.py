@@ -81,6 +81,7 @@ def test_embedded_models_load_without_a_download(name, registry):
     logits = predict(model, torch.zeros(1, *model.spec.image_shape))
     assert logits.shape == (1, len(model.labels)) == (1, 1000)
     assert not model.module.training
+    assert model.module.conv_stem.weight.is_contiguous(memory_format=torch.channels_last)
     assert not any(parameter.requires_grad for parameter in model.module.parameters())
     assert GradCAM().explain(model, torch.zeros(1, *model.spec.image_shape)).layers == ("bn2",)
 
