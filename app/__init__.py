@@ -1,37 +1,23 @@
 """HTTP, web page and command line: the only floor that knows Flask."""
 
-from flask import Flask, Response
+from typing import TYPE_CHECKING
 
-from app.api import catalogue, health, hooks, pages, pictures
-from app.errors import register_errors
-from app.service import Service
-from app.settings import Settings
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from app.settings import Settings
 
 __all__ = ["create_app"]
 
-_POLICY = "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
 
-
-def create_app(settings: Settings | None = None) -> Flask:
+def create_app(settings: "Settings | None" = None) -> "Flask":
     """Make the application. No thread starts and no model loads before the first request.
 
     Args:
         settings: by default those of the environment.
     """
-    settings = settings or Settings()
-    app = Flask("app", static_folder="web", static_url_path="/static")
-    app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes
-    app.json.sort_keys = False  # type: ignore[attr-defined]
-    app.extensions["seewhy"] = Service(settings)
-    for module in (pictures, hooks, catalogue, health, pages):
-        app.register_blueprint(module.blueprint)
-    register_errors(app)
-    app.after_request(_secure)
-    return app
+    # PyTorch takes seconds and half a gigabyte to import: whoever needs none of it, as gunicorn's first process, does
+    # not.
+    from app.factory import create_app as create
 
-
-def _secure(response: Response) -> Response:
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
-    if response.mimetype == "text/html":
-        response.headers.setdefault("Content-Security-Policy", _POLICY)
-    return response
+    return create(settings)

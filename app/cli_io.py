@@ -7,11 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-from app.errors import ServiceError
+from app.errors import MENDABLE
 from app.service import Service
 from app.settings import Settings
-from explainers.errors import ExplainerError
-from models import ModelError
 
 Form = TypeVar("Form", bound=str)
 
@@ -79,7 +77,7 @@ def each(pictures: tuple[Path, ...], work: Callable[[Path], str]) -> None:
                 lines.append(work(picture))
             except click.ClickException as error:
                 failures.append(error.message)
-            except (ServiceError, ExplainerError, ModelError) as error:
+            except MENDABLE as error:
                 failures.append(f"{picture}: {error}")
             except OSError as error:
                 failures.append(f"{error.filename or picture}: {error.strerror}")

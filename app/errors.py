@@ -82,6 +82,10 @@ class DeadlineError(ServiceError):
     """The answer was not ready in time."""
 
 
+MENDABLE = (ServiceError, explainer_errors.ExplainerError, model_errors.ModelError)
+"""What the user can mend, told by its message."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """One kind of problem: its status, its code (the end of its `type`), its title, the field it usually concerns."""

@@ -1,5 +1,11 @@
-"""gunicorn, configured from the settings; one process of several threads by default."""
+"""gunicorn, configured from the settings; one process of several threads by default.
 
+The first process of gunicorn only watches the others. Where there is one other, it imports neither PyTorch nor what
+stands on it; where there are several, it does, so that they share that memory.
+"""
+
+import ctypes
+import sys
 from typing import Any
 
 from flask import Flask
@@ -7,9 +13,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
 from app import create_app
-from app.errors import ServiceError
 from app.settings import Settings
-from models import ModelError
 
 
 class Server(BaseApplication):  # type: ignore[misc]
@@ -38,7 +42,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "accesslog": "-",
             "access_log_format": '%(h)s "%(r)s" %(s)s %(b)s %(M)sms',
             "proc_name": "seewhy",
-            "post_worker_init": _warm,
+            "post_worker_init": _prepare,
             "control_socket_disable": True,
         }
         if "control_socket_disable" not in self.cfg.settings:
@@ -47,18 +51,54 @@ class Server(BaseApplication):  # type: ignore[misc]
             self.cfg.set(name, value)
 
     def load(self) -> Flask:
-        """Make the application of one worker."""
+        """Make the application of one worker; end the server where it cannot be made."""
+        from app.errors import MENDABLE
+
+        try:
+            check(self._settings)
+        except MENDABLE as error:
+            print(f"Error: {error}", file=sys.stderr)
+            sys.exit(Arbiter.APP_LOAD_ERROR)
         return create_app(self._settings)
 
 
 def serve(settings: Settings) -> None:
     """Serve until told to stop."""
+    if settings.workers > 1:
+        check(settings)
     Arbiter(Server(settings)).run()
 
 
-def _warm(worker: Any) -> None:
-    service = worker.wsgi.extensions["seewhy"]
+def check(settings: Settings) -> None:
+    """Find mistakes in the models file and in modules of methods, so that they are told before anything is served.
+
+    Raises:
+        ModelError, ExplainerError: as the messages say.
+    """
+    from explainers.registry import import_methods
+    from models import Registry
+
+    import_methods(settings.methods)
+    Registry(settings.weights_dir, settings.models).spec(settings.default_model)
+
+
+def _prepare(worker: Any) -> None:
+    """Make a worker ready, before it has threads."""
+    from app.errors import MENDABLE
+
+    _share_heaps()
     try:
-        service.require_ready()
-    except (ServiceError, ModelError) as error:
+        worker.wsgi.extensions["seewhy"].require_ready()
+    except MENDABLE as error:
         worker.log.info("%s", error)
+
+
+def _share_heaps() -> None:
+    """Let threads share two heaps. The GNU C library gives each one of its own, which keeps what it once took."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_ARENA_MAX, 2)
+
+
+_ARENA_MAX = -8
+"""`M_ARENA_MAX` of malloc.h."""

@@ -1,11 +1,13 @@
 """The settings: one table of name, default and help, read from environment variables ``SEEWHY_*``."""
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 from pydantic import DirectoryPath, Field, FilePath, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+if TYPE_CHECKING:
+    import torch
 
 PREFIX = "SEEWHY_"
 
@@ -60,13 +62,18 @@ class Settings(BaseSettings):
     @field_validator("device")
     @classmethod
     def _is_there(cls, device: str) -> str:
-        # Counted through the driver's management library, which is safe before a fork.
-        if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
-            raise ValueError(f"there is no device {device} on this machine; use cpu or auto")
+        if device.startswith("cuda"):
+            import torch
+
+            # Counted through the driver's management library, which is safe before a fork.
+            if int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
+                raise ValueError(f"there is no device {device} on this machine; use cpu or auto")
         return device
 
-    def torch_device(self) -> torch.device:
+    def torch_device(self) -> "torch.device":
         """Return the device that `device` names."""
+        import torch  # here, for who only reads settings needs none of it
+
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.device_count() else "cpu")
         return torch.device(self.device)

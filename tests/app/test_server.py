@@ -89,6 +89,23 @@ def test_too_large_an_upload_of_unstated_length_is_refused(url):
     assert response.status_code == 413
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(workers, tmp_path):
+    file = tmp_path / "models.toml"
+    file.write_text("[models.mine]\narchitecture = 'resnet18'\n")
+    command = [sys.executable, "-m", "app.cli", "serve", "--port", str(free_port()), "--workers", workers]
+    environment = {**os.environ, "SEEWHY_MODELS": str(file)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode != 0
+    assert "Error: models.toml, [models.mine], weights: Field required." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_process_that_watches_the_others_does_not_import_pytorch():
+    told = "import sys, app.cli, app.server; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", told]).returncode == 0
+
+
 def test_termination_answers_what_was_accepted():
     port = free_port()
     process = start(port)

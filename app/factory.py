@@ -1,0 +1,35 @@
+"""The Flask application and what it is made of."""
+
+from flask import Flask, Response
+
+from app.api import catalogue, health, hooks, pages, pictures
+from app.errors import register_errors
+from app.service import Service
+from app.settings import Settings
+
+_POLICY = "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
+
+
+def create_app(settings: Settings | None = None) -> Flask:
+    """Make the application. No thread starts and no model loads before the first request.
+
+    Args:
+        settings: by default those of the environment.
+    """
+    settings = settings or Settings()
+    app = Flask("app", static_folder="web", static_url_path="/static")
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+    app.extensions["seewhy"] = Service(settings)
+    for module in (pictures, hooks, catalogue, health, pages):
+        app.register_blueprint(module.blueprint)
+    register_errors(app)
+    app.after_request(_secure)
+    return app
+
+
+def _secure(response: Response) -> Response:
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    if response.mimetype == "text/html":
+        response.headers.setdefault("Content-Security-Policy", _POLICY)
+    return response
