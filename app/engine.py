@@ -375,7 +375,10 @@ def _kept(error: BaseException, root: type[Exception]) -> Exception:
 
 def _results(model: LoadedModel, jobs: list[Job]) -> Sequence[Any]:
     """Run one pass for all jobs."""
-    images = torch.stack([job.image for job in jobs]).to(model.device)
+    images = torch.stack([job.image for job in jobs])
+    if model.device.type == "cuda":
+        images = images.pin_memory()  # which is copied while this thread goes on
+    images = images.to(model.device, non_blocking=True)
     targets = torch.tensor([MOST_PROBABLE if job.target is None else job.target for job in jobs], device=model.device)
     contrasts = [job.against for job in jobs if job.against is not None]  # of all jobs, or of none
     against = torch.tensor(contrasts, device=model.device) if contrasts else None

@@ -13,6 +13,7 @@ from math import ceil
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -144,6 +145,9 @@ class Service:
         import_methods(settings.methods)
         self.registry = Registry(settings.weights_dir, settings.models, settings.download)
         self.device = settings.torch_device()
+        if self.device.type == "cuda":  # by itself PyTorch rounds the products of convolutions
+            rounded = settings.precision == "tf32"
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounded
         # Decoding is bound by processors and hungry for memory: more at once than processors gain nothing.
         self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
         self.cache = Cache(settings.cache_bytes)
@@ -157,7 +161,8 @@ class Service:
 
     def _load(self, name: str) -> LoadedModel:
         """Load a model, and maybe compile what every request will need of it, in the thread that will run it."""
-        model = self.registry.load(name, device=self.device, accelerator=self.settings.accelerator)
+        dtype = torch.bfloat16 if self.settings.precision == "bfloat16" else torch.float32
+        model = self.registry.load(name, device=self.device, accelerator=self.settings.accelerator, dtype=dtype)
         if self._warm:
             model.accelerated.warm()
         return model

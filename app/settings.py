@@ -1,7 +1,7 @@
 """The settings: one table of name, default and help, read from environment variables ``SEEWHY_*``."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import DirectoryPath, Field, FilePath, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 PREFIX = "SEEWHY_"
 
+Precision = Literal["float32", "tf32", "bfloat16"]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -28,9 +29,14 @@ class Settings(BaseSettings):
     )
     accelerator: str = Field(
         "auto",
-        pattern=r"^(auto|eager|onnxruntime)$",
-        description="What runs the parts of a model that need no hooks: auto (the fastest that is installed), "
-        "onnxruntime (on a processor) or eager (PyTorch).",
+        pattern=r"^(auto|eager|onnxruntime|compile)$",
+        description="What runs the parts of a model that need no hooks: auto (onnxruntime on a processor where it is "
+        "installed, else eager), onnxruntime, eager (PyTorch) or compile (torch.compile; with CUDA graphs on a GPU).",
+    )
+    precision: Precision = Field(
+        "float32",
+        description="In which numbers models run: float32, tf32 (float32 whose products a GPU rounds) or bfloat16. "
+        "Maps are float32 whatever it is.",
     )
     default_model: str = Field("efficientnet_lite0", description="The model of a request that names none.")
     models: FilePath | None = Field(None, description="TOML file that declares models of your own.")

@@ -9,11 +9,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = Path(__file__).parent / "results"
-PARTS = ("library", "service", "gpu")
+PARTS = ("library", "service", "deployment", "gpu")
 
 MISSING = {
     "library": "Not measured yet.",
     "service": "Not measured yet.",
+    "deployment": "Not measured yet.",
     "gpu": "Not measured: no machine with a CUDA device has run it yet.",
 }
 

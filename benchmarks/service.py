@@ -17,7 +17,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean, median, quantiles
@@ -32,11 +32,11 @@ from benchmarks.machine import description
 
 MAX_SIDE = 1024
 SEEWHY, FLASK, FLASK_ONE = "SeeWhy", "Flask", "Flask, one thread a worker"
-_SERVE = [sys.executable, "-m", "app.cli", "serve", "--port", "{port}"]
+SERVE = [sys.executable, "-m", "app.cli", "serve", "--port", "{port}"]
 _GUNICORN = [sys.executable, "-m", "gunicorn", "--workers", "2", "--bind", "127.0.0.1:{port}"]
 _FLASK = [*_GUNICORN, "benchmarks.flask_gradcam:app"]
 SERVERS = {
-    SEEWHY: (_SERVE, {"SEEWHY_MAX_SIDE": str(MAX_SIDE)}),
+    SEEWHY: (SERVE, {"SEEWHY_MAX_SIDE": str(MAX_SIDE)}),
     FLASK: (_FLASK, {"MAX_SIDE": str(MAX_SIDE)}),
     FLASK_ONE: (_FLASK, {"MAX_SIDE": str(MAX_SIDE), "OMP_NUM_THREADS": "1"}),
 }
@@ -62,6 +62,7 @@ CASES = (
     Case("512×512", (512, 512), 32),
     Case("12 megapixels", (4000, 3000), 1),
     Case("12 megapixels", (4000, 3000), 8),
+    Case("12 megapixels", (4000, 3000), 32),
 )
 
 
@@ -103,9 +104,9 @@ class Server:
     process: "subprocess.Popen[bytes]"
 
     def memory(self) -> int:
-        """Return the resident bytes of all its processes together; pages that these share count in each."""
+        """Return the resident bytes of all its processes together; pages that these share count once."""
         parent = psutil.Process(self.process.pid)
-        return sum(one.memory_info().rss for one in (parent, *parent.children(recursive=True)))
+        return sum(one.memory_full_info().pss for one in (parent, *parent.children(recursive=True)))
 
 
 def pictures(size: tuple[int, int], count: int) -> list[bytes]:
@@ -137,12 +138,17 @@ def bodies(photographs: Sequence[bytes]) -> Iterator[bytes]:
 
 
 @contextmanager
-def running(name: str) -> Iterator[Server]:
-    """Start a server and wait until it answers; stop it afterwards."""
+def running(command: Sequence[str], extra: Mapping[str, str], cores: int | None = None) -> Iterator[Server]:
+    """Start a server and wait until it answers; stop it afterwards.
+
+    Args:
+        command: with `{port}` for its port.
+        extra: what it gets in the environment.
+        cores: how many processors it may use; all if None.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command, extra = SERVERS[name]
     kept = {key: value for key, value in os.environ.items() if not key.startswith("SEEWHY_")}
     process = subprocess.Popen(
         [word.format(port=port) for word in command],
@@ -150,6 +156,7 @@ def running(name: str) -> Iterator[Server]:
         env={**kept, **extra},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        preexec_fn=cores and (lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])),
     )
     try:
         url = f"http://127.0.0.1:{port}/explain"
@@ -282,7 +289,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped too
     seconds, rounds = (1.0, 1) if asked.quick else (asked.seconds, asked.rounds)
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(running(name)) for name in SERVERS}
+        servers = {name: stack.enter_context(running(*server)) for name, server in SERVERS.items()}
         results = []
         for case in CASES:
             results.append(measured(case, servers, seconds, rounds))

@@ -22,6 +22,9 @@ Run = Callable[[Tensor], tuple[Tensor, ...]]
 Compile = Callable[[fx.GraphModule, Tensor], Run]
 """From a part of a model in evaluation mode, and an image (1, C, H, W) such as it will get, to what runs it."""
 
+BUCKETS = (1, 2, 4, 8, 16, 32)
+"""Numbers of pictures for which `compile` records a part."""
+
 PACKAGES = ("onnxruntime", "onnx")
 """What must be installed for `onnxruntime`."""
 
@@ -121,11 +124,44 @@ def _folded(exported: bytes) -> bytes:
     return found[0] if found[0] == found[1] else exported
 
 
-ACCELERATORS: dict[str, Compile] = {"eager": eager, "onnxruntime": onnxruntime}
+def compiled(part: fx.GraphModule, image: Tensor) -> Run:
+    """`torch.compile`, on CUDA with CUDA graphs; compiled for any number of pictures, recorded for `BUCKETS` of them.
+
+    Fewer are filled up to the next of these. CUDA graphs belong to the thread that records them; others run the part
+    as it is.
+    """
+    from torch._dynamo import mark_dynamic  # takes seconds to import
+
+    compiled_part = torch.compile(part, mode="reduce-overhead" if image.is_cuda else "default")
+    owner = threading.get_ident()
+
+    def run_bucket(images: Tensor) -> tuple[Tensor, ...]:
+        size = next(size for size in BUCKETS if size >= len(images))
+        repeated = images[:1].expand(size - len(images), -1, -1, -1)
+        filled = torch.cat((images, repeated)).contiguous(memory_format=torch.channels_last)
+        if size > 1:
+            mark_dynamic(filled, 0)
+        # Copies, for the next run of a CUDA graph writes its results into the same memory.
+        return tuple(found[: len(images)].clone() for found in compiled_part(filled))
+
+    def run(images: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            if threading.get_ident() != owner:
+                as_it_is: tuple[Tensor, ...] = part(images.clone())
+                return as_it_is
+            found = [run_bucket(some) for some in torch.split(images.detach(), BUCKETS[-1])]
+            return tuple(torch.cat(values) for values in zip(*found, strict=True)) if len(found) > 1 else found[0]
+
+    for size in BUCKETS:
+        run(image.expand(size, -1, -1, -1))
+    return run
+
+
+ACCELERATORS: dict[str, Compile] = {"eager": eager, "onnxruntime": onnxruntime, "compile": compiled}
 
 
 def choose(name: str, device: torch.device) -> str:
-    """Return the accelerator that a name means on a device; ``auto`` is the fastest that is installed.
+    """Return the accelerator that a name means on a device; ``auto`` is onnxruntime or else eager.
 
     Raises:
         OptionError: no such accelerator, or it does not serve the device, or is not installed.

@@ -93,6 +93,7 @@ class Registry:
         weights: str | None = DEFAULT,
         device: str | torch.device = "cpu",
         accelerator: str = "auto",
+        dtype: torch.dtype = torch.float32,
     ) -> LoadedModel:
         """Load a model, frozen and in evaluation mode; see `load_model`."""
         spec = self.spec(name, None if weights == DEFAULT else weights)
@@ -113,7 +114,7 @@ class Registry:
             )
         return LoadedModel(
             spec=spec,
-            module=module,
+            module=module.to(dtype),
             survey=found,
             device=torch.device(device),
             weights=spec.weights.name if path is not None and spec.weights is not None else None,
@@ -133,6 +134,7 @@ def load_model(
     device: str | torch.device = "cpu",
     download: bool = True,
     accelerator: str = "auto",
+    dtype: torch.dtype = torch.float32,
 ) -> LoadedModel:
     """Load a pretrained CNN, in evaluation mode, its parameters frozen.
 
@@ -146,14 +148,16 @@ def load_model(
         device: where to put it.
         download: whether weights that are not on this machine may be fetched.
         accelerator: what runs the parts of the model that need no hooks: ``onnxruntime`` (on a processor), ``eager``
-            (PyTorch), or ``auto`` for the fastest that is installed.
+            (PyTorch), ``compile`` (`torch.compile`), or ``auto`` for onnxruntime on a processor where it is installed
+            and eager elsewhere.
+        dtype: of its weights; in another than float32 it runs in PyTorch alone, and maps are float32 all the same.
 
     Raises:
         UnknownModelError: no such model or weight set.
         WeightsUnavailableError: the weights cannot be had; the message says how to get them.
         BadWeightsError: the file is damaged, or belongs to another architecture.
     """
-    return _from_environment(download).load(name, weights, device, accelerator)
+    return _from_environment(download).load(name, weights, device, accelerator, dtype)
 
 
 def _from_environment(download: bool = False) -> Registry:

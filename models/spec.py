@@ -117,7 +117,8 @@ class LoadedModel:
     @cached_property
     def fingerprint(self) -> str:
         """Digest of everything that the model's answers depend on: weights, preprocessing, labels, default layers."""
-        parts = (self.name, self.sha256, self.preprocess, self.labels, self.default_layers, self.device)
+        dtype = next((value.dtype for value in self.module.parameters()), None)
+        parts = (self.name, self.sha256, self.preprocess, self.labels, self.default_layers, self.device, dtype)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     @property

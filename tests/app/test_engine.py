@@ -363,3 +363,21 @@ def test_a_busy_model_waits_a_moment_for_its_next_batch_to_fill_and_an_idle_one_
     made.run("slow", [job()])
     assert time.monotonic() - started < 4
     made.stop()
+
+
+def test_a_model_with_a_full_queue_does_not_keep_another_one_waiting():
+    modules = {"busy": Slow(), "other": Slow()}
+    engine = Engine(lambda name: loaded(modules[name], name), max_models=2, max_batch=1, queue_size=64)
+    for name in modules:
+        engine.run(name, [job()])
+    modules["busy"].held = 0.05
+    asking = threading.Thread(target=engine.run, args=("busy", [job(seconds=60) for _ in range(40)]))
+    asking.start()
+    modules["busy"].batches.clear()
+    while not modules["busy"].batches:
+        time.sleep(0.01)
+    engine.run("other", [job()])
+    assert len(modules["busy"].batches) < 20
+    asking.join()
+    engine.stop()
+    assert len(modules["busy"].batches) == 40

@@ -28,6 +28,8 @@ LAYERS = {
     "squeezenet1_1": "features",
 }
 CPU = torch.device("cpu")
+QUICK = ("eager", "onnxruntime")
+"""Those that compile in a moment."""
 
 
 def accelerated(module: nn.Module, layer: str, name: str) -> Accelerated:
@@ -39,7 +41,7 @@ def stock(request) -> tuple[nn.Module, str]:
     return nets.seeded(torchvision.models.get_model, request.param).requires_grad_(False), LAYERS[request.param]
 
 
-@pytest.mark.parametrize("name", ACCELERATORS)
+@pytest.mark.parametrize("name", QUICK)
 def test_parts_return_what_the_model_returns_for_any_number_of_pictures(name, stock, images):
     model = accelerated(stock[0], stock[1], name)
     model.warm()
@@ -61,7 +63,7 @@ class Carried(LoadedModel):
     default_layers = ()
 
 
-@pytest.mark.parametrize("name", ACCELERATORS)
+@pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("method", ["gradcam", "layercam", "scorecam", "shapleycam", "smoothgradcam++", "eigencam"])
 def test_maps_are_those_of_the_whole_model(name, method, stock, images):
     options = {"samples": 3} if method == "smoothgradcam++" else {}
@@ -248,7 +250,7 @@ def test_modes_stay_as_they_were(images):
     module = nets.seeded(torchvision.models.vgg11).train()
     module.features.eval()
     before = [part.training for part in module.modules()]
-    for name in ACCELERATORS:
+    for name in QUICK:
         model = Carried(module, ("features.19",), name)
         assert model.accelerated.parts(("features.19",), images) is not None
         assert [part.training for part in module.modules()] == before
@@ -306,7 +308,7 @@ def test_names_of_accelerators(monkeypatch):
     assert choose("auto", CPU) == "onnxruntime"
     assert choose("auto", torch.device("cuda")) == "eager"
     assert choose("eager", CPU) == "eager"
-    with pytest.raises(OptionError, match="choose from auto, eager, onnxruntime"):
+    with pytest.raises(OptionError, match="choose from auto, eager, onnxruntime, compile"):
         choose("magic", CPU)
     with pytest.raises(OptionError, match="processor"):
         choose("onnxruntime", torch.device("cuda"))
@@ -325,6 +327,40 @@ def test_loaded_models_are_accelerated():
     model.accelerated.warm()
     assert model.accelerated.whole(pictures) is not None
     assert nets.relative_error(explain_maps(model, pictures), expected) < 1e-4
+
+
+@pytest.fixture(scope="module")
+def compiled_net() -> tuple[nn.Module, LoadedModel]:
+    module = nets.seeded(nets.Net).eval().requires_grad_(False)
+    return module, Carried(module, ("conv",), "compile")
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_a_compiled_part_serves_any_number_of_pictures(count, compiled_net):
+    module, model = compiled_net
+    pictures = torch.randn(count, *SIZE, generator=torch.Generator().manual_seed(0))
+    assert model.accelerated.parts(("conv",), pictures).prefix.__qualname__.startswith("compiled")
+    found = GradCAM(layers=("conv",)).explain(model, pictures)
+    expected = GradCAM(layers=("conv",)).explain(module, pictures)
+    assert nets.relative_error(found.maps, expected.maps) < 1e-4
+    assert nets.relative_error(found.logits, expected.logits) < 1e-5
+
+
+def test_a_compiled_part_keeps_no_memory_that_it_returned(compiled_net):
+    run = compiled_net[1].accelerated.parts(("conv",), torch.zeros(1, *SIZE)).prefix
+    first = run(torch.ones(2, *SIZE))[0]
+    before = first.clone()
+    run(torch.zeros(2, *SIZE))
+    assert torch.equal(first, before)
+
+
+def test_a_compiled_part_runs_in_other_threads_too(compiled_net):
+    run = compiled_net[1].accelerated.parts(("conv",), torch.zeros(1, *SIZE)).prefix
+    found: list[Tensor] = []
+    thread = threading.Thread(target=lambda: found.extend(run(torch.ones(2, *SIZE))))
+    thread.start()
+    thread.join()
+    assert nets.relative_error(found[0], run(torch.ones(2, *SIZE))[0]) < 1e-5
 
 
 class SamePadding(nn.Conv2d):

@@ -102,3 +102,15 @@ def test_an_embedded_package_that_is_missing_is_unavailable(monkeypatch, registr
 def test_a_survey_needs_no_weights_and_equals_the_loaded_models(registry, lite0):
     assert registry.survey(lite0.spec) == lite0.survey
     assert registry.survey(registry.spec("resnet152")).default_layers == ("layer4",)
+
+
+def test_a_model_in_other_numbers_answers_nearly_the_same_in_float32(registry, lite0):
+    images = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    half = registry.load("efficientnet_lite0", dtype=torch.bfloat16)
+    assert half.module.conv_stem.weight.dtype == torch.bfloat16
+    assert half.fingerprint != lite0.fingerprint
+    found, expected = (GradCAM().explain(model, images, torch.tensor([281])) for model in (half, lite0))
+    assert (found.maps.dtype, found.logits.dtype) == (torch.float32, torch.float32)
+    cosine = torch.cosine_similarity(found.maps.flatten(), expected.maps.flatten(), dim=0)
+    assert cosine > 0.98
+    assert not torch.equal(found.maps, expected.maps)

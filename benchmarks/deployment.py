@@ -1,0 +1,118 @@
+"""The service with other numbers of processes and threads, under load: `python -m benchmarks.deployment`."""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+from benchmarks import page
+from benchmarks.machine import description
+from benchmarks.service import SERVE, Load, bodies, load, pictures, running
+
+CLIENTS = 32
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the service runs.
+
+    Attributes:
+        cores: processors that it may use.
+        workers: processes.
+        threads: of each that read requests and draw answers.
+        each: threads that a pass of the model uses; None for as many as there are cores.
+    """
+
+    cores: int
+    workers: int
+    threads: int
+    each: int | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the service gets in the environment."""
+        found = {"SEEWHY_WORKERS": str(self.workers), "SEEWHY_THREADS": str(self.threads)}
+        return found if self.each is None else {**found, "OMP_NUM_THREADS": str(self.each)}
+
+    @property
+    def row(self) -> list[str]:
+        """What its row in the table begins with."""
+        return [str(self.cores), str(self.workers), str(self.threads), str(self.each or self.cores)]
+
+
+def choices(cores: int) -> list[Choice]:
+    """Return what is tried on a machine of so many cores; the default first."""
+    found = [Choice(cores, 1, threads) for threads in (8, 4, 16, 32)]
+    if cores > 1:
+        found += [Choice(cores, cores, 8, 1), Choice(cores, cores, 8), Choice(cores, 2 * cores, 8, 1)]
+    return found
+
+
+def measured(choice: Choice, seconds: float) -> tuple[Load, int]:
+    """Return what clients got from a service that was started for them, and its memory in bytes."""
+    forms = bodies(pictures((512, 512), 16))
+    with running(SERVE, choice.environment, choice.cores) as server:
+        asyncio.run(load(server.url, forms, CLIENTS, min(seconds, 3)))
+        found = asyncio.run(load(server.url, forms, CLIENTS, seconds))
+        return found, server.memory()
+
+
+HEAD = ("cores", "processes", "threads", "threads of a pass", "requests/s", "of the default", "p99, ms", "memory, MB")
+
+
+def tables(results: Sequence[tuple[Choice, list[float], Load, int]]) -> str:
+    """Return what goes into the page."""
+    usual = {choice.cores: median(rates) for choice, rates, *_ in reversed(results)}  # the first of each
+    rows = [
+        [
+            *choice.row,
+            f"{median(rates):.1f}",
+            f"**{median(rates) / usual[choice.cores]:.2f}**",
+            f"{1000 * quantiles(total.latencies, n=100)[98]:.0f}",
+            f"{memory / 1e6:.0f}",
+        ]
+        for choice, rates, total, memory in results
+    ]
+    return f"{description(('seewhy', 'torch', 'onnxruntime', 'gunicorn'))}\n\n{page.table(HEAD, rows)}"
+
+
+def main() -> None:
+    """Print the table and write the results; with --quick, one second of the default, and nothing is written."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of load in each round")
+    parser.add_argument("--rounds", type=int, default=2)
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is stopped too
+    cores = len(os.sched_getaffinity(0))
+    tried = [choice for count in dict.fromkeys((1, cores)) for choice in choices(count)]
+    seconds, rounds = (1.0, 1) if asked.quick else (asked.seconds, asked.rounds)
+    if asked.quick:
+        tried = tried[:1]
+    found: dict[Choice, list[tuple[Load, int]]] = {choice: [] for choice in tried}
+    for number in range(rounds):
+        for choice in tried if number % 2 == 0 else reversed(tried):
+            found[choice].append(measured(choice, seconds))
+            print(choice, f"{found[choice][-1][0].rate:.1f}", file=sys.stderr, flush=True)
+    results = []
+    for choice, got in found.items():
+        total = Load()
+        for one, _ in got:
+            total.add(one)
+        results.append((choice, [one.rate for one, _ in got], total, max(memory for _, memory in got)))
+    text = tables(results)
+    if not asked.quick:
+        cases = [
+            {**vars(choice), "rates": rates, "errors": total.errors, "memory": memory}
+            for choice, rates, total, memory in results
+        ]
+        page.save("deployment", {"tables": text, "cases": cases})
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
