@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from app.errors import DeadlineError, OverloadedError
+from app.errors import ClientGoneError, DeadlineError, OverloadedError
+from app.presence import Gone, never
 from app.work import Batch
 from explainers.errors import ExplainerError, LayerError
 from explainers.goals import MOST_PROBABLE
@@ -25,6 +26,10 @@ from models import LoadedModel, ModelError
 
 _log = logging.getLogger(__name__)
 
+_GLANCE = 0.25
+"""Seconds after which one who waits looks again whether its own client still does."""
+
+_GONE = "The client closed its connection."
 _TOO_LATE = (
     "The answer was not ready in time. Ask for fewer classes, samples or steps, for a layer of fewer channels or for a "
     "cheaper method (GET /methods tells the costs), or try again later; SEEWHY_DEADLINE is the limit."
@@ -33,14 +38,20 @@ _TOO_LATE = (
 
 @dataclass(frozen=True)
 class Deadline:
-    """The moment after which nobody waits for the answer."""
+    """The moment after which nobody waits for the answer.
+
+    Attributes:
+        at: on the monotonic clock.
+        gone: tells whether nobody waits even before.
+    """
 
     at: float
+    gone: Gone = never
 
     @classmethod
-    def after(cls, seconds: float) -> "Deadline":
+    def after(cls, seconds: float, gone: Gone = never) -> "Deadline":
         """Return the deadline that many seconds from now."""
-        return cls(time.monotonic() + seconds)
+        return cls(time.monotonic() + seconds, gone)
 
     @property
     def remaining(self) -> float:
@@ -120,19 +131,25 @@ class Job:
     @property
     def is_wanted(self) -> bool:
         """Whether somebody still waits for it."""
-        return self.deadline.remaining > 0 and not self.progress.is_abandoned
+        return self.deadline.remaining > 0 and not self.progress.is_abandoned and not self.deadline.gone()
 
     def result(self) -> Done:
         """Wait for the job.
 
         Raises:
             DeadlineError: it was not done in time; if it still waits, it will not run.
+            ClientGoneError: nobody waits for it any more.
         """
-        try:
-            return self.future.result(self.deadline.remaining)
-        except FutureTimeoutError:
-            self.abandon()
-            raise DeadlineError(f"{_TOO_LATE} {self.progress}".strip()) from None
+        while True:
+            try:
+                return self.future.result(min(self.deadline.remaining, _GLANCE))
+            except FutureTimeoutError:
+                if self.deadline.gone():
+                    self.abandon()
+                    raise ClientGoneError(_GONE) from None
+                if not self.deadline.remaining:
+                    self.abandon()
+                    raise DeadlineError(f"{_TOO_LATE} {self.progress}".strip()) from None
 
     def abandon(self) -> None:
         """Give it up: if it waits, it will not run; if it runs in many passes, it ends before the next."""
@@ -231,7 +248,7 @@ class Worker:
 
     def _run(self, model: LoadedModel, batch: list[Job]) -> None:
         # A job whose client gave up is dropped here, before it costs anything.
-        live = [job for job in batch if job.deadline.remaining > 0 and job.future.set_running_or_notify_cancel()]
+        live = [job for job in batch if job.is_wanted and job.future.set_running_or_notify_cancel()]
         if live:
             self._answer(model, live)
 
@@ -242,7 +259,7 @@ class Worker:
             results = _results(model, jobs)
         except BaseException as error:  # even a model that calls sys.exit must not end this thread
             # Equal work: a layer is bad for all, and where nobody waits nothing is done again.
-            if len(jobs) > 1 and not isinstance(error, LayerError | DeadlineError):
+            if len(jobs) > 1 and not isinstance(error, LayerError | DeadlineError | ClientGoneError):
                 for job in jobs:
                     self._answer(model, [job])
                 return
@@ -364,7 +381,7 @@ def _kept(error: BaseException, root: type[Exception]) -> Exception:
 
     What is no `Exception` (a model that calls sys.exit) must not end the thread that waits: it becomes a `root`.
     """
-    if not isinstance(error, ExplainerError | ModelError | DeadlineError):
+    if not isinstance(error, ExplainerError | ModelError | DeadlineError | ClientGoneError):
         _log.exception("A model raised", exc_info=error)
     link: BaseException | None = error
     while link is not None:
@@ -387,6 +404,8 @@ def _results(model: LoadedModel, jobs: list[Job]) -> Sequence[Any]:
         for job in jobs:
             job.progress.done, job.progress.total = done, total
         if not any(job.is_wanted for job in jobs):
+            if jobs[0].deadline.gone():
+                raise ClientGoneError(_GONE)
             raise DeadlineError(f"{_TOO_LATE} {jobs[0].progress}".strip())
 
     return jobs[0].work.run(model, Batch(images, targets, against, report))

@@ -10,7 +10,8 @@ ServiceError
 ├── AnswerTooLargeError        413  an answer of more numbers than allowed
 ├── OverloadedError            503  the queue is full
 ├── NotReadyError              503  the default model is still loading
-└── DeadlineError              504  not done in time
+├── DeadlineError              504  not done in time
+└── ClientGoneError            499  nobody is left to read it; only the log shows it
 """
 
 import logging
@@ -82,6 +83,10 @@ class DeadlineError(ServiceError):
     """The answer was not ready in time."""
 
 
+class ClientGoneError(ServiceError):
+    """Nobody waits for the answer any more."""
+
+
 MENDABLE = (ServiceError, explainer_errors.ExplainerError, model_errors.ModelError)
 """What the user can mend, told by its message."""
 
@@ -136,6 +141,7 @@ def register_errors(app: Flask) -> None:
     """Make every error of this application a problem document."""
     app.register_error_handler(HTTPException, _http_problem)
     app.register_error_handler(Exception, _problem_of)
+    app.register_error_handler(ClientGoneError, lambda _: Response(status=499))
 
 
 def kind_of(error: Exception) -> Kind:

@@ -1,9 +1,10 @@
 """The Flask application and what it is made of."""
 
-from flask import Flask, Response
+from flask import Flask, Response, request
 
 from app.api import catalogue, health, hooks, pages, pictures
 from app.errors import register_errors
+from app.presence import watch
 from app.service import Service
 from app.settings import Settings
 
@@ -24,6 +25,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     for module in (pictures, hooks, catalogue, health, pages):
         app.register_blueprint(module.blueprint)
     register_errors(app)
+    app.before_request(lambda: watch(request.environ))
     app.after_request(_secure)
     return app
 

@@ -198,7 +198,7 @@ class HookService:
         return Swept(model, found, chosen, tuple(top), shown, style, timings)
 
     def _start(self, name: str | None, target: int | str | None) -> tuple[Timings, Deadline, LoadedModel, int | None]:
-        deadline = Deadline.after(self._service.settings.deadline)
+        deadline = self._service.deadline()
         model = self._service.model(name, deadline)
         return Timings(), deadline, model, None if target is None else class_index(target, model.labels)
 

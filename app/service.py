@@ -20,6 +20,7 @@ from torch import Tensor
 from app.cache import Cache
 from app.engine import Deadline, Done, Engine, Job
 from app.errors import DeadlineError, FieldError, NotReadyError
+from app.presence import client_gone
 from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
 from app.settings import Settings
 from app.work import Explain, Predict
@@ -183,6 +184,10 @@ class Service:
                 raise WeightsUnavailableError(availability.reason)
         return loaded or self.engine.model(spec.name, deadline)
 
+    def deadline(self) -> Deadline:
+        """Return the deadline of a request that begins now."""
+        return Deadline.after(self.settings.deadline, client_gone.get())
+
     def require_ready(self) -> None:
         """Start to load the default model, if nothing has yet, and refuse until it is loaded.
 
@@ -199,7 +204,7 @@ class Service:
 
     def predict(self, upload: bytes, options: PredictOptions) -> Predicted:
         """Classify a picture; raises what `explain` raises."""
-        deadline, timings = Deadline.after(self.settings.deadline), Timings()
+        deadline, timings = self.deadline(), Timings()
         model = self.model(options.model, deadline)
         with timings.stage("decode"), self._decoding:
             sent = read_reduced(upload, model.preprocess.least, self.settings.max_pixels)
@@ -223,7 +228,7 @@ class Service:
             ModelError: the model cannot be had.
             OverloadedError, DeadlineError: too much to do.
         """
-        deadline, timings = Deadline.after(self.settings.deadline), Timings()
+        deadline, timings = self.deadline(), Timings()
         if max(options.top or 1, len(options.target)) > self.settings.max_targets:
             raise FieldError(
                 f"At most {self.settings.max_targets} classes can be explained in one request.",

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from app.engine import Deadline, Engine, Job
-from app.errors import DeadlineError, OverloadedError
+from app.errors import ClientGoneError, DeadlineError, OverloadedError
 from app.work import Explain
 from explainers import GradCAM
 from explainers.errors import ExplainerError, LayerError
@@ -381,3 +381,39 @@ def test_a_model_with_a_full_queue_does_not_keep_another_one_waiting():
     asking.join()
     engine.stop()
     assert len(modules["busy"].batches) == 40
+
+
+def test_a_job_whose_client_is_gone_never_runs(engine, module):
+    occupying = hold(engine, module)
+    left = threading.Event()
+    waiting = Job(job().work, torch.ones(3, 8, 8), 0, Deadline.after(20, left.is_set))
+    results = []
+
+    def ask():
+        try:
+            results.append(engine.run("slow", [waiting]))
+        except ClientGoneError as error:
+            results.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    left.set()
+    asking.join(5)
+    assert isinstance(results[0], ClientGoneError)
+    passes = len(module.batches)
+    module.gate.set()
+    occupying.join()
+    engine.run("slow", [job()])
+    assert sum(module.batches[passes:]) == 2  # of the one that occupied it, and of the last
+
+
+def test_many_passes_end_when_the_client_is_gone(engine, module):
+    engine.model("slow", Deadline.after(10))
+    module.batches.clear()
+    module.held = 0.02
+    with pytest.raises(ClientGoneError):
+        engine.run(
+            "slow", [Job(ManyPasses(), torch.ones(3, 8, 8), 0, Deadline.after(60, lambda: len(module.batches) > 3))]
+        )
+    assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
+    assert len(module.batches) < 60

@@ -89,6 +89,21 @@ def test_too_large_an_upload_of_unstated_length_is_refused(url):
     assert response.status_code == 413
 
 
+def test_a_client_that_leaves_costs_no_more_passes(url):
+    host, port = url.removeprefix("http://").split(":")
+    picture = (EXAMPLES / "cat.png").read_bytes()
+    # Minutes of work, at eight times the number of threads that answer.
+    for _ in range(8):
+        with socket.create_connection((host, int(port))) as connection:
+            head = (
+                "POST /explain?method=rise&samples=8000 HTTP/1.1\r\nHost: seewhy\r\nContent-Type: image/png\r\n"
+                f"Content-Length: {len(picture)}\r\n\r\n"
+            )
+            connection.sendall(head.encode() + picture)
+            time.sleep(0.2)
+    assert explain(url, "cat.png").status_code == 200
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(workers, tmp_path):
     file = tmp_path / "models.toml"
