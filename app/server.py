@@ -5,6 +5,7 @@ stands on it; where there are several, it does, so that they share that memory.
 """
 
 import ctypes
+import os
 import sys
 from typing import Any
 
@@ -64,9 +65,21 @@ class Server(BaseApplication):  # type: ignore[misc]
 
 def serve(settings: Settings) -> None:
     """Serve until told to stop."""
+    _share_processors(settings.workers)
     if settings.workers > 1:
         check(settings)
     Arbiter(Server(settings)).run()
+
+
+def _share_processors(workers: int) -> None:
+    """Let the threads of models leave the processors to others while they wait, and all processes have enough of them.
+
+    Must come before PyTorch is imported; what the environment says already stays.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if workers > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers)))
 
 
 def check(settings: Settings) -> None:

@@ -22,7 +22,7 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on.")
-    workers: Count = Field(1, description="Processes; each holds its own copy of the models.")
+    workers: Count = Field(1, description="Processes, each with its own copy of the models; the cores are divided.")
     threads: Count = Field(8, description="Threads per process that read requests and draw answers.")
     device: str = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Where models run: auto, cpu, cuda or cuda:N."

@@ -24,7 +24,7 @@ class Choice:
         cores: processors that it may use.
         workers: processes.
         threads: of each that read requests and draw answers.
-        each: threads that a pass of the model uses; None for as many as there are cores.
+        each: threads that a pass of the model uses; None for what the service chooses.
     """
 
     cores: int
@@ -41,14 +41,20 @@ class Choice:
     @property
     def row(self) -> list[str]:
         """What its row in the table begins with."""
-        return [str(self.cores), str(self.workers), str(self.threads), str(self.each or self.cores)]
+        return [
+            str(self.cores),
+            str(self.workers),
+            str(self.threads),
+            str(self.each or max(1, self.cores // self.workers)),
+        ]
 
 
 def choices(cores: int) -> list[Choice]:
     """Return what is tried on a machine of so many cores; the default first."""
     found = [Choice(cores, 1, threads) for threads in (8, 4, 16, 32)]
     if cores > 1:
-        found += [Choice(cores, cores, 8, 1), Choice(cores, cores, 8), Choice(cores, 2 * cores, 8, 1)]
+        found += [Choice(cores, 1, 8, 1), Choice(cores, 1, 16, 1)]
+        found += [Choice(cores, cores, 8), Choice(cores, cores, 8, cores), Choice(cores, 2 * cores, 8)]
     return found
 
 

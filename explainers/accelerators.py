@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -59,8 +60,11 @@ def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    # Threads that wait for the next run would take processors from what PyTorch does between two.
+    # Threads that wait for the next run would take processors from what PyTorch does between two; those that wait for
+    # the next step of a run, from whatever else the process does, if OpenMP's are not to do that either.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = runtime.InferenceSession(_folded(_exported(part, image)), options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,87 @@
+"""A pass of the model in the main thread and in another one: `python -m benchmarks.threads`.
+
+Each row is a process of its own. PyTorch's operations share their work among the threads of an OpenMP team, and each
+thread that runs them has a team. Where the teams of a process have more threads than there are cores, they wait for
+less long between two operations before they sleep, and waking takes time.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+from benchmarks import page
+from benchmarks.machine import description
+
+WHERE = ("in the main thread", "in another thread", "in another thread, after some in the main one")
+POLICIES = ("", "PASSIVE")
+
+
+def timed(rounds: int) -> float:
+    """Return the milliseconds of Grad-CAM of eight pictures, on PyTorch alone."""
+    from explainers import GradCAM
+    from models import load_model
+
+    module, images = load_model("efficientnet_lite0", accelerator="eager").module, torch.zeros(8, 3, 224, 224)
+    times = []
+    for _ in range(rounds + 3):
+        started = time.perf_counter()
+        GradCAM().explain(module, images)
+        times.append(time.perf_counter() - started)
+    return 1000 * median(times[3:])
+
+
+def elsewhere(work: Callable[[], float]) -> float:
+    """Return what work returns in another thread."""
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def in_process(where: str, policy: str, rounds: int) -> float:
+    """Return what `timed` returns in a process of its own."""
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    command = [sys.executable, "-m", "benchmarks.threads", "--where", where, "--rounds", str(rounds)]
+    environment |= {"OMP_WAIT_POLICY": policy} if policy else {}
+    done = subprocess.run(command, cwd=page.ROOT, env=environment, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def main() -> None:
+    """Print the table and write the results; with --quick, one pass in each, and nothing is written."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=15, help="passes in each process")
+    parser.add_argument("--where", choices=WHERE, help="print the milliseconds of this alone")
+    asked = parser.parse_args()
+    rounds = 1 if asked.quick else asked.rounds
+    if asked.where:
+        if asked.where == WHERE[2]:
+            timed(1)
+        print(timed(rounds) if asked.where == WHERE[0] else elsewhere(lambda: timed(rounds)))
+        return
+    cases = [(where, policy) for where in WHERE for policy in POLICIES[: 1 if asked.quick else None]]
+    found: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
+    for _ in range(1 if asked.quick else 3):
+        for case in cases:
+            found[case].append(in_process(*case, rounds))
+            print(*case, found[case][-1], file=sys.stderr, flush=True)
+    first = median(found[cases[0]])
+    rows = [(where, policy or "not set", f"{median(found[where, policy]) / first:.2f}") for where, policy in cases]
+    text = f"{description()}\n\n{page.table(('a pass', 'OMP_WAIT_POLICY', 'time'), rows)}"
+    if not asked.quick:
+        cells = [{"where": where, "policy": policy, "milliseconds": found[where, policy]} for where, policy in cases]
+        page.save("threads", {"tables": text, "cases": cells})
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
