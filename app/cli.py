@@ -1,4 +1,4 @@
-"""The `seewhy` command; its commands are imported when called for, since most need PyTorch, which takes seconds."""
+"""The `seewhy` command. Commands that need PyTorch are imported when called for, or for --help: it takes seconds."""
 
 from importlib import import_module
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from app.cli_io import table
 from app.settings import Settings
 
 COMMANDS = {
@@ -17,7 +18,6 @@ COMMANDS = {
     "models": "app.cli_catalogue",
     "layers": "app.cli_catalogue",
     "methods": "app.cli_catalogue",
-    "settings": "app.cli_catalogue",
 }
 """Commands by name, and the modules that they are in."""
 
@@ -43,9 +43,9 @@ class _Group(click.Group):
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except Exception as error:
-            from app.errors import MENDABLE
+            from app.errors import EXPECTED
 
-            if isinstance(error, MENDABLE):
+            if isinstance(error, EXPECTED):
                 raise click.ClickException(str(error)) from error
             raise
 
@@ -66,6 +66,12 @@ def serve(**given: Any) -> None:
     from app.server import serve as run
 
     run(Settings(**{name: value for name, value in given.items() if value is not None}))
+
+
+@main.command()
+def settings() -> None:
+    """List the settings: environment variable, present value, default and help."""
+    table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(Settings().rows()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The commands about what there is: models, layers, methods, settings."""
+"""The commands about what there is: models, layers, methods."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -75,9 +75,3 @@ def _options(options: dict[str, dict[str, Any]]) -> Iterator[str]:
         kind = "|".join(schema["enum"]) if "enum" in schema else schema.get("type", "")
         shown = "layer" if name == "layers" else name
         yield f"  {shown} [{kind}] default {schema.get('default')!r}: {schema.get('description', '')}"
-
-
-@click.command()
-def settings() -> None:
-    """List the settings: environment variable, present value, default and help."""
-    table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(Settings().rows()))

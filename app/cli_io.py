@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from app.errors import MENDABLE
-from app.service import Service
 from app.settings import Settings
+
+if TYPE_CHECKING:
+    from app.service import Service
 
 Form = TypeVar("Form", bound=str)
 
@@ -21,8 +22,10 @@ def picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path))(command)
 
 
-def open_service(device: str | None) -> Service:
+def open_service(device: str | None) -> "Service":
     """Return a service with the settings of the environment, on this device if one is given."""
+    from app.service import Service
+
     given: dict[str, Any] = {"device": device} if device else {}
     return Service(Settings(**given), warm=False)  # for a picture or two it does not pay
 
@@ -69,6 +72,8 @@ def destination(pictures: tuple[Path, ...], output: Path | None, form: str) -> C
 
 def each(pictures: tuple[Path, ...], work: Callable[[Path], str]) -> None:
     """Do the work for each picture, with a bar on many; report failures at the end and exit with 1."""
+    from app.errors import EXPECTED
+
     failures = []
     with click.progressbar(pictures, file=sys.stderr, hidden=len(pictures) < 2) as bar:
         lines = []
@@ -77,7 +82,7 @@ def each(pictures: tuple[Path, ...], work: Callable[[Path], str]) -> None:
                 lines.append(work(picture))
             except click.ClickException as error:
                 failures.append(error.message)
-            except MENDABLE as error:
+            except EXPECTED as error:
                 failures.append(f"{picture}: {error}")
             except OSError as error:
                 failures.append(f"{error.filename or picture}: {error.strerror}")

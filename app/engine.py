@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from app.work import Batch
 from explainers.errors import ExplainerError, LayerError
 from explainers.goals import MOST_PROBABLE
 from models import LoadedModel, ModelError
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -59,9 +61,24 @@ class Deadline:
         return max(0.0, self.at - time.monotonic())
 
     def check(self) -> None:
-        """Raise `DeadlineError` if the moment has passed."""
+        """Raise `DeadlineError` if the moment has passed, `ClientGoneError` if nobody waits."""
+        if self.gone():
+            raise ClientGoneError(_GONE)
         if not self.remaining:
             raise DeadlineError(_TOO_LATE)
+
+    def wait(self, future: "Future[T]") -> "T":
+        """Return the result of a future; raise what it raises, `FutureTimeoutError`, or `ClientGoneError`."""
+        while True:
+            try:
+                return future.result(min(self.remaining, _GLANCE))
+            except FutureTimeoutError:
+                if future.done():  # the very error that the work raised
+                    return future.result()
+                if self.gone():
+                    raise ClientGoneError(_GONE) from None
+                if not self.remaining:
+                    raise
 
 
 class Work(Protocol):
@@ -140,16 +157,16 @@ class Job:
             DeadlineError: it was not done in time; if it still waits, it will not run.
             ClientGoneError: nobody waits for it any more.
         """
-        while True:
-            try:
-                return self.future.result(min(self.deadline.remaining, _GLANCE))
-            except FutureTimeoutError:
-                if self.deadline.gone():
-                    self.abandon()
-                    raise ClientGoneError(_GONE) from None
-                if not self.deadline.remaining:
-                    self.abandon()
-                    raise DeadlineError(f"{_TOO_LATE} {self.progress}".strip()) from None
+        try:
+            return self.deadline.wait(self.future)
+        except ClientGoneError:
+            self.abandon()
+            raise
+        except FutureTimeoutError:
+            if self.future.done():
+                raise
+            self.abandon()
+            raise DeadlineError(f"{_TOO_LATE} {self.progress}".strip()) from None
 
     def abandon(self) -> None:
         """Give it up: if it waits, it will not run; if it runs in many passes, it ends before the next."""
@@ -264,7 +281,8 @@ class Worker:
                     self._answer(model, [job])
                 return
             for job in jobs:
-                job.future.set_exception(_kept(error, ExplainerError))
+                told = _late(job) if isinstance(error, DeadlineError | ClientGoneError) else error
+                job.future.set_exception(_kept(told, ExplainerError))
             return
         ran = time.monotonic() - started
         for job, result in zip(jobs, results, strict=True):
@@ -343,7 +361,9 @@ class Engine:
     def _ready(self, name: str, deadline: Deadline) -> tuple[Worker, LoadedModel]:
         worker = self._worker(name)
         try:
-            model = worker.loaded.result(deadline.remaining)
+            model = deadline.wait(worker.loaded)
+        except ClientGoneError:
+            raise
         except FutureTimeoutError:
             raise DeadlineError(f"The model {name!r} is still loading; try again in a few seconds.") from None
         except Exception:
@@ -376,6 +396,11 @@ class Engine:
             raise OverloadedError("All models in memory are at work; try again in a few seconds.")
 
 
+def _late(job: Job) -> Exception:
+    """Return why nobody waits for a job any more."""
+    return ClientGoneError(_GONE) if job.deadline.gone() else DeadlineError(f"{_TOO_LATE} {job.progress}".strip())
+
+
 def _kept(error: BaseException, root: type[Exception]) -> Exception:
     """Return what to put into a future: the error without the frames that hold tensors and models in memory.
 
@@ -392,20 +417,20 @@ def _kept(error: BaseException, root: type[Exception]) -> Exception:
 
 def _results(model: LoadedModel, jobs: list[Job]) -> Sequence[Any]:
     """Run one pass for all jobs."""
-    images = torch.stack([job.image for job in jobs])
-    if model.device.type == "cuda":
-        images = images.pin_memory()  # which is copied while this thread goes on
-    images = images.to(model.device, non_blocking=True)
-    targets = torch.tensor([MOST_PROBABLE if job.target is None else job.target for job in jobs], device=model.device)
+    images = _moved(torch.stack([job.image for job in jobs]), model.device)
+    targets = _moved(torch.tensor([MOST_PROBABLE if job.target is None else job.target for job in jobs]), model.device)
     contrasts = [job.against for job in jobs if job.against is not None]  # of all jobs, or of none
-    against = torch.tensor(contrasts, device=model.device) if contrasts else None
+    against = _moved(torch.tensor(contrasts), model.device) if contrasts else None
 
     def report(done: int, total: int) -> None:
         for job in jobs:
             job.progress.done, job.progress.total = done, total
         if not any(job.is_wanted for job in jobs):
-            if jobs[0].deadline.gone():
-                raise ClientGoneError(_GONE)
-            raise DeadlineError(f"{_TOO_LATE} {jobs[0].progress}".strip())
+            raise _late(jobs[0])
 
     return jobs[0].work.run(model, Batch(images, targets, against, report))
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device; to a GPU it goes through pinned memory, and nobody waits for it."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -87,8 +87,8 @@ class ClientGoneError(ServiceError):
     """Nobody waits for the answer any more."""
 
 
-MENDABLE = (ServiceError, explainer_errors.ExplainerError, model_errors.ModelError)
-"""What the user can mend, told by its message."""
+EXPECTED = (ServiceError, explainer_errors.ExplainerError, model_errors.ModelError)
+"""What is told by its message alone."""
 
 
 @dataclass(frozen=True)

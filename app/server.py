@@ -53,21 +53,20 @@ class Server(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> Flask:
         """Make the application of one worker; end the server where it cannot be made."""
-        from app.errors import MENDABLE
+        from app.errors import EXPECTED
 
         try:
-            check(self._settings)
-        except MENDABLE as error:
+            return checked_app(self._settings)
+        except EXPECTED as error:
             print(f"Error: {error}", file=sys.stderr)
             sys.exit(Arbiter.APP_LOAD_ERROR)
-        return create_app(self._settings)
 
 
 def serve(settings: Settings) -> None:
     """Serve until told to stop."""
     _share_processors(settings.workers)
     if settings.workers > 1:
-        check(settings)
+        checked_app(settings)
     Arbiter(Server(settings)).run()
 
 
@@ -82,36 +81,34 @@ def _share_processors(workers: int) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers)))
 
 
-def check(settings: Settings) -> None:
-    """Find mistakes in the models file and in modules of methods, so that they are told before anything is served.
+def checked_app(settings: Settings) -> Flask:
+    """Make the application, and find mistakes in the settings, the models file and modules of methods.
 
     Raises:
-        ModelError, ExplainerError: as the messages say.
+        ServiceError, ModelError, ExplainerError: as the messages say.
     """
-    from explainers.registry import import_methods
-    from models import Registry
-
-    import_methods(settings.methods)
-    Registry(settings.weights_dir, settings.models).spec(settings.default_model)
+    app = create_app(settings)
+    app.extensions["seewhy"].registry.spec(settings.default_model)
+    return app
 
 
 def _prepare(worker: Any) -> None:
     """Make a worker ready, before it has threads."""
-    from app.errors import MENDABLE
+    from app.errors import EXPECTED
 
     _share_heaps()
     try:
         worker.wsgi.extensions["seewhy"].require_ready()
-    except MENDABLE as error:
+    except EXPECTED as error:
         worker.log.info("%s", error)
+
+
+_ARENA_MAX = -8
+"""`M_ARENA_MAX` of malloc.h."""
 
 
 def _share_heaps() -> None:
     """Let threads share two heaps. The GNU C library gives each one of its own, which keeps what it once took."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if mallopt is not None and not {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES"} & set(os.environ):
         mallopt(_ARENA_MAX, 2)
-
-
-_ARENA_MAX = -8
-"""`M_ARENA_MAX` of malloc.h."""

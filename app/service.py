@@ -147,10 +147,11 @@ class Service:
         self.registry = Registry(settings.weights_dir, settings.models, settings.download)
         self.device = settings.torch_device()
         if self.device.type == "cuda":  # by itself PyTorch rounds the products of convolutions
-            rounded = settings.precision == "tf32"
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounded
-        # Decoding is bound by processors and hungry for memory: more at once than processors gain nothing.
-        self._decoding = threading.BoundedSemaphore(os.cpu_count() or 1)
+            products = "tf32" if settings.precision == "tf32" else "ieee"
+            torch.backends.cuda.matmul.fp32_precision = products
+            torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
+        # Decoding and drawing are bound by processors and hungry for memory: more at once than processors gain nothing.
+        self.processors = threading.BoundedSemaphore(os.cpu_count() or 1)
         self.cache = Cache(settings.cache_bytes)
         self.engine = Engine(
             self._load,
@@ -206,7 +207,7 @@ class Service:
         """Classify a picture; raises what `explain` raises."""
         deadline, timings = self.deadline(), Timings()
         model = self.model(options.model, deadline)
-        with timings.stage("decode"), self._decoding:
+        with timings.stage("decode"), self.processors:
             sent = read_reduced(upload, model.preprocess.least, self.settings.max_pixels)
             image = model.preprocess(sent.picture, sent.size)
         (done,) = self.engine.run(model.name, [Job(Predict(), image, None, deadline)])
@@ -310,7 +311,7 @@ class Service:
             needed = preprocess.least(width, height)
             return max(needed[0], ceil(_LEAST * wanted[0])), max(needed[1], ceil(_LEAST * wanted[1]))
 
-        with timings.stage("decode"), self._decoding:
+        with timings.stage("decode"), self.processors:
             sent = read_reduced(upload, least, self.settings.max_pixels)
             # All that drawing needs; the upload may be far larger.
             picture = fit(sent.picture, max_side, sent.size) if drawn else sent.picture
@@ -355,7 +356,14 @@ class Service:
         if model is None:
             return None
         wanted = json.dumps(options.model_dump(mode="json"), sort_keys=True, default=str)
-        parts = (wanted, media_type, model.fingerprint, str(self.settings.max_side), str(VERSIONS))
+        parts = (
+            wanted,
+            media_type,
+            model.fingerprint,
+            self.settings.precision,
+            str(self.settings.max_side),
+            str(VERSIONS),
+        )
         digest = hashlib.sha256(upload)
         digest.update("\0".join(parts).encode())
         return digest.hexdigest()[:32]

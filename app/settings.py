@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import DirectoryPath, Field, FilePath, field_validator
+from pydantic import DirectoryPath, Field, FilePath
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 if TYPE_CHECKING:
@@ -31,12 +31,13 @@ class Settings(BaseSettings):
         "auto",
         pattern=r"^(auto|eager|onnxruntime|compile)$",
         description="What runs the parts of a model that need no hooks: auto (onnxruntime on a processor where it is "
-        "installed, else eager), onnxruntime, eager (PyTorch) or compile (torch.compile; with CUDA graphs on a GPU).",
+        "installed, else eager), onnxruntime, eager (PyTorch) or compile (torch.compile, which needs a C++ compiler; "
+        "with CUDA graphs on a GPU).",
     )
     precision: Precision = Field(
         "float32",
         description="In which numbers models run: float32, tf32 (float32 whose products a GPU rounds) or bfloat16. "
-        "Maps are float32 whatever it is.",
+        "Maps are float32 whatever it is. In bfloat16 they run in PyTorch alone.",
     )
     default_model: str = Field("efficientnet_lite0", description="The model of a request that names none.")
     models: FilePath | None = Field(None, description="TOML file that declares models of your own.")
@@ -65,23 +66,22 @@ class Settings(BaseSettings):
     queue_size: Count = Field(64, description="Pictures that may wait for one model; more are refused with 503.")
     deadline: float = Field(60.0, gt=0, description="Seconds after which a request is given up with 504.")
 
-    @field_validator("device")
-    @classmethod
-    def _is_there(cls, device: str) -> str:
-        if device.startswith("cuda"):
-            import torch
-
-            # Counted through the driver's management library, which is safe before a fork.
-            if int(device.partition(":")[2] or 0) >= torch.cuda.device_count():
-                raise ValueError(f"there is no device {device} on this machine; use cpu or auto")
-        return device
-
     def torch_device(self) -> "torch.device":
-        """Return the device that `device` names."""
+        """Return the device that `device` names.
+
+        Raises:
+            FieldError: this machine has no such device.
+        """
         import torch  # here, for who only reads settings needs none of it
 
+        from app.errors import FieldError
+
+        # Counted through the driver's management library, which is safe before a fork.
+        count = torch.cuda.device_count()
         if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.device_count() else "cpu")
+            return torch.device("cuda" if count else "cpu")
+        if self.device.startswith("cuda") and int(self.device.partition(":")[2] or 0) >= count:
+            raise FieldError(f"device: there is no device {self.device} on this machine; use cpu or auto", "device")
         return torch.device(self.device)
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:

@@ -106,7 +106,8 @@ class Server:
     def memory(self) -> int:
         """Return the resident bytes of all its processes together; pages that these share count once."""
         parent = psutil.Process(self.process.pid)
-        return sum(one.memory_full_info().pss for one in (parent, *parent.children(recursive=True)))
+        found = [one.memory_full_info() for one in (parent, *parent.children(recursive=True))]
+        return sum(getattr(one, "pss", one.rss) for one in found)  # which shares only Linux counts
 
 
 def pictures(size: tuple[int, int], count: int) -> list[bytes]:
@@ -149,7 +150,7 @@ def running(command: Sequence[str], extra: Mapping[str, str], cores: int | None 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("SEEWHY_")}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SEEWHY_", "OMP_"))}
     process = subprocess.Popen(
         [word.format(port=port) for word in command],
         cwd=page.ROOT,

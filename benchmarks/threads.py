@@ -9,9 +9,9 @@ import argparse
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
 import torch
@@ -39,16 +39,13 @@ def timed(rounds: int) -> float:
 
 def elsewhere(work: Callable[[], float]) -> float:
     """Return what work returns in another thread."""
-    found: list[float] = []
-    thread = threading.Thread(target=lambda: found.append(work()))
-    thread.start()
-    thread.join()
-    return found[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def in_process(where: str, policy: str, rounds: int) -> float:
     """Return what `timed` returns in a process of its own."""
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("OMP_")}
     command = [sys.executable, "-m", "benchmarks.threads", "--where", where, "--rounds", str(rounds)]
     environment |= {"OMP_WAIT_POLICY": policy} if policy else {}
     done = subprocess.run(command, cwd=page.ROOT, env=environment, capture_output=True, text=True, check=True)

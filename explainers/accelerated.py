@@ -105,8 +105,11 @@ class Accelerated:
         """Compile what `whole` needs now, rather than when it has been asked for often enough."""
         with self._lock:
             key = tuple(sorted(self._layers))
-            if key and key not in self._parts:
+            if key and key not in self._parts and self._is_float32():
                 self._keep(key)
+
+    def _is_float32(self) -> bool:
+        return all(value.dtype == torch.float32 for value in self._module.parameters())
 
     def _serves(self, images: Tensor) -> bool:
         """Whether images are such as the parts are made for, and the model is as it was."""
@@ -139,9 +142,9 @@ class Accelerated:
                     parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix)
                     if _agree(parts, probe, expected):
                         return parts
-                    _log.info("%s does not give what the model gives before %s.", name, cut.layer)
+                    _log.warning("%s does not give what the model gives before %s.", name, cut.layer)
                 except Exception as error:  # of whatever an exporter or a runtime cannot do
-                    _log.info("%s cannot run what comes before %s: %s", name, cut.layer, error)
+                    _log.warning("%s cannot run what comes before %s: %s", name, cut.layer, error)
             return None
 
 
@@ -152,16 +155,6 @@ class _Watch:
         self._modules = list(module.modules())
         self._named = [
             named for part in self._modules for named in (part._parameters, part._buffers, part._modules) if named
-        ]
-        self._hooks = [
-            hooks
-            for part in self._modules
-            for hooks in (
-                part._forward_hooks,
-                part._forward_pre_hooks,
-                part._backward_hooks,
-                part._backward_pre_hooks,
-            )
         ]
         self._noted = self._members()
         self._tensors = [*module.parameters(), *module.buffers()]
@@ -178,8 +171,14 @@ class _Watch:
         return (
             self._members() == self._noted
             and self._present() == self._state
-            and not any(self._hooks)
-            and not any("forward" in part.__dict__ for part in self._modules)
+            and not any(
+                part._forward_hooks
+                or part._forward_pre_hooks
+                or part._backward_hooks
+                or part._backward_pre_hooks
+                or "forward" in part.__dict__
+                for part in self._modules
+            )
         )
 
     def _members(self) -> list[int]:
@@ -197,7 +196,7 @@ class _Watch:
 def _agree(parts: Parts, probe: Tensor, expected: tuple[tuple[Tensor, ...], Tensor]) -> bool:
     """Whether parts give the values and logits that the model gives, for batches of other sizes than compiled for."""
     values, logits = expected
-    for rows in (slice(0, 1), slice(1, 3)):
+    for rows in (slice(0, 1), slice(1, 3), slice(0, 3)):
         found = parts.prefix(probe[rows])
         if not all(_close(one, other[rows]) for one, other in zip(found, values, strict=True)):
             return False
@@ -211,4 +210,7 @@ def _close(found: Tensor, expected: Tensor) -> bool:
         return False
     if not expected.is_floating_point():
         return bool((found == expected).all())
-    return bool((found - expected).abs().max() <= TOLERANCE * expected.abs().max())
+    # PyTorch lets a GPU round the products of convolutions unless told not to.
+    rounded = found.is_cuda and torch.backends.cudnn.conv.fp32_precision != "ieee"  # type: ignore[attr-defined]
+    tolerance = 100 * TOLERANCE if rounded else TOLERANCE
+    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())

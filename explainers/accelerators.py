@@ -99,33 +99,39 @@ def _folded(exported: bytes) -> bytes:
     """Return an ONNX model without the steps that depend on the pictures' height and width alone.
 
     Padding that is computed from these, as TensorFlow has it, keeps ONNX Runtime from fusing what stands around it.
-    ONNX Runtime folds what is constant for a number of pictures; where that is the same for one and for two, it is for
-    any.
+    ONNX Runtime folds what is constant for a number of pictures. Where that is the same for three and for eight, it is
+    taken to be so for any; the caller compares what comes out for others.
     """
     import onnx
-    import onnxruntime as runtime
 
     if not any(step.op_type == "Shape" for step in onnx.load_from_string(exported).graph.node):
         return exported
-    found = []
-    for count in (1, 2):
-        options = runtime.SessionOptions()
-        options.log_severity_level = 3
-        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        options.add_free_dimension_override_by_name(_COUNT, count)
-        try:
-            with TemporaryDirectory() as folder:
-                options.optimized_model_filepath = str(Path(folder, "folded.onnx"))
-                runtime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
-                model = onnx.load(options.optimized_model_filepath)
-        except OSError as error:
-            _log.info("No temporary file can be written; padding is computed in each pass: %s", error)
-            return exported
-        del model.graph.value_info[:]
-        for value in (*model.graph.input, *model.graph.output):
-            value.type.tensor_type.shape.dim[0].dim_param = _COUNT
-        found.append(model.SerializeToString())
-    return found[0] if found[0] == found[1] else exported
+    try:
+        found = _folded_for(3, exported)
+        return found if found == _folded_for(8, exported) else exported
+    except Exception as error:  # no place for a file, say
+        _log.info("Padding is computed in each pass: %s", error)
+        return exported
+
+
+def _folded_for(count: int, exported: bytes) -> bytes:
+    """Return an ONNX model with what is constant for a number of pictures folded; it still takes any."""
+    import onnx
+    import onnxruntime as runtime
+
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.add_free_dimension_override_by_name(_COUNT, count)
+    with TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder, "folded.onnx"))
+        runtime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
+        model = onnx.load(options.optimized_model_filepath)
+    del model.graph.value_info[:]
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = _COUNT
+    folded: bytes = model.SerializeToString()
+    return folded
 
 
 def compiled(part: fx.GraphModule, image: Tensor) -> Run:
@@ -137,7 +143,8 @@ def compiled(part: fx.GraphModule, image: Tensor) -> Run:
     from torch._dynamo import mark_dynamic  # takes seconds to import
 
     compiled_part = torch.compile(part, mode="reduce-overhead" if image.is_cuda else "default")
-    owner = threading.get_ident()
+    here = threading.local()
+    here.records = True
 
     def run_bucket(images: Tensor) -> tuple[Tensor, ...]:
         size = next(size for size in BUCKETS if size >= len(images))
@@ -149,14 +156,14 @@ def compiled(part: fx.GraphModule, image: Tensor) -> Run:
         return tuple(found[: len(images)].clone() for found in compiled_part(filled))
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            if threading.get_ident() != owner:
+        with torch.inference_mode(False), torch.no_grad():  # in the one mode for which it is compiled
+            if image.is_cuda and not hasattr(here, "records"):
                 as_it_is: tuple[Tensor, ...] = part(images.clone())
                 return as_it_is
             found = [run_bucket(some) for some in torch.split(images.detach(), BUCKETS[-1])]
             return tuple(torch.cat(values) for values in zip(*found, strict=True)) if len(found) > 1 else found[0]
 
-    for size in BUCKETS:
+    for size in BUCKETS * 2:  # a CUDA graph is recorded the second time
         run(image.expand(size, -1, -1, -1))
     return run
 

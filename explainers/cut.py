@@ -27,7 +27,7 @@ class Cut:
         layer: where it is cut: the first of the layers to run.
         prefix: from images (N, C, H, W) to a tuple of tensors, the layer's output and whatever else the rest needs.
         suffix: from these to the model's output. It holds the modules that run in it under their own paths, and at the
-            path of `layer` one that returns its input, so hooks on these see what they would see in the model.
+            path of `layer` one that returns a view of its input: hooks on these see what they would see in the model.
     """
 
     layer: str
@@ -72,7 +72,7 @@ class _Tracer(fx.Tracer):
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
 
-class _Handed(nn.Module):
+class _View(nn.Module):
     """Stands at the layer's path and returns what the layer did, as a tensor of its own."""
 
     def forward(self, values: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def _split(traced: fx.GraphModule, first: fx.Node, tensors: set[fx.Node]) -> Cut
     for step in (*(step for step in before if step in again), *after):
         copies[step] = back.node_copy(step, copies.__getitem__)
     prefix = fx.GraphModule(_held(traced, front), front)
-    suffix = fx.GraphModule({**_held(traced, back), path: _Handed()}, back)
+    suffix = fx.GraphModule({**_held(traced, back), path: _View()}, back)
     prefix.training = suffix.training = False  # of themselves; the modules in them are the model's
     return Cut(path, prefix, suffix)
 

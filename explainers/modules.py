@@ -60,7 +60,7 @@ def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, .
 
 
 def module_paths(module: nn.Module, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the paths of a module's modules that patterns match; `match_paths`, without a search for a single path."""
+    """Return the paths of a module's modules that patterns match, as `match_paths`; a single path is only looked up."""
     if len(patterns) == 1 and patterns[0]:
         try:
             module.get_submodule(patterns[0])
@@ -163,7 +163,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """
     held = []
     with _evaluating_lock:
-        for part in _parts(module):
+        for part in _submodules(module):
             if part.training or (_evaluating and part in _evaluating):
                 part.training = False
                 _evaluating[part] = _evaluating.get(part, 0) + 1
@@ -179,7 +179,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
                     part.training = True
 
 
-def _parts(module: nn.Module) -> list[nn.Module]:
+def _submodules(module: nn.Module) -> list[nn.Module]:
     """Return the modules of a module, each once, in any order, in a third of the time that `modules` takes."""
     found = {id(module): module}
     waiting = [module]

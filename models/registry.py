@@ -104,8 +104,10 @@ class Registry:
                 spec.fill(module, read_state_dict(path))
             except ModelError as error:
                 raise type(error)(f"{spec.name}: {error}") from error
-        # Convolutions are fastest so, forward and backward, on processors and GPUs alike.
-        module = module.eval().requires_grad_(False).to(device).to(memory_format=torch.channels_last)
+        module = module.eval().requires_grad_(False).to(device)
+        for value in (*module.parameters(), *module.buffers()):
+            if value.ndim == 4:  # convolutions are fastest so, forward and backward
+                value.data = value.data.contiguous(memory_format=torch.channels_last)
         found = _surveyed(spec, module)
         outputs = found.layers[0].output_shape
         if outputs is not None and outputs[-1] != len(spec.labels):
@@ -136,7 +138,9 @@ def load_model(
     accelerator: str = "auto",
     dtype: torch.dtype = torch.float32,
 ) -> LoadedModel:
-    """Load a pretrained CNN, in evaluation mode, its parameters frozen.
+    """Load a pretrained CNN, in evaluation mode, its parameters frozen, weights of convolutions channels last.
+
+    (To save these with safetensors, make them contiguous first: ``module.to(memory_format=torch.contiguous_format)``.)
 
     Weights come from the package that ships them, the folder ``SEEWHY_WEIGHTS_DIR``, the caches of
     torchvision and timm, or the internet.

@@ -42,7 +42,8 @@ def explain() -> Response:
         response.headers["Server-Timing"] = "cache"
     else:
         explained = service().explain(upload, options, drawn=form != "npz")
-        answer = _answer(explained, options, form)
+        with service().processors:
+            answer = _answer(explained, options, form)
         tag = tag or service().etag(upload, options, MEDIA_TYPES[form])
         if tag is not None:
             cache.put(tag, answer)

@@ -32,8 +32,9 @@ class Saliency(Explainer):
     .. math:: M_{ij} = \max_c \left| \frac{\partial y^t}{\partial x_{cij}} \right|
 
     Section 3.1; the gradient is that of the normalised input. ``sign="signed"`` keeps the sign of the channel with
-    the largest magnitude, so its absolute value is the paper's map; ``"positive"`` keeps only where that sign is
-    positive. ``smooth="eigen"`` takes the first principal component over the channels instead of the largest.
+    the largest magnitude (of two equal ones the positive), so its absolute value is the paper's map; ``"positive"``
+    keeps only where that sign is positive. ``smooth="eigen"`` takes the first principal component over the channels
+    instead of the largest.
     """
 
     sign: Annotated[
@@ -50,6 +51,6 @@ class Saliency(Explainer):
         """Return the channel of the largest magnitude instead of the sum."""
         if self.smooth == "eigen":
             return super().project(values)
-        # On a processor the indices of an argmax over so few channels would take longer than a pass of the model.
+        # On a processor an argmax over so few channels takes many times as long as these two.
         highest, lowest = values.amax(dim=1), values.amin(dim=1)
         return keep_sign(torch.where(highest >= -lowest, highest, lowest), self.sign)

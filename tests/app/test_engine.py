@@ -372,8 +372,8 @@ def test_a_model_with_a_full_queue_does_not_keep_another_one_waiting():
         engine.run(name, [job()])
     modules["busy"].held = 0.05
     asking = threading.Thread(target=engine.run, args=("busy", [job(seconds=60) for _ in range(40)]))
-    asking.start()
     modules["busy"].batches.clear()
+    asking.start()
     while not modules["busy"].batches:
         time.sleep(0.01)
     engine.run("other", [job()])
@@ -417,3 +417,24 @@ def test_many_passes_end_when_the_client_is_gone(engine, module):
         )
     assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
     assert len(module.batches) < 60
+
+
+class TimesOut:
+    """Work that raises what futures raise when they are waited for in vain."""
+
+    def run(self, model, batch):
+        raise TimeoutError("a socket, say")
+
+
+def test_a_timeout_in_the_work_itself_is_its_error_and_not_waited_for(engine):
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match="a socket"):
+        engine.run("slow", [Job(TimesOut(), torch.ones(3, 8, 8), 0, Deadline.after(30))])
+    assert time.monotonic() - started < 20
+
+
+def test_a_deadline_is_over_when_the_client_is_gone():
+    with pytest.raises(ClientGoneError):
+        Deadline.after(30, lambda: True).check()
+    with pytest.raises(DeadlineError):
+        Deadline.after(0).check()

@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
+from app.errors import FieldError
 from app.settings import Settings
 
 
@@ -21,7 +22,6 @@ def test_variables_of_the_environment(monkeypatch, tmp_path):
     [
         ("SEEWHY_WORKERS", "0"),
         ("SEEWHY_DEVICE", "gpu"),
-        ("SEEWHY_DEVICE", "cuda:99"),
         ("SEEWHY_WEIGHTS_DIR", "/no/such/folder"),
         ("SEEWHY_MODELS", "/no/such/file.toml"),
         ("SEEWHY_MAX_SIDE", "1000000"),
@@ -31,6 +31,12 @@ def test_values_out_of_bounds_are_refused(monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
     with pytest.raises(ValidationError):
         Settings()
+
+
+def test_a_device_that_the_machine_lacks_is_refused_by_name():
+    with pytest.raises(FieldError, match="no device cuda:99") as caught:
+        Settings(device="cuda:99").torch_device()
+    assert caught.value.field == "device"
 
 
 def test_every_setting_has_help_and_a_default():

@@ -1,12 +1,14 @@
 """A model cut before its layers: what is computed of its parts is what is computed of the whole."""
 
 import threading
+from collections import OrderedDict
 
 import onnx
 import pytest
 import torch
 import torchvision
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.nn import functional
 
 from explainers import GradCAM
@@ -329,6 +331,17 @@ def test_loaded_models_are_accelerated():
     assert nets.relative_error(explain_maps(model, pictures), expected) < 1e-4
 
 
+def test_hooks_in_a_new_dictionary_are_seen(warm, images):
+    part = warm.module.layer1
+    kept, part._forward_hooks = part._forward_hooks, OrderedDict()
+    handle = part.register_forward_hook(lambda module, args, output: None)
+    try:
+        assert warm.accelerated.parts(("layer4",), images) is None
+    finally:
+        handle.remove()
+        part._forward_hooks = kept
+
+
 @pytest.fixture(scope="module")
 def compiled_net() -> tuple[nn.Module, LoadedModel]:
     module = nets.seeded(nets.Net).eval().requires_grad_(False)
@@ -352,6 +365,15 @@ def test_a_compiled_part_keeps_no_memory_that_it_returned(compiled_net):
     before = first.clone()
     run(torch.zeros(2, *SIZE))
     assert torch.equal(first, before)
+
+
+def test_a_compiled_part_is_not_compiled_anew_for_inference_mode(compiled_net):
+    run = compiled_net[1].accelerated.parts(("conv",), torch.zeros(1, *SIZE)).prefix
+    expected = run(torch.ones(2, *SIZE))[0]
+    compiled_before = counters["stats"]["unique_graphs"]
+    with torch.inference_mode():
+        assert torch.equal(run(torch.ones(2, *SIZE))[0], expected)
+    assert counters["stats"]["unique_graphs"] == compiled_before > 0
 
 
 def test_a_compiled_part_runs_in_other_threads_too(compiled_net):

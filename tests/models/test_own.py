@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor, nn
 from torchvision.models import squeezenet1_1
 
 from explainers import GradCAM
@@ -190,3 +191,24 @@ def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path, monkey
     with pytest.raises(ModelsFileError, match="OSError") as caught:
         Registry(models_file=file).load("mine", None)
     assert "secret" not in str(caught.value)
+
+
+def test_models_with_weights_of_other_axes_than_four_are_loaded(declare):
+    net = nets.seeded(Volumes)
+    file = declare(architecture="tests.models.test_own:Volumes", labels='["a", "b"]')
+    save_file(net.state_dict(), file.parent / "weights.safetensors")
+    model = load_model("mine", download=False)
+    assert model.module.stem.weight.is_contiguous(memory_format=torch.channels_last)
+    images = torch.ones(1, 3, 32, 64)
+    assert nets.relative_error(model.module(images), net(images).detach()) < 1e-5
+
+
+class Volumes(nn.Module):
+    """Has a convolution over three axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.volume, self.head = nn.Conv2d(3, 4, 3), nn.Conv3d(1, 1, 3), nn.Linear(2, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.volume(self.stem(images)[:, None]).mean((1, 3, 4)))
