@@ -104,7 +104,7 @@ class Server:
     process: "subprocess.Popen[bytes]"
 
     def memory(self) -> int:
-        """Return the resident bytes of all its processes together; pages that these share count once."""
+        """Return the resident bytes of all its processes; pages are divided among all that share them."""
         parent = psutil.Process(self.process.pid)
         found = [one.memory_full_info() for one in (parent, *parent.children(recursive=True))]
         return sum(getattr(one, "pss", one.rss) for one in found)  # which shares only Linux counts
