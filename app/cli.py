@@ -40,7 +40,7 @@ class _Group(click.Group):
         except ValidationError as error:
             faults = "; ".join(f"{one['loc'][0]}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors())
             raise click.ClickException(faults) from error
-        except (click.ClickException, click.Abort, click.exceptions.Exit):
+        except (click.ClickException, click.Abort, click.exceptions.Exit, OSError):
             raise
         except Exception as error:
             from app.errors import EXPECTED
