@@ -1,17 +1,14 @@
 """The service with other numbers of processes and threads, under load: `python -m benchmarks.deployment`."""
 
-import argparse
 import asyncio
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
 from benchmarks import page
-from benchmarks.machine import description
-from benchmarks.service import SERVE, Load, bodies, load, pictures, running
+from benchmarks.machine import cores, description
+from benchmarks.service import SERVE, Load, asked_for, bodies, load, pictures, running
 
 CLIENTS = 32
 
@@ -88,17 +85,8 @@ def tables(results: Sequence[tuple[Choice, list[float], Load, int]]) -> str:
 
 def main() -> None:
     """Print the table and write the results; with --quick, one second of the default, and nothing is written."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of load in each round")
-    parser.add_argument("--rounds", type=int, default=2)
-    asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is stopped too
-    cores = len(os.sched_getaffinity(0))
-    tried = [choice for count in dict.fromkeys((1, cores)) for choice in choices(count)]
-    seconds, rounds = (1.0, 1) if asked.quick else (asked.seconds, asked.rounds)
-    if asked.quick:
-        tried = tried[:1]
+    quick, seconds, rounds = asked_for(main.__doc__, seconds=8.0, rounds=2)
+    tried = [choice for count in dict.fromkeys((1, cores())) for choice in choices(count)][: 1 if quick else None]
     found: dict[Choice, list[tuple[Load, int]]] = {choice: [] for choice in tried}
     for number in range(rounds):
         for choice in tried if number % 2 == 0 else reversed(tried):
@@ -111,7 +99,7 @@ def main() -> None:
             total.add(one)
         results.append((choice, [one.rate for one, _ in got], total, max(memory for _, memory in got)))
     text = tables(results)
-    if not asked.quick:
+    if not quick:
         cases = [
             {**vars(choice), "rates": rates, "errors": total.errors, "memory": memory}
             for choice, rates, total, memory in results

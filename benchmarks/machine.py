@@ -11,13 +11,17 @@ PACKAGES = ("seewhy", "torch", "torchvision", "onnxruntime", "openvino", "grad-c
 
 def description(packages: Iterable[str] = PACKAGES) -> str:
     """Return the processor, its cores, memory and the versions of the software in one sentence."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = ", ".join(f"{name} {found}" for name in packages if (found := _version(name)))
     return (
-        f"{_processor()}, {cores} cores, {memory:.0f} GiB of memory; "
+        f"{_processor()}, {cores()} cores, {memory:.0f} GiB of memory; "
         f"{platform.system()}, Python {platform.python_version()}, {versions}."
     )
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

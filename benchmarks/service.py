@@ -280,15 +280,23 @@ def tables(results: Sequence[dict]) -> str:
     return f"{description(PACKAGES)}\n\n{page.table(HEAD, rows)}\n{page.table(head, stages)}"
 
 
+def asked_for(told: str | None, seconds: float, rounds: int) -> tuple[bool, float, int]:
+    """Return whether a benchmark of servers is to be quick, and its seconds of load and rounds, by the command line.
+
+    From then on a termination ends the program in an orderly way, so that the servers are stopped too.
+    """
+    parser = argparse.ArgumentParser(description=told)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seconds", type=float, default=seconds, help="of load in each round")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    return (True, 1.0, 1) if asked.quick else (False, asked.seconds, asked.rounds)
+
+
 def main() -> None:
     """Print the tables and write the results; with --quick, one second of each, and nothing is written."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of load in each round")
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped too
-    seconds, rounds = (1.0, 1) if asked.quick else (asked.seconds, asked.rounds)
+    quick, seconds, rounds = asked_for(main.__doc__, seconds=10.0, rounds=3)
     with ExitStack() as stack:
         servers = {name: stack.enter_context(running(*server)) for name, server in SERVERS.items()}
         results = []
@@ -296,7 +304,7 @@ def main() -> None:
             results.append(measured(case, servers, seconds, rounds))
             print(results[-1], file=sys.stderr, flush=True)
     text = tables(results)
-    if not asked.quick:
+    if not quick:
         page.save("service", {"tables": text, "cases": results})
     print(text)
 

@@ -180,7 +180,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 def _submodules(module: nn.Module) -> list[nn.Module]:
-    """Return the modules of a module, each once, in any order, in a third of the time that `modules` takes."""
+    """Return the modules of a module, each once, in any order; quicker than `modules`."""
     found = {id(module): module}
     waiting = [module]
     while waiting:
