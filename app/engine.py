@@ -68,17 +68,14 @@ class Deadline:
             raise DeadlineError(_TOO_LATE)
 
     def wait(self, future: "Future[T]") -> "T":
-        """Return the result of a future; raise what it raises, `FutureTimeoutError`, or `ClientGoneError`."""
+        """Return the result of a future; raise what it raises, or what `check` raises."""
         while True:
             try:
                 return future.result(min(self.remaining, _GLANCE))
             except FutureTimeoutError:
                 if future.done():  # the very error that the work raised
                     return future.result()
-                if self.gone():
-                    raise ClientGoneError(_GONE) from None
-                if not self.remaining:
-                    raise
+                self.check()
 
 
 class Work(Protocol):
@@ -159,14 +156,9 @@ class Job:
         """
         try:
             return self.deadline.wait(self.future)
-        except ClientGoneError:
+        except (ClientGoneError, DeadlineError):
             self.abandon()
-            raise
-        except FutureTimeoutError:
-            if self.future.done():
-                raise
-            self.abandon()
-            raise DeadlineError(f"{_TOO_LATE} {self.progress}".strip()) from None
+            raise _late(self) from None
 
     def abandon(self) -> None:
         """Give it up: if it waits, it will not run; if it runs in many passes, it ends before the next."""
@@ -364,7 +356,7 @@ class Engine:
             model = deadline.wait(worker.loaded)
         except ClientGoneError:
             raise
-        except FutureTimeoutError:
+        except DeadlineError:
             raise DeadlineError(f"The model {name!r} is still loading; try again in a few seconds.") from None
         except Exception:
             with self._lock:  # nothing of the failure is kept, and the next request tries again

@@ -438,3 +438,12 @@ def test_a_deadline_is_over_when_the_client_is_gone():
         Deadline.after(30, lambda: True).check()
     with pytest.raises(DeadlineError):
         Deadline.after(0).check()
+
+
+def test_a_loader_that_times_out_has_failed_and_is_not_still_loading():
+    def load(name):
+        raise TimeoutError("a download, say")
+
+    engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
+    with pytest.raises(TimeoutError, match="a download"):
+        engine.model("slow", Deadline.after(10))
