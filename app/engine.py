@@ -21,7 +21,7 @@ from app.errors import ClientGoneError, DeadlineError, OverloadedError
 from app.presence import Gone, never
 from app.work import Batch
 from explainers.errors import ExplainerError, LayerError
-from explainers.goals import MOST_PROBABLE
+from explainers.goals import MOST_PROBABLE, NO_CONTRAST
 from models import LoadedModel, ModelError
 
 T = TypeVar("T")
@@ -138,11 +138,6 @@ class Job:
     progress: Progress = field(default_factory=Progress)
 
     @property
-    def key(self) -> tuple[Work, bool]:
-        """What jobs of one batch have in common."""
-        return self.work, self.against is None
-
-    @property
     def is_wanted(self) -> bool:
         """Whether somebody still waits for it."""
         return self.deadline.remaining > 0 and not self.progress.is_abandoned and not self.deadline.gone()
@@ -236,7 +231,7 @@ class Worker:
         return bool(batch)
 
     def _next_batch(self) -> list[Job]:
-        """Return jobs with one key, the longest-waiting first; an empty list means stop."""
+        """Return jobs with equal work, the longest-waiting first; an empty list means stop."""
         with self._changed:
             if self._waiting:  # it comes from a pass
                 left = self._waiting[0].created + self._max_wait - time.monotonic()
@@ -245,7 +240,7 @@ class Worker:
             batch: list[Job] = []
             rest: deque[Job] = deque()
             for job in self._waiting:
-                fits = len(batch) < self._max_batch and (not batch or job.key == batch[0].key)
+                fits = len(batch) < self._max_batch and (not batch or job.work == batch[0].work)
                 (batch if fits else rest).append(job)
             self._waiting = rest
             self._running = bool(batch)
@@ -253,7 +248,7 @@ class Worker:
 
     def _is_full(self) -> bool:
         """Whether as many jobs wait with the work of the first one as share a pass."""
-        return sum(job.key == self._waiting[0].key for job in self._waiting) >= self._max_batch
+        return sum(job.work == self._waiting[0].work for job in self._waiting) >= self._max_batch
 
     def _run(self, model: LoadedModel, batch: list[Job]) -> None:
         # A job whose client gave up is dropped here, before it costs anything.
@@ -410,9 +405,9 @@ def _kept(error: BaseException, root: type[Exception]) -> Exception:
 def _results(model: LoadedModel, jobs: list[Job]) -> Sequence[Any]:
     """Run one pass for all jobs."""
     images = _moved(torch.stack([job.image for job in jobs]), model.device)
-    targets = _moved(torch.tensor([MOST_PROBABLE if job.target is None else job.target for job in jobs]), model.device)
-    contrasts = [job.against for job in jobs if job.against is not None]  # of all jobs, or of none
-    against = _moved(torch.tensor(contrasts), model.device) if contrasts else None
+    targets = torch.tensor([MOST_PROBABLE if job.target is None else job.target for job in jobs])
+    contrasts = [NO_CONTRAST if job.against is None else job.against for job in jobs]
+    against = torch.tensor(contrasts) if any(job.against is not None for job in jobs) else None
 
     def report(done: int, total: int) -> None:
         for job in jobs:

@@ -14,6 +14,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
 from app import create_app
+from app.processors import processors
 from app.settings import Settings
 
 
@@ -73,12 +74,13 @@ def serve(settings: Settings) -> None:
 def _share_processors(workers: int) -> None:
     """Let the threads of models leave the processors to others while they wait, and all processes have enough of them.
 
-    Must come before PyTorch is imported; what the environment says already stays.
+    PyTorch by itself takes all processors that it sees, also those that a container's limit keeps from it. Must come
+    before PyTorch is imported; what the environment says already stays.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = max(1, processors() // workers)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if workers > 1:
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers)))
+    if share < (os.cpu_count() or 1):
+        os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
 
 def checked_app(settings: Settings) -> Flask:

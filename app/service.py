@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from app.cache import Cache
 from app.engine import Deadline, Done, Engine, Job
 from app.errors import DeadlineError, FieldError, NotReadyError
 from app.presence import client_gone
+from app.processors import processors
 from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
 from app.settings import Settings
 from app.work import Explain, Predict
@@ -151,7 +151,7 @@ class Service:
             torch.backends.cuda.matmul.fp32_precision = products
             torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
         # Decoding and drawing are bound by processors and hungry for memory: more at once than processors gain nothing.
-        self.processors = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self.processors = threading.BoundedSemaphore(processors())
         self.cache = Cache(settings.cache_bytes)
         self.engine = Engine(
             self._load,

@@ -19,8 +19,8 @@ class Batch:
 
     Attributes:
         images: (N, C, H, W) float32, normalised, on the model's device.
-        targets: (N,) int64; `MOST_PROBABLE` for the most probable class of a picture.
-        against: (N,) int64, what these are contrasted with; or None.
+        targets: (N,) int64, on the CPU; `MOST_PROBABLE` for the most probable class of a picture.
+        against: (N,) int64, on the CPU, what these are contrasted with, or `NO_CONTRAST`; or None.
         report: is told how much of how much is done; raises when nobody waits any more.
     """
 

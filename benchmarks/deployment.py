@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+from app.processors import processors
 from benchmarks import page
-from benchmarks.machine import cores, description
+from benchmarks.machine import description
 from benchmarks.service import SERVE, Load, asked_for, bodies, load, pictures, running
 
 CLIENTS = 32
@@ -86,7 +87,7 @@ def tables(results: Sequence[tuple[Choice, list[float], Load, int]]) -> str:
 def main() -> None:
     """Print the table and write the results; with --quick, one second of the default, and nothing is written."""
     quick, seconds, rounds = asked_for(main.__doc__, seconds=8.0, rounds=2)
-    tried = [choice for count in dict.fromkeys((1, cores())) for choice in choices(count)][: 1 if quick else None]
+    tried = [choice for count in dict.fromkeys((1, processors())) for choice in choices(count)][: 1 if quick else None]
     found: dict[Choice, list[tuple[Load, int]]] = {choice: [] for choice in tried}
     for number in range(rounds):
         for choice in tried if number % 2 == 0 else reversed(tried):

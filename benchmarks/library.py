@@ -3,7 +3,7 @@
 import argparse
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
@@ -103,15 +103,31 @@ HEAD = (
 )
 
 
-def tables(rows: Sequence[Sequence[str]], kept: Sequence[tuple[str, dict[str, int]]]) -> str:
+def tables(rows: Iterable[Sequence[str]], kept: Mapping[str, dict[str, int]]) -> str:
     """Return what goes into the page."""
-    kilobytes = [(model, *(f"{value / 1e3:,.0f}" for value in found.values())) for model, found in kept]
+    kilobytes = [(model, *(f"{value / 1e3:,.0f}" for value in found.values())) for model, found in kept.items()]
     head = ("model", "SeeWhy, kB", "pytorch-grad-cam, kB")
     return f"{description()}\n\n{page.table(HEAD, rows)}\n{page.table(head, kilobytes)}"
 
 
+def together(earlier: Mapping[str, Any], results: Sequence[dict[str, Any]], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results of this run, and those of an earlier one for what this one did not time.
+
+    Each row is a run of its own, in which the contestants take turns; so rows of several runs stand together.
+    """
+    order = list(cases(MODELS, OPTIONS))
+    found = {Case(one["method"], one["model"], one["batch"]): one for one in (*earlier.get("cases", ()), *results)}
+    listed = sorted(found, key=lambda case: order.index(case) if case in order else len(order))
+    kept = {**earlier.get("kept_bytes", {}), **kept}
+    text = tables((found[case]["row"] for case in listed), kept)
+    return {"machine": description(), "tables": text, "cases": [found[case] for case in listed], "kept_bytes": kept}
+
+
 def main() -> None:
-    """Print the tables and write the results; with --quick, one round of small pictures, and nothing is written."""
+    """Print the tables and write the results, with those of earlier runs for what this one does not time.
+
+    With --quick, one round of small pictures, and nothing is written.
+    """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--models", nargs="+", default=list(MODELS))
@@ -119,21 +135,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=Effort.seconds, help="for each case; three rounds at least")
     asked = parser.parse_args()
     effort, side = (QUICK, 96) if asked.quick else (Effort(asked.seconds), None)
-    rows, results, kept = [], [], []
+    results: list[dict[str, Any]] = []
+    kept: dict[str, Any] = {}
     for name in asked.models:
         model = load(name)
         for case in cases([name], asked.methods, BATCHES[:1] if asked.quick else BATCHES):
             found = timed(case, model, effort, side)
-            rows.append(row(case, found))
+            cells = row(case, found)
             milliseconds = {who: round(median(one) * 1000, 3) for who, one in found.items()}
-            results.append({**vars(case), "rounds": len(found[SEEWHY]), "milliseconds": milliseconds})
-            print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
+            results.append({**vars(case), "rounds": len(found[SEEWHY]), "milliseconds": milliseconds, "row": cells})
+            print(" | ".join(cells), file=sys.stderr, flush=True)
         if "gradcam" in asked.methods:
-            kept.append((name, memory(model, side)))
-    text = tables(rows, kept)
+            kept[name] = memory(model, side)
+    earlier = {} if asked.quick else page.saved("library", description())
+    whole = together(earlier, results, kept)
     if not asked.quick:
-        page.save("library", {"tables": text, "cases": results, "kept_bytes": dict(kept)})
-    print(text)
+        page.save("library", whole)
+    print(whole["tables"])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from app.processors import processors
+
 PACKAGES = ("seewhy", "torch", "torchvision", "onnxruntime", "openvino", "grad-cam", "captum", "torchcam")
 
 
@@ -14,14 +16,9 @@ def description(packages: Iterable[str] = PACKAGES) -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = ", ".join(f"{name} {found}" for name in packages if (found := _version(name)))
     return (
-        f"{_processor()}, {cores()} cores, {memory:.0f} GiB of memory; "
+        f"{_processor()}, {processors()} cores, {memory:.0f} GiB of memory; "
         f"{platform.system()}, Python {platform.python_version()}, {versions}."
     )
-
-
-def cores() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

@@ -26,6 +26,13 @@ def save(part: str, results: dict[str, Any]) -> None:
     (RESULTS / f"{part}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
+def saved(part: str, machine: str) -> dict[str, Any]:
+    """Return the results of an earlier run of a benchmark if it ran on such a machine with such software; else none."""
+    file = RESULTS / f"{part}.json"
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return found if found.get("machine") == machine else {}
+
+
 def filled(text: str) -> str:
     """Return the page with the tables of the results in their places."""
     for part in PARTS:

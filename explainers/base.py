@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass as validated
 from torch import Tensor, nn
 
 from explainers.accelerated import Accelerated
+from explainers.checks import deferred, require
 from explainers.errors import ModelOutputError, NonFiniteError, TargetError
 from explainers.goals import Goal, goal_of
 from explainers.modules import as_module, evaluation_mode, logits_of
@@ -21,6 +22,9 @@ Sign = Literal["positive", "signed", "absolute"]
 """Which part of a signed attribution to keep: max(x, 0), x, or |x|."""
 
 Smooth = Literal["none", "eigen", "tta"]
+
+_BAD_MAP = "The map holds NaN or infinity; use a float32 model, or another layer or method."
+_BAD_LOGITS = "The model's logits hold NaN or infinity; check its weights and its precision."
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same map.")]
 
@@ -53,7 +57,8 @@ class Attribution:
         logits: (N, K) float32.
         layers: the paths of the layers used, in the model's order; empty for methods that need none.
         signed: whether negative values mean evidence against the target.
-        against: (N,) int64, the class that each target is contrasted with; None where there is no contrast.
+        against: (N,) int64, the class that each target is contrasted with, or `NO_CONTRAST`; None where there is no
+            contrast at all.
         regions: of methods that cut the pictures into parts; None for all others.
     """
 
@@ -257,8 +262,7 @@ def checked_maps(attribution: Attribution) -> Attribution:
     Raises:
         NonFiniteError: they are not.
     """
-    if not bool(torch.isfinite(attribution.maps).all()):
-        raise NonFiniteError("The map holds NaN or infinity; use a float32 model, or another layer or method.")
+    require(torch.isfinite(attribution.maps).all(), lambda: NonFiniteError(_BAD_MAP))
     return attribution
 
 
@@ -274,7 +278,7 @@ def asked(
     for given in (targets, against):
         if given is not None and (given.shape != images.shape[:1] or given.is_floating_point()):
             raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {given!r}.")
-    with prepared(model, images) as (module, copies):
+    with deferred(), prepared(model, images) as (module, copies):
         yield Question(model, module, copies, targets, against, report)
 
 
@@ -328,8 +332,7 @@ def checked_logits(output: Any) -> Tensor:
     logits = logits_of(output)
     if logits.shape[1] < 1:
         raise ModelOutputError("The model returned logits for no class.")
-    if not bool(torch.isfinite(logits).all()):
-        raise NonFiniteError("The model's logits hold NaN or infinity; check its weights and its precision.")
+    require(torch.isfinite(logits).all(), lambda: NonFiniteError(_BAD_LOGITS))
     return logits
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from explainers import render
 from explainers.base import Attribution
 from explainers.geometry import Geometry
+from explainers.goals import NO_CONTRAST
 from explainers.picture import PictureSource, read_picture
 from explainers.registry import build_methods, get_method
 from explainers.targets import Prediction, best, class_index, predictions
@@ -258,8 +259,7 @@ def compare(
     upright = read_picture(picture)
     images = model.preprocess(upright)[None].to(model.device)
     targets, contrast = (
-        None if one is None else torch.tensor([class_index(one, model.labels)], device=model.device)
-        for one in (target, against)
+        None if one is None else torch.tensor([class_index(one, model.labels)]) for one in (target, against)
     )
     geometry = model.preprocess.geometry(upright.width, upright.height)
     found = explain_together(explainers, model, images, targets, contrast)
@@ -283,9 +283,10 @@ def explanations(
     """
     maps = attribution.maps.cpu().numpy()
     logits = attribution.logits.cpu().numpy()
+    against = [] if attribution.against is None else attribution.against.tolist()
     tied = []
     for row, index in enumerate(attribution.targets.tolist()):
-        contrast = [] if attribution.against is None else [int(attribution.against[row])]
+        contrast = [one for one in against[row : row + 1] if one != NO_CONTRAST]
         (target, *others) = predictions(logits[row], model.labels, [index, *contrast, *best(logits[row], 5)])
         tied.append(
             Explanation(

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from explainers.checks import require
 from explainers.errors import TargetError
 
 MOST_PROBABLE = torch.iinfo(torch.int64).min
 """In targets: the most probable class of that picture."""
+
+NO_CONTRAST = torch.iinfo(torch.int64).min
+"""Among the classes that targets are contrasted with: none; the target's logit alone counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +22,7 @@ class Goal:
 
     Attributes:
         targets: (N,) int64, the explained class of each picture.
-        against: (N,) int64, the class that it is contrasted with; None for the target's logit alone.
+        against: (N,) int64, the class that it is contrasted with, or `NO_CONTRAST`; None where there is no contrast.
     """
 
     targets: Tensor
@@ -31,9 +35,10 @@ class Goal:
         """
         logits = logits.float()
         found = logits.gather(1, self.targets[:, None])[:, 0]
-        if self.against is not None:
-            found = found - logits.gather(1, self.against[:, None])[:, 0]
-        return found
+        if self.against is None:
+            return found
+        others = logits.gather(1, self.against.clamp_min(0)[:, None])[:, 0]
+        return found - torch.where(self.against == NO_CONTRAST, 0, others)
 
     @classmethod
     def joined(cls, goals: Sequence["Goal"]) -> "Goal":
@@ -56,30 +61,35 @@ def goal_of(logits: Tensor, targets: Tensor | None, against: Tensor | None = Non
     Args:
         logits: (N, K).
         targets: (N,) integers, or `MOST_PROBABLE`; None for the most probable class of each picture.
-        against: (N,) integers; None for no contrast.
+        against: (N,) integers, or `NO_CONTRAST`; None for no contrast at all.
 
     Raises:
         TargetError: an index outside 0..K-1; or a class contrasted with itself.
     """
     chosen = logits.detach().argmax(dim=1)
     if targets is not None:
-        targets = targets.to(device=logits.device, dtype=torch.int64)
-        chosen = _checked(torch.where(targets == MOST_PROBABLE, chosen, targets), logits)
+        targets = targets.to(logits.device, torch.int64, non_blocking=True)
+        chosen = _checked(targets, targets == MOST_PROBABLE, chosen, logits.shape[1])
     if against is None:
         return Goal(chosen)
-    contrast = _checked(against, logits)
+    against = against.to(logits.device, torch.int64, non_blocking=True)
+    contrast = _checked(against, against == NO_CONTRAST, against, logits.shape[1])
     same = chosen == contrast
-    if bool(same.any()):
-        index = int(chosen[same][0])
-        raise TargetError(f"Class {index} is contrasted with itself; name two classes.")
+    require(~same.any(), lambda: _same(int(chosen[same][0])))
     return Goal(chosen, contrast)
 
 
-def _checked(targets: Tensor, logits: Tensor) -> Tensor:
-    classes = logits.shape[1]
-    outside = (targets < 0) | (targets >= classes)
-    if bool(outside.any()):
-        first = int(targets[outside][0])
-        raise TargetError(f"Class {first} is out of range: the model has classes 0 to {classes - 1}.")
-    # A copy, for autograd keeps it, and cannot keep a tensor made in inference mode.
-    return targets.to(device=logits.device, dtype=torch.int64, copy=True)
+def _checked(classes: Tensor, free: Tensor, others: Tensor, count: int) -> Tensor:
+    """Return classes, and others where they are free; none is an index that a model of so many classes lacks."""
+    outside = ((classes < 0) | (classes >= count)) & ~free
+    require(~outside.any(), lambda: _outside(int(classes[outside][0]), count))
+    # Within bounds, for a condition on a GPU is looked at later; a copy, for autograd cannot keep an inference tensor.
+    return torch.where(free, others, classes.clamp(0, count - 1))
+
+
+def _outside(index: int, count: int) -> TargetError:
+    return TargetError(f"Class {index} is out of range: the model has classes 0 to {count - 1}.")
+
+
+def _same(index: int) -> TargetError:
+    return TargetError(f"Class {index} is contrasted with itself; name two classes.")

@@ -17,6 +17,7 @@ from torch.nn.functional import interpolate
 from app import create_app
 from app.settings import Settings
 from benchmarks import contestants, forwards, library, page, rounds
+from benchmarks.machine import description
 from benchmarks.rounds import Effort, interleaved, ratio
 
 ROOT = Path(__file__).parents[1]
@@ -90,6 +91,27 @@ def test_a_row_has_all_columns(model):
     case = library.Case("saliency", "resnet18", 1)
     row = library.row(case, library.timed(case, model, rounds.QUICK, SIDE))
     assert len(row) == len(library.HEAD)
+
+
+def test_a_run_of_some_models_keeps_the_rows_of_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+
+    def timed(model, told):
+        case = {"method": "gradcam", "model": model, "batch": 1}
+        return {**case, "row": [model, told, *[""] * (len(library.HEAD) - 2)]}
+
+    earlier = library.together(
+        {}, [timed("efficientnet_lite0", "first"), timed("vgg16", "first")], {"vgg16": {"SeeWhy": 1}}
+    )
+    page.save("library", earlier)
+    whole = library.together(
+        page.saved("library", description()), [timed("resnet50", "second"), timed("vgg16", "second")], {}
+    )
+    rows = [(one["model"], one["row"][1]) for one in whole["cases"]]
+    assert rows == [("efficientnet_lite0", "first"), ("resnet50", "second"), ("vgg16", "second")]
+    assert whole["kept_bytes"] == {"vgg16": {"SeeWhy": 1}}
+    assert "| vgg16 | second |" in whole["tables"]
+    assert page.saved("library", "another machine") == page.saved("gpu", description()) == {}
 
 
 def test_cases_of_slow_methods_have_one_picture():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from explainers.base import Attribution, Question, checked_logits
 from explainers.cam import Evidence, collect, grid_of
 from explainers.errors import LayerError, TargetError
-from explainers.goals import Goal
+from explainers.goals import NO_CONTRAST, Goal
 from explainers.hooks import HookSession
 from explainers.methods.gradcam import GradCAM
 from explainers.registry import Paper, method
@@ -57,16 +57,18 @@ class FinerCAM(GradCAM):
         """Return the target's logit less a share of the mean of the others'."""
         logits = logits.float()
         own = replace(goal, against=None).scores(logits)
-        return own - self.strength * logits.gather(1, self._others(goal, logits, own)).mean(dim=1)
+        others = logits.gather(1, self._nearest(goal, logits, own)).mean(dim=1)
+        if goal.against is not None:
+            named = logits.gather(1, goal.against.clamp_min(0)[:, None])[:, 0]
+            others = torch.where(goal.against == NO_CONTRAST, others, named)
+        return own - self.strength * others
 
     @property
     def score_key(self) -> Hashable:
         """The options of the score."""
         return "finercam", self.references, self.strength
 
-    def _others(self, goal: Goal, logits: Tensor, own: Tensor) -> Tensor:
-        if goal.against is not None:
-            return goal.against[:, None]
+    def _nearest(self, goal: Goal, logits: Tensor, own: Tensor) -> Tensor:
         if logits.shape[1] < 2:
             raise TargetError("Finer-CAM compares classes, but the model has only one; use gradcam.")
         distances = (logits - own[:, None]).detach().abs().scatter(1, goal.targets[:, None], torch.inf)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from explainers.base import Attribution, Question
 from explainers.cam import LayerExplainer, collect, fuse
-from explainers.goals import Goal
+from explainers.goals import NO_CONTRAST, Goal
 from explainers.registry import Paper, method
 from explainers.relevance import Composite, excitation_rule, own_sign_rule, relevance_rules
 from explainers.rules import Rewriting, propagate
@@ -63,7 +63,8 @@ class ExcitationBackprop(LayerExplainer):
         goal = question.goal(logits)
         if goal.against is not None:
             others, _ = self._probabilities(replace(question, targets=goal.against, against=None))
-            found = {path: values - others[path] for path, values in found.items()}
+            left_out = (goal.against == NO_CONTRAST)[:, None, None, None]
+            found = {path: values - others[path].masked_fill(left_out, 0) for path, values in found.items()}
         maps = fuse([self.project(values) for values in found.values()])
         return self.answer(maps, goal, logits, tuple(path for path in found if self.layers))
 

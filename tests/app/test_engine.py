@@ -13,6 +13,7 @@ from app.errors import ClientGoneError, DeadlineError, OverloadedError
 from app.work import Explain
 from explainers import GradCAM
 from explainers.errors import ExplainerError, LayerError
+from explainers.goals import NO_CONTRAST
 from explainers.layers import survey
 from models import LoadedModel, ModelError, Preprocess
 from models.spec import ModelSpec
@@ -339,11 +340,18 @@ def test_a_batch_goes_on_while_one_of_its_jobs_is_wanted(engine, module):
     assert (long.progress.done, long.progress.total) == (99, 100)
 
 
-def test_jobs_with_and_without_a_contrast_share_no_batch():
-    plain = job()
-    contrasted = replace(plain, against=1)
-    assert plain.key != contrasted.key
-    assert plain.key == job().key
+def test_jobs_with_and_without_a_contrast_share_a_batch(engine, module):
+    def asked():
+        return [job(0.4, 0), replace(job(0.5, 0), against=1), job(0.6, None), replace(job(0.7, 1), against=0)]
+
+    alone = [engine.run("slow", [one])[0].result[0] for one in asked()]
+    module.batches.clear()
+    together = [done.result[0] for done in engine.run("slow", asked())]
+    assert module.batches == [4]
+    for one, other in zip(alone, together, strict=True):
+        torch.testing.assert_close(one.maps, other.maps)
+        assert int(one.targets) == int(other.targets)
+    assert [int(one.against) for one in together] == [NO_CONTRAST, 1, NO_CONTRAST, 0]
 
 
 def test_a_busy_model_waits_a_moment_for_its_next_batch_to_fill_and_an_idle_one_does_not(module):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from explainers import GradCAM, Saliency
 from explainers.base import AUGMENTATIONS, predict, principal_component
 from explainers.errors import NonFiniteError, TargetError
-from explainers.goals import MOST_PROBABLE, Goal, goal_of
+from explainers.goals import MOST_PROBABLE, NO_CONTRAST, Goal, goal_of
 from explainers.passes import MOST, pass_size, passes
 from explainers.together import explain_together
 from tests import nets
@@ -42,6 +42,7 @@ def test_goals():
     goal = goal_of(logits, None, torch.tensor([0, 1]))
     assert goal.targets.tolist() == [2, 0]
     assert goal.scores(logits).tolist() == [3.0, 4.0]
+    assert goal_of(logits, None, torch.tensor([NO_CONTRAST, 1])).scores(logits).tolist() == [4.0, 4.0]
     rows = goal.rows(torch.tensor([1, 1, 0]))
     assert (rows.targets.tolist(), rows.against.tolist()) == ([0, 0, 2], [1, 1, 0])
     assert Goal(torch.tensor([1, 1])).rows(torch.tensor([0])).against is None

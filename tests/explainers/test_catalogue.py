@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.base import Attribution, Explainer
+from explainers.goals import NO_CONTRAST
 from explainers.registry import METHODS
 from tests import nets
 
@@ -162,6 +163,14 @@ def test_smoothing_and_contrasts_compose(name, smooth, net, wide):
     plain = explained(name, net, wide, sign=fullest(name)).maps
     if METHODS[name].discriminates:
         assert not torch.allclose(contrasted, plain)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_pictures_with_and_without_a_contrast_share_a_batch(name, net, wide):
+    mixed = made(name, sign=fullest(name)).explain(net, wide, TARGETS, torch.tensor([1, NO_CONTRAST, 0]))
+    contrasted = made(name, sign=fullest(name)).explain(net, wide, TARGETS, torch.tensor([1, 1, 0])).maps
+    plain = explained(name, net, wide, sign=fullest(name)).maps
+    close(mixed.maps, torch.stack([contrasted[0], plain[1], contrasted[2]]))
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].takes_layers and name not in LAYERS])

@@ -1,0 +1,63 @@
+"""Conditions on tensors: looked at where they arise on a processor, once at the end of a batch on a GPU.
+
+To look at a tensor of a GPU is to wait for all work that was given to it; within `deferred` that is put off.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+Pending = list[tuple[Tensor, Callable[[], Exception]]]
+
+_pending: ContextVar[Pending | None] = ContextVar("pending", default=None)
+
+
+def require(held: Tensor, error: Callable[[], Exception]) -> None:
+    """Raise an error unless a condition holds; within `deferred`, for a tensor of a GPU, at its end.
+
+    Args:
+        held: one bool.
+        error: makes the error.
+    """
+    pending = _pending.get()
+    if pending is not None and not _is_at_hand(held):
+        pending.append((held, error))
+    elif not held:
+        raise error()
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Look at conditions on tensors of a GPU at the end of the block, in order; within another such block, at its end.
+
+    Where the block raises after a condition failed, the error of the condition is raised: it came first.
+    """
+    if _pending.get() is not None:
+        yield
+        return
+    pending: Pending = []
+    token = _pending.set(pending)
+    try:
+        yield
+    except Exception as raised:
+        _raise_first(pending, raised)
+        raise
+    finally:
+        _pending.reset(token)
+    _raise_first(pending)
+
+
+def _is_at_hand(tensor: Tensor) -> bool:
+    """Whether a tensor can be looked at without waiting."""
+    return tensor.device.type == "cpu"
+
+
+def _raise_first(pending: Pending, cause: Exception | None = None) -> None:
+    """Raise the error of the first condition that does not hold."""
+    held = torch.stack([one for one, _ in pending]).tolist() if pending else []
+    for good, (_, error) in zip(held, pending, strict=True):
+        if not good:
+            raise error() from cause

@@ -1,0 +1,93 @@
+"""What a process may use of the machine: processors, threads, heaps."""
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from app import server
+from app.api import pictures
+from app.processors import processors
+
+
+@pytest.fixture
+def eight(monkeypatch):
+    """Pretend that this process is bound to eight processors."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "200000 100000\n"}, 2),
+        ({"cpu.max": "250000 100000\n"}, 3),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "6400000 100000\n"}, 8),
+        ({"cpu.max": "nonsense"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+    ],
+)
+def test_processors_are_those_that_the_container_may_use(files, expected, eight, tmp_path):
+    for name, text in files.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert processors(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("workers", "allowed", "expected"), [(1, 8, None), (2, 8, "4"), (1, 2, "2"), (16, 8, "1")])
+def test_processes_share_the_processors(workers, allowed, expected, eight, monkeypatch):
+    environment = {}
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(server, "processors", lambda: allowed)
+    server._share_processors(workers)
+    assert environment.get("OMP_NUM_THREADS") == expected
+    assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
+    environment.update(OMP_NUM_THREADS="3", OMP_WAIT_POLICY="ACTIVE")
+    server._share_processors(workers)
+    assert environment == {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE"}
+
+
+class Library:
+    """A C library that notes what malloc is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def mallopt(self, *what):
+        self.told.append(what)
+
+
+@pytest.mark.parametrize("variable", [None, "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
+def test_threads_share_two_heaps_unless_the_environment_says_otherwise(variable, monkeypatch):
+    library = Library()
+    monkeypatch.setattr(server.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(os, "environ", {} if variable is None else {variable: "1"})
+    server._share_heaps()
+    assert library.told == ([(-8, 2)] if variable is None else [])
+    monkeypatch.setattr(server.ctypes, "CDLL", lambda _: object())  # another C library
+    server._share_heaps()
+
+
+def test_no_more_drawings_at_once_than_processors(post, cat, service, monkeypatch):
+    at_once, most, real = set(), [], pictures._answer
+    monkeypatch.setattr(service, "processors", threading.BoundedSemaphore(1))
+
+    def slow(*args):
+        at_once.add(threading.get_ident())
+        most.append(len(at_once))
+        time.sleep(0.05)
+        at_once.discard(threading.get_ident())
+        return real(*args)
+
+    monkeypatch.setattr(pictures, "_answer", slow)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda target: post(cat, target=str(target)), range(4)))
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert most == [1] * 4
