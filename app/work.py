@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.base import Attribution, Explainer, Regions, predict
+from explainers.base import Attribution, Explainer, predict
 from explainers.goals import MOST_PROBABLE
 from explainers.passes import Report
 from explainers.together import explain_together
@@ -38,7 +38,7 @@ class Predict:
         """Return one attribution (N = 1) per picture."""
         logits = predict(model, batch.images)
         maps = logits.new_empty((len(batch.images), 0, 0))
-        return _split(Attribution(maps, logits.argmax(dim=1), logits, layers=(), signed=False))
+        return Attribution(maps, logits.argmax(dim=1), logits, layers=(), signed=False).rows()
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Explain:
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Sequence[Attribution]]:
         """Return for each picture one attribution (N = 1) per method."""
         found = explain_together(self.explainers, model, batch.images, batch.targets, batch.against, batch.report)
-        return list(zip(*map(_split, found), strict=True))
+        return list(zip(*(one.rows() for one in found), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,25 +67,3 @@ class Alone:
         """Return its only result."""
         asked = int(batch.targets[0]) != MOST_PROBABLE
         return [self.do(model, batch.images, batch.targets if asked else None)]
-
-
-def _on_cpu(regions: Regions) -> tuple[Tensor, Tensor, Tensor]:
-    return regions.maps.cpu(), regions.gains.cpu(), regions.logits.cpu()
-
-
-def _split(whole: Attribution) -> list[Attribution]:
-    maps, chosen, logits = whole.maps.cpu(), whole.targets.cpu(), whole.logits.cpu()
-    against = None if whole.against is None else whole.against.cpu()
-    regions = None if whole.regions is None else _on_cpu(whole.regions)
-    return [
-        Attribution(
-            maps=maps[row],
-            targets=chosen[row],
-            logits=logits[row],
-            layers=whole.layers,
-            signed=whole.signed,
-            against=None if against is None else against[row],
-            regions=None if regions is None else Regions(*(one[row] for one in regions)),
-        )
-        for row in (slice(row, row + 1) for row in range(len(maps)))
-    ]

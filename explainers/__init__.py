@@ -14,6 +14,7 @@ from explainers.geometry import Geometry
 from explainers.hooks import HookSession
 from explainers.intervention import Intervention, intervene
 from explainers.layers import Survey, survey
+from explainers.many import Failure, explain_many
 from explainers.methods.gradcam import GradCAM
 from explainers.methods.saliency import Saliency
 from explainers.registry import Paper, get_method, list_methods, method
@@ -28,6 +29,7 @@ __all__ = [
     "Explainer",
     "ExplainerError",
     "Explanation",
+    "Failure",
     "Geometry",
     "GradCAM",
     "HookSession",
@@ -41,6 +43,7 @@ __all__ = [
     "capture",
     "compare",
     "explain",
+    "explain_many",
     "get_method",
     "intervene",
     "list_methods",

@@ -46,6 +46,11 @@ class Regions:
     gains: Tensor
     logits: Tensor
 
+    def rows(self) -> list["Regions"]:
+        """Return the regions of each picture by itself (N = 1), on the CPU."""
+        whole = (self.maps.cpu(), self.gains.cpu(), self.logits.cpu())
+        return [Regions(*(one[row : row + 1] for one in whole)) for row in range(len(self.maps))]
+
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
@@ -69,6 +74,24 @@ class Attribution:
     signed: bool
     against: Tensor | None = None
     regions: Regions | None = None
+
+    def rows(self) -> list["Attribution"]:
+        """Return the attribution of each image by itself (N = 1), on the CPU."""
+        maps, targets, logits = self.maps.cpu(), self.targets.cpu(), self.logits.cpu()
+        against = None if self.against is None else self.against.cpu()
+        regions = None if self.regions is None else self.regions.rows()
+        return [
+            Attribution(
+                maps=maps[row : row + 1],
+                targets=targets[row : row + 1],
+                logits=logits[row : row + 1],
+                layers=self.layers,
+                signed=self.signed,
+                against=None if against is None else against[row : row + 1],
+                regions=None if regions is None else regions[row],
+            )
+            for row in range(len(maps))
+        ]
 
 
 class Host(NamedTuple):

@@ -1,12 +1,9 @@
 """The one-call way in, `explain`, and its result: a map with its picture, its class and its diagnostics."""
 
-import io
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -15,13 +12,17 @@ from PIL import Image
 from torch import Tensor, nn
 
 from explainers import render
-from explainers.base import Attribution
+from explainers.base import Attribution, Explainer
 from explainers.geometry import Geometry
 from explainers.goals import NO_CONTRAST
 from explainers.picture import PictureSource, read_picture
-from explainers.registry import build_methods, get_method
+from explainers.registry import Method, build_methods, get_method
+from explainers.showing import Shown
 from explainers.targets import Prediction, best, class_index, predictions
 from explainers.together import explain_together
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SATURATED = 0.9999
 """A softmax above this hardly moves with the logits."""
@@ -90,7 +91,7 @@ class Region:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class Explanation(Shown):
     """Why a model gave a picture a class.
 
     Attributes:
@@ -191,16 +192,50 @@ class Explanation:
         heatmap = render.normalize(geometry.lay(self.map), self.signed, render.ends(self.map, style.scale))
         return render.draw(picture, heatmap, geometry, self.signed, style)
 
-    def save(self, path: str | os.PathLike[str], **style: Any) -> Path:
-        """Write `overlay(**style)` to a file whose suffix names the format; return its path."""
-        self.overlay(**style).save(path)
-        return Path(path)
+    @property
+    def caption(self) -> str:
+        """The class, its probability, what it is contrasted with, and the method, in a line."""
+        against = f" against {self.against.label}" if self.against else ""
+        return f"{self.target.label} {self.target.probability:.1%}{against} by {self.method}"
 
-    def _repr_png_(self) -> bytes:
-        """Show the overlay in a notebook."""
-        png = io.BytesIO()
-        self.overlay(max_side=800).save(png, "PNG")
-        return png.getvalue()
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        colorbar: bool = True,
+        *,
+        title: str | None = None,
+        view: Literal["overlay", "heatmap"] = "overlay",
+        colormap: str | None = None,
+        alpha: float = 0.5,
+        scale: render.Scale = None,
+        max_side: int | None = 2048,
+    ) -> "Axes":
+        """Draw the heatmap with matplotlib, in pixels of the upload; the bar shows the map's own units.
+
+        Args:
+            ax: where to draw; its figure is changed, and pyplot is not even imported. None for a new figure of pyplot.
+            colorbar: whether to draw a colour bar beside it.
+            title: of the axes; None for `caption`.
+            view: the heatmap over the picture, or alone.
+            colormap, alpha, scale, max_side: see `render.Style`.
+
+        Raises:
+            OptionError: a value out of bounds, or an unknown name.
+        """
+        from explainers.figures import plot  # matplotlib takes long to import
+
+        return plot(self, ax, colorbar, title, render.Style(view, colormap, alpha, scale, max_side))
+
+    def _saved(self, **style: Any) -> Image.Image:
+        return self.overlay(**style)
+
+    def _shown(self) -> Image.Image:
+        from explainers.figures import captioned
+
+        return captioned(self, render.Style(max_side=800))
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.caption}, {self.geometry.width}x{self.geometry.height})"
 
 
 def explain(
@@ -253,9 +288,7 @@ def compare(
         One explanation per method, all of the same class.
     """
     entries = [get_method(name) for name in methods]
-    if layer is not None:
-        options["layers"] = (layer,) if isinstance(layer, str) else tuple(layer)
-    explainers = build_methods(entries, options)
+    explainers = explainers_of(entries, layer, options)
     upright = read_picture(picture)
     images = model.preprocess(upright)[None].to(model.device)
     targets, contrast = (
@@ -267,6 +300,15 @@ def compare(
         explanations(model, entry.name, upright, geometry, attribution)[0]
         for entry, attribution in zip(entries, found, strict=True)
     ]
+
+
+def explainers_of(
+    entries: Sequence[Method], layer: str | Sequence[str] | None, options: Mapping[str, Any]
+) -> tuple[Explainer, ...]:
+    """Return the explainers of methods; layer, options and errors are those of `compare`."""
+    if layer is not None:
+        options = {**options, "layers": (layer,) if isinstance(layer, str) else tuple(layer)}
+    return build_methods(entries, options)
 
 
 def explanations(

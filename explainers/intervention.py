@@ -1,12 +1,9 @@
 """Interventions: what a model says, and where it looks, when what passes through its layers is edited."""
 
-import io
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +23,7 @@ from explainers.modules import first_names, match_modules
 from explainers.picture import PictureSource, read_picture
 from explainers.registry import get_method
 from explainers.render import Scale, Style, View
+from explainers.showing import Shown
 from explainers.statistics import Statistics, statistics
 from explainers.taps import is_differentiable, is_one_of
 from explainers.targets import class_index
@@ -71,7 +69,7 @@ class Edited:
 
 
 @dataclass(frozen=True, eq=False)
-class Intervention:
+class Intervention(Shown):
     """What edits changed for one picture and one class.
 
     Attributes:
@@ -118,16 +116,11 @@ class Intervention:
 
         return intervention_panel(self.before, self.after, Style(view, colormap, alpha, scale, max_side))
 
-    def save(self, path: str | os.PathLike[str], **style: Any) -> Path:
-        """Write `panel(**style)` to a file whose suffix names the format; return its path."""
-        self.panel(**style).save(path)
-        return Path(path)
+    def _saved(self, **style: Any) -> Image.Image:
+        return self.panel(**style)
 
-    def _repr_png_(self) -> bytes:
-        """Show the panel in a notebook."""
-        png = io.BytesIO()
-        self.panel(max_side=1200).save(png, "PNG")
-        return png.getvalue()
+    def _shown(self) -> Image.Image:
+        return self.panel(max_side=1200)
 
     def __repr__(self) -> str:
         before, after = self.before.target, self.after.target

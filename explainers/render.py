@@ -77,6 +77,15 @@ class Style:
             )
 
 
+def value_range(
+    values: NDArray[np.float32], signed: bool, scale: tuple[float, float] | None = None
+) -> tuple[float, float]:
+    """Return the two values of a map (h, w) that are drawn in the first and the last colour; see `normalize`."""
+    low, high = scale or (0.0, magnitude(values) or 1.0)
+    largest = max(abs(low), abs(high))
+    return (-largest, largest) if signed else (low, high)
+
+
 def normalize(
     values: NDArray[np.float32], signed: bool, scale: tuple[float, float] | None = None
 ) -> NDArray[np.float32]:
@@ -87,12 +96,9 @@ def normalize(
         signed: whether negative values mean something.
         scale: fixed ends, see `Style`; None for the map's own.
     """
-    if scale is None:
-        low, high = 0.0, magnitude(values) or 1.0
-    elif signed:
-        low, high = 0.0, max(abs(scale[0]), abs(scale[1]))
-    else:
-        low, high = scale
+    low, high = value_range(values, signed, scale)
+    if signed:
+        low = 0.0
     scaled = values - np.float32(low) if low else values
     scaled = np.divide(scaled, np.float32(high - low), out=scaled if low else None)
     return np.clip(scaled, -1.0 if signed else 0.0, 1.0, out=scaled)
@@ -111,13 +117,18 @@ def ends(values: NDArray[np.float32], scale: Scale) -> tuple[float, float] | Non
     return (0.0, magnitude(values, scale) or 1.0) if isinstance(scale, str) else scale
 
 
+def default_colormap(signed: bool) -> str:
+    """Return the name of the colour map of maps for which none is chosen."""
+    return "icefire" if signed else "inferno"
+
+
 def colour(heatmap: NDArray[np.float32], signed: bool, colormap: str | None = None) -> Image.Image:
     """Return the colours of a normalised heatmap (H, W) as an RGB image."""
     position = (heatmap + 1) / 2 if signed else heatmap
     levels = position * np.float32(255)
     levels += np.float32(0.5)
     coloured = Image.fromarray(levels.astype(np.uint8))
-    coloured.putpalette(_palette(colormap or ("icefire" if signed else "inferno")))
+    coloured.putpalette(_palette(colormap or default_colormap(signed)))
     return coloured.convert("RGB")
 
 
@@ -218,7 +229,7 @@ def panel(
     pen = ImageDraw.Draw(sheet)
 
     def write(text: str, left: int, top: int, room: int) -> None:
-        font = _font(text, bar * 0.62)
+        font = font_for(text, bar * 0.62)
         pen.text((left + bar * 0.25, top + bar / 2), _shorten(text, font, room - bar / 2), "black", font, "lm")
 
     for number, line in enumerate(title):
@@ -230,7 +241,7 @@ def panel(
     return sheet
 
 
-def _font(text: str, size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def font_for(text: str, size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     """Return Pillow's own font for ASCII, which is all that it has, and one of the system's for other text."""
     for name in () if text.isascii() else _SYSTEM_FONTS:
         try:

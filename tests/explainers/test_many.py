@@ -1,0 +1,125 @@
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from explainers import Explanation, explain, explain_many, many
+from explainers.errors import LayerError, NonFiniteError, OptionError, TargetError, UnreadablePictureError
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
+SMALL = [Image.effect_noise((60 + number, 50), 80).convert("RGB") for number in range(5)]
+
+
+@pytest.mark.parametrize("method", ["gradcam", "saliency", "smoothgrad", "dff"])
+def test_the_maps_are_those_of_explain(lite0, untouched, method):
+    untouched(lite0.module)
+    options = {"samples": 3} if method == "smoothgrad" else {}
+    found = list(explain_many(lite0, EXAMPLES, method, against="goldfish", batch_size=3, **options))
+    assert len(found) == len(EXAMPLES) == 4
+    for path, one in zip(EXAMPLES, found, strict=True):
+        alone = explain(lite0, path, method, against="goldfish", **options)
+        assert np.allclose(one.map, alone.map, atol=1e-4 * abs(alone.map).max())
+        assert one.target.label == alone.target.label
+        assert one.against.index == alone.against.index
+        assert one.geometry == alone.geometry
+        assert [region.map.shape for region in one.regions] == [region.map.shape for region in alone.regions]
+
+
+def test_a_target_and_a_layer_are_those_of_all(lite0):
+    found = list(explain_many(lite0, EXAMPLES, target="tabby", layer="blocks.4"))
+    assert {one.target.label for one in found} == {"tabby"}
+    assert {one.layers for one in found} == {("blocks.4",)}
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    sizes = []
+    explained = many._Task.explain
+
+    def counted(task, batch):
+        sizes.append(len(batch))
+        return explained(task, batch)
+
+    monkeypatch.setattr(many._Task, "explain", counted)
+    return sizes
+
+
+def test_pictures_share_passes(lite0, batches):
+    assert len(list(explain_many(lite0, SMALL, batch_size=2))) == 5
+    assert batches == [2, 2, 1]
+
+
+def test_pictures_are_taken_as_they_are_needed_and_kept_no_longer(lite0):
+    taken, kept = [], []
+
+    def endless():
+        while True:
+            picture = SMALL[0].copy()
+            taken.append(None)
+            yield picture
+
+    found = explain_many(lite0, endless(), batch_size=2)
+    for _ in range(6):
+        kept.append(weakref.ref(next(found).picture))
+    assert len(taken) <= 6 + 4
+    assert sum(one() is not None for one in kept) <= 2
+    found.close()
+    assert not [one for one in threading.enumerate() if one.name.startswith("decode")]
+
+
+def test_the_first_bad_picture_is_raised_after_those_before_it(lite0, tmp_path):
+    found = explain_many(lite0, [SMALL[0], SMALL[1], b"text", SMALL[2]])
+    assert isinstance(next(found), Explanation)
+    assert isinstance(next(found), Explanation)
+    with pytest.raises(UnreadablePictureError):
+        next(found)
+    with pytest.raises(FileNotFoundError):
+        list(explain_many(lite0, [tmp_path / "nowhere.png"]))
+
+
+def test_bad_pictures_can_be_yielded_in_their_place(lite0, tmp_path):
+    pictures = [b"text", SMALL[0], tmp_path / "nowhere.png", SMALL[1]]
+    found = list(explain_many(lite0, pictures, on_error="yield"))
+    kinds = [UnreadablePictureError, Explanation, FileNotFoundError, Explanation]
+    assert [type(one) for one in found] == kinds
+
+
+def test_one_that_the_model_fails_on_does_not_take_its_batch_down(lite0, monkeypatch):
+    preprocess = type(lite0.preprocess).__call__
+
+    def poisoned(self, picture, *rest):
+        image = preprocess(self, picture, *rest)
+        return image * float("nan") if picture.width == SMALL[1].width else image
+
+    monkeypatch.setattr(type(lite0.preprocess), "__call__", poisoned)
+    found = list(explain_many(lite0, SMALL, on_error="yield"))
+    assert [type(one) for one in found] == [Explanation, NonFiniteError, Explanation, Explanation, Explanation]
+    with pytest.raises(NonFiniteError):
+        list(explain_many(lite0, SMALL))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"method": "gradcan"}, OptionError, "gradcam"),
+        ({"signs": "signed"}, OptionError, "sign"),
+        ({"target": "tiger kat"}, TargetError, "tiger cat"),
+        ({"layer": "blocks.66"}, LayerError, "blocks.6"),
+        ({"batch_size": 0}, OptionError, "1 or more"),
+        ({"on_error": "skip"}, OptionError, "yield"),
+        ({"pictures": "cat.png"}, OptionError, "a list"),
+    ],
+)
+def test_mistakes_are_told_before_the_first_picture(lite0, arguments, error, said):
+    with pytest.raises(error, match=said):
+        explain_many(lite0, **{"pictures": SMALL, **arguments})
+
+
+def test_progress_shows_how_many_of_how_many(lite0, capsys):
+    list(explain_many(lite0, SMALL[:2], progress=True))
+    assert "2/2" in capsys.readouterr().err
+    list(explain_many(lite0, iter(SMALL[:2])))
+    assert capsys.readouterr().err == ""
