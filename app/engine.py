@@ -14,7 +14,9 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from app.errors import ClientGoneError, DeadlineError, OverloadedError
@@ -30,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 _GLANCE = 0.25
 """Seconds after which one who waits looks again whether its own client still does."""
+
+_FRAME = 0.5
+"""Seconds between two looks at how a map grows."""
 
 _GONE = "The client closed its connection."
 _TOO_LATE = (
@@ -106,11 +111,15 @@ class Progress:
     Attributes:
         done, total: of its work; 0 of 0 before it starts.
         is_abandoned: whether nobody waits for it any more.
+        is_watched: whether somebody wants to see how its map grows.
+        map: (h, w) float32, as far as it has grown; None where there is nothing to see, or nobody watches.
     """
 
     done: int = 0
     total: int = 0
     is_abandoned: bool = False
+    is_watched: bool = False
+    map: "NDArray[np.float32] | None" = None
 
     def __str__(self) -> str:
         return f"About {100 * self.done // self.total} % of the work was done." if self.total > 1 else ""
@@ -321,22 +330,20 @@ class Engine:
         """
         return self._ready(name, deadline)[1]
 
-    def run(self, name: str, jobs: Sequence[Job]) -> list[Done]:
-        """Queue jobs for a model together, and wait for all of them.
+    def submit(self, name: str, jobs: Sequence[Job]) -> None:
+        """Queue jobs for a model together.
 
         Raises:
             OverloadedError: the queue is full.
             ModelError, DeadlineError: as `model`.
-            ExplainerError: the model or the method failed.
         """
         while not self._ready(name, jobs[0].deadline)[0].submit(jobs):
             jobs[0].deadline.check()
-        try:
-            return [job.result() for job in jobs]
-        except BaseException:
-            for job in jobs:  # nobody waits for the others any more
-                job.abandon()
-            raise
+
+    def run(self, name: str, jobs: Sequence[Job]) -> list[Done]:
+        """Queue jobs for a model together, and wait for all of them; raises what `submit` and `results` raise."""
+        self.submit(name, jobs)
+        return results(jobs)
 
     def stop(self) -> None:
         """End all threads once their queues are empty."""
@@ -383,6 +390,21 @@ class Engine:
             raise OverloadedError("All models in memory are at work; try again in a few seconds.")
 
 
+def results(jobs: Sequence[Job]) -> list[Done]:
+    """Wait for jobs.
+
+    Raises:
+        DeadlineError, ClientGoneError: as `Job.result`.
+        ExplainerError: the model or the method failed.
+    """
+    try:
+        return [job.result() for job in jobs]
+    except BaseException:
+        for job in jobs:  # nobody waits for the others any more
+            job.abandon()
+        raise
+
+
 def _late(job: Job) -> Exception:
     """Return why nobody waits for a job any more."""
     return ClientGoneError(_GONE) if job.deadline.gone() else DeadlineError(f"{_TOO_LATE} {job.progress}".strip())
@@ -415,7 +437,17 @@ def _results(model: LoadedModel, jobs: list[Job]) -> Sequence[Any]:
         if not any(job.is_wanted for job in jobs):
             raise _late(jobs[0])
 
-    return jobs[0].work.run(model, Batch(images, targets, against, report))
+    shown = time.monotonic()
+
+    def show(maps: Callable[[], Tensor]) -> None:
+        nonlocal shown
+        if time.monotonic() - shown < _FRAME or not any(job.progress.is_watched for job in jobs):
+            return
+        for job, found in zip(jobs, maps().float().cpu().numpy(), strict=True):
+            job.progress.map = found if found.any() and np.isfinite(found).all() else None
+        shown = time.monotonic()
+
+    return jobs[0].work.run(model, Batch(images, targets, against, report, show))
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from explainers.base import Attribution, Explainer, predict
 from explainers.goals import MOST_PROBABLE
-from explainers.passes import Report
+from explainers.passes import Report, Show, unshown
 from explainers.together import explain_together
 from models import LoadedModel
 
@@ -22,12 +22,14 @@ class Batch:
         targets: (N,) int64, on the CPU; `MOST_PROBABLE` for the most probable class of a picture.
         against: (N,) int64, on the CPU, what these are contrasted with, or `NO_CONTRAST`; or None.
         report: is told how much of how much is done; raises when nobody waits any more.
+        show: see `explainers.passes.Show`.
     """
 
     images: Tensor
     targets: Tensor
     against: Tensor | None
     report: Report
+    show: Show = unshown
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class Explain:
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Sequence[Attribution]]:
         """Return for each picture one attribution (N = 1) per method."""
-        found = explain_together(self.explainers, model, batch.images, batch.targets, batch.against, batch.report)
+        found = explain_together(
+            self.explainers, model, batch.images, batch.targets, batch.against, batch.report, batch.show
+        )
         return list(zip(*(one.rows() for one in found), strict=True))
 
 

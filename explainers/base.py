@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from explainers.checks import deferred, require
 from explainers.errors import ModelOutputError, NonFiniteError, TargetError
 from explainers.goals import Goal, goal_of
 from explainers.modules import as_module, evaluation_mode, logits_of
-from explainers.passes import Report, pass_size
+from explainers.passes import Report, Show, pass_size, unreported, unshown
 
 Sign = Literal["positive", "signed", "absolute"]
 """Which part of a signed attribution to keep: max(x, 0), x, or |x|."""
@@ -116,6 +117,7 @@ class Question:
         images: (N, C, H, W) in the module's dtype; give the module a copy, for it may modify its input in place.
         targets, against: (N,) integers as given, still unchecked, or None.
         report: call it before each pass of many.
+        show: call it after passes whose maps so far look like the final ones; their scale does not count.
     """
 
     model: Any
@@ -123,7 +125,8 @@ class Question:
     images: Tensor
     targets: Tensor | None
     against: Tensor | None
-    report: Report
+    report: Report = unreported
+    show: Show = unshown
 
     def part(self, rows: slice) -> "Question":
         """Return the same question about some of the pictures."""
@@ -229,7 +232,8 @@ class Explainer(ABC):
         images: Tensor,
         targets: Tensor | None = None,
         against: Tensor | None = None,
-        report: Report = lambda done, total: None,
+        report: Report = unreported,
+        show: Show = unshown,
     ) -> Attribution:
         """Explain why the model gives each image its target class.
 
@@ -246,6 +250,7 @@ class Explainer(ABC):
             against: (N,) int64 class indices to contrast the targets with: what speaks for the one rather than the
                 other, by the difference of their logits; or None.
             report: see `Report`.
+            show: see `Show`.
 
         Raises:
             UnsupportedModuleError: a scripted, compiled or data-parallel module.
@@ -254,7 +259,7 @@ class Explainer(ABC):
             ModelOutputError: the model returns no logits, or NaN.
             ValueError: images of the wrong shape or dtype.
         """
-        with asked(model, images, targets, against, report) as question:
+        with asked(model, images, targets, against, report, show) as question:
             return checked_maps(self.attribution(question))
 
     def attribution(self, question: Question) -> Attribution:
@@ -263,13 +268,15 @@ class Explainer(ABC):
             return self.attribute(question)
         rounds = len(AUGMENTATIONS)
         question.report(0, rounds)
-        first = self.attribute(replace(question, report=part_of(question.report, 0, rounds)))
+        unseen = replace(question, show=unshown)  # some of its pictures are mirrored
+        first = self.attribute(replace(unseen, report=part_of(question.report, 0, rounds)))
         total = first.maps
         for number, (flip, factor) in enumerate(AUGMENTATIONS[1:], start=1):
             question.report(number, rounds)
             images = (question.images.flip(3) if flip else question.images) * factor
             report = part_of(question.report, number, rounds)
-            found = self.attribute(replace(question, images=images, targets=first.targets, report=report))
+            question.show(partial(torch.div, total, number))
+            found = self.attribute(replace(unseen, images=images, targets=first.targets, report=report))
             total = total + (found.maps.flip(2) if flip else found.maps)
         return replace(first, maps=total / rounds)
 
@@ -295,14 +302,15 @@ def asked(
     images: Tensor,
     targets: Tensor | None = None,
     against: Tensor | None = None,
-    report: Report = lambda done, total: None,
+    report: Report = unreported,
+    show: Show = unshown,
 ) -> Iterator[Question]:
     """Yield a question about images of a prepared module; arguments and errors are those of `Explainer.explain`."""
     for given in (targets, against):
         if given is not None and (given.shape != images.shape[:1] or given.is_floating_point()):
             raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {given!r}.")
     with deferred(), prepared(model, images) as (module, copies):
-        yield Question(model, module, copies, targets, against, report)
+        yield Question(model, module, copies, targets, against, report, show)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from explainers.base import Attribution, Question, part_of
 from explainers.cam import Evidence, LayerExplainer, collect, fuse
+from explainers.passes import unshown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,11 @@ class ForwardCAM(LayerExplainer):
         """Run the model once for the feature maps, and then for each layer."""
         evidence = collect(question, self.layers_of(question), None)
         paths = tuple(evidence.activations)
+        show = question.show if len(paths) == 1 else unshown
         maps = [
-            self.layer_map(replace(question, report=part_of(question.report, number, len(paths))), evidence, path)
+            self.layer_map(
+                replace(question, report=part_of(question.report, number, len(paths)), show=show), evidence, path
+            )
             for number, path in enumerate(paths)
         ]
         return self.answer(fuse(maps), evidence.goal, evidence.logits, paths)

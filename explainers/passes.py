@@ -14,6 +14,18 @@ from explainers.hooks import HookSession
 Report = Callable[[int, int], None]
 """Is told, before each pass of many, how much of how much is done; what it raises ends the explanation."""
 
+Show = Callable[[Callable[[], Tensor]], None]
+"""Is given, after a pass of many, what makes the maps (N, h, w) of the passes so far; calls it if anybody looks."""
+
+
+def unreported(done: int, total: int) -> None:
+    """Tell nobody: a `Report`."""
+
+
+def unshown(maps: Callable[[], Tensor]) -> None:
+    """Show nobody: a `Show`."""
+
+
 MEMORY = 2**30
 """Bytes that the activations of one pass may take."""
 

@@ -1,6 +1,6 @@
 """Gradients at many pictures made of each picture asked about: noisy copies, points of a path."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -54,9 +54,17 @@ def gradient_terms(
             yield sample.picture, (gradient * sample.factor).float()
 
 
-def summed_gradients(question: Question, goal: Goal, samples: Iterable[Sample], total: int) -> Tensor:
-    """Return the sum of the terms of each picture, (N, C, H, W) float32; args and errors as `gradient_terms`."""
+def summed_gradients(
+    question: Question, goal: Goal, samples: Iterable[Sample], total: int, maps: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the maps of the sums of each picture's terms, and show those of the sums so far.
+
+    Args:
+        question, goal, samples, total: as `gradient_terms`; also the errors.
+        maps: makes maps (N, h, w) of sums (N, C, H, W) float32.
+    """
     found = torch.zeros_like(question.images, dtype=torch.float32)
     for picture, term in gradient_terms(question, goal, samples, total):
         found[picture] += term
-    return found
+        question.show(lambda: maps(found))
+    return maps(found)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from explainers.base import Attribution, Explainer, Question, asked, checked_maps, part_of
 from explainers.cam import CAM, Evidence, collect
-from explainers.passes import Report
+from explainers.passes import Report, Show, unreported, unshown
 
 
 def explain_together(
@@ -16,7 +16,8 @@ def explain_together(
     images: Tensor,
     targets: Tensor | None = None,
     against: Tensor | None = None,
-    report: Report = lambda done, total: None,
+    report: Report = unreported,
+    show: Show = unshown,
 ) -> list[Attribution]:
     """Explain the same images by several methods.
 
@@ -26,6 +27,7 @@ def explain_together(
     Args:
         explainers: the methods.
         model, images, targets, against, report: as `Explainer.explain`; also the errors.
+        show: likewise, where there is one method.
 
     Returns:
         One attribution per method.
@@ -42,6 +44,7 @@ def explain_together(
                 found[0].targets if found else question.targets,
                 against,
                 part_of(report, number, len(explainers)),
+                show if len(explainers) == 1 else unshown,
             )
             if isinstance(explainer, CAM) and explainer.smooth != "tta" and type(explainer).attribute is CAM.attribute:
                 key = (explainer.layers_of(part), explainer.uses_gradients, explainer.score_key)

@@ -1,5 +1,8 @@
 """Extremal perturbation: the smooth mask of a fixed area that keeps the score highest."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from math import ceil
 from typing import Annotated
 
@@ -80,13 +83,18 @@ class ExtremalPerturbation(Perturbation):
         goal, logits = question.plain()
         size = min(pass_size(question.module, images, backward=True), max(1, MEMORY // (EACH * weighed)))
         groups = torch.arange(len(images), device=images.device).split(size)  # type: ignore[no-untyped-call]
-        maps = []
+        maps: list[Tensor] = []
         for number, rows in enumerate(groups):
             empty = self.scores(goal.rows(rows), question.predict(hidden[rows]))
             fall = (self.scores(goal, logits)[rows] - empty).abs()
             scale = torch.where(fall > 0, fall, 1.0)
             done, total = number * (self.steps + 1), len(groups) * (self.steps + 1)
-            maps.append(self._optimise(question, images[rows], hidden[rows], goal.rows(rows), scale, (done, total)))
+
+            def show(masks: Callable[[], Tensor], before: tuple[Tensor, ...] = tuple(maps)) -> None:
+                question.show(lambda: self.project(_padded(torch.cat([*before, masks()]), len(images))[:, None]))
+
+            part = replace(question, images=images[rows], show=show)
+            maps.append(self._optimise(part, hidden[rows], goal.rows(rows), scale, (done, total)))
         question.report(total, total)
         return self.answer(self.project(torch.cat(maps)[:, None]), goal, logits)
 
@@ -113,9 +121,10 @@ class ExtremalPerturbation(Perturbation):
         return found
 
     def _optimise(
-        self, question: Question, images: Tensor, hidden: Tensor, goal: Goal, scale: Tensor, progress: tuple[int, int]
+        self, question: Question, hidden: Tensor, goal: Goal, scale: Tensor, progress: tuple[int, int]
     ) -> Tensor:
         """Return the masks (R, h, w) of pictures that make one pass."""
+        images = question.images
         sides = self._sides(images)
         template = torch.zeros(sides[0] * sides[1], device=images.device)
         template[len(template) - max(1, round(self.area * len(template))) :] = 1
@@ -138,6 +147,7 @@ class ExtremalPerturbation(Perturbation):
             else:
                 parameters -= 0.1 * gradient / gradient.abs().amax(dim=(1, 2), keepdim=True).clamp_min(1e-30)
             parameters.clamp_(0, 1)
+            question.show(partial(smooth_maximum, parameters, self.width * self.cells))
         return smooth_maximum(parameters, self.width * self.cells)
 
     def _gradient(self, question: Question, copies: Tensor, goal: Goal, scale: Tensor) -> Tensor:
@@ -151,6 +161,11 @@ class ExtremalPerturbation(Perturbation):
         if gradient is None:
             raise ModelOutputError("No gradient flows from the logits to the input: the model detaches it.")
         return gradient
+
+
+def _padded(masks: Tensor, count: int) -> Tensor:
+    """Return masks (R, h, w) and empty ones, so many in all."""
+    return torch.cat([masks, masks.new_zeros(count - len(masks), *masks.shape[1:])])
 
 
 def reach(deviation: float) -> int:

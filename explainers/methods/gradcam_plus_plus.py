@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from explainers.base import Attribution, Question, Seed
-from explainers.cam import WeightedCAM, collect
+from explainers.cam import Evidence, WeightedCAM, collect
 from explainers.passes import pass_size, passes
 from explainers.registry import Paper, method
 
@@ -112,10 +112,14 @@ class SmoothGradCAMPlusPlus(WeightedCAM):
                 found = sums.setdefault(path, [zeros, zeros.clone(), zeros.clone()])
                 for order, total in enumerate(found, start=1):
                     total.index_add_(0, pictures.to(total.device), gradients.double() ** order)
+            question.show(lambda: self._combined(plain, sums, rows.stop / count).maps)  # noqa: B023  called at once
+        return self._combined(plain, sums, self.samples)
+
+    def _combined(self, plain: Evidence, sums: dict[str, list[Tensor]], samples: float) -> Attribution:
+        """Return the answer made of the sums over so many samples of each layer's gradients and their powers."""
         activations = {path: plain.activations[path] for path in sums}
         weights = {
-            path: _weights(activations[path], *(total / self.samples for total in found))
-            for path, found in sums.items()
+            path: _weights(activations[path], *(total / samples for total in found)) for path, found in sums.items()
         }
         return self.combine(replace(plain, activations=activations, gradients=weights))
 

@@ -102,8 +102,9 @@ class SmoothGrad(Saliency):
         """One pass to find the class, then a forward and a backward pass per noisy copy."""
         goal, logits = question.plain()
         copies = noisy_copies(question, self.samples, self.noise, self.seed)
-        gradients = summed_gradients(question, goal, copies, len(question.images) * self.samples)
-        return self.answer(self.project(gradients / self.samples), goal, logits)
+        total = len(question.images) * self.samples
+        maps = summed_gradients(question, goal, copies, total, lambda sums: self.project(sums / self.samples))
+        return self.answer(maps, goal, logits)
 
 
 @method(
@@ -157,4 +158,5 @@ class VarGrad(Explainer):
             before = gradient - mean[picture]
             mean[picture] += before / seen[picture]
             squares[picture] += before * (gradient - mean[picture])
+            question.show(lambda: self.project(squares / self.samples))
         return self.answer(self.project(squares / self.samples), goal, logits)

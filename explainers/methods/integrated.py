@@ -76,8 +76,8 @@ class IntegratedGradients(Explainer):
         baselines = baseline_of(question.images, self.baseline, question.model, self.value)
         goal, logits = question.plain()
         points = points_of_lines(widened(question.images), baselines, self.steps)
-        gradients = summed_gradients(question, goal, points, len(baselines) * self.steps)
-        return self.answer(self.project(gradients), goal, logits)
+        maps = summed_gradients(question, goal, points, len(baselines) * self.steps, self.project)
+        return self.answer(maps, goal, logits)
 
 
 @method(
@@ -131,8 +131,8 @@ class ExpectedGradients(Explainer):
         """One pass to find the class, then a forward and a backward pass per sample."""
         goal, logits = question.plain()
         total = len(question.images) * self.samples
-        gradients = summed_gradients(question, goal, self._points(question), total)
-        return self.answer(self.project(gradients), goal, logits)
+        maps = summed_gradients(question, goal, self._points(question), total, self.project)
+        return self.answer(maps, goal, logits)
 
     def _points(self, question: Question) -> Iterator[Sample]:
         for number, image in enumerate(widened(question.images)):

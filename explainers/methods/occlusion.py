@@ -74,7 +74,12 @@ class Occlusion(Perturbation):
         whole = self.scores(goal, logits)
         falls = images.new_zeros(len(images), height, width, dtype=torch.float32)
         hidden = torch.zeros_like(falls)
+
+        def maps() -> Tensor:
+            return self.project((falls / hidden.clamp_min(1))[:, None])
+
         for picture, _, kept, scores in self.probe(question, goal, [len(corners)] * len(images), masks):
             falls[picture] += torch.einsum("r,rhw->hw", whole[picture] - scores, 1 - kept)
             hidden[picture] += (1 - kept).sum(dim=0)
-        return self.answer(self.project((falls / hidden)[:, None]), goal, logits)
+            question.show(maps)
+        return self.answer(maps(), goal, logits)

@@ -64,8 +64,8 @@ class BlurIG(Explainer):
         """One pass to find the class, then a forward and a backward pass per step."""
         goal, logits = question.plain()
         total = len(question.images) * self.steps
-        gradients = summed_gradients(question, goal, self._points(question), total)
-        return self.answer(self.project(gradients), goal, logits)
+        maps = summed_gradients(question, goal, self._points(question), total, self.project)
+        return self.answer(maps, goal, logits)
 
     def _points(self, question: Question) -> Iterator[Sample]:
         for number, image in enumerate(widened(question.images)):
@@ -135,14 +135,18 @@ class GuidedIG(Explainer):
         parts = torch.split(torch.arange(len(images), device=images.device), size)
         total = len(parts) * (self.steps + 1)
         told = iter(passes(total, 1, question.report))
-        found = torch.cat([self._integrated(question, goal, images, baselines, rows, told) for rows in parts])
+        found = torch.zeros_like(images, dtype=torch.float32)
+        for rows in parts:
+            for contributions in self._integrated(question, goal, images, baselines, rows, told):
+                found[rows] = contributions.view(found[rows].shape)
+                question.show(lambda: self.project(found))
         next(told, None)
         return self.answer(self.project(found), goal, logits)
 
     def _integrated(
         self, question: Question, goal: Goal, images: Tensor, baselines: Tensor, rows: Tensor, told: Iterator[slice]
-    ) -> Tensor:
-        """Return the contributions (R, C, H, W) of some rows of the pictures."""
+    ) -> Iterator[Tensor]:
+        """Yield after each step the contributions (R, D) so far of some rows of the pictures."""
         target, start, part = images[rows].flatten(1), baselines[rows].flatten(1), goal.rows(rows)
 
         def gradient(values: Tensor) -> Tensor:
@@ -158,7 +162,7 @@ class GuidedIG(Explainer):
             slope_ahead = gradient(ahead)
             found += (slope + slope_ahead) / 2 * (ahead - point)
             point, slope = ahead, slope_ahead
-        return found.view(len(rows), *images.shape[1:])
+            yield found
 
     def _step(self, point: Tensor, steepness: Tensor, start: Tensor, target: Tensor, alpha: float) -> Tensor:
         """Return the next points (R, D), where `alpha` of the way from start to target is made."""

@@ -80,13 +80,20 @@ class RISE(Perturbation):
 
         goal, logits = question.plain()
         total = images.new_zeros(len(images), height, width, dtype=torch.float64)
-        shown, watched = torch.zeros_like(total), total.new_zeros(len(images), self.samples)
+        shown, watched = torch.zeros_like(total), torch.full((len(images), self.samples), torch.nan).to(total)
+
+        def maps() -> Tensor:
+            seen = shown > 0
+            found = torch.where(seen, total / shown.where(seen, 1) - watched.nanmean(dim=1)[:, None, None], 0)
+            known = [scores[~scores.isnan()] for scores in watched]
+            found[[len(scores) < 2 or not varies(scores) for scores in known]] = 0
+            return self.project(found[:, None])
+
         for picture, rows, kept, scores in self.probe(question, goal, [self.samples] * len(images), masks):
             total[picture] += torch.einsum("r,rhw->hw", scores.double(), kept.double())
             shown[picture] += kept.double().sum(dim=0)
             watched[picture, rows] = scores.double()
+            question.show(maps)
         if not bool((shown > 0).all()):
             raise OptionError("Some pixels are in no mask; draw more samples, or raise the probability.", "samples")
-        maps = total / shown - watched.mean(dim=1)[:, None, None]
-        maps[[not varies(scores) for scores in watched]] = 0
-        return self.answer(self.project(maps[:, None]), goal, logits)
+        return self.answer(maps(), goal, logits)

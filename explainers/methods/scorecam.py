@@ -71,7 +71,15 @@ class ScoreCAM(ForwardCAM):
         size = (images.shape[2], images.shape[3])
         varies = activations.amax(dim=(2, 3)) > activations.amin(dim=(2, 3))
         pictures, channels = varies.nonzero(as_tuple=True)
-        scores = torch.zeros(len(pictures), device=images.device)
+        scores, rounds = torch.zeros(2, len(pictures), device=images.device)
+        increases = torch.full(varies.shape, -torch.inf, device=images.device)
+
+        def maps() -> Tensor:
+            means = scores / rounds * (self.rounds / self.terms)
+            increases[pictures, channels] = torch.where(rounds > 0, means, -torch.inf)
+            weights = torch.where(increases.isfinite(), increases.softmax(dim=1), 0.0)
+            return self.project(activations * weights[:, :, None, None])
+
         rows_per_pass = pass_size(question.module, images, backward=False)
         for number, variant in enumerate(self.variants(size, images.device)):
             for rows in passes(len(pictures), rows_per_pass, part_of(question.report, number, self.rounds)):
@@ -79,10 +87,9 @@ class ScoreCAM(ForwardCAM):
                 masks = variant(unit_masks(activations[shown, channel], size))
                 logits = question.predict(images[shown] * masks.to(images.dtype))
                 scores[rows] += evidence.goal.rows(shown).scores(logits)
-        increases = torch.full(varies.shape, -torch.inf, device=images.device)
-        increases[pictures, channels] = scores / self.terms
-        weights = torch.where(varies, increases.softmax(dim=1), 0.0)
-        return self.project(activations * weights[:, :, None, None])
+                rounds[rows] += 1
+                question.show(maps)
+        return maps()
 
 
 @method(

@@ -1,6 +1,8 @@
 """XRAI: integrated gradients, gathered in regions of the picture."""
 
 import math
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Annotated
 
@@ -12,6 +14,7 @@ from torch.nn import functional
 
 from explainers.base import Attribution, Explainer, Question, Sign, keep_sign, principal_component, widened
 from explainers.methods.integrated import points_of_lines
+from explainers.passes import unshown
 from explainers.registry import Paper, method
 from explainers.samples import summed_gradients
 
@@ -75,8 +78,9 @@ class XRAI(Explainer):
         pairs = images.repeat_interleave(2, dim=0)
         points = points_of_lines(pairs, lines.view(-1, 1, 1, 1).expand_as(pairs), self.steps)
         halves = (point._replace(picture=point.picture // 2) for point in points)
-        contributions = summed_gradients(question, goal, halves, len(pairs) * self.steps) / 2
-        values = principal_component(contributions) if self.smooth == "eigen" else contributions.sum(dim=1)
+        reduced = principal_component if self.smooth == "eigen" else partial(torch.sum, dim=1)
+        plain = replace(question, show=unshown)  # what is summed here is no map of regions yet
+        values = summed_gradients(plain, goal, halves, len(pairs) * self.steps, lambda sums: reduced(sums / 2))
         maps = [
             ranked(value.cpu().double(), regions(image), math.ceil(LEAST * value.numel() / SIDE**2))
             for value, image in zip(values, images, strict=True)

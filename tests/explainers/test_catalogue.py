@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers.base import Attribution, Explainer
+from explainers import passes
+from explainers.base import AUGMENTATIONS, Attribution, Explainer
 from explainers.goals import NO_CONTRAST
 from explainers.registry import METHODS
 from tests import nets
@@ -163,6 +164,38 @@ def test_smoothing_and_contrasts_compose(name, smooth, net, wide):
     plain = explained(name, net, wide, sign=fullest(name)).maps
     if METHODS[name].discriminates:
         assert not torch.allclose(contrasted, plain)
+
+
+SHOWING = {
+    *("smoothgradcam++", "scorecam", "sscam", "iscam", "smoothgrad", "vargrad", "integrated-gradients", "blur-ig"),
+    *("expected-gradients", "guided-ig", "occlusion", "rise", "extremal-perturbation"),
+}
+"""The methods of many passes whose maps can be seen to grow."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_maps_are_shown_as_they_grow(name, net, wide, monkeypatch):
+    monkeypatch.setattr(passes, "MOST", 2)
+    seen: list[Tensor] = []
+    shown = made(name, sign=fullest(name)).explain(net, wide, TARGETS, show=lambda maps: seen.append(maps().clone()))
+    expected = explained(name, net, wide, sign=fullest(name)).maps
+    close(shown.maps, expected)
+    assert (name in SHOWING) is bool(seen)
+    if name not in SHOWING:
+        return
+    assert len(seen) > 1
+    assert not torch.equal(seen[0], seen[-1])
+    assert all(maps.shape == expected.shape and maps.isfinite().all() for maps in seen)
+    close(seen[-1], expected)
+
+
+def test_augmented_maps_are_shown_as_they_grow(net, wide):
+    seen: list[Tensor] = []
+    found = made("rise", smooth="tta").explain(net, wide, TARGETS, show=lambda maps: seen.append(maps()))
+    assert len(seen) == len(AUGMENTATIONS) - 1
+    first = made("rise").explain(net, wide, TARGETS).maps
+    close(seen[0], first)
+    assert not torch.allclose(found.maps, first)
 
 
 @pytest.mark.parametrize("name", METHODS)
