@@ -140,7 +140,7 @@ INTERNAL = Kind(500, "internal", "Something went wrong here, not with your reque
 def register_errors(app: Flask) -> None:
     """Make every error of this application a problem document."""
     app.register_error_handler(HTTPException, _http_problem)
-    app.register_error_handler(Exception, _problem_of)
+    app.register_error_handler(Exception, problem_of)
     app.register_error_handler(ClientGoneError, lambda _: Response(status=499))
 
 
@@ -149,7 +149,8 @@ def kind_of(error: Exception) -> Kind:
     return next((KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in KINDS), INTERNAL)
 
 
-def _problem_of(error: Exception) -> Response:
+def problem_of(error: Exception) -> Response:
+    """Return the problem document that tells of an exception."""
     kind = kind_of(error)
     if kind.status == 500:
         _log.exception("A request failed", exc_info=error)

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from app import schemas
 from app.errors import HTTP_KINDS, KINDS
+from app.events import MEDIA_TYPE
 from explainers.registry import METHODS
 
 _EXAMPLES = {"layer": "blocks.6", "edits": [{"layer": "blocks.6", "op": "zero", "channels": [0, 1]}]}
@@ -49,7 +50,7 @@ def _paths() -> dict[str, Any]:
                 "explain",
                 "Why the model says what it says",
                 schemas.ExplainOptions,
-                _answers(get_args(schemas.Format), schemas.ExplainAnswer),
+                {**_answers(get_args(schemas.Format), schemas.ExplainAnswer), **_events()},
                 etag=True,
             )
         },
@@ -226,6 +227,14 @@ def _answers(forms: tuple[str, ...], *documents: type[BaseModel]) -> dict[str, A
     parts: list[Any] = [PydanticSchema(schema_class=one) for one in documents]
     found[schemas.MEDIA_TYPES["json"]] = {"schema": parts[0] if len(parts) == 1 else {"anyOf": parts}}
     return found
+
+
+def _events() -> dict[str, Any]:
+    said = (
+        "Server-sent events: `progress` (ProgressAnswer) while the method runs, then one `answer` (ExplainAnswer) "
+        "or one `error` (Problem). Closing the connection cancels the explanation."
+    )
+    return {MEDIA_TYPE: {"schema": {"type": "string", "description": said}}}
 
 
 def _headers() -> dict[str, Any]:

@@ -331,6 +331,18 @@ class ExplainAnswer(BaseModel):
     versions: dict[str, str]
 
 
+class ProgressAnswer(BaseModel):
+    """How far an explanation is, in a stream of events."""
+
+    done: int = Field(description="Passes that are done; of methods of one pass 0 until the end.")
+    total: int = Field(description="Passes in all; 0 before it is known.")
+    elapsed_ms: float = Field(description="Milliseconds since the stream began.")
+    preview: str | None = Field(
+        None,
+        description="The first class's map so far, drawn as the answer will be, at most 512 pixels: a data URL.",
+    )
+
+
 class TraceAnswer(BaseModel):
     """Answer of POST /hooks/trace with format=json."""
 

@@ -4,7 +4,8 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -17,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from app.cache import Cache
-from app.engine import Deadline, Done, Engine, Job
+from app.engine import Deadline, Done, Engine, Job, Progress, results
 from app.errors import DeadlineError, FieldError, NotReadyError
 from app.presence import client_gone
 from app.processors import processors
@@ -131,6 +132,37 @@ class Explained:
         return tuple({one.target.index: one.target for one in reversed(self.explanations)}.values())[::-1]
 
 
+@dataclass(frozen=True)
+class Underway:
+    """An explanation that a model is asked for and has not given yet.
+
+    Attributes:
+        jobs: one per explained class.
+        decoded: the picture.
+        style: how to draw the answer.
+        signed: whether negative values mean evidence against the class.
+        deadline: when to give up.
+    """
+
+    jobs: Sequence[Job]
+    decoded: Decoded
+    style: Style
+    signed: bool
+    deadline: Deadline
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the jobs, for so long at most; return whether there is nothing more to wait for."""
+        running = wait([job.future for job in self.jobs], seconds).not_done
+        return not running or not self.deadline.remaining or self.deadline.gone()
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many passes are done, and of how many; 0 of 0 before anything is known."""
+        known = max(job.progress.total for job in self.jobs)
+        done = sum(known if job.future.done() else job.progress.done for job in self.jobs)
+        return done, known * len(self.jobs)
+
+
 class Service:
     """What the routes and the command line have in common.
 
@@ -229,6 +261,25 @@ class Service:
             ModelError: the model cannot be had.
             OverloadedError, DeadlineError: too much to do.
         """
+        steps = self.steps(upload, options, drawn)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                explained: Explained = end.value
+                return explained
+
+    def steps(
+        self, upload: bytes, options: ExplainOptions, drawn: bool = True, watched: bool = False
+    ) -> Generator[Underway, None, Explained]:
+        """Explain as `explain` does, and stop each time that a model was asked, for who wants to watch it.
+
+        The next step waits for the model. Whoever does not want it any more closes the generator.
+
+        Args:
+            upload, options, drawn: as `explain`; also the errors.
+            watched: whether somebody wants to see how maps grow.
+        """
         deadline, timings = self.deadline(), Timings()
         if max(options.top or 1, len(options.target)) > self.settings.max_targets:
             raise FieldError(
@@ -254,16 +305,29 @@ class Service:
             raise FieldError("A class cannot be contrasted with itself; name another one.", field="against")
         top = min(options.top or 1, len(model.labels))
         shown = self.decode(upload, model, timings, drawn)
-        first: list[int | None] = [*dict.fromkeys(targets)] or [None]
         work = Explain(tuple(explainer for _, explainer in methods))
-        done = self._explained(model, [Job(work, shown.image, target, deadline, against) for target in first])
-        timings.count(done[-1], "explain")
+        signed = methods[0][1].sign == "signed"
+
+        def answered(wanted: Sequence[int | None]) -> Generator[Underway, None, list[Done]]:
+            jobs = [
+                Job(work, shown.image, target, deadline, against, progress=Progress(is_watched=watched))
+                for target in wanted
+            ]
+            self.engine.submit(model.name, jobs)
+            try:
+                yield Underway(jobs, shown, style, signed, deadline)
+            except GeneratorExit:
+                for job in jobs:
+                    job.abandon()
+                raise
+            found = _results(jobs)
+            timings.count(found[-1], "explain")
+            return found
+
+        done = yield from answered([*dict.fromkeys(targets)] or [None])
         if top > 1:
             others = [index for index in best(done[0].result[0].logits[0].numpy(), top)[1:] if index != against]
-            done += self.engine.run(
-                model.name, [Job(work, shown.image, target, deadline, against) for target in others]
-            )
-            timings.count(done[-1], "explain")
+            done += yield from answered(others)
         return Explained(
             model=model,
             methods=methods,
@@ -277,15 +341,6 @@ class Service:
             timings=timings,
             deadline=deadline,
         )
-
-    def _explained(self, model: LoadedModel, jobs: list[Job]) -> list[Done]:
-        """Run jobs; classes that were asked for are known by now, so what is at fault is what they contrast with."""
-        try:
-            return self.engine.run(model.name, jobs)
-        except TargetError as error:
-            if any(job.against is not None for job in jobs):
-                raise FieldError(str(error), field="against") from error
-            raise
 
     def decode(self, upload: bytes, model: LoadedModel, timings: Timings, drawn: bool = True) -> Decoded:
         """Return a picture as the model and as a drawing need it.
@@ -367,6 +422,16 @@ class Service:
         digest = hashlib.sha256(upload)
         digest.update("\0".join(parts).encode())
         return digest.hexdigest()[:32]
+
+
+def _results(jobs: Sequence[Job]) -> list[Done]:
+    """Wait for jobs; classes that were asked for are known by now, so what is at fault is what they contrast with."""
+    try:
+        return results(jobs)
+    except TargetError as error:
+        if any(job.against is not None for job in jobs):
+            raise FieldError(str(error), field="against") from error
+        raise
 
 
 def _contrast(against: int | str, model: LoadedModel) -> int:

@@ -187,10 +187,7 @@ class Explanation(Shown):
 
     def drawn_map(self, style: render.Style) -> Image.Image:
         """Return the heatmap drawn in this style, also where there are regions."""
-        picture = render.fit(self.picture, style.max_side)
-        geometry = self.geometry.scaled(*picture.size)
-        heatmap = render.normalize(geometry.lay(self.map), self.signed, render.ends(self.map, style.scale))
-        return render.draw(picture, heatmap, geometry, self.signed, style)
+        return draw_map(self.picture, self.geometry, self.map, self.signed, style)
 
     @property
     def caption(self) -> str:
@@ -236,6 +233,16 @@ class Explanation(Shown):
 
     def __repr__(self) -> str:
         return f"Explanation({self.caption}, {self.geometry.width}x{self.geometry.height})"
+
+
+def draw_map(
+    picture: Image.Image, geometry: Geometry, found: NDArray[np.float32], signed: bool, style: render.Style
+) -> Image.Image:
+    """Return a raw map (h, w) drawn over a picture, or beside it; arguments as the attributes of `Explanation`."""
+    small = render.fit(picture, style.max_side)
+    laid = geometry.scaled(*small.size)
+    heatmap = render.normalize(laid.lay(found), signed, render.ends(found, style.scale))
+    return render.draw(small, heatmap, laid, signed, style)
 
 
 def explain(

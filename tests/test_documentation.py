@@ -109,15 +109,18 @@ def test_curl_of_the_http_page_is_answered(client, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     text = "\n".join(re.findall(r"```console\n(.*?)```", HTTP, flags=re.DOTALL)).replace("\\\n", "")
     commands = [shlex.split(line) for line in text.splitlines() if line.startswith("curl")]
-    assert len(commands) == 6
+    assert len(commands) == 7
     for command in commands:
+        headers = dict(command[place + 1].split(": ") for place, word in enumerate(command) if word == "-H")
         url = next(word for word in command if word.startswith("http://"))
         fields = [command[place + 1].partition("=") for place, word in enumerate(command) if word == "-F"]
         data = {}
         for name, _, value in fields:
             content = (io.BytesIO(Path(value[1:]).read_bytes()), value[1:]) if value.startswith("@") else value
             data.setdefault(name, []).append(content)
-        answer = client.post(url.removeprefix("http://127.0.0.1:8000"), data=data, content_type="multipart/form-data")
+        path = url.removeprefix("http://127.0.0.1:8000")
+        answer = client.post(path, data=data, content_type="multipart/form-data", headers=headers)
+        assert not headers or "event: answer" in answer.get_data(as_text=True)
         assert answer.status_code == 200, answer.get_data(as_text=True)
 
 

@@ -4,6 +4,7 @@ from typing import get_args
 
 from flask import Blueprint, Response, request
 
+from app import events
 from app.answers import arrays, document, draw, encode, layers_of, predicted
 from app.api import negotiated, service
 from app.api.headers import facts
@@ -32,6 +33,8 @@ def explain() -> Response:
     """Explain why the model says what it says of a picture."""
     sent = read_request(request)
     upload, options = sent.picture, parse(ExplainOptions, sent.fields)
+    if options.format in (None, "json") and accepts_events():
+        return _streamed(upload, options)
     form = options.format or negotiated(FORMATS)
     tag = service().etag(upload, options, MEDIA_TYPES[form])
     asked, cache = request.if_none_match, service().cache
@@ -52,6 +55,19 @@ def explain() -> Response:
     if tag is not None:
         response.set_etag(tag, weak=True)
     response.headers["Vary"] = "Accept"
+    return response
+
+
+def accepts_events() -> bool:
+    """Whether the client's Accept header likes a stream of events best."""
+    offered = [*(MEDIA_TYPES[form] for form in FORMATS), events.MEDIA_TYPE]
+    return request.accept_mimetypes.best_match(offered) == events.MEDIA_TYPE
+
+
+def _streamed(upload: bytes, options: ExplainOptions) -> Response:
+    response = Response(events.stream(service(), upload, options), mimetype=events.MEDIA_TYPE)
+    # Neither a cache nor a proxy (nginx) is to keep events back.
+    response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept"})
     return response
 
 

@@ -24,7 +24,7 @@ def start(port, **variables):
         try:
             if requests.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200:
                 return process
-        except requests.ConnectionError:
+        except (requests.ConnectionError, requests.Timeout):
             pass
         assert process.poll() is None
         time.sleep(0.25)
