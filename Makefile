@@ -6,7 +6,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: help setup serve test test-all sweep peers bench methods check format pictures clean
+.PHONY: help setup serve test test-all sweep peers bench methods docs docs-serve check format pictures clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -46,8 +46,16 @@ methods: .venv/installed ## write docs/methods.md from the catalogue and draw it
 pictures: .venv/installed ## draw the pictures of the documentation
 	$(BIN)/python docs/pictures.py
 
+docs: .venv/installed-docs ## build the documentation as a site, in site/; warnings are errors
+	$(BIN)/python -m docs.routes
+	PYTHONPATH=. $(BIN)/zensical build --strict --clean
+
+docs-serve: .venv/installed-docs ## show the documentation while it is written, on http://localhost:8000
+	$(BIN)/python -m docs.routes
+	PYTHONPATH=. $(BIN)/zensical serve
+
 clean: ## remove .venv and all caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build *.egg-info
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache build site *.egg-info
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -65,6 +73,11 @@ clean: ## remove .venv and all caches
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
 		echo "No chromium: the browser tests will be skipped. Debian: apt-get install chromium"
+	@touch .venv/installed .venv/installed-docs $@
+
+.venv/installed-docs: pyproject.toml | .venv/bin/python
+	@echo "Installing SeeWhy, PyTorch and the tools of the documentation into .venv: about 5 GB, a few minutes, this once."
+	$(BIN)/pip install --quiet --editable '.[docs]'
 	@touch .venv/installed $@
 
 .venv/installed-bench: pyproject.toml | .venv/bin/python

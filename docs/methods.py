@@ -69,8 +69,8 @@ def page() -> str:
         "drawn with `scale=robust`). "
         "Costs are "
         "forward and backward passes per picture and class; `channels` are those of the layer. "
-        "[peers.md](peers.md) compares the maps with those of other libraries, [add-a-method.md](add-a-method.md) adds "
-        "one.",
+        "[Peers](peers.md) compares the maps with those of other libraries, and a page says how to "
+        "[add one](add-a-method.md).",
         "",
         "These options go with every method (where one has no effect, or another meaning, the method's own table says "
         "so). A method is signed where its map, left alone, has negative values for evidence against the class.",

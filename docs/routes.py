@@ -1,0 +1,127 @@
+"""Writes docs/reference/routes.md, a page of the site, from the document that the service gives as /openapi.json."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from app.openapi import document
+from explainers.registry import METHODS
+
+PAGE = Path(__file__).parent / "reference" / "routes.md"
+BOUNDS = {
+    "minimum": "from {:g}",
+    "exclusiveMinimum": "over {:g}",
+    "maximum": "to {:g}",
+    "exclusiveMaximum": "under {:g}",
+    "minItems": "at least {}",
+    "maxItems": "at most {}",
+}
+WORDS = {"integer": "whole number", "boolean": "`true` or `false`", "string": "text", "null": "null"}
+
+
+def page() -> str:
+    """Return the text of the page."""
+    described = json.loads(document())
+    lines = [
+        "# Routes",
+        "",
+        "Made from the document that the service gives as `GET /openapi.json`. [HTTP](../http.md) says what a schema "
+        "cannot, and has every [error code](../http.md#errors).",
+        "",
+    ]
+    for path, operations in described["paths"].items():
+        for verb, operation in operations.items():
+            lines += _operation(verb, path, operation)
+    lines += _headers(described["paths"])
+    lines += ["## Objects", "", "What JSON requests and answers consist of.", ""]
+    for name, schema in sorted(described["components"]["schemas"].items()):
+        lines += _object(name, schema)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _operation(verb: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
+    yield from (f"## `{verb.upper()} {path}`", "", f"{operation['summary']}. {operation.get('description', '')}", "")
+    of_methods = {name for method in METHODS.values() for name in method.options} - {"layers"}
+    parameters = operation.get("parameters", [])
+    own = [one for one in parameters if one["name"] not in of_methods or verb == "get"]
+    if own:
+        yield from ("| option | values | meaning |", "| --- | --- | --- |")
+        for one in own:
+            schema = one.get("schema") or one["content"]["application/json"]["schema"]
+            yield _row(one["name"], schema, one.get("description", ""))
+        yield ""
+    if others := [f"`{one['name']}`" for one in parameters if one not in own]:
+        yield from (f"Options of methods, which [their page](../methods.md) describes: {', '.join(others)}.", "")
+    if body := operation.get("requestBody"):
+        yield from ("Bodies: " + ", ".join(f"`{media}`" for media in body["content"]) + ".", "")
+    errors = []
+    for status, answer in operation["responses"].items():
+        if "application/problem+json" in answer.get("content", {}):
+            errors.append(status)
+        elif "content" in answer:
+            yield from (f"Answers: {_content(answer['content'])}.", "")
+        else:
+            yield from (f"{status}: {answer['description']}", "")
+    if errors:
+        yield from (f"Errors, each a [Problem](#problem): {', '.join(errors)}.", "")
+    if headers := operation["responses"].get("200", {}).get("headers"):
+        yield from ("Headers: " + ", ".join(f"`{name}`" for name in headers) + ".", "")
+
+
+def _headers(paths: dict[str, Any]) -> Iterator[str]:
+    answers = [one["responses"].get("200", {}) for operations in paths.values() for one in operations.values()]
+    told = {name: header for answer in answers for name, header in answer.get("headers", {}).items()}
+    yield from ("## Headers", "", "| header | tells |", "| --- | --- |")
+    yield from (f"| `{name}` | {header['description']} |" for name, header in told.items())
+    yield ""
+
+
+def _content(content: dict[str, Any]) -> str:
+    found = []
+    for media, one in content.items():
+        told = _kind(one["schema"]) if "json" in media else ""
+        found.append(f"`{media}`: {told}" if told.startswith("[") else f"`{media}`")
+    return ", ".join(found)
+
+
+def _object(name: str, schema: dict[str, Any]) -> Iterator[str]:
+    yield from (f"### {name}", "")
+    if "description" in schema:
+        yield from (schema["description"], "")
+    if schema.get("properties"):
+        yield from ("| member | values | meaning |", "| --- | --- | --- |")
+        for member, one in schema["properties"].items():
+            yield _row(member, one, one.get("description", ""))
+        yield ""
+
+
+def _row(name: str, schema: dict[str, Any], said: str) -> str:
+    said = " ".join(said.split()).replace("|", "\\|")
+    return f"| `{name}` | {_kind(schema)} | {said} |"
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """Return in words what values a schema allows."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    for several in ("anyOf", "oneOf"):
+        if several in schema:
+            return " or ".join(dict.fromkeys(_kind(one) for one in schema[several]))
+    bounds = " ".join(text.format(schema[name]) for name, text in BOUNDS.items() if name in schema)
+    if schema.get("type") == "array":
+        items = _kind(schema["items"]) if "items" in schema else "values"
+        return " ".join(filter(None, [f"list ({items})", bounds]))
+    if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"object ({_kind(schema['additionalProperties'])})"
+    kind = schema.get("type", "any")
+    return " ".join(filter(None, [WORDS.get(kind, kind), bounds]))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,81 @@
+"""Every block of README.md and docs/ runs, or says why not; see `pages`."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from werkzeug.serving import make_server
+
+from app import create_app
+from app.settings import Settings
+from explainers import registry
+from tests.pages import PAGES, ROOT, Run, blocks, commands
+
+SHOWN = [page for page in PAGES if blocks(page)]
+
+NOT_RUN = {
+    "README.md": ["make serve", "make test", "docker build", "docker run"],
+    "docs/index.md": ["make serve", "source .venv/bin/activate"],
+    "docs/add-a-method.md": ["SEEWHY_METHODS=my_methods seewhy serve"],
+}
+"""All commands that no test runs, by their beginnings: those that end never, or need what a test machine lacks."""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The address of a live server of default settings."""
+    app = create_app(Settings())
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    app.extensions["seewhy"].engine.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with the examples, importable from; what a page changes in this process is undone."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    environment, methods, modules = dict(os.environ), dict(registry._methods), set(sys.modules)
+    with torch.random.fork_rng():
+        yield tmp_path
+    os.environ.clear()
+    os.environ.update(environment)
+    registry._methods.clear()
+    registry._methods.update(methods)
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in SHOWN])
+def test_the_blocks_of_a_page_run_and_print_what_is_shown(page: Path, folder: Path, url: str) -> None:
+    run = Run(folder, url)
+    for block in blocks(page):
+        try:
+            run.block(block)
+        except BaseException as error:
+            error.add_note(f"the block at {block.place}")
+            raise
+    assert run.silent, f"not shown: {run.printed}"
+
+
+def test_what_does_not_run_is_listed_here() -> None:
+    found = {
+        str(page.relative_to(ROOT)): [line for block in marked for line in commands(block)]
+        for page in PAGES
+        if (marked := [block for block in blocks(page) if block.reason is not None])
+    }
+    assert found.keys() == NOT_RUN.keys()
+    for name, lines in found.items():
+        assert len(lines) == len(NOT_RUN[name]), lines
+        assert all(line.startswith(start) for line, start in zip(lines, NOT_RUN[name], strict=True)), lines

@@ -1,0 +1,91 @@
+"""The documentation as a site: it builds without a warning, holds every page, and loads nothing from elsewhere."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import explainers
+import models
+from docs.mathematics import markdown
+from docs.routes import page
+from tests.pages import PAGES, ROOT
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the site is built into, from a copy: what `make docs` does."""
+    copy = tmp_path_factory.mktemp("docs")
+    shutil.copy(ROOT / "mkdocs.yml", copy)
+    shutil.copytree(ROOT / "docs", copy / "docs", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (copy / "docs" / "reference" / "routes.md").write_text(page(), encoding="utf-8")
+    command = [Path(sys.executable).parent / "zensical", "build", "--strict", "--clean"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "griffe" not in said, said  # of docstrings; the build goes on after these
+    return copy / "site"
+
+
+class _Loads(HTMLParser):
+    """Collects what a browser would load with a page, and the pages that it links to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.linked: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        if tag == "a":
+            self.linked.append(found.get("href", "").partition("#")[0])
+        elif tag == "link":
+            self.loaded += [found["href"]] if found["rel"] not in ("canonical", "next", "prev") else []
+        elif "src" in found:
+            self.loaded.append(found["src"])
+
+
+def test_every_page_is_in_the_navigation_and_every_picture_in_the_site(site: Path) -> None:
+    pages = {file.relative_to(ROOT / "docs").with_suffix(".html") for file in PAGES if file.name != "README.md"}
+    linked = _Loads((site / "index.html").read_text(encoding="utf-8")).linked
+    assert pages <= {Path(link) for link in linked}
+    for file in site.rglob("*.html"):
+        if file.name != "404.html":
+            for name in _Loads(file.read_text(encoding="utf-8")).loaded:
+                assert (file.parent / name.partition("?")[0]).is_file(), f"{file.name}: {name}"
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    assert len(list(site.rglob("*.html"))) > 5
+    for file in site.rglob("*.html"):
+        elsewhere = [name for name in _Loads(file.read_text(encoding="utf-8")).loaded if "//" in name]
+        assert elsewhere == [], file.name
+    for file in site.rglob("*.css"):
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"@import|url\(['\"]?(https?:)?//", text), file.name
+
+
+def test_equations_are_drawn_without_scripts(site: Path) -> None:
+    for name, least in (("methods.html", 45), ("reference/python.html", 1)):
+        text = (site / name).read_text(encoding="utf-8")
+        assert text.count("<math") >= least
+        assert not re.search(r"<merror|:math:|\.\. math::|\$[^$<]*\\[a-z]", text), name
+
+
+def test_docstrings_become_markdown() -> None:
+    text = "Map.\n\n.. math:: y = x\n    + 1\n\nwhere :math:`x` is ``1``.\n\n>>> f()\n2\n\nEnd."
+    expected = "Map.\n\n```math\ny = x\n+ 1\n```\n\nwhere $x$ is `1`.\n\n```pycon\n>>> f()\n2\n```\n\nEnd."
+    assert markdown(text) == expected
+
+
+def test_every_public_name_of_the_library_is_in_the_reference() -> None:
+    text = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    names = [f"{package.__name__}.{name}" for package in (models, explainers) for name in package.__all__]
+    assert sorted(re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)) == sorted(names)
