@@ -1,8 +1,11 @@
 """Draws the pictures of the documentation: `make pictures`. A test holds the committed ones to what this draws."""
 
+import copy
 import io
+from dataclasses import replace
 from pathlib import Path
 
+import torch
 from PIL import Image
 
 from explainers import capture, explain, intervene, sweep_channels, trace
@@ -42,7 +45,44 @@ def pictures(model: LoadedModel) -> dict[str, Image.Image]:
             [f"{cup.target.label} {cup.target.probability:.1%}" for cup in cups],
         ),
         "saliency.png": explain(model, cat, method="saliency").overlay(alpha=0.8),
+        **_of_concepts(model, cat),
     }
+
+
+def _of_concepts(model: LoadedModel, cat: Path) -> dict[str, Image.Image]:
+    """Return the pictures of the page about concepts."""
+    layers = ("blocks.2", "blocks.4", "bn2")
+    by_layer = [explain(model, cat, "layercam", "tabby", layer) for layer in layers]
+    contrasts = [explain(model, cat, target="tabby", against=other, sign="signed") for other in (None, "tiger cat")]
+    names, guessing = ("gradcam", "guided-backprop"), randomised(model, "classifier")
+    found = {
+        f"{name}{said}": explain(one, cat, name, "tabby")
+        for name in names
+        for one, said in ((model, ""), (guessing, ", random head"))
+    }
+    drawn = [one.overlay(max_side=360, scale="robust", alpha=0.75) for one in found.values()]
+    return {
+        "layers.png": panel(
+            [one.overlay(max_side=300) for one in by_layer],
+            [f"{layer}: {one.map.shape[0]}x{one.map.shape[1]}" for layer, one in zip(layers, by_layer, strict=True)],
+            columns=3,
+        ),
+        "contrast.png": panel(
+            [one.overlay(max_side=360) for one in contrasts], ["tabby", "tabby rather than tiger cat"], columns=2
+        ),
+        "sanity.png": panel(drawn, list(found), columns=2),
+    }
+
+
+def randomised(model: LoadedModel, *parts: str) -> LoadedModel:
+    """Return a copy of a model in which modules whose paths begin so have random weights."""
+    module = copy.deepcopy(model.module)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for path, part in module.named_modules():
+            if path.startswith(parts) and hasattr(part, "reset_parameters"):
+                part.reset_parameters()
+    return replace(model, module=module)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from docs.methods import PAGE
 from docs.pictures import IMAGES, pictures
 from explainers.edits import OPS, Edit
 from explainers.registry import METHODS
+from models.own import OwnModel
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -84,7 +85,12 @@ def test_every_command_is_in_the_readme():
         assert f"seewhy {command}" in README or f"`{command}`" in README, command
 
 
+def test_every_key_of_the_models_file_is_documented():
+    rows = re.findall(r"^\| (`.+?) \| ", (ROOT / "docs" / "own-models.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.findall(r"`(\w+)`", " ".join(rows)) == list(OwnModel.model_fields)
+
+
 def test_links_lead_somewhere():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
