@@ -47,6 +47,7 @@ pictures: .venv/installed ## draw the pictures of the documentation
 	$(BIN)/python docs/pictures.py
 
 docs: .venv/installed-docs ## build the documentation as a site, in site/; warnings are errors
+	$(BIN)/python -m docs.settings
 	$(BIN)/python -m docs.routes
 	PYTHONPATH=. $(BIN)/zensical build --strict --clean
 

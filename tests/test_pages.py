@@ -20,6 +20,7 @@ SHOWN = [page for page in PAGES if blocks(page)]
 NOT_RUN = {
     "README.md": ["make serve", "make test", "docker build", "docker run"],
     "docs/index.md": ["make serve", "source .venv/bin/activate"],
+    "docs/deployment.md": ["docker build", "docker run", "docker run", "kubectl apply", "kubectl port-forward"],
     "docs/own-models.md": ["SEEWHY_MODELS=models.toml SEEWHY_DEFAULT_MODEL=pneumonia seewhy serve"],
     "docs/add-a-method.md": ["SEEWHY_METHODS=my_methods seewhy serve"],
 }

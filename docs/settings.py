@@ -1,0 +1,22 @@
+"""Writes the table of settings into docs/deployment.md from the settings themselves. A test holds it to them."""
+
+import re
+from pathlib import Path
+
+from app.settings import Settings
+
+PAGE = Path(__file__).parent / "deployment.md"
+
+
+def filled(text: str) -> str:
+    """Return the text of the page with the table of today."""
+    lines = ["| variable | default | meaning |", "| --- | --- | --- |"]
+    for name, _, default, said in Settings.model_construct().rows():
+        lines.append(f"| `{name}` | {f'`{default}`' if default else ''} | {said} |")
+    table = "\n".join(lines)
+    between = re.compile(r"(<!-- settings -->\n).*?(<!-- end of settings -->\n)", re.DOTALL)
+    return between.sub(lambda found: f"{found[1]}\n{table}\n\n{found[2]}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
