@@ -221,6 +221,10 @@ class Worker:
             self._stopped = True
             self._changed.notify()
 
+    def join(self, timeout: float) -> None:
+        """Wait for the thread to end, at most so many seconds."""
+        self._thread.join(timeout)
+
     def _serve(self) -> None:
         try:
             model = self._load()
@@ -345,12 +349,14 @@ class Engine:
         self.submit(name, jobs)
         return results(jobs)
 
-    def stop(self) -> None:
-        """End all threads once their queues are empty."""
+    def stop(self, timeout: float = 0.0) -> None:
+        """End all threads once their queues are empty; wait for each at most so many seconds."""
         with self._lock:
             workers, self._workers = list(self._workers.values()), OrderedDict()
         for worker in workers:
             worker.stop()
+        for worker in workers:
+            worker.join(timeout)
 
     def _ready(self, name: str, deadline: Deadline) -> tuple[Worker, LoadedModel]:
         worker = self._worker(name)

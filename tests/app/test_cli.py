@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from app.cli import main
-from app.cli_io import open_service
+from app.cli.run import open_service
 from app.engine import Deadline
 from app.service import Service
 from app.settings import Settings
@@ -190,7 +190,9 @@ def test_what_intervene_refuses(run, tmp_path, arguments, said):
 def test_the_command_does_not_compile_a_model_for_one_picture_and_the_service_does(monkeypatch):
     warmed = []
     monkeypatch.setattr("explainers.accelerated.Accelerated.warm", lambda model: warmed.append(model))
-    for service, times in ((open_service(None), 0), (Service(Settings()), 1)):
+    with main.make_context("seewhy", ["settings"]):
+        command = open_service(None)
+    for service, times in ((command, 0), (Service(Settings()), 1)):
         service.model(None, Deadline.after(60))
         service.engine.stop()
         assert len(warmed) == times

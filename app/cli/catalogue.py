@@ -5,9 +5,8 @@ from typing import Any
 
 import click
 
-from app.cli_io import open_service, table, yes
-from app.settings import Settings
-from explainers.registry import COMMON, METHODS, get_method, import_methods, list_methods
+from app.cli.names import complete_model
+from app.cli.run import open_service, table, yes
 
 
 @click.command()
@@ -29,7 +28,7 @@ def models(source: str | None, available: bool) -> None:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 def layers(model: str) -> None:
     """List every module of MODEL in execution order; * marks the default layer of CAMs."""
     registry = open_service(None).registry
@@ -55,6 +54,9 @@ def layers(model: str) -> None:
 @click.command()
 def methods() -> None:
     """List the methods and their options."""
+    from app.settings import Settings
+    from explainers.registry import COMMON, METHODS, get_method, import_methods, list_methods
+
     import_methods(Settings().methods)
     found = [get_method(name) for name in list_methods()]
     click.echo("All methods take:")

@@ -1,0 +1,82 @@
+"""The `seewhy` command. Its modules import PyTorch only inside the commands that need it: that takes seconds."""
+
+import os
+from typing import Any
+
+import click
+
+from app.cli.catalogue import layers, methods, models
+from app.cli.completion import completion
+from app.cli.hooks import capture, intervene, trace
+from app.cli.options import device_option
+from app.cli.pictures import explain, predict
+from app.cli.run import INTERRUPTED, table
+
+
+class _Group(click.Group):
+    """Lists commands as they were added, and turns what a user can mend into a few lines and an exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(INTERRUPTED)
+        except (click.ClickException, click.Abort, click.exceptions.Exit, OSError):
+            raise
+        except Exception as error:
+            raise _mendable(error) or error from error
+
+
+def _mendable(error: Exception) -> click.ClickException | None:
+    """Return what to say of an error that the user can mend; None of any other."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):  # of the settings
+        faults = (f"{one['loc'][0]}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors())
+        return click.UsageError("; ".join(faults))
+    from app.errors import EXPECTED, kind_of
+
+    if not isinstance(error, EXPECTED):
+        return None
+    return click.UsageError(str(error)) if kind_of(error).status == 422 else click.ClickException(str(error))
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="seewhy")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """SeeWhy: see where a pretrained CNN looked."""
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+@main.command()
+@click.option("--host", help="Address to listen on.")
+@click.option("--port", type=int, help="Port to listen on.")
+@click.option("--workers", type=int, help="Processes.")
+@device_option
+def serve(**given: Any) -> None:
+    """Serve the HTTP API and the web page."""
+    from app.server import serve as run
+    from app.settings import Settings
+
+    run(Settings(**{name: value for name, value in given.items() if value is not None}))
+
+
+for command in (explain, predict, trace, capture, intervene, models, layers, methods):
+    main.add_command(command)
+
+
+@main.command()
+def settings() -> None:
+    """List the settings: environment variable, present value, default and help."""
+    from app.settings import Settings
+
+    table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(Settings().rows()))
+
+
+main.add_command(completion)

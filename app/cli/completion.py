@@ -1,0 +1,21 @@
+"""The command that prints what a shell needs to complete the others."""
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that completes commands, options, models, methods and layers in SHELL.
+
+    \b
+    bash, in ~/.bashrc:                 eval "$(seewhy completion bash)"
+    zsh, in ~/.zshrc, after compinit:   eval "$(seewhy completion zsh)"
+    fish:  seewhy completion fish > ~/.config/fish/completions/seewhy.fish
+    """
+    made = get_completion_class(shell)
+    if made is None:
+        raise click.UsageError(f"click {click.__version__} cannot complete in {shell}.")
+    click.echo(made(ctx.find_root().command, {}, "seewhy", "_SEEWHY_COMPLETE").source())

@@ -1,0 +1,200 @@
+"""The commands about hooks: trace, capture, intervene."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.cli.files import Task, plan, read
+from app.cli.options import (
+    CAPTURE_FORMATS,
+    INTERVENE_FORMATS,
+    KINDS,
+    TRACE_FORMATS,
+    drawing_options,
+    format_option,
+    given_options,
+    heatmap_options,
+    layer_option,
+    method_option,
+    output_option,
+    pair,
+    picture_options,
+)
+from app.cli.run import each_alone, open_service, ready
+
+if TYPE_CHECKING:
+    from app.hook_service import Intervened, Swept
+    from app.schemas import CaptureFormat, InterveneFormat, TraceFormat
+
+
+@click.command()
+@picture_options
+@output_option
+@click.option("--target", help="Class index or label. Default: the most probable.")
+@layer_option("Dotted module path or glob; repeatable. Default: all without submodules.")
+@format_option(TRACE_FORMATS)
+def trace(
+    pictures: tuple[Path, ...], device: str | None, output: Path | None, form: "TraceFormat | None", **given: Any
+) -> None:
+    """Write the time line of all hook calls for each PICTURE, and print what stands out."""
+    chosen, tasks = plan(pictures, output, form, TRACE_FORMATS)
+
+    from app.carriers import parse
+    from app.hook_answers import trace_chart, trace_document
+    from app.hook_service import HookService
+    from app.schemas import TraceOptions
+
+    options = parse(TraceOptions, given_options(given))
+    service = open_service(device)
+    ready(service, options.model)
+    hooks = HookService(service)
+
+    def work(task: Task) -> tuple[str, bytes]:
+        traced = hooks.trace(read(task.picture), options)
+        if chosen == "json":
+            body = trace_document(traced).model_dump_json(indent=2).encode()
+        else:
+            body = trace_chart(traced, chosen)
+        summary = traced.trace.summary
+        dead = sum(len(one.channels) for one in summary.dead_maps)
+        said = [f"{len(traced.trace.events)} events", f"{dead} dead feature maps"]
+        for name in ("vanishing", "exploding", "without_gradient", "non_finite", "not_run"):
+            said += [f"{name.replace('_', ' ')}: {len(paths)}"] if (paths := getattr(summary, name)) else []
+        return f"{traced.target.label} {traced.target.probability:.1%}, {', '.join(said)}", body
+
+    each_alone(tasks, chosen, work)
+
+
+@click.command()
+@picture_options
+@output_option
+@layer_option("Dotted module path or glob; repeatable.", required=True)
+@click.option("--kind", multiple=True, type=click.Choice(KINDS), help="What to capture; repeatable. Default: output.")
+@click.option("--target", help="Class whose gradients. Default: the most probable.")
+@format_option(CAPTURE_FORMATS)
+@click.option("--top", type=int, default=16, show_default=True, help="Feature maps on a contact sheet.")
+@click.option("--rank", type=click.Choice(["activation", "effect"]), default="activation", show_default=True)
+@drawing_options
+def capture(
+    pictures: tuple[Path, ...], device: str | None, output: Path | None, form: "CaptureFormat | None", **given: Any
+) -> None:
+    """Write what passes through layers for each PICTURE: statistics, arrays, or the strongest feature maps."""
+    chosen, tasks = plan(pictures, output, form, CAPTURE_FORMATS)
+
+    from app.carriers import parse
+    from app.hook_answers import capture_document, capture_sheet, encoded
+    from app.hook_service import HookService
+    from app.schemas import CaptureOptions
+
+    options = parse(CaptureOptions, given_options(given))
+    service = open_service(device)
+    ready(service, options.model)
+    hooks = HookService(service)
+    drawn = chosen not in ("json", "npz", "safetensors")
+
+    def work(task: Task) -> tuple[str, bytes]:
+        captured = hooks.capture(read(task.picture), options, sheet=drawn)
+        if chosen == "json":
+            body = capture_document(captured).model_dump_json(indent=2).encode()
+        elif chosen == "npz" or chosen == "safetensors":
+            body = captured.capture.encoded(chosen)
+        else:
+            by_effect = options.rank == "effect"
+            body = encoded(lambda: capture_sheet(captured, options.top, by_effect), chosen, captured.timings)
+        return f"{len(captured.capture.tensors)} tensors", body
+
+    each_alone(tasks, chosen, work)
+
+
+@click.command()
+@picture_options
+@output_option
+@click.option("--edit", "edits", multiple=True, metavar="JSON", help="An edit as JSON; repeatable, in order.")
+@click.option("--edits", "file", type=click.File(), help="A JSON file with a list of edits.")
+@click.option(
+    "--other",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The picture that the op `swap` takes from.",
+)
+@click.option("--each-channel", is_flag=True, help="Rank the channels of a layer by what the only edit does to each.")
+@method_option(help="A name of `seewhy methods`. Default: gradcam.")
+@click.option("--target", help="Class index or label. Default: the most probable before the edits.")
+@layer_option("Layer of the heatmaps; repeatable (fused).")
+@format_option(INTERVENE_FORMATS)
+@click.option("--top", type=int, default=16, show_default=True, help="Channels that a drawn sweep shows.")
+@heatmap_options
+def intervene(
+    pictures: tuple[Path, ...],
+    device: str | None,
+    output: Path | None,
+    form: "InterveneFormat | None",
+    edits: tuple[str, ...],
+    file: Any,
+    other: Path | None,
+    extra: tuple[str, ...],
+    **given: Any,
+) -> None:
+    """Write what edits change for each PICTURE: predictions and heatmaps before and after."""
+    chosen, tasks = plan(pictures, output, form, INTERVENE_FORMATS)
+    listed = [_json(text, "--edit") for text in edits]
+    if file is not None:
+        found = _json(file.read(), "--edits")
+        listed = [*(found if isinstance(found, list) else [found]), *listed]
+    if not listed:
+        raise click.UsageError('Say what to edit: --edit \'{"op": "zero", "layer": "features"}\', or --edits FILE.')
+    settings = {**given_options(given), **dict(pair(one) for one in extra), "edits": listed}
+
+    from app.carriers import parse
+    from app.hook_answers import (
+        encoded,
+        intervention_document,
+        intervention_drawing,
+        sweep_document,
+        sweep_drawing,
+    )
+    from app.hook_service import HookService
+    from app.schemas import InterveneOptions
+
+    options = parse(InterveneOptions, settings)
+    service = open_service(device)
+    ready(service, options.model)
+    hooks = HookService(service)
+    second = None if other is None else other.read_bytes()
+
+    def drawn(found: "Intervened") -> bytes:
+        if chosen != "json":
+            return encoded(lambda: intervention_drawing(found), chosen, found.timings)
+        answer = intervention_document(found, options.values, service.settings.max_json_values)
+        return answer.model_dump_json(indent=2).encode()
+
+    def drawn_sweep(found: "Swept") -> bytes:
+        if chosen != "json":
+            return encoded(lambda: sweep_drawing(found, options.top), chosen, found.timings)
+        return sweep_document(found).model_dump_json(indent=2).encode()
+
+    def work(task: Task) -> tuple[str, bytes]:
+        if options.each_channel:
+            swept = hooks.sweep(read(task.picture), second, options)
+            body, label = drawn_sweep(swept), swept.target.label
+            first, last = swept.sweep.channels[0], swept.sweep.channels[-1]
+            said = (
+                f"{len(swept.sweep.channels)} channels, from {first.channel} ({first.logit_change:+.3f}) "
+                f"to {last.channel} ({last.logit_change:+.3f})"
+            )
+        else:
+            found = hooks.intervene(read(task.picture), second, options)
+            body, label = drawn(found), found.intervention.before.target.label
+            before, after = found.intervention.before.target, found.intervention.after.target
+            said = f"{before.probability:.1%} before, {after.probability:.1%} after"
+        return f"{label} {said}", body
+
+    each_alone(tasks, chosen, work)
+
+
+def _json(text: str, option: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}", param_hint=option) from error

@@ -1,0 +1,71 @@
+"""The contact sheet of a command's results."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from PIL import Image, ImageOps
+
+from app.cli.files import write
+from app.cli.options import DRAWINGS
+from explainers.render import panel
+
+if TYPE_CHECKING:
+    from app.schemas import Drawing
+
+_TILE = (320, 240)
+_GAP = 4
+_LINE = 20
+_PAGE = 100
+"""Most results on a sheet; further ones go onto SHEET-2 and so on, so that memory stays bounded."""
+
+
+class Sheet:
+    """Small copies of drawings, each under its caption.
+
+    Args:
+        path: of the first sheet; its suffix is the format.
+        title: stands above the copies.
+        encode: returns a picture as bytes.
+
+    Raises:
+        click.BadParameter: a suffix of no format for pictures.
+    """
+
+    def __init__(self, path: Path, title: str, encode: "Callable[[Image.Image, Drawing], bytes]") -> None:
+        suffixes: dict[str, Drawing] = {".jpg": "jpeg", **{f".{form}": form for form in DRAWINGS}}
+        if path.suffix.lower() not in suffixes:
+            raise click.BadParameter(f"a sheet ends in {', '.join(suffixes)}", param_hint="--sheet")
+        self._path = path
+        self._form = suffixes[path.suffix.lower()]
+        self._title = title
+        self._encode = encode
+        self._tiles: list[Image.Image] = []
+        self._captions: list[str] = []
+        self._pages = 0
+
+    @staticmethod
+    def tile(drawing: Image.Image) -> Image.Image:
+        """Return the small copy of a drawing."""
+        small = ImageOps.pad(drawing.convert("RGB"), _TILE, Image.Resampling.LANCZOS, color="white")
+        return ImageOps.expand(small, _GAP, "white")
+
+    def add(self, tile: Image.Image, caption: str) -> None:
+        """Put a small copy onto the sheet; a full one is written."""
+        self._tiles.append(tile)
+        self._captions.append(caption)
+        if len(self._tiles) == _PAGE:
+            self.close()
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        if not self._tiles:
+            return
+        self._pages += 1
+        name = self._path.name if self._pages == 1 else f"{self._path.stem}-{self._pages}{self._path.suffix}"
+        write(
+            self._path.with_name(name),
+            self._encode(panel(self._tiles, self._captions, bar=_LINE, title=(self._title,)), self._form),
+        )
+        self._tiles, self._captions = [], []

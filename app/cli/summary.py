@@ -1,0 +1,73 @@
+"""The summary of a command's results, a row for each explanation, as CSV or as JSON lines."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.cli.files import write
+
+COLUMNS = (
+    *("picture", "output", "model", "method", "target", "label", "probability", "logit", "contrast", "diagnostics"),
+    *("error", "milliseconds"),
+)
+_EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS)
+
+
+class Summary:
+    """Rows that are written as they come.
+
+    Args:
+        path: ends in .csv or .jsonl.
+        goes_on: keep the rows of an earlier, maybe interrupted, run that tell of no error.
+
+    Raises:
+        click.BadParameter: another suffix, or to go on with a file that is no summary.
+    """
+
+    def __init__(self, path: Path, goes_on: bool) -> None:
+        if path.suffix.lower() not in (".csv", ".jsonl"):
+            raise click.BadParameter("a summary ends in .csv or .jsonl", param_hint="--summary")
+        self._is_csv = path.suffix.lower() == ".csv"
+        kept = self._read(path) if goes_on and path.exists() else []
+        self._pictures = {row["picture"] for row in kept}
+        head = self._line(dict(zip(COLUMNS, COLUMNS, strict=True))) if self._is_csv else ""
+        write(path, (head + "".join(map(self._line, kept))).encode())
+        self._file = path.open("a", encoding="utf-8", newline="")
+
+    def add(self, *rows: dict[str, Any]) -> None:
+        """Write rows; columns that one lacks are empty."""
+        self._file.write("".join(self._line({**_EMPTY, **row}) for row in rows))
+        self._file.flush()
+
+    def add_skipped(self, picture: str, output: str) -> None:
+        """Write a row of a picture whose answer was there before, unless an earlier run did."""
+        if picture not in self._pictures:
+            self.add({"picture": picture, "output": output})
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _line(self, row: dict[str, Any]) -> str:
+        if not self._is_csv:
+            return json.dumps(row, ensure_ascii=False) + "\n"
+        told = {name: " ".join(value) if isinstance(value, list) else value for name, value in row.items()}
+        text = io.StringIO()
+        csv.DictWriter(text, COLUMNS, lineterminator="\n").writerow(told)
+        return text.getvalue()
+
+    def _read(self, path: Path) -> list[dict[str, Any]]:
+        """Return the rows of a file that are whole and tell of no error."""
+        text = path.read_text(encoding="utf-8")
+        text = text[: text.rfind("\n") + 1]  # the last line may be cut short
+        try:
+            rows = list(csv.DictReader(io.StringIO(text))) if self._is_csv else list(map(json.loads, text.splitlines()))
+        except ValueError:
+            rows = [{}]
+        if any(not isinstance(row, dict) or set(row) != set(COLUMNS) for row in rows):
+            raise click.BadParameter(f"{path} is no summary to go on with; name another file", param_hint="--summary")
+        return [row for row in rows if not row["error"]]

@@ -1,0 +1,313 @@
+"""`seewhy explain` on many pictures: which ones, in which order, what is made of them, and what an end in the middle
+leaves.
+"""
+
+import csv
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from app.cli import main, sheet
+from app.cli.summary import COLUMNS
+from app.engine import Worker
+from tests.app.conftest import EXAMPLES
+
+COMMAND = [sys.executable, "-m", "app.cli"]
+
+
+@pytest.fixture
+def run():
+    def invoke(*arguments, **options):
+        return CliRunner().invoke(main, [str(argument) for argument in arguments], **options)
+
+    return invoke
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """A folder of pictures, one of them corrupt, with other files and a folder inside."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "photos"
+    (folder / "sub" / ".hidden").mkdir(parents=True)
+    for number, name in enumerate(["a.png", "b.jpg", "c.PNG", "sub/a.png", "sub/.hidden/d.png", "e.seewhy.png"]):
+        Image.effect_noise((60 + 10 * number, 50), 80).convert("RGB").save(folder / name)
+    (folder / "bad.png").write_bytes((folder / "a.png").read_bytes()[:300])
+    (folder / "notes.txt").write_text("no picture")
+    return Path("photos")
+
+
+def lines(result):
+    return [line.partition(":")[0] for line in result.stdout.splitlines()]
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+
+
+def rows_of(path):
+    text = Path(path).read_text()
+    return list(csv.DictReader(io.StringIO(text))) if path.endswith("csv") else list(map(json.loads, text.splitlines()))
+
+
+def test_a_folder_means_the_pictures_in_it_and_below(run, photos):
+    result = run("explain", photos, "-o", "out")
+    assert result.exit_code == 1
+    assert lines(result) == ["photos/a.png", "photos/b.jpg", "photos/c.PNG", "photos/sub/a.png"]
+    assert files("out") == ["a.seewhy.png", "b.seewhy.png", "c.seewhy.png", "sub/a.seewhy.png"]
+    told = result.stderr.splitlines()
+    assert told[0].startswith("Error: photos/bad.png: The picture is damaged")
+    assert told[-1] == "1 of 5 pictures failed."
+
+
+def test_a_quoted_glob_is_expanded(run, photos):
+    result = run("explain", "photos/**/[a-b]*.*g", "-o", "out")
+    assert lines(result) == ["photos/a.png", "photos/b.jpg", "photos/sub/a.png"]
+    assert files("out") == ["a.png-2.seewhy.png", "a.png.seewhy.png", "b.seewhy.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["*.tiff"], "No file matches '*.tiff'"),
+        (["empty"], "no picture in 'empty'"),
+        (["photos", "-o", "-"], "these are 5"),
+        (["photos", "-o", "photos/notes.txt"], "need a folder"),
+        (["photos", "--sheet", "sheet.gif"], ".png"),
+        (["photos", "--summary", "rows.xls"], ".jsonl"),
+        (["photos/a.png", "-o", "-", "--skip-existing"], "needs files"),
+        (["photos/a.png", "--show"], "needs a terminal"),
+        (["photos/a.png", "-o", "a.gif"], "is no format"),
+        (["photos", "--method", "gradcan"], "gradcam"),
+        (["photos", "--layer", "blocks.66"], "blocks.6"),
+        (["photos", "--layer", "classifier"], "classifier"),
+        (["photos", "--target", "tiger kat"], "tiger cat"),
+        (["photos", "--alpha", "2"], "alpha"),
+        (["photos", "--model", "resnet5O"], "resnet50"),
+        (["photos", "--device", "tpu"], "device"),
+    ],
+)
+def test_mistakes_are_told_once_with_status_2(run, photos, arguments, said):
+    Path("empty").mkdir()
+    result = run("explain", *arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("Error: ") == 1 + ("bad.png" in result.stderr)
+    assert said in result.stderr
+    assert not list(Path().rglob("*.part"))
+    assert files("photos").count("e.seewhy.png") == len([name for name in files(".") if "seewhy" in name]) == 1
+
+
+def test_pictures_share_passes(run, photos, monkeypatch):
+    sizes = []
+    answer = Worker._answer
+
+    def counted(self, model, jobs):
+        sizes.append(len(jobs))
+        answer(self, model, jobs)
+
+    monkeypatch.setattr(Worker, "_answer", counted)
+    for number in range(24):
+        Image.new("RGB", (60, 50), (10 * number, 0, 0)).save(photos / f"f{number:02}.png")
+    assert run("explain", "photos/f*.png", "-o", "out").exit_code == 0
+    assert sum(sizes) == 24
+    assert len(sizes) < 12
+
+
+def test_an_answer_is_that_of_the_picture_alone(run, photos):
+    run("explain", photos, "-o", "out", "--format", "npz")
+    run("explain", "photos/b.jpg", "-o", "b.npz")
+    with np.load("out/b.seewhy.npz") as shared, np.load("b.npz") as alone:
+        assert np.allclose(shared["maps"], alone["maps"], atol=1e-4 * alone["maps"].max())
+        assert shared["targets"] == alone["targets"]
+
+
+def test_names_do_not_depend_on_the_order_of_pictures(run, photos):
+    Image.new("RGB", (60, 50)).save(photos / "a.bmp")
+    for pictures in (("photos/a.png", "photos/a.bmp"), ("photos/a.bmp", "photos/a.png")):
+        result = run("explain", *pictures, "-o", "out")
+        assert "photos/a.png: " in result.stdout
+        assert all(f"-> out/{line.split('/')[1].split(':')[0]}.seewhy" in line for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_the_summary_has_a_row_for_each_explanation_and_each_error(run, photos, suffix):
+    options = ("--top", 2, "--method", "gradcam", "--method", "saliency", "--against", "goldfish")
+    run("explain", "photos/a.png", "photos/bad.png", "-o", "out", *options, "--summary", f"rows.{suffix}")
+    rows = rows_of(f"rows.{suffix}")
+    assert len(rows) == 5
+    assert all(tuple(row) == COLUMNS for row in rows)
+    first, error = rows[0], rows[-1]
+    assert (first["picture"], first["output"]) == ("photos/a.png", "out/a.seewhy.png")
+    assert (first["model"], first["method"], rows[1]["method"]) == ("efficientnet_lite0", "gradcam", "saliency")
+    assert first["contrast"] == "goldfish"
+    assert 0 < float(first["probability"]) < 1
+    assert int(first["target"]) >= 0
+    assert float(first["milliseconds"]) > 0
+    assert not first["error"]
+    assert (error["picture"], error["output"]) == ("photos/bad.png", "" if suffix == "csv" else None)
+    assert "damaged" in error["error"]
+
+
+def test_diagnostics_are_in_the_summary(run, photos):
+    run("explain", "photos/a.png", "-o", "out", "--target", "goldfish", "--summary", "rows.jsonl")
+    (row,) = rows_of("rows.jsonl")
+    assert row["diagnostics"] == ["improbable-target"]
+
+
+def test_what_is_there_is_skipped_and_the_summary_goes_on(run, photos):
+    arguments = ("explain", photos, "-o", "out", "--skip-existing", "--summary", "rows.csv", "--sheet", "all.png")
+    assert run(*arguments).exit_code == 1
+    before = Path("rows.csv").read_text().splitlines()
+    old = Path("out/b.seewhy.png").stat().st_mtime_ns
+    Path("out/c.seewhy.png").unlink()
+    Path("rows.csv").write_text("\n".join([*(line for line in before if "c.PNG" not in line), "photos/half"]))
+    sheet_of_all = Path("all.png").read_bytes()
+    result = run(*arguments)
+    assert lines(result) == ["photos/c.PNG"]
+    assert "3 of 5 answers are there already." in result.stderr
+    assert Path("out/b.seewhy.png").stat().st_mtime_ns == old
+    rows = rows_of("rows.csv")
+    assert sorted(row["picture"] for row in rows) == [
+        *("photos/a.png", "photos/b.jpg", "photos/bad.png", "photos/c.PNG", "photos/sub/a.png")
+    ]
+    assert all(row["label"] for row in rows if not row["error"])
+    with Image.open("all.png") as again, Image.open(io.BytesIO(sheet_of_all)) as first:
+        assert again.size == first.size
+    Path("rows.csv").unlink()
+    run(*arguments)
+    assert [row["label"] for row in rows_of("rows.csv")] == [""] * 5
+
+
+def test_it_goes_on_with_no_file_that_is_no_summary(run, photos):
+    Path("mine.csv").write_text("name,value\na,1\n")
+    result = run("explain", photos, "-o", "out", "--skip-existing", "--summary", "mine.csv")
+    assert result.exit_code == 2
+    assert "no summary" in result.output
+    assert Path("mine.csv").read_text() == "name,value\na,1\n"
+
+
+def test_a_model_is_not_loaded_for_nothing(run, photos, monkeypatch):
+    run("explain", "photos/a.png", "photos/b.jpg", "-o", "out")
+    monkeypatch.setattr("app.service.Service._load", lambda *_: pytest.fail("loaded"))
+    assert run("explain", "photos/a.png", "photos/b.jpg", "-o", "out", "--skip-existing").exit_code == 0
+
+
+def test_the_sheet_shows_every_answer_under_its_name(run, photos):
+    assert run("explain", "photos/a.png", "photos/b.jpg", "-o", "out", "--sheet", "s/all.jpg").exit_code == 0
+    with Image.open("s/all.jpg") as drawn:
+        assert drawn.size == (2 * 328, 20 + 20 + 248)
+        pixels = np.asarray(drawn.convert("L"))
+    for left in (0, 328):
+        assert pixels[20:40, left : left + 328].min() < 100  # the caption
+        assert pixels[40:, left : left + 328].mean() < 200  # the drawing
+
+
+def test_a_sheet_has_further_pages(run, photos, monkeypatch):
+    monkeypatch.setattr(sheet, "_PAGE", 2)
+    run("explain", photos, "-o", "out", "--format", "npz", "--sheet", "all.png")
+    assert files("out") == ["a.seewhy.npz", "b.seewhy.npz", "c.seewhy.npz", "sub/a.seewhy.npz"]
+    assert sorted(path.name for path in Path().glob("all*")) == ["all-2.png", "all.png"]
+
+
+def test_from_the_standard_input_to_the_standard_output(photos):
+    picture = (EXAMPLES / "cat.png").read_bytes()
+    command = [*COMMAND, "explain", "-", "-o", "-", "--format", "jpeg"]
+    done = subprocess.run(command, input=picture, capture_output=True, check=True)
+    with Image.open(io.BytesIO(done.stdout)) as drawn:
+        assert (drawn.format, drawn.size) == ("JPEG", (451, 300))
+    assert done.stderr == b"-: tiger cat 39.3% by gradcam\n"
+
+
+@pytest.mark.parametrize("command", ["trace", "capture"])
+def test_commands_about_hooks_write_to_the_standard_output_too(run, command):
+    options = ("--layer", "bn2", "-o", "-", "--format", "json")
+    result = run(command, EXAMPLES / "cat.png", *options)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["model"]["name"] == "efficientnet_lite0"
+    assert "cat.png: " in result.stderr
+
+
+def test_an_interrupt_leaves_whole_files_and_the_same_command_goes_on(photos):
+    for number in range(40):
+        Image.effect_noise((600, 500), 80).convert("RGB").save(photos / f"f{number:02}.png", compress_level=1)
+    command = [*COMMAND, "explain", "photos/f*.png", "-o", "out", "--summary", "rows.csv", "--skip-existing"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("photos/f00.png")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "of 40 pictures done" in said
+    there = files("out")
+    assert 0 < len(there) < 40
+    for name in there:
+        assert name.endswith(".seewhy.png")
+        with Image.open(Path("out", name)) as drawn:
+            drawn.load()
+    subprocess.run(command, check=True, capture_output=True)
+    assert len(files("out")) == 40
+    pictures = [row["picture"] for row in rows_of("rows.csv")]
+    assert sorted(pictures) == [f"photos/f{number:02}.png" for number in range(40)]
+
+
+def on_a_terminal(*arguments, **environ):
+    """Return what a command writes to a terminal, and its status."""
+    reader, writer = pty.openpty()
+    termios.tcsetwinsize(writer, (40, 100))
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("TMUX", "STY", "NO_COLOR", "COLUMNS", "LINES")
+    }
+    environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", **environ}
+    process = subprocess.Popen([*COMMAND, *arguments], stdin=writer, stdout=writer, stderr=writer, env=environment)
+    os.close(writer)
+    said = b""
+    while True:
+        try:
+            more = os.read(reader, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not more:
+            break
+        said += more
+    os.close(reader)
+    return said.decode(), process.wait()
+
+
+def test_on_a_terminal_there_is_a_bar_and_a_single_picture_is_shown(photos):
+    said, status = on_a_terminal("explain", "photos/a.png")
+    assert status == 0
+    assert said.count("▀") > 100
+    assert "\033[38;2;" in said
+    assert Path("a.seewhy.png").is_file()
+    said, status = on_a_terminal("explain", "photos", "-o", "out")
+    assert status == 1
+    assert "▀" not in said
+    assert "5/5" in said
+    assert "picture/s" in said or "s/picture" in said
+    assert "\033[31mError:" in said
+
+
+def test_no_color_is_respected(photos):
+    said, status = on_a_terminal("explain", "photos/a.png", "photos/bad.png", "-o", "out", NO_COLOR="1")
+    assert status == 1
+    assert "\033[31m" not in said
+    assert "Error: photos/bad.png" in said
+
+
+def test_a_terminal_gets_no_bytes(photos):
+    said, status = on_a_terminal("explain", "photos/a.png", "-o", "-", "--format", "npz")
+    assert status == 2
+    assert "is a terminal" in said
+    said, status = on_a_terminal("explain", "-")
+    assert status == 2
+    assert "pipe a picture" in said
