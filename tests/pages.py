@@ -24,8 +24,10 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 from click.testing import CliRunner
@@ -113,9 +115,12 @@ class Run:
 
     def _command(self, line: str) -> str:
         words = shlex.split(line)
-        if words[0] == "seewhy" and not re.search(r"[|<>;&$`]", line):
-            files = [sorted(glob.glob(word)) if "*" in word and glob.glob(word) else [word] for word in words[1:]]
-            result = CliRunner().invoke(main, [word for some in files for word in some], catch_exceptions=False)
+        assigned = dict(word.split("=", 1) for word in takewhile(lambda word: re.match(r"[A-Z_]+=", word), words))
+        name, *arguments = words[len(assigned) :]
+        if name == "seewhy" and not re.search(r"[|<>;&$`]", line):
+            files = [sorted(glob.glob(word)) or [word] if "*" in word else [word] for word in arguments]
+            with patch.dict(os.environ, assigned):
+                result = CliRunner().invoke(main, [word for some in files for word in some], catch_exceptions=False)
             assert result.exit_code == 0, f"{line}: {result.output}"
             return result.stdout
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
