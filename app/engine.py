@@ -22,7 +22,7 @@ from torch import Tensor
 from app.errors import ClientGoneError, DeadlineError, OverloadedError
 from app.presence import Gone, never
 from app.work import Batch
-from explainers.errors import ExplainerError, LayerError
+from explainers.errors import ExplainerError, LayerError, TargetError
 from explainers.goals import MOST_PROBABLE, NO_CONTRAST
 from models import LoadedModel, ModelError
 
@@ -109,20 +109,30 @@ class Progress:
     """How far a job is.
 
     Attributes:
-        done, total: of its work; 0 of 0 before it starts.
+        passes: how many are done of the work of its batch, and of how many; 0 of 0 before it starts.
         is_abandoned: whether nobody waits for it any more.
         is_watched: whether somebody wants to see how its map grows.
-        map: (h, w) float32, as far as it has grown; None where there is nothing to see, or nobody watches.
+        map: (h, w) float32, as far as it has grown, where it is watched; None where there is nothing to see.
     """
 
-    done: int = 0
-    total: int = 0
+    passes: tuple[int, int] = (0, 0)
     is_abandoned: bool = False
     is_watched: bool = False
     map: "NDArray[np.float32] | None" = None
 
+    def look(self, found: "NDArray[np.float32]") -> None:
+        """Keep a map that has grown, if there is anything new to see."""
+        if found.any() and np.isfinite(found).all() and not (self.map is not None and np.array_equal(found, self.map)):
+            self.map = found
+
+    @property
+    def share(self) -> float:
+        """How much of the work is done, 0 to 1."""
+        done, total = self.passes
+        return done / total if total else 0.0
+
     def __str__(self) -> str:
-        return f"About {100 * self.done // self.total} % of the work was done." if self.total > 1 else ""
+        return f"About {100 * self.share:.0f} % of the work was done." if self.passes[1] > 1 else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,8 +287,11 @@ class Worker:
         except BaseException as error:  # even a model that calls sys.exit must not end this thread
             # Equal work: a layer is bad for all, and where nobody waits nothing is done again.
             if len(jobs) > 1 and not isinstance(error, LayerError | DeadlineError | ClientGoneError):
-                for job in jobs:
-                    self._answer(model, [job])
+                plain = [job for job in jobs if job.against is None]
+                together = plain if isinstance(error, TargetError) and len(plain) < len(jobs) else []
+                for part in (together, *([job] for job in jobs if job not in together)):
+                    if part:
+                        self._answer(model, part)
                 return
             for job in jobs:
                 told = _late(job) if isinstance(error, DeadlineError | ClientGoneError) else error
@@ -439,7 +452,8 @@ def _results(model: LoadedModel, jobs: list[Job]) -> Sequence[Any]:
 
     def report(done: int, total: int) -> None:
         for job in jobs:
-            job.progress.done, job.progress.total = done, total
+            if done * job.progress.passes[1] >= job.progress.passes[0] * total:  # a batch that runs again begins anew
+                job.progress.passes = done, total
         if not any(job.is_wanted for job in jobs):
             raise _late(jobs[0])
 
@@ -447,10 +461,17 @@ def _results(model: LoadedModel, jobs: list[Job]) -> Sequence[Any]:
 
     def show(maps: Callable[[], Tensor]) -> None:
         nonlocal shown
-        if time.monotonic() - shown < _FRAME or not any(job.progress.is_watched for job in jobs):
+        watched = [(row, job.progress) for row, job in enumerate(jobs) if job.progress.is_watched and job.is_wanted]
+        if not watched or time.monotonic() - shown < _FRAME:
             return
-        for job, found in zip(jobs, maps().float().cpu().numpy(), strict=True):
-            job.progress.map = found if found.any() and np.isfinite(found).all() else None
+        try:
+            found = maps().float()
+            for row, progress in watched:
+                progress.look(found[row].cpu().numpy().copy())
+        except Exception:  # for a look nobody is to lose the answer
+            _log.exception("A map cannot be shown before it is finished")
+            for _, progress in watched:
+                progress.is_watched = False
         shown = time.monotonic()
 
     return jobs[0].work.run(model, Batch(images, targets, against, report, show))

@@ -4,17 +4,17 @@ A `progress` comes when there is more to tell, then one `answer` or one `error`.
 explanation. https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
+import logging
 import time
 from base64 import b64encode
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.answers import document, encode
-from app.errors import ClientGoneError, problem_of
+from app.errors import ClientGoneError, kind_of, problem_of
 from app.schemas import ExplainOptions, ProgressAnswer
 from app.service import Explained, Service, Underway
 from explainers.explanation import draw_map
@@ -30,20 +30,23 @@ _SILENCE = 10.0
 _SIDE = 512
 """Longest side of a drawing of an unfinished map."""
 
+_WHOLE = 1000
+"""Parts of the whole work."""
+
+_log = logging.getLogger(__name__)
+
 Steps = Generator[Underway, None, Explained]
 
 
-def stream(service: Service, upload: bytes, options: ExplainOptions) -> Iterator[str]:
-    """Return the events of an explanation whose model has been asked by now.
+def stream(service: Service, options: ExplainOptions, steps: Steps, underway: Underway) -> Iterator[str]:
+    """Yield the events of an explanation.
 
-    Raises:
-        ServiceError, ExplainerError, ModelError: before there is an event, as `Service.explain`.
+    Args:
+        service: whose explanation it is.
+        options: of the request.
+        steps: of the explanation, begun; whoever made them closes them.
+        underway: what the first of them gave.
     """
-    steps = service.steps(upload, options, watched=True)
-    return _events(service, options, steps, next(steps))
-
-
-def _events(service: Service, options: ExplainOptions, steps: Steps, underway: Underway) -> Iterator[str]:
     started = time.monotonic()
     try:
         while True:
@@ -55,29 +58,38 @@ def _events(service: Service, options: ExplainOptions, steps: Steps, underway: U
                 break
         with service.processors:
             answer = document(explained, options.values, service.settings.max_json_values)
-        yield _event("answer", answer.model_dump_json(exclude_unset=True))
+        yield event("answer", answer.model_dump_json(exclude_unset=True))
     except ClientGoneError:
-        return
+        _log.info("A client left a stream before its end.")
     except Exception as error:
-        yield _event("error", problem_of(error).get_data(as_text=True))
-    finally:
-        steps.close()
+        _log.info("A stream ended with the problem %s.", kind_of(error).code)
+        yield event("error", problem_of(error).get_data(as_text=True))
+
+
+def event(name: str, data: str) -> str:
+    """Return an event; data without line breaks, as JSON is."""
+    return f"event: {name}\ndata: {data}\n\n"
 
 
 def _watched(service: Service, underway: Underway, started: float) -> Iterator[str]:
     """Yield what there is to tell until the model is done."""
-    told: Any = None
+    told: int | None = -1
     seen: NDArray[np.float32] | None = None
     spoken = time.monotonic()
     while True:
         is_over = underway.wait(_GLANCE)
-        now, state = time.monotonic(), (*underway.progress, underway.jobs[0].progress.map)
-        if state[:2] != told or state[2] is not seen:
-            preview = None if state[2] is seen or state[2] is None else _drawn(service, underway, state[2])
-            told, seen, spoken = state[:2], state[2], now
-            elapsed = round((now - started) * 1000, 3)
-            progress = ProgressAnswer(done=told[0], total=told[1], elapsed_ms=elapsed, preview=preview)
-            yield _event("progress", progress.model_dump_json(exclude_none=True))
+        now, share, found = time.monotonic(), underway.share, underway.jobs[0].progress.map
+        done = None if share is None else int(_WHOLE * share)
+        if done != told or found is not seen:
+            preview = None if found is seen or found is None else _drawn(service, underway, found)
+            told, seen, spoken = done, found, now
+            progress = ProgressAnswer(
+                done=done or 0,
+                total=0 if done is None else _WHOLE,
+                elapsed_ms=round((now - started) * 1000, 3),
+                preview=preview,
+            )
+            yield event("progress", progress.model_dump_json(exclude_none=True))
         elif now - spoken > _SILENCE:
             spoken = now
             yield ": still at work\n\n"
@@ -85,13 +97,15 @@ def _watched(service: Service, underway: Underway, started: float) -> Iterator[s
             return
 
 
-def _drawn(service: Service, underway: Underway, found: NDArray[np.float32]) -> str:
-    """Return a map that is not finished, drawn as the answer will be, as a data URL."""
-    style = replace(underway.style, max_side=min(_SIDE, underway.style.max_side or _SIDE))
-    with service.processors:
-        drawn = draw_map(underway.decoded.picture, underway.decoded.geometry, found, underway.signed, style)
-        return f"data:image/jpeg;base64,{b64encode(encode(drawn, 'jpeg')).decode('ascii')}"
-
-
-def _event(name: str, data: str) -> str:
-    return f"event: {name}\ndata: {data}\n\n"
+def _drawn(service: Service, underway: Underway, found: NDArray[np.float32]) -> str | None:
+    """Return a map that is not finished, drawn as the answer will be, as a data URL; None where that fails."""
+    style = underway.style
+    side = _SIDE // 2 if style.view == "side-by-side" else _SIDE
+    try:
+        with service.processors:
+            small = replace(style, max_side=min(side, style.max_side or side))
+            drawn = draw_map(underway.decoded.picture, underway.decoded.geometry, found, underway.signed, small)
+            return f"data:image/jpeg;base64,{b64encode(encode(drawn, 'jpeg')).decode('ascii')}"
+    except Exception:  # for a look nobody is to lose the answer
+        _log.exception("A map cannot be drawn before it is finished")
+        return None

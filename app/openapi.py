@@ -30,6 +30,7 @@ def document() -> str:
             },
             "servers": [{"url": "/"}],
             "paths": _paths(),
+            "components": {"schemas": {"ProgressAnswer": schemas.ProgressAnswer.model_json_schema()}},
         }
     )
     return construct_open_api_with_schema_class(raw).model_dump_json(by_alias=True, exclude_unset=True)

@@ -7,22 +7,42 @@ from pathlib import Path
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
-def processors(groups: Path = CONTROL_GROUPS) -> int:
+OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+def processors(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> int:
     """Return the number of processors, at least one.
 
     Args:
-        groups: where Linux tells the limits of the container (control groups, version 2 or 1).
+        groups: where Linux tells the limits of control groups, version 2 or 1.
+        own: the file that names those of this process, as far as it can see them.
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min(bound, _allowed(groups))))
+    return max(1, math.ceil(min(bound, _allowed(groups, own))))
 
 
-def _allowed(groups: Path) -> float:
-    """Return how many processors' time a container may take; infinity where there is no limit."""
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        try:
-            quota, period = " ".join((groups / name).read_text(encoding="ascii") for name in names).split()
-            return int(quota) / int(period) if int(quota) > 0 else math.inf
-        except (OSError, ValueError):  # there is no such file, or it says "max"
+def _allowed(groups: Path, own: Path) -> float:
+    """Return how many processors' time this process may take; infinity where there is no limit."""
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = ["0::/"]
+    found = [math.inf]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
             continue
-    return math.inf
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        for mount in (controllers, "cpu") if controllers else ("",):
+            group = groups / mount / path.strip("/")
+            # A group's limit holds for those within it; what lies above the container's own cannot be seen.
+            found += [_limit(one, names) for one in (group, *group.parents) if one.is_relative_to(groups / mount)]
+    return min(found)
+
+
+def _limit(group: Path, names: tuple[str, ...]) -> float:
+    try:
+        quota, period = " ".join((group / name).read_text(encoding="ascii") for name in names).split()
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    except (OSError, ValueError, ArithmeticError):  # there is no such file, or it says "max"
+        return math.inf

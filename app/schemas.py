@@ -334,8 +334,8 @@ class ExplainAnswer(BaseModel):
 class ProgressAnswer(BaseModel):
     """How far an explanation is, in a stream of events."""
 
-    done: int = Field(description="Passes that are done; of methods of one pass 0 until the end.")
-    total: int = Field(description="Passes in all; 0 before it is known.")
+    done: int = Field(description="How much of the work is done, in parts of `total`.")
+    total: int = Field(description="1000 once the model is at work; 0 while the request waits.")
     elapsed_ms: float = Field(description="Milliseconds since the stream began.")
     preview: str | None = Field(
         None,

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from app.cache import Cache
-from app.engine import Deadline, Done, Engine, Job, Progress, results
+from app.engine import Deadline, Done, Engine, Job, results
 from app.errors import DeadlineError, FieldError, NotReadyError
 from app.presence import client_gone
 from app.processors import processors
@@ -137,7 +137,8 @@ class Underway:
     """An explanation that a model is asked for and has not given yet.
 
     Attributes:
-        jobs: one per explained class.
+        jobs: one per class that is explained now.
+        before, classes: how many classes have been explained already, and are to be in all.
         decoded: the picture.
         style: how to draw the answer.
         signed: whether negative values mean evidence against the class.
@@ -145,6 +146,8 @@ class Underway:
     """
 
     jobs: Sequence[Job]
+    before: int
+    classes: int
     decoded: Decoded
     style: Style
     signed: bool
@@ -156,11 +159,11 @@ class Underway:
         return not running or not self.deadline.remaining or self.deadline.gone()
 
     @property
-    def progress(self) -> tuple[int, int]:
-        """How many passes are done, and of how many; 0 of 0 before anything is known."""
-        known = max(job.progress.total for job in self.jobs)
-        done = sum(known if job.future.done() else job.progress.done for job in self.jobs)
-        return done, known * len(self.jobs)
+    def share(self) -> float | None:
+        """How much of all the work is done, 0 to 1; None before any of it began."""
+        if not self.before and not any(job.progress.passes[1] for job in self.jobs):
+            return None
+        return min(1.0, (self.before + sum(job.progress.share for job in self.jobs)) / self.classes)
 
 
 class Service:
@@ -308,14 +311,12 @@ class Service:
         work = Explain(tuple(explainer for _, explainer in methods))
         signed = methods[0][1].sign == "signed"
 
-        def answered(wanted: Sequence[int | None]) -> Generator[Underway, None, list[Done]]:
-            jobs = [
-                Job(work, shown.image, target, deadline, against, progress=Progress(is_watched=watched))
-                for target in wanted
-            ]
+        def answered(wanted: Sequence[int | None], before: int = 0) -> Generator[Underway, None, list[Done]]:
+            jobs = [Job(work, shown.image, target, deadline, against) for target in wanted]
+            jobs[0].progress.is_watched = watched and not before
             self.engine.submit(model.name, jobs)
             try:
-                yield Underway(jobs, shown, style, signed, deadline)
+                yield Underway(jobs, before, max(top, len(targets)), shown, style, signed, deadline)
             except GeneratorExit:
                 for job in jobs:
                     job.abandon()
@@ -327,7 +328,7 @@ class Service:
         done = yield from answered([*dict.fromkeys(targets)] or [None])
         if top > 1:
             others = [index for index in best(done[0].result[0].logits[0].numpy(), top)[1:] if index != against]
-            done += yield from answered(others)
+            done += yield from answered(others, before=1)
         return Explained(
             model=model,
             methods=methods,

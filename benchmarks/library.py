@@ -117,7 +117,7 @@ def together(earlier: Mapping[str, Any], results: Sequence[dict[str, Any]], kept
     """
     order = list(cases(MODELS, OPTIONS))
     found = {Case(one["method"], one["model"], one["batch"]): one for one in (*earlier.get("cases", ()), *results)}
-    listed = sorted(found, key=lambda case: order.index(case) if case in order else len(order))
+    listed = [case for case in order if case in found]
     kept = {**earlier.get("kept_bytes", {}), **kept}
     text = tables((found[case]["row"] for case in listed), kept)
     return {"machine": description(), "tables": text, "cases": [found[case] for case in listed], "kept_bytes": kept}

@@ -57,6 +57,7 @@ def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
     """ONNX Runtime on the processor, in float32, with as many threads as PyTorch has."""
     import onnxruntime as runtime  # type: ignore[import-untyped]
 
+    runtime.disable_telemetry_events()  # nothing about what runs here is anybody else's business
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3

@@ -248,7 +248,7 @@ class Explainer(ABC):
             targets: (N,) int64 class indices, `MOST_PROBABLE` (of `explainers.goals`) for some of them, or None for
                 the most probable class of each image.
             against: (N,) int64 class indices to contrast the targets with: what speaks for the one rather than the
-                other, by the difference of their logits; or None.
+                other, by the difference of their logits; `NO_CONTRAST` for some of them, or None.
             report: see `Report`.
             show: see `Show`.
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import torch
 from torch import Tensor
 
 Pending = list[tuple[Tensor, Callable[[], Exception]]]
@@ -27,6 +26,15 @@ def require(held: Tensor, error: Callable[[], Exception]) -> None:
         pending.append((held, error))
     elif not held:
         raise error()
+
+
+def settle() -> None:
+    """Look at the conditions that were put off so far: before long work that would be for nothing."""
+    pending = _pending.get()
+    if pending:
+        found = list(pending)
+        pending.clear()
+        _raise_first(found)
 
 
 @contextmanager
@@ -57,7 +65,6 @@ def _is_at_hand(tensor: Tensor) -> bool:
 
 def _raise_first(pending: Pending, cause: Exception | None = None) -> None:
     """Raise the error of the first condition that does not hold."""
-    held = torch.stack([one for one, _ in pending]).tolist() if pending else []
-    for good, (_, error) in zip(held, pending, strict=True):
-        if not good:
+    for held, error in pending:  # perhaps of several devices; whoever looks at the first waits for all of its device
+        if not held:
             raise error() from cause

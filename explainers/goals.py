@@ -68,11 +68,11 @@ def goal_of(logits: Tensor, targets: Tensor | None, against: Tensor | None = Non
     """
     chosen = logits.detach().argmax(dim=1)
     if targets is not None:
-        targets = targets.to(logits.device, torch.int64, non_blocking=True)
+        targets = targets.to(logits.device, torch.int64, non_blocking=logits.is_cuda)
         chosen = _checked(targets, targets == MOST_PROBABLE, chosen, logits.shape[1])
     if against is None:
         return Goal(chosen)
-    against = against.to(logits.device, torch.int64, non_blocking=True)
+    against = against.to(logits.device, torch.int64, non_blocking=logits.is_cuda)
     contrast = _checked(against, against == NO_CONTRAST, against, logits.shape[1])
     same = chosen == contrast
     require(~same.any(), lambda: _same(int(chosen[same][0])))

@@ -9,13 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from explainers.checks import settle
 from explainers.hooks import HookSession
 
 Report = Callable[[int, int], None]
 """Is told, before each pass of many, how much of how much is done; what it raises ends the explanation."""
 
 Show = Callable[[Callable[[], Tensor]], None]
-"""Is given, after a pass of many, what makes the maps (N, h, w) of the passes so far; calls it if anybody looks."""
+"""Is given, after a pass of many, what makes the maps (N, h, w) of the passes so far; calls it if anybody looks.
+
+It must do so at once: what makes them looks at sums that the next pass changes.
+"""
 
 
 def unreported(done: int, total: int) -> None:
@@ -62,6 +66,8 @@ def pass_size(module: nn.Module, images: Tensor, backward: bool) -> int:
 
 def passes(total: int, size: int, report: Report) -> Iterator[slice]:
     """Yield slices of `size` rows of `total`, and report before each, and once more at the end."""
+    if total > size:
+        settle()
     for start in range(0, total, size):
         report(start, total)
         yield slice(start, min(start + size, total))

@@ -54,7 +54,7 @@ def gradient_terms(
             yield sample.picture, (gradient * sample.factor).float()
 
 
-def summed_gradients(
+def maps_of_sums(
     question: Question, goal: Goal, samples: Iterable[Sample], total: int, maps: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Return the maps of the sums of each picture's terms, and show those of the sums so far.

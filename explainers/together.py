@@ -36,7 +36,8 @@ def explain_together(
     shared: dict[Any, Evidence] = {}
     with asked(model, images, targets, against) as question:
         for number, explainer in enumerate(explainers):
-            report(number, len(explainers))
+            if len(explainers) > 1:
+                report(number, len(explainers))
             part = Question(
                 question.model,
                 question.module,

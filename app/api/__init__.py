@@ -17,8 +17,12 @@ def service() -> Service:
     return found
 
 
-def negotiated(forms: tuple[Form, ...]) -> Form:
+def negotiated(forms: tuple[Form, ...], *others: str) -> Form:
     """Return the format that the client's Accept header likes best; the first where it has no preference.
+
+    Args:
+        forms: that can be made.
+        others: media types that can be made too, and are not looked for here.
 
     Raises:
         NotAcceptableError: it accepts none of them.
@@ -28,5 +32,5 @@ def negotiated(forms: tuple[Form, ...]) -> Form:
     offered = [MEDIA_TYPES[form] for form in forms]
     best = request.accept_mimetypes.best_match(offered)
     if best is None:
-        raise NotAcceptableError(f"Accept one of {', '.join(offered)}, or say which with format={forms[0]}.")
+        raise NotAcceptableError(f"Accept one of {', '.join([*offered, *others])}, or say format={forms[0]}.")
     return forms[offered.index(best)]

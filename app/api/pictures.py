@@ -33,9 +33,9 @@ def explain() -> Response:
     """Explain why the model says what it says of a picture."""
     sent = read_request(request)
     upload, options = sent.picture, parse(ExplainOptions, sent.fields)
-    if options.format in (None, "json") and accepts_events():
+    if options.format is None and accepts_events():
         return _streamed(upload, options)
-    form = options.format or negotiated(FORMATS)
+    form = options.format or negotiated(FORMATS, events.MEDIA_TYPE)
     tag = service().etag(upload, options, MEDIA_TYPES[form])
     asked, cache = request.if_none_match, service().cache
     if tag is not None and not asked.star_tag and asked.contains_weak(tag):
@@ -65,7 +65,13 @@ def accepts_events() -> bool:
 
 
 def _streamed(upload: bytes, options: ExplainOptions) -> Response:
-    response = Response(events.stream(service(), upload, options), mimetype=events.MEDIA_TYPE)
+    tag = service().etag(upload, options, MEDIA_TYPES["json"])
+    kept = service().cache.get(tag) if tag is not None else None
+    if kept is not None:
+        return Response(events.event("answer", kept.body.decode()), mimetype=events.MEDIA_TYPE)
+    steps = service().steps(upload, options, watched=True)
+    response = Response(events.stream(service(), options, steps, next(steps)), mimetype=events.MEDIA_TYPE)
+    response.call_on_close(steps.close)  # which gives the work up where it is not finished
     # Neither a cache nor a proxy (nginx) is to keep events back.
     response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept"})
     return response

@@ -62,8 +62,10 @@ class ExcitationBackprop(LayerExplainer):
         found, logits = self._probabilities(replace(question, against=None))
         goal = question.goal(logits)
         if goal.against is not None:
-            others, _ = self._probabilities(replace(question, targets=goal.against, against=None))
-            left_out = (goal.against == NO_CONTRAST)[:, None, None, None]
+            plain = goal.against == NO_CONTRAST
+            contrasts = torch.where(plain, goal.targets, goal.against)
+            others, _ = self._probabilities(replace(question, targets=contrasts, against=None))
+            left_out = plain[:, None, None, None]
             found = {path: values - others[path].masked_fill(left_out, 0) for path, values in found.items()}
         maps = fuse([self.project(values) for values in found.values()])
         return self.answer(maps, goal, logits, tuple(path for path in found if self.layers))

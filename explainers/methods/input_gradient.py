@@ -11,7 +11,7 @@ from explainers.base import Attribution, Explainer, Question, Seed, Sign, widene
 from explainers.gradient import input_gradients
 from explainers.methods.saliency import Saliency
 from explainers.registry import Paper, method
-from explainers.samples import Sample, gradient_terms, summed_gradients
+from explainers.samples import Sample, gradient_terms, maps_of_sums
 
 MOST_SAMPLES = 10_000
 
@@ -103,7 +103,7 @@ class SmoothGrad(Saliency):
         goal, logits = question.plain()
         copies = noisy_copies(question, self.samples, self.noise, self.seed)
         total = len(question.images) * self.samples
-        maps = summed_gradients(question, goal, copies, total, lambda sums: self.project(sums / self.samples))
+        maps = maps_of_sums(question, goal, copies, total, lambda sums: self.project(sums / self.samples))
         return self.answer(maps, goal, logits)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from explainers.base import Attribution, Explainer, Question, Seed, Sign, widened
 from explainers.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from explainers.registry import Paper, method
-from explainers.samples import Sample, summed_gradients
+from explainers.samples import Sample, maps_of_sums
 
 SIGN = "Evidence for and against the class, for it only, or magnitudes."
 
@@ -76,7 +76,7 @@ class IntegratedGradients(Explainer):
         baselines = baseline_of(question.images, self.baseline, question.model, self.value)
         goal, logits = question.plain()
         points = points_of_lines(widened(question.images), baselines, self.steps)
-        maps = summed_gradients(question, goal, points, len(baselines) * self.steps, self.project)
+        maps = maps_of_sums(question, goal, points, len(baselines) * self.steps, self.project)
         return self.answer(maps, goal, logits)
 
 
@@ -131,7 +131,7 @@ class ExpectedGradients(Explainer):
         """One pass to find the class, then a forward and a backward pass per sample."""
         goal, logits = question.plain()
         total = len(question.images) * self.samples
-        maps = summed_gradients(question, goal, self._points(question), total, self.project)
+        maps = maps_of_sums(question, goal, self._points(question), total, self.project)
         return self.answer(maps, goal, logits)
 
     def _points(self, question: Question) -> Iterator[Sample]:

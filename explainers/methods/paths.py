@@ -15,7 +15,7 @@ from explainers.gradient import input_gradients
 from explainers.methods.integrated import SIGN
 from explainers.passes import pass_size, passes
 from explainers.registry import Paper, method
-from explainers.samples import Sample, summed_gradients
+from explainers.samples import Sample, maps_of_sums
 
 
 @method(
@@ -64,7 +64,7 @@ class BlurIG(Explainer):
         """One pass to find the class, then a forward and a backward pass per step."""
         goal, logits = question.plain()
         total = len(question.images) * self.steps
-        maps = summed_gradients(question, goal, self._points(question), total, self.project)
+        maps = maps_of_sums(question, goal, self._points(question), total, self.project)
         return self.answer(maps, goal, logits)
 
     def _points(self, question: Question) -> Iterator[Sample]:
@@ -138,7 +138,7 @@ class GuidedIG(Explainer):
         found = torch.zeros_like(images, dtype=torch.float32)
         for rows in parts:
             for contributions in self._integrated(question, goal, images, baselines, rows, told):
-                found[rows] = contributions.view(found[rows].shape)
+                found[rows] = contributions.view(len(rows), *images.shape[1:])
                 question.show(lambda: self.project(found))
         next(told, None)
         return self.answer(self.project(found), goal, logits)

@@ -16,7 +16,7 @@ from explainers.base import Attribution, Explainer, Question, Sign, keep_sign, p
 from explainers.methods.integrated import points_of_lines
 from explainers.passes import unshown
 from explainers.registry import Paper, method
-from explainers.samples import summed_gradients
+from explainers.samples import maps_of_sums
 
 SCALES = (50, 100, 150, 250, 500, 1200)
 """Of Felzenszwalb's segmentation: the larger, the fewer and larger the segments."""
@@ -80,7 +80,7 @@ class XRAI(Explainer):
         halves = (point._replace(picture=point.picture // 2) for point in points)
         reduced = principal_component if self.smooth == "eigen" else partial(torch.sum, dim=1)
         plain = replace(question, show=unshown)  # what is summed here is no map of regions yet
-        values = summed_gradients(plain, goal, halves, len(pairs) * self.steps, lambda sums: reduced(sums / 2))
+        values = maps_of_sums(plain, goal, halves, len(pairs) * self.steps, lambda sums: reduced(sums / 2))
         maps = [
             ranked(value.cpu().double(), regions(image), math.ceil(LEAST * value.numel() / SIDE**2))
             for value, image in zip(values, images, strict=True)

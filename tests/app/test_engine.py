@@ -12,7 +12,7 @@ from app.engine import Deadline, Engine, Job
 from app.errors import ClientGoneError, DeadlineError, OverloadedError
 from app.work import Explain
 from explainers import GradCAM
-from explainers.errors import ExplainerError, LayerError
+from explainers.errors import ExplainerError, LayerError, TargetError
 from explainers.goals import NO_CONTRAST
 from explainers.layers import survey
 from models import LoadedModel, ModelError, Preprocess
@@ -337,7 +337,7 @@ def test_a_batch_goes_on_while_one_of_its_jobs_is_wanted(engine, module):
     for thread in [occupying, *waiting]:
         thread.join(30)
     assert sorted(type(result).__name__ for result in results) == ["DeadlineError", "NoneType"]
-    assert (long.progress.done, long.progress.total) == (99, 100)
+    assert long.progress.passes == (99, 100)
 
 
 def test_jobs_with_and_without_a_contrast_share_a_batch(engine, module):
@@ -455,3 +455,15 @@ def test_a_loader_that_times_out_has_failed_and_is_not_still_loading():
     engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
     with pytest.raises(TimeoutError, match="a download"):
         engine.model("slow", Deadline.after(10))
+
+
+def test_a_bad_contrast_does_not_take_the_others_apart(engine, module):
+    class_zero, class_one = (replace(job(value, None), against=against) for value, against in ((0.5, 0), (0.5, 1)))
+    plain = [job(value) for value in (0.5, 0.6)]
+    engine.model("slow", Deadline.after(10))
+    module.batches.clear()
+    engine.submit("slow", [*plain, class_zero, class_one])
+    failed = [one.future.exception(10) for one in (class_zero, class_one)]
+    assert [type(one) for one in failed].count(TargetError) == 1  # the most probable class, contrasted with itself
+    assert all(one.future.result(10).result[0].maps.isfinite().all() for one in plain)
+    assert module.batches == [4, 2, 1, 1]

@@ -12,10 +12,11 @@ import pytest
 import requests
 from PIL import Image
 
-from app import events
+from app import create_app
 from app.carriers import parse
 from app.engine import Deadline
-from app.schemas import ExplainOptions, PredictOptions
+from app.schemas import PredictOptions
+from app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.test_server import free_port, start
 
@@ -39,14 +40,17 @@ def test_a_stream_ends_with_the_answer(post, cat):
     assert response.mimetype == "text/event-stream"
     assert response.headers["X-Accel-Buffering"] == "no"
     found = parsed(response.get_data(as_text=True))
-    assert [name for name, _ in found[-2:]] == ["progress", "answer"]
-    told = [data for name, data in found if name == "progress"]
-    assert {data["total"] for data in told} <= {0, 200}
-    shares = [(data["done"], data["elapsed_ms"]) for data in told]
-    assert len(shares) > 3
-    assert all(one[1] <= other[1] for one, other in pairwise(shares))
+    assert [name for name, _ in found].count("answer") == 1
+    told = [data for name, data in found[:-1]]
+    assert len(told) > 3
+    assert {data["total"] for data in told} <= {0, 1000}
+    for key in ("done", "elapsed_ms"):
+        assert all(one[key] <= other[key] for one, other in pairwise(told))
+    assert any(0 < data["done"] < 500 for data in told)  # the first class
+    assert any(data["done"] >= 500 for data in told)
+    name, answer = found[-1]
+    assert name == "answer"
     plain = post(cat, format="json", **fields).get_json()
-    answer = found[-1][1]
     assert set(answer) == set(plain)
     assert len(answer["explanations"]) == 2
     for one, other in zip(answer["explanations"], plain["explanations"], strict=True):
@@ -54,17 +58,39 @@ def test_a_stream_ends_with_the_answer(post, cat):
         np.testing.assert_allclose(one["heatmap"]["values"], other["heatmap"]["values"], atol=1e-4)
 
 
-def test_the_picture_refines(post, cat, pixels):
-    """Each preview is drawn like the answer, and the last one is nearer to it than the first."""
-    fields = {"method": "smoothgrad", "samples": "80", "view": "heatmap", "scale": "robust"}
+def distance(one, other):
+    return np.abs(np.asarray(one, int) - np.asarray(other, int)).mean()
+
+
+def test_the_picture_refines(post, cat):
+    """Each preview is drawn like the answer for the first class; the last one is nearer to it than the first."""
+    fields = {"method": "smoothgrad", "samples": "80", "view": "heatmap", "scale": "robust", "top": "2"}
     found = parsed(post(cat, headers=EVENTS, **fields).get_data(as_text=True))
-    previews = [picture(data["preview"]) for name, data in found if name == "progress" and "preview" in data]
+    urls = [data["preview"] for name, data in found if name == "progress" and "preview" in data]
+    assert len(urls) == len(set(urls)) >= 2
     final = picture(found[-1][1]["explanations"][0]["overlay"])
-    assert len(previews) >= 2
-    assert {one.size for one in previews} == {final.size}
-    first, last = (np.abs(np.asarray(one, int) - np.asarray(final, int)).mean() for one in (previews[0], previews[-1]))
-    assert last < first
-    assert last < 10
+    assert {picture(url).size for url in urls} == {final.size}
+    assert distance(picture(urls[-1]), final) < min(10, distance(picture(urls[0]), final))
+
+
+def test_a_preview_beside_the_picture_is_small_too(post, cat):
+    fields = {"method": "smoothgrad", "samples": "60", "view": "side-by-side"}
+    found = parsed(post(cat, headers=EVENTS, **fields).get_data(as_text=True))
+    sizes = [max(picture(data["preview"]).size) for name, data in found if name == "progress" and "preview" in data]
+    assert sizes
+    assert max(sizes) <= 530  # with the line between the two
+
+
+@pytest.mark.parametrize("broken", ["app.events.draw_map", "app.engine.np.isfinite"])
+def test_a_preview_that_fails_costs_nobody_the_answer(broken, post, cat, monkeypatch, caplog):
+    def fail(*_args, **_kwargs):
+        raise RuntimeError("no preview")
+
+    monkeypatch.setattr(broken, fail)
+    found = parsed(post(cat, headers=EVENTS, method="smoothgrad", samples="40").get_data(as_text=True))
+    assert found[-1][0] == "answer"
+    assert not any("preview" in data for _, data in found)
+    assert "before it is finished" in caplog.text
 
 
 def test_a_large_picture_has_small_previews(post):
@@ -78,8 +104,24 @@ def test_a_large_picture_has_small_previews(post):
 
 def test_a_method_of_one_pass_has_a_stream_too(post, cat):
     found = parsed(post(cat, headers=EVENTS).get_data(as_text=True))
-    assert [name for name, _ in found] == ["progress", "answer"]
-    assert "preview" not in found[0][1]
+    assert {name for name, _ in found[:-1]} <= {"progress"}
+    assert found[-1][0] == "answer"
+    assert not any("preview" in data for _, data in found)
+
+
+def test_an_answer_that_is_kept_comes_at_once(cat):
+    app = create_app(Settings(cache_bytes=10_000_000))
+    client = app.test_client()
+    data = {"method": "rise", "samples": "40"}
+
+    def asked(accept):
+        fields = {**data, "image": (io.BytesIO(cat), "cat.png")}
+        return client.post("/explain", data=fields, headers={"Accept": accept}).get_data(as_text=True)
+
+    asked("application/json")  # before the model is loaded there is no tag
+    answer = asked("application/json")
+    assert parsed(asked("text/event-stream")) == [("answer", json.loads(answer))]
+    app.extensions["seewhy"].engine.stop()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +149,7 @@ def test_what_goes_wrong_later_is_an_event(post, cat, service, monkeypatch):
     ("accept", "form", "expected"),
     [
         ("text/event-stream", None, "text/event-stream"),
-        ("text/event-stream", "json", "text/event-stream"),
+        ("text/event-stream", "json", "application/json"),
         ("text/event-stream", "png", "image/png"),
         ("text/event-stream;q=0.5, application/json", None, "application/json"),
         ("*/*", None, "image/png"),
@@ -129,7 +171,7 @@ def test_who_closes_the_stream_cancels_the_work():
         fields = {"method": "rise", "samples": "20000"}
         with requests.post(url, files={"image": picture}, data=fields, headers=EVENTS, stream=True, timeout=60) as long:
             lines = long.iter_lines(decode_unicode=True, chunk_size=None)
-            while not next(lines).startswith('data: {"done":1'):
+            while '"total":1000' not in next(lines):
                 pass
         started = time.monotonic()
         assert requests.post(url, files={"image": picture}, timeout=60).status_code == 200
@@ -139,11 +181,12 @@ def test_who_closes_the_stream_cancels_the_work():
         assert process.wait(60) == 0
 
 
-def test_a_stream_that_nobody_reads_is_given_up(service, cat):
+def test_a_stream_that_nobody_reads_is_given_up(app, cat):
     """As when the connection breaks before the first event."""
-    options = parse(ExplainOptions, {"method": "rise", "samples": 20000})
-    unread = events.stream(service, cat, options)
+    data = {"image": (io.BytesIO(cat), "cat.png"), "method": "rise", "samples": "20000"}
+    unread = app.test_client().post("/explain", data=data, headers=EVENTS)
+    service = app.extensions["seewhy"]
     with ThreadPoolExecutor(1) as pool:
         next_one = pool.submit(service.predict, cat, parse(PredictOptions, {}))
-        del unread
-        assert next_one.result(15).predictions[0].label == "tiger cat"
+        unread.close()
+        assert next_one.result(30).predictions[0].label == "tiger cat"

@@ -29,16 +29,24 @@ def eight(monkeypatch):
         ({"cpu.max": "50000 100000\n"}, 1),
         ({"cpu.max": "6400000 100000\n"}, 8),
         ({"cpu.max": "nonsense"}, 8),
+        ({"cpu.max": "100000 0"}, 8),
         ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu,cpuacct/cpu.cfs_quota_us": "400000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 4),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"service/inner/cpu.max": "300000 100000"}, 3),
+        ({"service/cpu.max": "200000 100000", "service/inner/cpu.max": "300000 100000"}, 2),
+        ({"other/cpu.max": "100000 100000"}, 8),
     ],
 )
-def test_processors_are_those_that_the_container_may_use(files, expected, eight, tmp_path):
+def test_processors_are_those_that_the_control_groups_allow(files, expected, eight, tmp_path):
+    own = tmp_path / "own"
+    own.write_text("12:memory:/x\n4:cpu,cpuacct:/\n0::/service/inner\n")
     for name, text in files.items():
-        file = tmp_path / name
-        file.parent.mkdir(exist_ok=True)
+        file = tmp_path / "groups" / name
+        file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text)
-    assert processors(tmp_path) == expected
+    assert processors(tmp_path / "groups", own) == expected
+    assert processors(tmp_path / "groups", tmp_path / "nowhere") <= 8
 
 
 @pytest.mark.parametrize(("workers", "allowed", "expected"), [(1, 8, None), (2, 8, "4"), (1, 2, "2"), (16, 8, "1")])

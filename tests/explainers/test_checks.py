@@ -7,6 +7,7 @@ from torch import Tensor
 from explainers import GradCAM, checks
 from explainers.checks import deferred, require
 from explainers.errors import NonFiniteError, TargetError
+from explainers.passes import passes, unreported
 from tests import nets
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -53,15 +54,31 @@ def test_a_condition_that_failed_is_told_rather_than_what_came_of_it(held, told,
         batch()
 
 
+def test_conditions_are_settled_before_long_work(waits):
+    done = []
+
+    @deferred()
+    def batch():
+        require(torch.tensor(False), KeyError)
+        for part in passes(8, 4, unreported):
+            done.append(part)
+
+    with pytest.raises(KeyError):
+        batch()
+    assert done == []
+
+
 def test_nobody_looks_at_a_tensor_within_a_batch(waits, images, monkeypatch):
     """Grad-CAM of a batch looks at its conditions once; what is wrong is told all the same."""
     net, looks = nets.seeded(nets.Net).eval(), []
     expected = GradCAM(layers=("conv",)).explain(net, images).maps
     look = Tensor.__bool__
     monkeypatch.setattr(Tensor, "__bool__", lambda tensor: looks.append(tensor) or look(tensor))
-    found = GradCAM(layers=("conv",)).explain(net, images, torch.zeros(len(images)).long())
-    assert found.maps.shape == expected.shape
-    assert not looks
+    with deferred():
+        found = GradCAM(layers=("conv",)).explain(net, images, torch.zeros(len(images)).long())
+        assert found.maps.shape == expected.shape
+        assert not looks
+    assert looks
     with pytest.raises(TargetError, match="Class 99 is out of range"):
         GradCAM(layers=("conv",)).explain(net, images, torch.full((len(images),), 99))
     with pytest.raises(TargetError, match="contrasted with itself"):
