@@ -311,3 +311,19 @@ def test_a_terminal_gets_no_bytes(photos):
     said, status = on_a_terminal("explain", "-")
     assert status == 2
     assert "pipe a picture" in said
+
+
+def test_what_cannot_be_written_leaves_what_was_there(run, photos, monkeypatch):
+    Path("out").mkdir()
+    Path("out/a.seewhy.png").write_bytes(b"old")
+
+    def full(path, body):
+        with path.open("wb") as file:
+            file.write(body[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    result = run("explain", "photos/a.png", "-o", "out")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: photos/a.png: cannot write 'out/a.seewhy.png': No space left on device\n"
+    assert [(path.name, path.read_bytes()) for path in Path("out").iterdir()] == [("a.seewhy.png", b"old")]
