@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from itertools import combinations
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -17,9 +17,10 @@ from app.schemas import (
     AgreementAnswer,
     DiagnosticAnswer,
     Drawing,
+    DrawnAnswer,
     ExplainAnswer,
+    ExplainedHeatmapAnswer,
     ExplanationAnswer,
-    HeatmapAnswer,
     MethodIdentity,
     ModelIdentity,
     PredictAnswer,
@@ -32,7 +33,7 @@ from explainers.agreement import rank_correlation
 from explainers.base import Explainer
 from explainers.explanation import Explanation
 from explainers.registry import Method
-from explainers.render import Style, fit, normalize, panel, panel_columns
+from explainers.render import Style, default_colormap, ends, fit, normalize, panel, panel_columns, value_range
 from explainers.targets import Prediction
 from models import LoadedModel
 
@@ -102,13 +103,18 @@ def arrays(explained: Explained, max_values: int) -> bytes:
     return buffer.getvalue()
 
 
-def document(explained: Explained, values: bool, max_values: int) -> ExplainAnswer:
+def document(explained: Explained, values: bool | Literal["map"], max_values: int) -> ExplainAnswer:
     """Return the answer as a JSON document.
+
+    Args:
+        explained: what to tell.
+        values: whether to include the numbers of the heatmaps; ``map`` for the maps as the methods gave them.
+        max_values: most numbers of heatmaps.
 
     Raises:
         AnswerTooLargeError: more numbers than allowed.
     """
-    if values:
+    if values is True:
         _check_values(explained.explanations, max_values)
     answers = []
     style = _fitting(explained.style, 1)
@@ -118,12 +124,14 @@ def document(explained: Explained, values: bool, max_values: int) -> ExplainAnsw
             drawn = explanation.drawn(style)
         with explained.timings.stage("encode"):
             png = base64.b64encode(encode(drawn, "png")).decode("ascii")
+        heatmap, colours = _heatmap(explanation, values, style)
         answers.append(
             ExplanationAnswer(
                 method=explanation.method,
                 target=TargetAnswer(**asdict(explanation.target)),
                 against=None if explanation.against is None else TargetAnswer(**asdict(explanation.against)),
-                heatmap=_heatmap(explanation, values),
+                heatmap=heatmap,
+                drawn=colours,
                 overlay=f"data:image/png;base64,{png}",
                 diagnostics=[DiagnosticAnswer(**asdict(found)) for found in explanation.diagnostics],
                 regions=[
@@ -200,14 +208,26 @@ def _caption(explanation: Explanation, explained: Explained) -> str:
     return f"{explanation.method}: {said}" if len(explained.methods) > 1 else said
 
 
-def _heatmap(explanation: Explanation, values: bool) -> HeatmapAnswer:
-    geometry = explanation.geometry
-    shape = (geometry.height, geometry.width)
+def _heatmap(
+    explanation: Explanation, values: bool | Literal["map"], style: Style
+) -> tuple[ExplainedHeatmapAnswer, DrawnAnswer]:
+    geometry, signed = explanation.geometry, explanation.signed
     raw = geometry.scaled(*explanation.picture.size).lay_back(explanation.map)
-    low, high = float(raw.min()), float(raw.max())
-    if not values:
-        return HeatmapAnswer(shape=shape, min=low, max=high)
-    return HeatmapAnswer(shape=shape, min=low, max=high, values=explanation.heatmap.tolist())
+    numbers: dict[str, Any] = {}
+    if values == "map":
+        numbers["map"] = explanation.map.tolist()
+    elif values:
+        numbers["values"] = explanation.heatmap.tolist()
+    heatmap = ExplainedHeatmapAnswer(
+        shape=(geometry.height, geometry.width),
+        min=float(raw.min()),
+        max=float(raw.max()),
+        signed=signed,
+        box=geometry.box,
+        **numbers,
+    )
+    low, high = value_range(raw, signed, ends(explanation.map, style.scale))
+    return heatmap, DrawnAnswer(colormap=style.colormap or default_colormap(signed), low=low, high=high)
 
 
 def method_identity(method: Method, explainer: Explainer) -> MethodIdentity:

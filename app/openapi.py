@@ -94,6 +94,7 @@ def _paths() -> dict[str, Any]:
             "get": _get("layers", "Every module in execution order", _json(schemas.LayersAnswer), [name], (404,))
         },
         "/methods": {"get": _get("methods", "All methods", _json(schemas.MethodsAnswer))},
+        "/colormaps": {"get": _get("colormaps", "All colour maps, with their colours", _json(schemas.ColormapsAnswer))},
         "/healthz": {"get": _get("healthz", "Whether the process is alive", _json(schemas.HealthAnswer))},
         "/readyz": {
             "get": _get("readyz", "Whether the default model is loaded", _json(schemas.HealthAnswer), codes=(503,))

@@ -168,6 +168,11 @@ class ExplainOptions(HeatmapOptions):
     target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = Field(
         default=[], description="Class index or label, repeatable; by default the most probable class."
     )
+    values: bool | Literal["map"] = Field(  # type: ignore[assignment]
+        False,
+        description="Include the heatmap's numbers in a JSON answer; `map` for those of the method's own, coarser "
+        "grid.",
+    )
     top: int | None = Field(None, ge=1, description="Explain the N most probable classes instead of `target`.")
     format: Format | None = Field(None, description="By default what Accept asks for, or else png.")
 
@@ -279,6 +284,27 @@ class HeatmapAnswer(BaseModel):
     )
 
 
+class ExplainedHeatmapAnswer(HeatmapAnswer):
+    """The heatmap of one class, where it lies in the upload, and what it was before it was laid there."""
+
+    signed: bool = Field(description="Whether negative values speak against the class.")
+    box: tuple[float, float, float, float] = Field(
+        description="Left, top, right, bottom of what the model saw, in the upload's pixels; beyond the upload where "
+        "the model's input is padded."
+    )
+    map: list[list[float]] | None = Field(
+        None, description="Rows of the map as the method gave it, over `box`, in the method's own units: values=map."
+    )
+
+
+class DrawnAnswer(BaseModel):
+    """How the values of a map became colours."""
+
+    colormap: str = Field(description="A name of GET /colormaps.")
+    low: float = Field(description="The value with the first colour, and all below it.")
+    high: float = Field(description="The value with the last colour, and all above it.")
+
+
 class DiagnosticAnswer(BaseModel):
     """Something that a reader of the map should know."""
 
@@ -299,7 +325,8 @@ class ExplanationAnswer(BaseModel):
     method: str
     target: TargetAnswer
     against: TargetAnswer | None = Field(None, description="The class that the target is contrasted with.")
-    heatmap: HeatmapAnswer
+    heatmap: ExplainedHeatmapAnswer
+    drawn: DrawnAnswer
     overlay: str = Field(description="The drawn answer as a data URL (PNG).")
     diagnostics: list[DiagnosticAnswer]
     regions: list[RegionAnswer] = Field(
@@ -509,6 +536,20 @@ class MethodsAnswer(BaseModel):
     """Answer of GET /methods."""
 
     methods: list[MethodAnswer]
+
+
+class ColormapAnswer(BaseModel):
+    """One colour map: perceptually uniform, and safe for colour-blind eyes."""
+
+    name: str
+    diverging: bool = Field(description="Made for signed maps: zero lies in the middle.")
+    colors: list[str] = Field(description="256 colours from the lowest value to the highest, as #rrggbb.")
+
+
+class ColormapsAnswer(BaseModel):
+    """Answer of GET /colormaps."""
+
+    colormaps: list[ColormapAnswer]
 
 
 class HealthAnswer(BaseModel):

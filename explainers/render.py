@@ -128,7 +128,7 @@ def colour(heatmap: NDArray[np.float32], signed: bool, colormap: str | None = No
     levels = position * np.float32(255)
     levels += np.float32(0.5)
     coloured = Image.fromarray(levels.astype(np.uint8))
-    coloured.putpalette(_palette(colormap or default_colormap(signed)))
+    coloured.putpalette(palette(colormap or default_colormap(signed)))
     return coloured.convert("RGB")
 
 
@@ -265,6 +265,7 @@ def _is_range(low: float, high: float) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _palette(name: str) -> bytes:
+def palette(name: str) -> bytes:
+    """Return the 256 colours of a colour map, three bytes each: red, green, blue."""
     lookup: NDArray[np.uint8] = (Colormap(name).lut(256)[:, :3] * 255 + 0.5).astype(np.uint8)
     return lookup.tobytes()

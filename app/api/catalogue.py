@@ -1,4 +1,4 @@
-"""The routes that describe: /models and /methods."""
+"""The routes that describe: /models, /methods and /colormaps."""
 
 from dataclasses import asdict
 
@@ -8,6 +8,8 @@ from pydantic import BaseModel
 from app.api import service
 from app.errors import FieldError, NotFoundError
 from app.schemas import (
+    ColormapAnswer,
+    ColormapsAnswer,
     LayerAnswer,
     LayersAnswer,
     MethodAnswer,
@@ -20,6 +22,7 @@ from app.schemas import (
 )
 from explainers.layers import Survey
 from explainers.registry import METHODS, Method, list_methods
+from explainers.render import DIVERGING, SEQUENTIAL, palette
 from models.errors import UnknownModelError
 from models.spec import ModelSpec
 
@@ -59,6 +62,22 @@ def layers(name: str) -> Response:
 def methods() -> Response:
     """List the methods and their options."""
     return _json(MethodsAnswer(methods=[describe_method(METHODS[name]) for name in list_methods()]))
+
+
+@blueprint.get("/colormaps")
+def colormaps() -> Response:
+    """List the colour maps with their colours."""
+    rows = [
+        ColormapAnswer(
+            name=name, diverging=name in DIVERGING, colors=[f"#{colour.hex()}" for colour in _triples(palette(name))]
+        )
+        for name in SEQUENTIAL + DIVERGING
+    ]
+    return _json(ColormapsAnswer(colormaps=rows))
+
+
+def _triples(colours: bytes) -> list[bytes]:
+    return [colours[start : start + 3] for start in range(0, len(colours), 3)]
 
 
 def describe_method(method: Method) -> MethodAnswer:

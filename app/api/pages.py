@@ -10,6 +10,11 @@ from app.openapi import document
 
 blueprint = Blueprint("pages", __name__)
 
+# Swagger UI writes style attributes and markup.
+_DOCS_POLICY = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _SWAGGER = Path(str(files("flask_openapi_swagger"))) / "templates" / "swagger"
 
 
@@ -22,7 +27,9 @@ def index() -> Response:
 @blueprint.get("/docs")
 def docs() -> Response:
     """Show the page that describes every route and tries it."""
-    return current_app.send_static_file("docs.html")
+    response = current_app.send_static_file("docs.html")
+    response.headers["Content-Security-Policy"] = _DOCS_POLICY
+    return response
 
 
 @blueprint.get("/docs/assets/<path:name>")

@@ -94,6 +94,44 @@ def test_json_answer_has_the_documented_shape(post, cat):
     assert Image.open(io.BytesIO(overlay)).size == (451, 300)
 
 
+def test_values_map_are_the_raw_map_and_where_it_lies(post, cat, lite0):
+    (found,) = post(cat, format="json", values="map").get_json()["explanations"]
+    heatmap, arrays_of = found["heatmap"], arrays(post(cat, format="npz"))
+    assert "values" not in heatmap
+    np.testing.assert_allclose(heatmap["map"], arrays_of["maps"][0], rtol=1e-5, atol=1e-6)
+    geometry = lite0.preprocess.geometry(451, 300)
+    assert heatmap["box"] == pytest.approx(geometry.box)
+    laid = geometry.lay_back(np.array(heatmap["map"], np.float32))
+    np.testing.assert_allclose(laid / laid.max(), arrays_of["heatmaps"][0], atol=1e-5)
+
+
+@pytest.mark.parametrize("sign", ["positive", "signed"])
+@pytest.mark.parametrize("scale", ["image", "robust", "-0.1,0.3"])
+def test_drawn_says_which_values_have_the_first_and_the_last_colour(post, cat, sign, scale):
+    answer = post(cat, format="json", sign=sign, scale=scale, view="heatmap", values="map").get_json()
+    (found,) = answer["explanations"]
+    drawn, heatmap = found["drawn"], found["heatmap"]
+    largest = max(heatmap["max"], -heatmap["min"])
+    high = {"image": largest, "robust": np.percentile(np.abs(heatmap["map"]), 99), "-0.1,0.3": 0.3}[scale]
+    low = -0.1 if scale == "-0.1,0.3" else 0
+    assert heatmap["signed"] is (sign == "signed")
+    assert (drawn["low"], drawn["high"]) == pytest.approx((-high, high) if heatmap["signed"] else (low, high))
+    assert drawn["colormap"] == ("icefire" if heatmap["signed"] else "inferno")
+
+
+def test_colours_of_a_drawing_are_those_of_its_colour_map(client, post, cat):
+    maps = {one["name"]: one for one in client.get("/colormaps").get_json()["colormaps"]}
+    assert {name for name, one in maps.items() if one["diverging"]} == {"icefire", "berlin", "vik", "balance"}
+    assert {len(one["colors"]) for one in maps.values()} == {256}
+    (found,) = post(cat, format="json", view="heatmap", colormap="viridis").get_json()["explanations"]
+    picture = Image.open(io.BytesIO(base64.b64decode(found["overlay"].partition(",")[2])))
+    left, top, right, bottom = (round(edge) for edge in found["heatmap"]["box"])
+    seen = picture.crop((left + 1, top + 1, right - 1, bottom - 1))
+    drawn = {f"#{bytes(colour).hex()}" for colour in np.asarray(seen).reshape(-1, 3)}
+    assert drawn <= set(maps["viridis"]["colors"])
+    assert maps["viridis"]["colors"][-1] in drawn
+
+
 def test_values_are_left_out_unless_asked_for(post, cat):
     (explanation,) = post(cat, format="json").get_json()["explanations"]
     assert "values" not in explanation["heatmap"]
