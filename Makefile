@@ -6,7 +6,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: help setup serve test test-all sweep peers bench methods docs docs-serve check format pictures notebook clean
+.PHONY: help setup serve test test-all sweep peers bench methods docs docs-serve check format pictures notebook screens clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -57,6 +57,9 @@ docs-serve: .venv/installed-docs ## show the documentation while it is written, 
 
 notebook: .venv/installed-tests ## run examples/notebook.ipynb and keep what it shows
 	$(BIN)/python -m docs.notebook
+
+screens: .venv/installed-tests ## take the pictures of the page, with chromium
+	$(BIN)/python -m docs.screens
 
 clean: ## remove .venv and all caches
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache build site *.egg-info

@@ -18,6 +18,8 @@ def rank_correlation(first: NDArray[np.float32], second: NDArray[np.float32]) ->
     Returns:
         The correlation; None where a map is constant, and so ranks nothing.
     """
+    if any(one.min() == one.max() for one in (first, second)):  # resizing would round it to nearly constant
+        return None
     finest = max(first.shape, second.shape, key=lambda shape: shape[0] * shape[1])
     ranks = [_ranks(_resized(one, finest)) for one in (first, second)]
     if any(one.std() == 0 for one in ranks):

@@ -54,6 +54,9 @@ def test_all_packages_carry_their_types_and_the_page(wheel):
         str(path.relative_to(ROOT)) for top in ("app", "explainers", "models") for path in (ROOT / top).rglob("*.py")
     }
     assert {name for name in names if name.endswith(".py")} == modules
+    page = {str(path.relative_to(ROOT)) for path in (ROOT / "app" / "web").rglob("*") if path.is_file()}
+    assert {"app/web/js/page.js", "app/web/css/base.css", "app/web/examples/cat.jpg"} <= page
+    assert {name for name in names if name.startswith("app/web/")} == page
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
 import io
+import os
+import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +10,7 @@ from PIL import Image
 
 from app import create_app
 from app.settings import Settings
+from tests.app.serving import free_port, start
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -21,6 +25,15 @@ def app():
 @pytest.fixture(scope="session")
 def service(app):
     return app.extensions["seewhy"]
+
+
+@pytest.fixture(scope="module")
+def url():
+    port = free_port()
+    process = start(port)
+    yield f"http://127.0.0.1:{port}"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
 
 
 @pytest.fixture
@@ -64,3 +77,51 @@ def encoded(picture, form="PNG", **options):
     buffer = io.BytesIO()
     picture.save(buffer, form, **options)
     return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        assert "CI" not in os.environ, "chromium is not installed"
+        pytest.skip("chromium is not installed")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    sync_api.expect.set_options(timeout=60_000)
+    switches = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ]
+    with sync_api.sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            str(tmp_path_factory.mktemp("profile")),
+            executable_path=chromium,
+            args=switches,
+            viewport={"width": 1280, "height": 900},
+            color_scheme="light",
+        )
+        context.set_default_timeout(60_000)
+        yield context
+        context.close()
+
+
+@pytest.fixture
+def page(browser, url):
+    """The page, opened; at the end nothing may have gone wrong in it."""
+    browser.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
+    opened = browser.new_page()
+    problems = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda said: problems.append(said.text) if is_fault(said) else None)
+    opened.goto(url)
+    opened.wait_for_selector("body[data-ready]")
+    yield opened
+    opened.close()
+    assert problems == []
+
+
+def is_fault(said):
+    """Whether a message of the console tells of a fault; answers of 4xx are the test's own doing."""
+    return said.type in ("error", "warning") and not said.text.startswith("Failed to load resource")

@@ -18,7 +18,7 @@ from app.engine import Deadline
 from app.schemas import PredictOptions
 from app.settings import Settings
 from tests.app.conftest import EXAMPLES
-from tests.app.test_server import free_port, start
+from tests.app.serving import free_port, start
 
 EVENTS = {"Accept": "text/event-stream"}
 

@@ -1,8 +1,7 @@
-"""The service as it is run: gunicorn, a real socket, a real browser."""
+"""The service as it is run: gunicorn, a real socket."""
 
 import io
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,36 +14,7 @@ import pytest
 import requests
 
 from tests.app.conftest import EXAMPLES
-
-
-def start(port, **variables):
-    environment = {**os.environ, "SEEWHY_PORT": str(port), **variables}
-    process = subprocess.Popen([sys.executable, "-m", "app.cli", "serve"], env=environment)
-    for _ in range(240):
-        try:
-            if requests.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200:
-                return process
-        except (requests.ConnectionError, requests.Timeout):
-            pass
-        assert process.poll() is None
-        time.sleep(0.25)
-    process.kill()
-    raise AssertionError("the service did not become ready")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture(scope="module")
-def url():
-    port = free_port()
-    process = start(port)
-    yield f"http://127.0.0.1:{port}"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+from tests.app.serving import free_port, start
 
 
 def explain(url, name, **fields):
@@ -137,73 +107,3 @@ def test_termination_answers_what_was_accepted():
         process.send_signal(signal.SIGTERM)
         assert [future.result().status_code for future in waiting] == [200] * 4
     assert process.wait(60) == 0
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        assert "CI" not in os.environ, "chromium is not installed"
-        pytest.skip("chromium is not installed")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    switches = [
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--disable-component-update",
-    ]
-    with sync_api.sync_playwright() as playwright:
-        context = playwright.chromium.launch_persistent_context(
-            str(tmp_path_factory.mktemp("profile")),
-            executable_path=chromium,
-            args=[*switches, "--disable-sync"],
-        )
-        yield context
-        context.close()
-
-
-@pytest.fixture
-def page(browser, url):
-    opened = browser.new_page()
-    problems = []
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    # What the browser itself reports: a blocked resource, say; an answer of 4xx is the test's own doing.
-    opened.on("console", lambda said: problems.append(said.text) if "Security Policy" in said.text else None)
-    opened.goto(url)
-    yield opened
-    opened.close()
-    assert problems == []
-
-
-def test_page_shows_the_heatmap_of_the_chosen_picture(page):
-    overlay, caption = page.locator("#overlay"), page.locator("#caption")
-    assert not page.is_visible("#answer")
-    page.set_input_files("#image", EXAMPLES / "cat.png")
-    page.wait_for_selector("#answer:not([hidden])")
-    first = overlay.get_attribute("src")
-    assert overlay.evaluate("picture => picture.decode().then(() => picture.naturalWidth)") == 451
-    assert "tiger cat" in caption.inner_text()
-    assert page.locator("#predictions button").count() == 5
-    page.get_by_role("button", name="tabby").click()
-    page.locator("#caption", has_text="tabby").wait_for()
-    assert overlay.get_attribute("src") != first
-
-
-def test_page_says_what_is_wrong(page, tmp_path):
-    bad = tmp_path / "cat.jpg"
-    bad.write_text("no picture")
-    page.set_input_files("#image", bad)
-    page.wait_for_selector("#error:not([hidden])")
-    assert "JPEG, PNG" in page.inner_text("#error")
-
-
-@pytest.mark.parametrize("operation", ["explain", "predict"])
-def test_documentation_page_tries_a_route_as_it_stands(page, url, operation):
-    page.goto(f"{url}/docs")
-    block = page.locator(f"#operations-default-{operation}")
-    block.locator(".opblock-summary-control").click()
-    block.locator(".try-out__btn").click()
-    block.locator("input[type=file]").set_input_files(EXAMPLES / "cat.png")
-    with page.expect_response(f"**/{operation}") as answered:
-        block.locator(".execute").click()
-    assert answered.value.status == 200

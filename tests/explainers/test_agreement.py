@@ -31,3 +31,5 @@ def test_the_coarser_map_is_resized():
 
 def test_a_constant_map_ranks_nothing():
     assert rank_correlation(np.zeros((3, 3), np.float32), np.eye(3, dtype=np.float32)) is None
+    for value in np.linspace(0.1, 3, 9, dtype=np.float32):  # resizing rounds, and must not make ranks of that
+        assert rank_correlation(np.full((2, 2), value), np.eye(7, dtype=np.float32)) is None

@@ -1,0 +1,85 @@
+// Requests to the service, and its errors.
+
+const UNREACHABLE = "The server cannot be reached. Is it still running?";
+
+/** An answer that is an error: in words, and per field. */
+export class Problem extends Error {
+  constructor({ detail, errors = [], status = 0 }) {
+    super(detail);
+    this.name = "Problem";
+    this.errors = errors;
+    this.status = status;
+  }
+}
+
+function unreachable(error) {
+  throw error.name === "AbortError" ? error : new Problem({ detail: UNREACHABLE });
+}
+
+async function send(path, given) {
+  const response = await fetch(path, given).catch(unreachable);
+  if (response.ok) return response;
+  if (response.headers.get("Content-Type")?.includes("json")) throw new Problem(await response.json());
+  throw new Problem({ detail: `The server answered ${response.status} ${response.statusText}.`, status: response.status });
+}
+
+const kept = new Map();
+
+/** What a route of the catalogue answers; asked for once. */
+export function catalogue(path) {
+  if (!kept.has(path)) {
+    const asked = send(path, {}).then((response) => response.json());
+    kept.set(path, asked);
+    asked.catch(() => kept.delete(path));
+  }
+  return kept.get(path);
+}
+
+export const modelPath = (name) => `/models/${name.split("/").map(encodeURIComponent).join("/")}`;
+
+/** Posts a picture. `fields` are pairs of names and values; a name that comes several times is a list. */
+export function post(path, picture, fields, { signal, accept } = {}) {
+  const body = new FormData();
+  body.append("image", picture, picture.name || "picture");
+  for (const [name, value] of fields) body.append(name, value);
+  return send(path, { method: "POST", body, signal, headers: accept ? { Accept: accept } : {} });
+}
+
+/** Asks /explain for a JSON document; while it works, `onProgress({done, total, elapsed_ms, preview})` is called. */
+export async function explain(picture, fields, { signal, onProgress = () => {} } = {}) {
+  // The service sends events where it can, and else the document alone.
+  const accept = "text/event-stream, application/json;q=0.9";
+  const response = await post("/explain", picture, fields, { signal, accept });
+  if (!response.headers.get("Content-Type").startsWith("text/event-stream")) return response.json();
+  for await (const { event, data } of events(response.body)) {
+    if (event === "progress") onProgress(data);
+    else if (event === "answer") return data;
+    else if (event === "error") throw new Problem(data);
+  }
+  throw new Problem({ detail: "The server closed the connection before the answer was ready. Try again." });
+}
+
+/** Reads server-sent events; the data of each is JSON. */
+async function* events(stream) {
+  let rest = "";
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read().catch(unreachable);
+      if (done) return;
+      const parts = (rest + value).split(/\r?\n\r?\n/);
+      rest = parts.pop();
+      for (const part of parts) {
+        const found = { event: "message", data: "" };
+        for (const line of part.split(/\r?\n/)) {
+          const [, name, text] = line.match(/^(\w+): ?(.*)$/s) ?? [];
+          if (name === "event") found.event = text;
+          if (name === "data") found.data += text;
+        }
+        if (found.data) yield { event: found.event, data: JSON.parse(found.data) };
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

@@ -1,0 +1,40 @@
+// The colour bar: which colour stands for which value.
+
+import { catalogue } from "./api.js";
+import { byId } from "./dom.js";
+import { number } from "./words.js";
+
+let shown = null;
+
+/** Returns the 256 colours of a colour map. */
+export async function coloursOf(name) {
+  const { colormaps } = await catalogue("/colormaps");
+  return colormaps.find((one) => one.name === name).colors;
+}
+
+/** Colours as the image of a bar from left to right. */
+export const gradient = (colours) => `linear-gradient(to right, ${colours.filter((_, place) => place % 15 === 0).join(",")})`;
+
+export async function showBar(explanation) {
+  shown = explanation?.drawn ?? null;
+  byId("bar").hidden = !shown;
+  if (!shown) return;
+  const { low, high, colormap } = shown;
+  byId("bar-low").textContent = number(low);
+  byId("bar-high").textContent = number(high);
+  byId("bar-middle").textContent = low < 0 && high === -low ? "0" : number((low + high) / 2);
+  const { min, max } = explanation.heatmap;
+  byId("bar-range").textContent = `map ${number(min)} to ${number(max)}`;
+  byId("bar").setAttribute("aria-label", `Colours from ${number(low)} to ${number(high)}, ${colormap}`);
+  const colours = await coloursOf(colormap);
+  byId("bar-colours").style.backgroundImage = gradient(colours);
+}
+
+/** Marks a value, in the method's own units, on the bar. */
+export function markValue(value) {
+  const mark = byId("bar-mark");
+  mark.hidden = value === null || !shown;
+  if (mark.hidden) return;
+  const share = (value - shown.low) / (shown.high - shown.low);
+  mark.style.left = `${Math.min(1, Math.max(0, share)) * 100}%`;
+}

@@ -1,0 +1,257 @@
+// Feature maps of a layer, ranked by an estimate of what they do to the class; switched off, the model answers anew.
+
+import { post } from "./api.js";
+import { coloursOf } from "./bar.js";
+import { copy, curl } from "./copy.js";
+import { byId, make } from "./dom.js";
+import { chooseLayers, layersOf } from "./layers.js";
+import { modelName } from "./models.js";
+import { readNpz } from "./npz.js";
+import { problemBox } from "./problems.js";
+import { methodNamed } from "./question.js";
+import { change, state } from "./state.js";
+import { percent, signed } from "./words.js";
+
+const STEP = 24; // tiles at a time
+const SIDE = 128; // of a tile, in pixels
+const WAIT = 250; // milliseconds without a further click before the model is asked
+
+let captured = null; // {key, layer, channels: [{channel, effect, map}], size}
+let count = STEP;
+let capturing = null;
+let intervening = null;
+let answered = null; // the question that the shown effect answers
+
+export function prepareChannels() {
+  byId("inside-layer").addEventListener("click", async () => {
+    const chosen = await chooseLayers({ model: await modelName(), title: "Feature maps of", chosen: state.inside ? [state.inside] : [], most: 1 });
+    if (chosen?.length && chosen[0] !== captured?.layer) change({ inside: chosen[0], off: [] });
+  });
+  byId("off-strongest").addEventListener("click", () => {
+    change({ off: captured.channels.filter((one) => one.effect > 0).slice(0, 10).map((one) => one.channel) });
+  });
+  byId("off-none").addEventListener("click", () => change({ off: [] }));
+  byId("more-maps").addEventListener("click", () => {
+    count += STEP;
+    fill();
+  });
+  byId("copy-intervene").addEventListener("click", (event) =>
+    copy(curl("/hooks/intervene", [...intervention(), ["format", "png"]], "panel.png"), event.currentTarget),
+  );
+}
+
+function common() {
+  const fields = [];
+  if (state.model) fields.push(["model", state.model]);
+  if (state.target !== null) fields.push(["target", String(state.target)]);
+  return fields;
+}
+
+export async function showChannels() {
+  const layer = state.inside ?? (await layersOf(await modelName())).find((one) => one.default)?.path;
+  if (!layer) {
+    byId("maps").replaceChildren(problemBox({ message: "No layer of this model was found by itself; choose one." }));
+    return;
+  }
+  const fields = [...common(), ["layer", layer], ["kind", "output"], ["kind", "grad_output"], ["format", "npz"]];
+  const key = JSON.stringify([state.picture.url, fields]);
+  if (captured?.key !== key) await capture(key, layer, fields);
+  else if (captured.box !== box()) fill();
+  else mark();
+  intervene();
+}
+
+async function capture(key, layer, fields) {
+  if (capturing?.key === key) return;
+  capturing?.stop.abort();
+  const mine = { key, stop: new AbortController() };
+  capturing = mine;
+  byId("inside-layer-name").textContent = layer;
+  byId("maps").setAttribute("aria-busy", "true");
+  try {
+    const answer = await post("/hooks/capture", state.picture.file, fields, { signal: mine.stop.signal });
+    const arrays = readNpz(await answer.arrayBuffer());
+    const found = ranked(arrays[`${layer}/output/0`], arrays[`${layer}/grad_output/0`]);
+    if (capturing !== mine) return;
+    captured = { key, layer, ...found };
+    count = STEP;
+    fill();
+  } catch (error) {
+    if (error.name !== "AbortError") byId("maps").replaceChildren(problemBox(error));
+  } finally {
+    if (capturing === mine) {
+      capturing = null;
+      byId("maps").removeAttribute("aria-busy");
+    }
+  }
+}
+
+/** Channels of an array, the one that does most to the class first: by the sum of output times gradient. */
+function ranked(output, gradient) {
+  const [, first, second, last] = output?.shape ?? [];
+  if (output?.shape.length !== 4) throw new Error("This layer has no grid of features; choose another one.");
+  const inside = first === second && last !== second; // channels come last, as in a Swin transformer
+  const [size, height, width] = inside ? [last, first, second] : [first, second, last];
+  const cells = height * width;
+  const at = (channel, cell) => (inside ? cell * size + channel : channel * cells + cell);
+  const channels = Array.from({ length: size }, (_, channel) => {
+    const map = Float32Array.from({ length: cells }, (_, cell) => output.values[at(channel, cell)]);
+    let effect = 0;
+    if (gradient) map.forEach((value, cell) => (effect += value * gradient.values[at(channel, cell)]));
+    return { channel, effect, map };
+  });
+  channels.sort((one, other) => Math.abs(other.effect) - Math.abs(one.effect));
+  return { channels, size: [height, width] };
+}
+
+/** Which part of the picture the model sees; not known before the first answer. */
+const box = () => String(state.answer?.explanations[0].heatmap.box ?? "");
+
+function fill() {
+  const { channels } = captured;
+  captured.box = box();
+  const shown = channels.filter((one, place) => place < count || state.off.includes(one.channel));
+  byId("maps-count").textContent = `${Math.min(shown.length, channels.length)} of ${channels.length} feature maps, those that do most first`;
+  byId("maps").replaceChildren(...shown.map(tile));
+  byId("more-maps").hidden = count >= channels.length;
+  mark();
+}
+
+function tile({ channel, effect, map }) {
+  const control = make("input", { type: "checkbox", value: channel, "aria-label": `Channel ${channel}, effect ${signed(effect)}` });
+  control.addEventListener("change", () => {
+    change({ off: control.checked ? state.off.filter((one) => one !== channel) : [...state.off, channel] });
+  });
+  const canvas = make("canvas", { width: SIDE, height: SIDE, "aria-hidden": "true" });
+  draw(canvas, map).catch(() => {}); // the picture was changed meanwhile
+  const text = make("span", {}, make("span", { textContent: `ch ${channel}` }), make("span", { class: "effect", textContent: signed(effect) }));
+  return make("li", {}, make("label", { class: "tile" }, canvas, text, control));
+}
+
+/** Draws a feature map over the part of the picture that the model saw. */
+async function draw(canvas, map) {
+  const low = map.reduce((least, value) => Math.min(least, value), 0);
+  const high = map.reduce((most, value) => Math.max(most, value), 0);
+  const largest = Math.max(high, -low) || 1;
+  const colours = await coloursOf(low < -0.25 * largest ? "icefire" : "inferno");
+  const level = low < -0.25 * largest ? (value) => (value / largest + 1) / 2 : (value) => Math.max(0, value / largest);
+  const [height, width] = captured.size;
+  const pixels = new ImageData(width, height);
+  map.forEach((value, cell) => {
+    const colour = Number.parseInt(colours[Math.round(level(value) * 255)].slice(1), 16);
+    pixels.data.set([colour >> 16, (colour >> 8) & 255, colour & 255, 255], cell * 4);
+  });
+  const small = await createImageBitmap(pixels);
+  const context = canvas.getContext("2d");
+  const heatmap = state.answer?.explanations[0].heatmap;
+  if (heatmap) {
+    const picture = new Image();
+    picture.src = state.picture.url;
+    await picture.decode();
+    const [full, wide] = heatmap.shape;
+    const [left, top, right, bottom] = heatmap.box;
+    const [across, down] = [picture.naturalWidth / wide, picture.naturalHeight / full];
+    context.drawImage(picture, left * across, top * down, (right - left) * across, (bottom - top) * down, 0, 0, SIDE, SIDE);
+    context.globalAlpha = 0.65;
+  }
+  context.imageSmoothingQuality = "high";
+  context.drawImage(small, 0, 0, SIDE, SIDE);
+}
+
+/** Shows which channels are switched off. */
+function mark() {
+  const listed = new Set();
+  for (const box of byId("maps").querySelectorAll("input")) {
+    const channel = Number(box.value);
+    listed.add(channel);
+    box.checked = !state.off.includes(channel);
+    box.closest(".tile").classList.toggle("off", !box.checked);
+  }
+  if (state.off.some((channel) => !listed.has(channel) && captured?.channels.some((one) => one.channel === channel))) fill();
+  byId("off-none").disabled = !state.off.length;
+}
+
+/** Heatmaps of methods that need many passes would keep the reader waiting; Grad-CAM stands in for them. */
+function quick() {
+  const { forwards, backwards } = methodNamed(state.method)?.cost ?? {};
+  return [forwards, backwards].every((passes) => /^\d$/.test(passes)) ? state.method : "gradcam";
+}
+
+function intervention() {
+  const method = quick();
+  const fields = [...common(), ["method", method]];
+  if (method === state.method) {
+    for (const [name, value] of Object.entries(state.options)) fields.push([name, value]);
+    if ("layer" in methodNamed(method).options) for (const layer of state.layer) fields.push(["layer", layer]);
+  }
+  if (state.colormap) fields.push(["colormap", state.colormap]);
+  return [...fields, ["edits", JSON.stringify([{ layer: captured.layer, op: "zero", channels: state.off }])]];
+}
+
+function intervene() {
+  if (!captured) return;
+  const off = state.off.length;
+  byId("effect-title").textContent = off
+    ? `Without ${off === 1 ? `channel ${state.off[0]}` : `${off} channels`} of ${captured.layer}`
+    : "With all channels";
+  byId("effect-hint").hidden = off > 0;
+  byId("copy-intervene").hidden = !off;
+  const key = off ? JSON.stringify([state.picture.url, intervention()]) : JSON.stringify([state.picture.url, state.answer?.predictions]);
+  if (key === answered) return;
+  answered = key;
+  intervening?.abort();
+  intervening = new AbortController();
+  const { signal } = intervening;
+  if (!off) {
+    byId("effect").removeAttribute("aria-busy");
+    byId("effect-panel").hidden = true;
+    showEffect(state.answer?.predictions ?? [], null, null);
+    return;
+  }
+  byId("effect").setAttribute("aria-busy", "true");
+  setTimeout(() => signal.aborted || ask(signal), WAIT);
+}
+
+async function ask(signal) {
+  try {
+    const response = await post("/hooks/intervene", state.picture.file, intervention(), { signal });
+    const { target, before, after, difference, panel, method } = await response.json();
+    if (signal.aborted) return;
+    showEffect(before.predictions, after.predictions, { target, after, difference });
+    byId("effect-panel").hidden = false;
+    Object.assign(byId("effect-image"), { src: panel, alt: `Heatmaps of ${method.name} before and after, and their difference` });
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    answered = null;
+    byId("effect-list").replaceChildren(make("li", {}, problemBox(error)));
+  } finally {
+    if (!signal.aborted) byId("effect").removeAttribute("aria-busy");
+  }
+}
+
+function showEffect(before, after, moved) {
+  byId("effect-summary").textContent = moved
+    ? `${moved.target.label}: ${percent(moved.target.probability)} before, ${percent(moved.after.probability)} now; logit ${signed(moved.difference.logit)}.`
+    : "";
+  const now = new Map((after ?? before).map((one) => [one.index, one]));
+  const then = new Map(before.map((one) => [one.index, one]));
+  const rows = [...new Map([...then, ...now]).values()].map((one) => effectRow(one.label, then.get(one.index), now.get(one.index)));
+  byId("effect-list").replaceChildren(...rows);
+}
+
+function effectRow(label, before, after) {
+  const bar = (name, one) => {
+    const made = make("span", { class: `fill ${name}` });
+    made.style.width = `${(one?.probability ?? 0) * 100}%`;
+    return made;
+  };
+  const change = before && after ? (after.probability - before.probability) * 100 : null;
+  const moved = change !== null && Math.abs(change) >= 0.05 ? ` ${signed(change, 1)}` : "";
+  return make(
+    "li",
+    {},
+    make("span", { class: "label", textContent: label }),
+    make("span", { class: "share" }, after ? percent(after.probability) : "lower", make("span", { class: "moved", textContent: moved })),
+    make("span", { class: "track", "aria-hidden": "true" }, bar("before", before), bar("after", after)),
+  );
+}

@@ -1,0 +1,187 @@
+// Methods, or layers, side by side: their maps, how long each took, and how much each two agree.
+
+import { explain } from "./api.js";
+import { byId, make } from "./dom.js";
+import { chooseLayers, layersOf } from "./layers.js";
+import { rankCorrelation, valueAt } from "./maps.js";
+import { modelName } from "./models.js";
+import { Overlay } from "./overlay.js";
+import { problemBox } from "./problems.js";
+import { HEATMAP, methodNamed, question } from "./question.js";
+import { methodGroups } from "./settings.js";
+import { change, onChange, state } from "./state.js";
+import { duration, percent } from "./words.js";
+
+const MOST = 6;
+const USUAL = ["gradcam++", "layercam", "saliency"];
+
+/** Cards by what they were asked; those whose question stays are kept. */
+let cards = new Map();
+
+export function prepareCompare() {
+  for (const by of ["method", "layer"]) {
+    byId(`by-${by}`).addEventListener("change", () => change({ by, compare: [] }));
+  }
+  const add = byId("compare-add");
+  add.addEventListener("change", () => {
+    if (add.value) change({ compare: [...state.compare, add.value] });
+  });
+  byId("compare-layers").addEventListener("click", async () => {
+    const model = await modelName();
+    const chosen = await chooseLayers({ model, title: "Layers to compare", chosen: state.compare, most: MOST });
+    if (chosen?.length) change({ compare: chosen });
+  });
+  onChange((patch) => {
+    if ("alpha" in patch) for (const card of cards.values()) card.overlay.draw();
+    if (state.show === "compare" && state.picture) show();
+  });
+}
+
+/** The method whose layers are compared: the chosen one, where it looks at layers. */
+const layered = () => ("layer" in (methodNamed(state.method)?.options ?? {}) ? state.method : "gradcam");
+
+async function standard() {
+  if (state.by === "method") return [...new Set([state.method, ...USUAL])].slice(0, 4);
+  const layers = (await layersOf(await modelName())).filter((one) => one.cam);
+  // The end of each stage: of the least nested layers of each resolution, the last one.
+  const ends = new Map();
+  const depth = ({ path }) => path.split(".").length;
+  for (const layer of layers) {
+    const size = String(layer.output_shape?.slice(-2));
+    if (!ends.has(size) || depth(layer) <= depth(ends.get(size))) ends.set(size, layer);
+  }
+  const paths = layers.filter((one) => [...ends.values()].includes(one) || one.default).map((one) => one.path);
+  return paths.slice(-4);
+}
+
+let filling = false;
+
+async function show() {
+  if (!state.compare.length) {
+    if (filling) return;
+    filling = true;
+    const compare = await standard().finally(() => (filling = false));
+    change({ compare });
+    return;
+  }
+  for (const by of ["method", "layer"]) byId(`by-${by}`).checked = state.by === by;
+  const names = state.compare.slice(0, MOST);
+  showControls(names);
+  const kept = new Map();
+  for (const name of names) {
+    const asked = state.by === "layer" ? { method: layered(), layer: [name] } : { method: name };
+    if (asked.method !== state.method) asked.options = {};
+    const fields = question(asked);
+    const key = JSON.stringify([state.picture.url, fields]);
+    kept.set(key, cards.get(key) ?? makeCard(name, fields, asked));
+  }
+  for (const [key, card] of cards) if (!kept.has(key)) card.stop();
+  cards = kept;
+  byId("cards").replaceChildren(...[...cards.values()].map((card) => card.element));
+  showAgreement();
+}
+
+function showControls(names) {
+  const byMethod = state.by === "method";
+  const add = byId("compare-add");
+  add.hidden = !byMethod;
+  add.disabled = names.length >= MOST;
+  add.replaceChildren(new Option(add.disabled ? `at most ${MOST}` : "Add a method…", ""), ...methodGroups(names));
+  byId("compare-layers").hidden = byMethod;
+  byId("compare-note").textContent = byMethod ? "" : `Maps of ${layered()}.`;
+  byId("chips").replaceChildren(
+    ...names.map((name) => {
+      const remove = make("button", {
+        type: "button",
+        "aria-label": `Remove ${name}`,
+        textContent: "✕",
+        disabled: names.length === 1,
+        on: { click: () => change({ compare: names.filter((one) => one !== name) }) },
+      });
+      return make("li", {}, name, remove);
+    }),
+  );
+}
+
+function makeCard(name, fields, asked) {
+  const overlay = new Overlay();
+  overlay.showPicture(state.picture);
+  const facts = make("p", { class: "facts", textContent: "Working…" });
+  const value = make("output", { class: "value" });
+  const bar = make("progress", { "aria-label": `Progress of ${name}` });
+  const open = make("button", {
+    type: "button",
+    class: "quiet",
+    textContent: "Open",
+    "aria-label": `Open ${name}`,
+    on: { click: () => change({ layer: [], options: {}, ...asked, show: "explain" }) },
+  });
+  const element = make(
+    "article",
+    { class: "card" },
+    overlay.element,
+    make("header", {}, make("h3", { textContent: name }), open),
+    make("div", { class: "line" }, facts, value),
+    bar,
+  );
+  const asking = new AbortController();
+  const card = { name, element, overlay, map: null, value, heatmap: null, stop: () => asking.abort() };
+  const onProgress = ({ done, total, preview }) => {
+    if (total) Object.assign(bar, { max: total, value: done });
+    if (preview) overlay.showMap(preview).catch(() => {});
+  };
+  explain(state.picture.file, [...fields, ...HEATMAP], { signal: asking.signal, onProgress })
+    .then(async (answer) => {
+      const [first] = answer.explanations;
+      card.heatmap = first.heatmap;
+      await overlay.showMap(first.overlay, first.heatmap);
+      overlay.describe(`Heatmap of ${name} for ${first.target.label}`);
+      const rather = first.against ? ` rather than ${first.against.label}` : "";
+      const blank = first.diagnostics.some((one) => one.code === "blank-map") ? ", blank" : "";
+      facts.textContent = `${first.target.label}${rather} ${percent(first.target.probability)} · ${duration(answer.timings_ms.explain)}${blank}`;
+      showAgreement();
+    })
+    .catch((error) => {
+      if (error.name === "AbortError") return;
+      facts.replaceWith(problemBox(error));
+    })
+    .finally(() => bar.remove());
+  overlay.element.addEventListener("pointermove", (event) => card.heatmap && !overlay.isSheet && readAll(overlay.pixel(event)));
+  overlay.element.addEventListener("pointerleave", () => readAll(null));
+  return card;
+}
+
+/** Shows what every map says of one pixel. */
+function readAll(pixel) {
+  for (const { heatmap, value } of cards.values()) {
+    value.textContent = pixel && heatmap ? valueAt(heatmap, ...pixel).toFixed(3) : "";
+  }
+  byId("compare-pixel").textContent = pixel ? `x ${pixel[0]}, y ${pixel[1]}` : "";
+}
+
+const known = new Map();
+
+function agreement(one, other) {
+  const key = `${one.key}${other.key}`;
+  if (!known.has(key)) known.set(key, rankCorrelation(one.card.heatmap.map, other.card.heatmap.map));
+  return known.get(key);
+}
+
+function showAgreement() {
+  const done = [...cards].filter(([, card]) => card.heatmap).map(([key, card]) => ({ key, card }));
+  byId("agreement").hidden = done.length < 2;
+  if (done.length < 2) return;
+  const head = make("tr", {}, make("td"), ...done.map(({ card }) => make("th", { scope: "col", textContent: card.name })));
+  const rows = done.map((one) =>
+    make("tr", {}, make("th", { scope: "row", textContent: one.card.name }), ...done.map((other) => cell(one, other))),
+  );
+  byId("agreement-table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
+}
+
+function cell(one, other) {
+  if (one === other) return make("td", { class: "same", textContent: "–" });
+  const value = agreement(...[one, other].sort((left, right) => (left.key < right.key ? -1 : 1)));
+  const made = make("td", { textContent: value === null ? "n/a" : value.toFixed(2).replace("-", "−") });
+  made.style.setProperty("--strength", `${Math.round(Math.max(0, value ?? 0) * 45)}%`);
+  return made;
+}

@@ -1,0 +1,108 @@
+// Commands and code that ask for exactly what the page shows, and files of it.
+
+import { post } from "./api.js";
+import { announce, byId, make } from "./dom.js";
+import { examplePath } from "./picture.js";
+import { showProblem } from "./problems.js";
+import { drawingQuestion, question } from "./question.js";
+import { overlay } from "./stage.js";
+import { state } from "./state.js";
+
+const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+/** A field of a form for curl, which gives some characters a meaning of their own. */
+function formField([name, value]) {
+  return /^[@<]|[;"]/.test(value) ? `--form-string ${quoted(`${name}=${value}`)}` : `-F ${quoted(`${name}=${value}`)}`;
+}
+
+/** The curl command for a route of the service. */
+export function curl(path, fields, output) {
+  const { name } = state.picture.file;
+  const address = `${location.origin}${path}`;
+  const lines = fields.map(formField);
+  if (state.example) {
+    const source = `curl -sS ${location.origin}${examplePath(state.example)}`;
+    lines.unshift("-F image=@-");
+    return `${source} |\n  curl -sS ${[...lines, address, `-o ${output}`].join(" \\\n    ")}`;
+  }
+  const file = /[;,"\\]/.test(name) ? `"${name.replaceAll(/["\\]/g, "\\$&")}"` : name;
+  lines.unshift(`-F ${quoted(`image=@${file}`)}`);
+  return `curl -sS ${[...lines, address, `-o ${output}`].join(" \\\n  ")}`;
+}
+
+/** Python that does the same with the requests library. */
+export function python(path, fields, output) {
+  const text = JSON.stringify;
+  const data = {};
+  for (const [name, value] of fields) (data[name] ??= []).push(value);
+  const rows = Object.entries(data).map(
+    ([name, values]) => `        ${text(name)}: ${values.length > 1 ? `[${values.map((one) => text(one)).join(", ")}]` : text(values[0])},`,
+  );
+  const picture = state.example
+    ? `picture = requests.get(${text(`${location.origin}${examplePath(state.example)}`)}).content`
+    : `picture = Path(${text(state.picture.file.name)}).read_bytes()`;
+  return [
+    "from pathlib import Path",
+    "",
+    "import requests",
+    "",
+    picture,
+    "answer = requests.post(",
+    `    ${text(`${location.origin}${path}`)},`,
+    '    files={"image": picture},',
+    "    data={",
+    ...rows,
+    "    },",
+    ")",
+    "answer.raise_for_status()",
+    `Path(${text(output)}).write_bytes(answer.content)`,
+    "",
+  ].join("\n");
+}
+
+export async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Without https, pages of other machines may not use the clipboard by that way.
+    const area = make("textarea", { value: text, class: "visually-hidden" });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    button.focus();
+  }
+  const said = button.dataset.said ?? button.textContent;
+  button.dataset.said = said;
+  button.textContent = "Copied";
+  announce("Copied.");
+  setTimeout(() => (button.textContent = said), 1500);
+}
+
+function save(blob, name) {
+  const url = URL.createObjectURL(blob);
+  make("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+const stem = () => `${state.picture.file.name.replace(/\.[^.]*$/, "") || "picture"}-${state.answer.method.name}`;
+
+export function prepareCopy() {
+  const on = (id, action) => byId(id).addEventListener("click", (event) => state.answer && action(event.currentTarget));
+  on("copy-curl", (button) => copy(curl("/explain", drawingQuestion(), "heatmap.png"), button));
+  on("copy-python", (button) => copy(python("/explain", drawingQuestion(), "heatmap.png"), button));
+  on("copy-link", (button) => copy(location.href, button));
+  on("save-png", async () => save(await overlay.blob(), `${stem()}.png`));
+  on("save-json", () => save(new Blob([JSON.stringify(state.answer, null, 1)], { type: "application/json" }), `${stem()}.json`));
+  on("save-npz", async (button) => {
+    button.setAttribute("aria-busy", "true");
+    try {
+      const answer = await post("/explain", state.picture.file, [...question(), ["format", "npz"]]);
+      save(await answer.blob(), `${stem()}.npz`);
+    } catch (error) {
+      showProblem(error);
+    } finally {
+      button.removeAttribute("aria-busy");
+    }
+  });
+}

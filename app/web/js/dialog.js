@@ -1,0 +1,48 @@
+// Dialogs that ask for a choice.
+
+import { make } from "./dom.js";
+
+/**
+ * Shows a dialog. `result()` is what it returns when `accept` was pressed; null when it was closed.
+ * `extra` are further buttons: [text, value to return].
+ */
+export function ask(title, content, { accept, result, extra = [] }) {
+  return new Promise((answer) => {
+    const heading = make("h2", { id: "dialog-title", textContent: title });
+    const close = make("button", { type: "button", class: "plain", "aria-label": "Close", textContent: "✕" });
+    const button = (text, name, value) =>
+      make("button", { type: "button", class: name, textContent: text, on: { click: () => finish(value()) } });
+    const dialog = make(
+      "dialog",
+      { "aria-labelledby": "dialog-title" },
+      make("header", {}, heading, close),
+      content,
+      make(
+        "footer",
+        {},
+        ...extra.map(([text, value]) => button(text, "quiet", () => value)),
+        button(accept, "main", result),
+      ),
+    );
+    let given = null;
+    const finish = (value) => {
+      given = value;
+      dialog.close();
+    };
+    close.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      answer(given);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** A field that filters what a dialog lists; calls `filter(text)` as the text changes. */
+export function search(label, filter) {
+  const input = make("input", { type: "search", placeholder: label, "aria-label": label, autocomplete: "off" });
+  input.addEventListener("input", () => filter(input.value.trim().toLowerCase()));
+  return input;
+}

@@ -1,0 +1,79 @@
+// Asks for an explanation whenever the question changes; shows how far it has come, and lets it be cancelled.
+
+import { explain } from "./api.js";
+import { announce, byId } from "./dom.js";
+import { clearProblems, showProblem } from "./problems.js";
+import { HEATMAP, question } from "./question.js";
+import { change, explained, onChange, state } from "./state.js";
+import { restore, showPreview } from "./stage.js";
+import { duration, percent } from "./words.js";
+
+const ASKS = ["picture", "model", "method", "options", "target", "against", "layer", "colormap", "scale"];
+
+let pending = null;
+
+export function prepareExplain() {
+  onChange((patch) => {
+    if (state.picture && ASKS.some((name) => name in patch)) run();
+  });
+  byId("cancel").addEventListener("click", cancel);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && pending && !document.querySelector("dialog")) cancel();
+  });
+}
+
+function cancel() {
+  pending?.abort();
+  pending = null;
+  busy(false);
+  restore();
+  announce("Cancelled.");
+}
+
+async function run() {
+  pending?.abort();
+  const mine = new AbortController();
+  pending = mine;
+  clearProblems();
+  busy(true);
+  let previewed = false;
+  const onProgress = (event) => {
+    if (pending !== mine) return;
+    showProgress(event);
+    if (event.preview) showPreview(event.preview);
+    previewed ||= Boolean(event.preview);
+  };
+  try {
+    const fields = [...question(), ...HEATMAP];
+    const answer = await explain(state.picture.file, fields, { signal: mine.signal, onProgress });
+    if (pending !== mine) return;
+    change({ answer });
+    const { label, probability } = explained();
+    announce(`${label}, ${percent(probability)}, explained by ${answer.method.name}.`);
+  } catch (error) {
+    if (pending !== mine || error.name === "AbortError") return;
+    if (previewed) restore();
+    showProblem(error);
+  } finally {
+    if (pending === mine) {
+      pending = null;
+      busy(false);
+    }
+  }
+}
+
+function busy(is) {
+  byId("figure").setAttribute("aria-busy", String(is));
+  byId("progress").hidden = !is;
+  byId("progress-bar").removeAttribute("value");
+  byId("progress-text").textContent = "Working…";
+}
+
+function showProgress({ done, total, elapsed_ms: elapsed }) {
+  if (!total) return; // it waits
+  const bar = byId("progress-bar");
+  bar.max = total;
+  bar.value = done;
+  const left = done ? (elapsed / done) * (total - done) : 0;
+  byId("progress-text").textContent = `${Math.floor((100 * done) / total)}%${left > 1000 ? `, ${duration(left)} left` : ""}`;
+}

@@ -1,0 +1,91 @@
+// The choice of layers from the tree of a model's modules, with their shapes.
+
+import { catalogue, modelPath } from "./api.js";
+import { ask, search } from "./dialog.js";
+import { make } from "./dom.js";
+
+export const layersOf = async (model) => (await catalogue(`${modelPath(model)}/layers`)).layers;
+
+const shape = (sides) => (sides ? sides.slice(1).join(" × ") : "?");
+
+/**
+ * Asks for layers of a model; returns their paths, or null.
+ * `most` is how many may be chosen; what is `chosen` at first; `standard` offers to go back to the default.
+ */
+export async function chooseLayers({ model, title, chosen, most, standard = false }) {
+  const layers = await layersOf(model);
+  const picked = new Set(chosen.length ? chosen : layers.filter((one) => one.default).map((one) => one.path));
+  const note = make("p", { class: "help", role: "status" });
+  const tell = () => {
+    note.textContent = most === 1 ? "" : `${picked.size} of at most ${most} chosen.`;
+  };
+  const pick = (control, path) => {
+    if (most === 1) picked.clear();
+    if (!control.checked) picked.delete(path);
+    else if (picked.size < most) picked.add(path);
+    else control.checked = false;
+    tell();
+  };
+  const entry = (layer, name) => choice(layer, name, most === 1 ? "radio" : "checkbox", picked, pick);
+  const place = make("div", { class: "tree" });
+  const fill = (text) => {
+    if (!text) place.replaceChildren(branches(nested(layers), entry, picked));
+    else {
+      const found = layers.filter((one) => one.path && `${one.path} ${one.type}`.toLowerCase().includes(text));
+      place.replaceChildren(make("ul", {}, ...found.map((one) => make("li", {}, entry(one, one.path)))));
+      if (!found.length) place.replaceChildren(make("p", { class: "help", textContent: "No layer has such a name." }));
+    }
+  };
+  fill("");
+  tell();
+  const help = "Shapes are channels × height × width. Layers without a grid of features cannot be used.";
+  const content = make("div", { class: "body" }, make("p", { class: "help", textContent: help }), search("Find a layer", fill), place, note);
+  return ask(title, content, {
+    accept: most === 1 ? "Use this layer" : "Use these layers",
+    result: () => layers.map((one) => one.path).filter((path) => picked.has(path)),
+    extra: standard ? [["Back to the default", []]] : [],
+  });
+}
+
+/** Modules by their places in the model; a node is [name, layer or null, children by name]. */
+function nested(layers) {
+  const root = new Map();
+  for (const layer of layers) {
+    if (!layer.path) continue;
+    let children = root;
+    let node = null;
+    for (const name of layer.path.split(".")) {
+      node = children.get(name) ?? { name, layer: null, children: new Map() };
+      children.set(name, node);
+      children = node.children;
+    }
+    node.layer = layer;
+  }
+  return root;
+}
+
+function branches(nodes, entry, picked) {
+  const items = [...nodes.values()].map(({ name, layer, children }) => {
+    const line = layer ? entry(layer, name) : make("span", { class: "layer", textContent: name });
+    if (!children.size) return make("li", {}, line);
+    const inner = branches(children, entry, picked);
+    const holds = inner.querySelector("input:checked, .default") !== null;
+    const label = `Modules of ${layer?.path ?? name}`;
+    return make("li", {}, line, make("details", { open: holds }, make("summary", { "aria-label": label, textContent: `${children.size} inside` }), inner));
+  });
+  return make("ul", {}, ...items);
+}
+
+function choice(layer, name, type, picked, pick) {
+  const usable = layer.cam;
+  const control = make("input", { type, name: "layer", value: layer.path, disabled: !usable, checked: picked.has(layer.path) });
+  control.addEventListener("change", () => pick(control, layer.path));
+  return make(
+    "label",
+    { class: `layer${usable ? "" : " absent"}${layer.default ? " default" : ""}` },
+    control,
+    make("span", { class: "name", textContent: name }),
+    make("small", { textContent: `${layer.type} · ${shape(layer.output_shape)}` }),
+    layer.default ? make("small", { class: "tag", textContent: "default" }) : null,
+  );
+}

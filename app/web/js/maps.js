@@ -1,0 +1,98 @@
+// The numbers of maps: the value of a pixel, as the service lays a map onto the picture, and how much two maps agree.
+
+/** The first and the last pixel, exclusive, whose centres lie between `start` and `stop`; at least one. */
+function centres(start, stop, size) {
+  const first = Math.min(Math.max(Math.ceil(start - 0.5), 0), size - 1);
+  return [first, Math.min(Math.max(Math.ceil(stop - 0.5), first + 1), size)];
+}
+
+/** Left, top, right, bottom in whole pixels of what the model saw, in a picture of this size. */
+export function seen(heatmap, width, height) {
+  const [full, wide] = heatmap.shape;
+  const [left, top, right, bottom] = heatmap.box;
+  const [first, last] = centres((left * width) / wide, (right * width) / wide, width);
+  const [upper, lower] = centres((top * height) / full, (bottom * height) / full, height);
+  return [first, upper, last, lower];
+}
+
+/** Cells of a padded row of `cells`, with their weights, that make the pixel `place` of `first` to `last`. */
+function weights(place, [first, last], [start, stop], cells) {
+  const per = cells / (stop - start);
+  const from = Math.min(Math.max(1 + (first - start) * per, 0), cells + 2);
+  const to = Math.min(Math.max(1 + (last - start) * per, 0), cells + 2);
+  const step = (to - from) / (last - first);
+  const reach = Math.max(step, 1);
+  const centre = from + (place - first + 0.5) * step;
+  const found = [];
+  const low = Math.max(0, Math.trunc(centre - reach + 0.5));
+  const high = Math.min(cells + 2, Math.trunc(centre + reach + 0.5));
+  for (let cell = low; cell < high; cell += 1) {
+    const weight = 1 - Math.abs((cell - centre + 0.5) / reach);
+    // The cells at both ends of the padded row repeat their neighbours.
+    if (weight > 0) found.push([Math.min(Math.max(cell - 1, 0), cells - 1), weight]);
+  }
+  const sum = found.reduce((total, [, weight]) => total + weight, 0);
+  return found.map(([cell, weight]) => [cell, weight / sum]);
+}
+
+/** The heatmap's value at a pixel of the upload, divided by the largest magnitude, as in an npz answer. */
+export function valueAt(heatmap, x, y) {
+  const [height, width] = heatmap.shape;
+  const [left, top, right, bottom] = seen(heatmap, width, height);
+  if (x < left || x >= right || y < top || y >= bottom) return 0;
+  const columns = weights(x, [left, right], [heatmap.box[0], heatmap.box[2]], heatmap.map[0].length);
+  const rows = weights(y, [top, bottom], [heatmap.box[1], heatmap.box[3]], heatmap.map.length);
+  let value = 0;
+  for (const [row, down] of rows) for (const [column, across] of columns) value += heatmap.map[row][column] * down * across;
+  const largest = Math.max(heatmap.max, -heatmap.min) || 1;
+  return Math.min(1, Math.max(heatmap.signed ? -1 : 0, value / largest));
+}
+
+/** Resizes rows bilinearly to a finer grid. */
+function resized(rows, height, width) {
+  if (rows.length === height && rows[0].length === width) return rows.flat();
+  const places = (size, cells) =>
+    Array.from({ length: size }, (_, place) => {
+      const centre = Math.max(0, ((place + 0.5) * cells) / size - 0.5);
+      const low = Math.floor(centre);
+      return [low, Math.min(low + 1, cells - 1), centre - low];
+    });
+  const across = places(width, rows[0].length);
+  return places(height, rows.length).flatMap(([upper, lower, down]) =>
+    across.map(([left, right, share]) => {
+      const above = rows[upper][left] * (1 - share) + rows[upper][right] * share;
+      const below = rows[lower][left] * (1 - share) + rows[lower][right] * share;
+      return above * (1 - down) + below * down;
+    }),
+  );
+}
+
+/** Ranks, from 1; equal values share their mean rank. */
+function ranks(values) {
+  const order = Array.from(values.keys()).sort((one, other) => values[one] - values[other]);
+  const found = new Float64Array(values.length);
+  for (let start = 0, stop = 0; start < order.length; start = stop) {
+    while (stop < order.length && values[order[stop]] === values[order[start]]) stop += 1;
+    for (let place = start; place < stop; place += 1) found[order[place]] = (start + stop + 1) / 2;
+  }
+  return found;
+}
+
+/** Spearman's rank correlation of two maps, rows of numbers, over the finer grid; null where one is constant. */
+export function rankCorrelation(first, second) {
+  const constant = (rows) => rows.every((row) => row.every((value) => value === rows[0][0]));
+  if (constant(first) || constant(second)) return null; // resizing would round it to nearly constant
+  const cells = (rows) => rows.length * rows[0].length;
+  const finest = cells(first) >= cells(second) ? first : second;
+  const [one, other] = [first, second].map((rows) => ranks(resized(rows, finest.length, finest[0].length)));
+  const mean = (one.length + 1) / 2;
+  let product = 0;
+  let squares = 0;
+  let others = 0;
+  for (let place = 0; place < one.length; place += 1) {
+    product += (one[place] - mean) * (other[place] - mean);
+    squares += (one[place] - mean) ** 2;
+    others += (other[place] - mean) ** 2;
+  }
+  return squares && others ? product / Math.sqrt(squares * others) : null;
+}

@@ -1,0 +1,83 @@
+// The choice of a model: those whose weights are at hand first, the others with the reason why they cannot be chosen.
+
+import { catalogue } from "./api.js";
+import { ask, search } from "./dialog.js";
+import { byId, make } from "./dom.js";
+import { change, onChange, state } from "./state.js";
+
+const SHOWN = 60; // most rows at a time
+
+/** The name of the model that answers: the one that was asked for, or the service's default. */
+export async function modelName() {
+  if (state.model) return state.model;
+  if (state.answer) return state.answer.model.name;
+  const { models } = await catalogue("/models?source=embedded");
+  return (models.find((one) => one.loaded) ?? models[0]).name;
+}
+
+export function prepareModels() {
+  byId("model").addEventListener("click", choose);
+  onChange((patch) => {
+    if ("model" in patch || "answer" in patch) show();
+  });
+  show();
+}
+
+function show() {
+  byId("model-name").textContent = state.model ?? state.answer?.model.name ?? "the default one";
+}
+
+async function choose() {
+  const { models } = await catalogue("/models");
+  const current = await modelName();
+  const ordered = [...models].sort((one, other) => other.weights.available - one.weights.available);
+  const list = make("ul", { class: "choices" });
+  const more = make("p", { class: "help" });
+  let chosen = current;
+  const fill = (text) => {
+    const found = ordered.filter((one) => `${one.name} ${one.source} ${one.licence}`.toLowerCase().includes(text));
+    list.replaceChildren(...found.slice(0, SHOWN).map((one) => row(one, one.name === chosen, () => (chosen = one.name))));
+    more.textContent = found.length > SHOWN ? `${found.length - SHOWN} more; type to narrow them down.` : "";
+    if (!found.length) more.textContent = "No model has such a name.";
+  };
+  fill("");
+  const available = models.filter((one) => one.weights.available).length;
+  const content = make(
+    "div",
+    { class: "body" },
+    make("p", { class: "help", textContent: `${available} of ${models.length} models have their weights at hand.` }),
+    search("Find a model", fill),
+    list,
+    more,
+  );
+  const wanted = await ask("Model", content, { accept: "Use this model", result: () => chosen });
+  if (!wanted || wanted === current) return;
+  const [from, to] = [current, wanted].map((name) => models.find((one) => one.name === name));
+  // Classes keep their meaning between models of one data set.
+  const classes = from?.classes === to.classes ? {} : { target: null, against: null };
+  change({ ...classes, model: wanted, layer: [], inside: null, off: [], compare: state.by === "layer" ? [] : state.compare });
+}
+
+function row(model, checked, choose) {
+  const { available, reason } = model.weights;
+  const radio = make("input", { type: "radio", name: "model", value: model.name, checked, disabled: !available });
+  radio.addEventListener("change", choose);
+  const size = model.input_size.join(" × ");
+  const said = `${model.source} · ${model.licence} · ${size} · ${model.classes} classes`;
+  return make(
+    "li",
+    {},
+    make(
+      "label",
+      { class: available ? "" : "absent" },
+      radio,
+      make(
+        "span",
+        {},
+        make("strong", { textContent: model.name }),
+        make("small", { textContent: said }),
+        available ? null : make("small", { class: "reason", textContent: reason }),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,40 @@
+// The page: where its parts are put together.
+
+import { keepAddress, readAddress } from "./address.js";
+import { catalogue } from "./api.js";
+import { prepareClasses } from "./classes.js";
+import { prepareCompare } from "./compare.js";
+import { prepareCopy } from "./copy.js";
+import { prepareExplain } from "./explain.js";
+import { prepareInside } from "./inside.js";
+import { prepareModels } from "./models.js";
+import { prepareOptions } from "./options.js";
+import { openExample, preparePicture } from "./picture.js";
+import { showProblem } from "./problems.js";
+import { learn } from "./question.js";
+import { prepareSettings } from "./settings.js";
+import { prepareStage } from "./stage.js";
+import { state } from "./state.js";
+import { prepareTabs } from "./tabs.js";
+
+async function start() {
+  readAddress();
+  const linked = { target: state.target, against: state.against, off: state.off };
+  learn((await catalogue("/methods")).methods);
+  prepareStage();
+  preparePicture();
+  prepareTabs();
+  prepareClasses();
+  prepareModels();
+  prepareOptions();
+  prepareCopy();
+  prepareCompare();
+  prepareInside();
+  await prepareSettings();
+  keepAddress();
+  prepareExplain();
+  if (state.example) await openExample(state.example, linked);
+  document.body.dataset.ready = "true";
+}
+
+start().catch(showProblem);

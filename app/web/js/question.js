@@ -1,0 +1,40 @@
+// What the page asks the service: the state as fields of a request. Requests, copied commands and links share it.
+
+import { state } from "./state.js";
+
+const methods = new Map();
+
+/** Takes the methods of the catalogue. */
+export function learn(found) {
+  for (const method of found) methods.set(method.name, method);
+}
+
+export const allMethods = () => [...methods.values()];
+export const methodNamed = (name) => methods.get(name);
+
+/** The state as pairs of names and values, without what is at its default. */
+export function question(changed = {}) {
+  const asked = { ...state, ...changed };
+  const method = methods.get(asked.method);
+  const fields = [];
+  if (asked.model) fields.push(["model", asked.model]);
+  fields.push(["method", asked.method]);
+  if (asked.target !== null) fields.push(["target", String(asked.target)]);
+  if (asked.against !== null) fields.push(["against", String(asked.against)]);
+  if (!method || "layer" in method.options) for (const layer of asked.layer) fields.push(["layer", layer]);
+  for (const [name, value] of Object.entries(asked.options)) fields.push([name, value]);
+  if (asked.colormap) fields.push(["colormap", asked.colormap]);
+  if (asked.scale !== "image") fields.push(["scale", asked.scale]);
+  return fields;
+}
+
+/** What makes the same picture as the page shows, for whoever asks the service for a drawing. */
+export function drawingQuestion() {
+  const fields = question();
+  if (state.alpha !== 0.5) fields.push(["alpha", String(state.alpha)]);
+  fields.push(["format", "png"]);
+  return fields;
+}
+
+/** What the page needs to draw by itself: the heatmap alone, and the numbers of its map. */
+export const HEATMAP = [["view", "heatmap"], ["values", "map"]];

@@ -1,0 +1,122 @@
+// The settings beside the picture: method, layer and how maps are drawn. Model and options have modules of their own.
+
+import { catalogue } from "./api.js";
+import { coloursOf, gradient } from "./bar.js";
+import { byId, make } from "./dom.js";
+import { chooseLayers } from "./layers.js";
+import { modelName } from "./models.js";
+import { keptOptions } from "./options.js";
+import { allMethods, methodNamed } from "./question.js";
+import { change, onChange, state } from "./state.js";
+
+const FAMILIES = {
+  cam: "Class activation maps",
+  gradient: "Gradients",
+  rule: "Other backward rules",
+  perturbation: "Perturbations",
+  concept: "Concepts",
+};
+// Made for colour-blind eyes from the start; all others are safe for them too.
+const FIRST = ["cividis", "batlow", "viridis", "vik", "berlin"];
+
+/** Methods by family, as groups of a select. */
+export function methodGroups(without = []) {
+  const families = [...new Set([...Object.keys(FAMILIES), ...allMethods().map((one) => one.family)])];
+  return families
+    .map((family) => {
+      const found = allMethods().filter((one) => one.family === family && !without.includes(one.name));
+      return found.length
+        ? make("optgroup", { label: FAMILIES[family] ?? family }, ...found.map((one) => new Option(one.name, one.name)))
+        : null;
+    })
+    .filter(Boolean);
+}
+
+export async function prepareSettings() {
+  const method = byId("method");
+  method.replaceChildren(...methodGroups());
+  method.addEventListener("change", () => change({ method: method.value, options: keptOptions(method.value) }));
+  byId("layer").addEventListener("click", choose);
+  byId("scale").addEventListener("change", scale);
+  for (const id of ["scale-low", "scale-high"]) byId(id).addEventListener("change", scale);
+  const { colormaps } = await catalogue("/colormaps");
+  const rank = (one) => (FIRST.includes(one.name) ? FIRST.indexOf(one.name) : FIRST.length);
+  const group = (label, diverging) => {
+    const found = colormaps.filter((one) => one.diverging === diverging).sort((one, other) => rank(one) - rank(other));
+    return make("optgroup", { label }, ...found.map((one) => new Option(one.name, one.name)));
+  };
+  const colormap = byId("colormap");
+  colormap.replaceChildren(new Option("fits the map", ""), group("From none to most", false), group("For signed maps", true));
+  colormap.addEventListener("change", () => change({ colormap: colormap.value || null }));
+  onChange(show);
+  show({ ...state });
+}
+
+async function choose() {
+  const model = await modelName();
+  const most = methodNamed(state.method)?.options.layer?.maxItems ?? 16;
+  const layer = await chooseLayers({ model, title: "Layers", chosen: state.layer, most, standard: true });
+  if (!layer) return;
+  const standard = state.answer?.layers ?? [];
+  change({ layer: layer.length && !state.layer.length && String(layer) === String(standard) ? [] : layer });
+}
+
+function scale() {
+  const [low, high] = [byId("scale-low"), byId("scale-high")];
+  const wanted = byId("scale").value;
+  byId("scale-ends").hidden = wanted !== "fixed";
+  if (wanted !== "fixed") change({ scale: wanted });
+  else {
+    const { drawn } = state.answer?.explanations[0] ?? { drawn: { low: 0, high: 1 } };
+    if (low.value === "") low.value = Number(drawn.low.toPrecision(3));
+    if (high.value === "") high.value = Number(drawn.high.toPrecision(3));
+    change({ scale: `${low.value},${high.value}` });
+  }
+}
+
+function show(patch) {
+  if ("method" in patch) showMethod();
+  if ("layer" in patch || "answer" in patch || "method" in patch) showLayer();
+  if ("scale" in patch) {
+    const fixed = state.scale.includes(",");
+    byId("scale").value = fixed ? "fixed" : state.scale;
+    byId("scale-ends").hidden = !fixed;
+    if (fixed) [byId("scale-low").value, byId("scale-high").value] = state.scale.split(",");
+  }
+  if ("colormap" in patch) byId("colormap").value = state.colormap ?? "";
+  if ("answer" in patch && state.answer) swatch(state.answer.explanations[0].drawn.colormap);
+}
+
+async function swatch(name) {
+  byId("swatch").style.backgroundImage = gradient(await coloursOf(name));
+}
+
+/** Authors as they are cited: the first, where there are more than two. */
+function cited(authors) {
+  const names = authors.split(", ");
+  return names.length > 2 ? `${names[0]} et al.` : names.join(" and ");
+}
+
+function showMethod() {
+  const method = methodNamed(state.method);
+  byId("method").value = state.method;
+  byId("method-about").hidden = !method;
+  if (!method) return;
+  byId("method-summary").textContent = method.summary;
+  const { authors, year, title, url } = method.paper;
+  byId("method-paper").replaceChildren(
+    make("a", { href: url, target: "_blank", rel: "noreferrer", title, textContent: `${cited(authors)} ${year}` }),
+  );
+  const { forwards, backwards } = method.cost;
+  const each = (passes, name) => (passes === "0" ? null : `${passes} ${name}${passes === "1" ? "" : "s"}`);
+  byId("method-cost").textContent = [each(forwards, "forward"), each(backwards, "backward")].filter(Boolean).join(", ");
+  byId("method-same").hidden = method.discriminates;
+}
+
+function showLayer() {
+  const takes = "layer" in (methodNamed(state.method)?.options ?? { layer: null });
+  byId("layer-field").hidden = !takes;
+  const used = state.layer.length ? state.layer : (state.answer?.layers ?? []);
+  byId("layer-name").textContent = used.join(", ") || "found by itself";
+  byId("layer-default").hidden = state.layer.length > 0;
+}

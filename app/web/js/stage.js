@@ -1,0 +1,149 @@
+// The stage: the picture with its heatmap, how strong and how much of it, and the value under the pointer.
+
+import { byId } from "./dom.js";
+import { valueAt } from "./maps.js";
+import { Overlay } from "./overlay.js";
+import { fromServer } from "./picture.js";
+import { change, explained, onChange, state } from "./state.js";
+import { markValue, showBar } from "./bar.js";
+import { percent } from "./words.js";
+
+export const overlay = new Overlay(byId("stage"));
+
+let wiped = 0;
+let point = null; // the pixel that the keyboard reads
+
+export function prepareStage() {
+  overlay.element.addEventListener("pointermove", readPointer);
+  overlay.element.addEventListener("pointerdown", readPointer);
+  overlay.element.addEventListener("pointerleave", () => read(point));
+  byId("reader").addEventListener("keydown", readKeys);
+  byId("reader").addEventListener("focus", () => state.answer && read((point ??= middle()), true));
+  byId("reader").addEventListener("blur", () => read((point = null)));
+  const alpha = byId("alpha");
+  alpha.addEventListener("input", () => change({ alpha: Number(alpha.value) }));
+  prepareWipe(byId("wipe"));
+  onChange(show);
+  show({ alpha: state.alpha });
+}
+
+function show(patch) {
+  if ("picture" in patch && state.picture) {
+    overlay.showPicture(state.picture, "The picture");
+    point = null;
+    wipe(0);
+    byId("figure").hidden = false;
+  }
+  if ("answer" in patch) showAnswer();
+  if ("alpha" in patch) {
+    byId("alpha").value = state.alpha;
+    byId("alpha-value").textContent = `${Math.round(state.alpha * 100)}%`;
+    overlay.draw();
+  }
+}
+
+async function showAnswer() {
+  const { answer, picture } = state;
+  byId("figure").classList.toggle("answered", Boolean(answer));
+  read(null);
+  showBar(answer?.explanations[0] ?? null);
+  if (!answer) return;
+  const [first] = answer.explanations;
+  await upright(first.heatmap.shape, picture);
+  if (state.answer !== answer) return;
+  await overlay.showMap(first.overlay, first.heatmap);
+  byId("figure").classList.toggle("sheet", overlay.isSheet);
+  overlay.describe(`Heatmap of ${answer.method.name} for ${explained().label}, ${percent(explained().probability)}`);
+}
+
+/** Browsers do not heed the orientation of every format: where the sides do not fit, the service's picture is shown. */
+async function upright([height, width], picture) {
+  const turned = width !== height && width > height !== picture.width > picture.height;
+  if (!turned) return;
+  Object.assign(picture, await fromServer(picture.file));
+  overlay.showPicture(picture);
+}
+
+/** Shows the heatmap as far as it has come. */
+export function showPreview(source) {
+  overlay.showMap(source).catch(() => {}); // the next one may be whole
+}
+
+/** Shows again what was there before a preview. */
+export function restore() {
+  if (state.answer) showAnswer();
+  else if (state.picture) overlay.showPicture(state.picture, "The picture");
+}
+
+function middle() {
+  const [height, width] = state.answer.explanations[0].heatmap.shape;
+  return [Math.floor(width / 2), Math.floor(height / 2)];
+}
+
+function readPointer(event) {
+  if (state.answer && !overlay.isSheet) read(overlay.pixel(event));
+}
+
+function readKeys(event) {
+  const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+  if (!steps || !state.answer) return;
+  event.preventDefault();
+  const [height, width] = state.answer.explanations[0].heatmap.shape;
+  const step = event.shiftKey ? 1 : Math.max(1, Math.round(width / 40));
+  const within = (value, size) => Math.min(size - 1, Math.max(0, value));
+  point = [within(point[0] + steps[0] * step, width), within(point[1] + steps[1] * step, height)];
+  read(point, true);
+}
+
+/** Shows the value of a pixel; `aloud` also marks the pixel and says the value to those who do not see it. */
+function read(pixel, aloud = false) {
+  const mark = byId("mark");
+  mark.hidden = !pixel || !aloud;
+  if (!pixel || !state.answer) {
+    byId("reading").textContent = "Point at the picture to read a value.";
+    markValue(null);
+    return;
+  }
+  const { heatmap } = state.answer.explanations[0];
+  const value = valueAt(heatmap, ...pixel);
+  const said = `x ${pixel[0]}, y ${pixel[1]}: ${value.toFixed(3)}`;
+  byId("reading").textContent = said;
+  markValue(value * Math.max(heatmap.max, -heatmap.min));
+  if (aloud) {
+    byId("reader").setAttribute("aria-valuetext", said);
+    byId("reader").setAttribute("aria-valuenow", value.toFixed(3));
+    mark.style.left = `${((pixel[0] + 0.5) / heatmap.shape[1]) * 100}%`;
+    mark.style.top = `${((pixel[1] + 0.5) / heatmap.shape[0]) * 100}%`;
+  }
+}
+
+function wipe(share) {
+  wiped = Math.min(1, Math.max(0, share));
+  const handle = byId("wipe");
+  handle.style.left = `${wiped * 100}%`;
+  handle.setAttribute("aria-valuenow", Math.round(wiped * 100));
+  handle.setAttribute("aria-valuetext", `${Math.round(wiped * 100)}% of the picture without the heatmap`);
+  overlay.wipe(wiped);
+}
+
+function prepareWipe(handle) {
+  handle.addEventListener("pointerdown", (event) => handle.setPointerCapture(event.pointerId));
+  handle.addEventListener("pointermove", (event) => {
+    if (!handle.hasPointerCapture(event.pointerId)) return;
+    const box = overlay.element.getBoundingClientRect();
+    wipe((event.clientX - box.left) / box.width);
+  });
+  handle.addEventListener("keydown", (event) => {
+    const to = {
+      ArrowLeft: wiped - 0.05,
+      ArrowDown: wiped - 0.05,
+      ArrowRight: wiped + 0.05,
+      ArrowUp: wiped + 0.05,
+      Home: 0,
+      End: 1,
+    }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    wipe(to);
+  });
+}

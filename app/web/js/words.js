@@ -1,0 +1,27 @@
+// Numbers and times as people read them.
+
+export function percent(probability) {
+  if (probability > 0 && probability < 0.001) return "<0.1%";
+  return `${(probability * 100).toFixed(1)}%`;
+}
+
+export function number(value) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  return size >= 1e4 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+}
+
+export function signed(value, digits = 2) {
+  return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
+}
+
+export function duration(milliseconds) {
+  if (milliseconds < 1000) return `${Math.max(1, Math.round(milliseconds))} ms`;
+  const seconds = milliseconds / 1000;
+  return seconds < 60 ? `${seconds.toFixed(seconds < 10 ? 1 : 0)} s` : `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+}
+
+/** How often what is counted: "1 forward pass", "51 forward passes". */
+export function count(how, one) {
+  return `${how} ${one}${String(how) === "1" ? "" : one.endsWith("s") ? "es" : "s"}`;
+}

@@ -1,0 +1,72 @@
+"""Takes the pictures of the page: `make screens`. Fonts differ between machines, so tests compare them roughly."""
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from playwright.sync_api import BrowserContext, sync_playwright
+
+IMAGES = Path(__file__).parent / "images"
+SIZE = {"width": 1280, "height": 940}
+VIEWS = {
+    "page.png": ("?example=cat&target=281&alpha=0.6", "#figure.answered[aria-busy=false]"),
+    "page-compare.png": (
+        "?example=cat&target=281&scale=robust&show=compare&compare=gradcam&compare=layercam&compare=saliency&compare=lrp",
+        "#agreement tbody tr:nth-child(4)",
+    ),
+}
+
+
+def take(context: BrowserContext, url: str, name: str) -> bytes:
+    """Return what a browser shows of a view of the page, as PNG."""
+    query, ready = VIEWS[name]
+    page = context.new_page()
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
+    page.set_viewport_size(SIZE)  # type: ignore[arg-type]
+    page.goto(f"{url}/{query}")
+    page.wait_for_selector(ready)
+    page.wait_for_function("[...document.querySelectorAll('.map')].every((map) => !map.hidden)")
+    page.wait_for_load_state("networkidle")
+    taken = page.screenshot()
+    page.close()
+    return taken
+
+
+def main(port: int = 8765) -> None:
+    """Start the service and take all pictures."""
+    url = f"http://127.0.0.1:{port}"
+    service = subprocess.Popen([sys.executable, "-m", "app.cli", "serve", "--port", str(port)])
+    try:
+        while not _ready(url):
+            if service.poll() is not None:
+                sys.exit(
+                    f"The service did not start; is port {port} taken? Say another one: python -m docs.screens 9000"
+                )
+            time.sleep(0.5)
+        with TemporaryDirectory() as profile, sync_playwright() as playwright:
+            context = playwright.chromium.launch_persistent_context(
+                profile, executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+            )
+            context.set_default_timeout(120_000)
+            for name in VIEWS:
+                (IMAGES / name).write_bytes(take(context, url, name))
+            context.close()
+    finally:
+        service.terminate()
+        service.wait()
+
+
+def _ready(url: str) -> bool:
+    try:
+        return bool(urlopen(f"{url}/readyz", timeout=5).status == 200)
+    except (URLError, TimeoutError):
+        return False
+
+
+if __name__ == "__main__":
+    main(*(int(port) for port in sys.argv[1:2]))

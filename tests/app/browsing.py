@@ -1,0 +1,51 @@
+"""What tests of the page do with it again and again."""
+
+import re
+
+import numpy as np
+from PIL import Image
+from playwright.sync_api import expect
+
+from tests.app.conftest import EXAMPLES
+
+
+def answered(page):
+    """Wait until the page shows the answer to all that was asked."""
+    expect(page.locator("#figure")).to_have_class(re.compile("answered"))
+    expect(page.locator("#figure")).to_have_attribute("aria-busy", "false")
+    page.wait_for_function("!document.querySelector('#stage .map').hidden")
+    return page
+
+
+def upload(page, name="cat.png"):
+    page.set_input_files("#image", EXAMPLES / name)
+    return answered(page)
+
+
+def drawn(page):
+    """The pixels of picture and heatmap as the page shows them, at their own size."""
+    with page.expect_download() as download:
+        page.click("#save-png")
+    with Image.open(download.value.path()) as image:
+        return np.asarray(image.convert("RGB")).astype(int)
+
+
+def explained_anew(page, act):
+    """Do something that asks anew, and return the pairs of names and values that were sent."""
+    # The body of a form with a file is not told to those who listen to requests.
+    page.evaluate(
+        """() => {
+            window.asked = null;
+            window.plainFetch ??= window.fetch;
+            window.fetch = (path, given) => {
+                if (path === "/explain") {
+                    window.asked = [...given.body].filter(([, value]) => typeof value === "string");
+                }
+                return window.plainFetch(path, given);
+            };
+        }"""
+    )
+    act()
+    page.wait_for_function("window.asked")
+    answered(page)
+    return [tuple(pair) for pair in page.evaluate("window.asked")]

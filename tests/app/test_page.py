@@ -1,0 +1,503 @@
+"""The page in a real browser: a picture, its heatmap, its classes, and how it is explained."""
+
+import base64
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import requests
+from PIL import Image
+from playwright.sync_api import expect
+
+from explainers.agreement import rank_correlation
+from explainers.geometry import Geometry
+from tests.app.browsing import answered, drawn, explained_anew, upload
+from tests.app.conftest import EXAMPLES
+
+
+def asked(url, name, form, **fields):
+    with (EXAMPLES / name).open("rb") as picture:
+        found = requests.post(f"{url}/explain", files={"image": picture}, data={**fields, "format": form}, timeout=60)
+    assert found.status_code == 200, found.text
+    return found
+
+
+def clipboard(page):
+    return page.evaluate("navigator.clipboard.readText()")
+
+
+def test_an_upload_is_answered_in_place(page, url):
+    assert not page.is_visible("#work")
+    upload(page)
+    expect(page.locator("#answer-label")).to_have_text("tiger cat")
+    expect(page.locator("#predictions .class")).to_have_count(5)
+    expect(page.locator("#predictions [aria-pressed=true] .label")).to_have_text(["tiger cat"])
+    expect(page).to_have_title("tiger cat: SeeWhy")
+    expected = np.asarray(Image.open(io.BytesIO(asked(url, "cat.png", "png").content)).convert("RGB")).astype(int)
+    assert np.abs(drawn(page) - expected).max() <= 2
+    bar = asked(url, "cat.png", "json").json()["explanations"][0]["drawn"]
+    assert float(page.inner_text("#bar-high")) == pytest.approx(bar["high"], rel=5e-3)
+    expect(page.locator("#bar-range")).to_contain_text("map 0 to")
+
+
+def test_strength_is_drawn_in_the_browser(page, url):
+    upload(page)
+    sent = []
+    page.on("request", lambda request: sent.append(request.url))
+    slider = page.locator("#alpha")
+    slider.focus()
+    slider.press("End")
+    expect(page.locator("#alpha-value")).to_have_text("100%")
+    content = asked(url, "cat.png", "png", alpha="1").content
+    expected = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
+    assert np.abs(drawn(page) - expected).max() <= 2
+    slider.press("Home")
+    whole = np.asarray(Image.open(EXAMPLES / "cat.png").convert("RGB")).astype(int)
+    assert np.abs(drawn(page) - whole)[100:200, 150:300].max() <= 2  # inside what the model saw
+    assert not [one for one in sent if one.endswith("/explain")]
+
+
+def test_the_wipe_uncovers_the_picture(page):
+    upload(page)
+    handle, stage = page.locator("#wipe"), page.locator("#stage").bounding_box()
+    grip = handle.bounding_box()
+    page.mouse.move(grip["x"] + grip["width"] / 2, grip["y"] + grip["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(stage["x"] + stage["width"] / 4, stage["y"] + 30, steps=4)
+    page.mouse.up()
+    expect(handle).to_have_attribute("aria-valuenow", "25")
+    handle.press("End")
+    handle.press("ArrowLeft")
+    expect(handle).to_have_attribute("aria-valuenow", "95")
+    assert page.locator("#stage .map").evaluate("map => map.style.clipPath").startswith("inset(0px 0px 0px 95%")
+
+
+@pytest.mark.parametrize("way", ["paste", "drop"])
+def test_a_picture_is_pasted_or_dropped(page, way):
+    content = base64.b64encode((EXAMPLES / "coffee.png").read_bytes()).decode()
+    page.evaluate(
+        """async ([way, content]) => {
+            const bytes = Uint8Array.from(atob(content), (one) => one.charCodeAt(0));
+            const data = new DataTransfer();
+            data.items.add(new File([bytes], "coffee.png", { type: "image/png" }));
+            const given = { bubbles: true, cancelable: true };
+            document.body.dispatchEvent(way === "paste"
+                ? new ClipboardEvent("paste", { ...given, clipboardData: data })
+                : new DragEvent("drop", { ...given, dataTransfer: data }));
+        }""",
+        [way, content],
+    )
+    answered(page)
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+
+
+@pytest.mark.parametrize("form", ["TIFF", "JPEG"])
+def test_pictures_stand_upright(page, tmp_path, form):
+    """A browser turns a JPEG by itself, and cannot show a TIFF at all."""
+    upright = Image.open(EXAMPLES / "coffee.png").convert("RGB")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = tmp_path / f"turned.{form.lower()}"
+    upright.transpose(Image.Transpose.ROTATE_90).save(file, form, exif=exif)
+    page.set_input_files("#image", file)
+    answered(page)
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+    page.locator("#alpha").focus()
+    page.locator("#alpha").press("Home")
+    found = drawn(page)
+    assert found.shape == (400, 600, 3)
+    assert np.abs(found - np.asarray(upright).astype(int))[50:350, 150:450].mean() < 6
+
+
+def test_an_example_is_a_click_away(page, url):
+    page.get_by_role("button", name="A cup of coffee on a table").click()
+    answered(page)
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+    assert page.url == f"{url}/?example=coffee"
+
+
+def test_a_class_is_explained_by_a_click(page):
+    upload(page)
+    before = drawn(page)
+    sent = explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
+    assert ("target", "281") in sent
+    expect(page.locator("#answer-label")).to_have_text("tabby")
+    expect(page.locator("#predictions [aria-pressed=true] .label")).to_have_text(["tabby"])
+    assert np.abs(drawn(page) - before).mean() > 1
+
+
+@pytest.mark.parametrize("way", ["button", "shift-click"])
+def test_two_classes_are_contrasted(page, url, way):
+    upload(page)
+    row = page.locator("#predictions li", has_text="tabby")
+    if way == "button":
+        sent = explained_anew(page, row.get_by_role("button", name="Contrast with tabby").click)
+    else:
+        sent = explained_anew(page, lambda: row.locator(".class").click(modifiers=["Shift"]))
+    assert {("target", "282"), ("against", "281")} <= set(sent)
+    expect(page.locator("#contrast")).to_contain_text("tiger cat rather than tabby")
+    content = asked(url, "cat.png", "png", target="282", against="281").content
+    expected = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
+    assert np.abs(drawn(page) - expected).max() <= 2
+    sent = explained_anew(page, page.get_by_role("button", name="Explain it alone").click)
+    assert "against" not in dict(sent)
+    expect(page.locator("#contrast")).to_be_hidden()
+
+
+def test_any_class_can_be_typed(page):
+    upload(page)
+    page.fill("#target", "espresso")
+    sent = explained_anew(page, lambda: page.press("#target", "Enter"))
+    assert ("target", "espresso") in sent
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+    expect(page.locator("#predictions .class")).to_have_count(6)
+    expect(page.locator("#diagnostics")).to_contain_text("less than chance")
+
+
+def test_controls_are_made_from_the_methods(page, url):
+    """Each option of each method has the control, the bounds, the default and the help of its schema."""
+    methods = requests.get(f"{url}/methods", timeout=60).json()["methods"]
+    assert sorted(page.evaluate("[...document.querySelectorAll('#method option')].map((one) => one.value)")) == sorted(
+        method["name"] for method in methods
+    )
+    made = page.evaluate(
+        """(names) => Object.fromEntries(names.map((name) => {
+            const method = document.querySelector("#method");
+            method.value = name;
+            method.dispatchEvent(new Event("change"));
+            const controls = [...document.querySelectorAll("#options-list .field")].map((field) => {
+                const control = field.querySelector("input, select");
+                return [field.dataset.field, {
+                    type: control.type, value: control.type === "checkbox" ? String(control.checked) : control.value,
+                    min: control.min, max: control.max, choices: [...(control.options ?? [])].map((one) => one.value),
+                    label: control.labels[0].textContent, help: field.querySelector(".help").textContent,
+                    layer: !document.querySelector("#layer-field").hidden,
+                    described: control.getAttribute("aria-describedby").split(" ")
+                        .every((id) => document.getElementById(id)),
+                }];
+            });
+            return [name, Object.fromEntries(controls)];
+        }))""",
+        [method["name"] for method in methods],
+    )
+    kinds = {"boolean": "checkbox", "integer": "number", "number": "number", "array": "text"}
+    for method in methods:
+        controls = made[method["name"]]
+        assert set(controls) == set(method["options"]) - {"layer"}
+        for name, control in controls.items():
+            schema = method["options"][name]
+            assert control["layer"] == ("layer" in method["options"])
+            assert control["type"] == ("select-one" if "enum" in schema else kinds[schema["type"]])
+            assert control["choices"] == schema.get("enum", [])
+            for bound, keys in (("min", ("minimum", "exclusiveMinimum")), ("max", ("maximum",))):
+                wanted = next((schema[key] for key in keys if key in schema), None)
+                assert wanted is None or float(control[bound]) == wanted
+            default = schema["default"]
+            if isinstance(default, bool):
+                assert control["value"] == str(default).lower()
+            elif isinstance(default, int | float):
+                assert float(control["value"]) == default
+            else:
+                assert control["value"] == (",".join(default) if isinstance(default, list) else default)
+            assert schema["description"].replace("`", "") in control["help"]
+            assert "efault" in control["help"]
+            assert control["described"]
+            assert control["label"]
+
+
+def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
+    upload(page)
+    explained_anew(page, lambda: page.select_option("#method", "smoothgrad"))
+    page.click("#options > summary")
+    field = page.locator("#options-list [name=samples]")
+    field.fill("3")
+    sent = explained_anew(page, lambda: field.press("Enter"))
+    assert {("method", "smoothgrad"), ("samples", "3")} <= set(sent)
+    assert page.url == f"{url}/?method=smoothgrad&samples=3"
+    expect(page.locator("#options-count")).to_have_text("1 changed")
+    sent = explained_anew(page, page.get_by_role("button", name="All back to their defaults").click)
+    assert "samples" not in dict(sent)
+    expect(field).not_to_have_value("3")
+
+
+def test_colours_and_scale_are_chosen(page):
+    upload(page)
+    page.click("#drawing > summary")
+    groups = page.locator("#colormap optgroup")
+    assert groups.nth(0).locator("option").nth(0).get_attribute("value") == "cividis"
+    sent = explained_anew(page, lambda: page.select_option("#colormap", "cividis"))
+    assert ("colormap", "cividis") in sent
+    assert page.locator("#bar-colours").evaluate("bar => bar.style.backgroundImage").startswith("linear-gradient")
+    explained_anew(page, lambda: page.select_option("#scale", "fixed"))
+    page.fill("#scale-high", "0.2")
+    sent = explained_anew(page, lambda: page.press("#scale-high", "Enter"))
+    assert ("scale", "0,0.2") in sent
+    expect(page.locator("#bar-high")).to_have_text("0.2")
+
+
+def test_layers_are_chosen_from_the_tree(page, url):
+    upload(page)
+    rows = requests.get(f"{url}/models/efficientnet_lite0/layers", timeout=60).json()["layers"]
+    page.click("#layer")
+    boxes = page.locator("dialog input[name=layer]")
+    expect(boxes).to_have_count(sum(row["path"] != "" for row in rows))
+    usable = boxes.evaluate_all("all => all.filter((one) => !one.disabled).map((one) => one.value)")
+    assert sorted(usable) == sorted(row["path"] for row in rows if row["cam"])
+    assert boxes.evaluate_all("all => all.filter((one) => one.checked).map((one) => one.value)") == ["bn2"]
+    expect(page.locator("dialog .default")).to_contain_text("1280 × 7 × 7default")
+    page.get_by_label("Find a layer").fill("blocks.5")
+    page.locator("dialog input[value='blocks.5']").check()
+    sent = explained_anew(page, page.get_by_role("button", name="Use these layers").click)
+    assert [value for name, value in sent if name == "layer"] == ["blocks.5", "bn2"]
+    expect(page.locator("#layer-name")).to_have_text("blocks.5, bn2")
+    assert page.url.endswith("?layer=blocks.5&layer=bn2")
+    page.click("#layer")
+    sent = explained_anew(page, page.get_by_role("button", name="Back to the default").click)
+    assert "layer" not in dict(sent)
+
+
+def test_models_without_weights_cannot_be_chosen_and_say_why(page):
+    upload(page)
+    page.click("#model")
+    rows = page.locator("dialog .choices input")
+    expect(rows.first).to_be_enabled()
+    states = rows.evaluate_all("all => all.map((one) => one.disabled)")
+    assert states == sorted(states)  # those at hand come first
+    page.get_by_label("Find a model").fill("resnet18")
+    row = page.locator("dialog .choices li", has=page.locator("input[value=resnet18]"))
+    expect(row.locator("input")).to_be_disabled()
+    expect(row).to_contain_text("SEEWHY_WEIGHTS_DIR")
+    page.get_by_label("Find a model").fill("lite1")
+    page.locator("dialog input[value=efficientnet_lite1]").check()
+    sent = explained_anew(page, page.get_by_role("button", name="Use this model").click)
+    assert ("model", "efficientnet_lite1") in sent
+    expect(page.locator("#model-name")).to_have_text("efficientnet_lite1")
+
+
+def test_a_method_of_regions_is_shown_as_its_sheet(page):
+    page.goto(f"{page.url}?example=cat&method=dff&concepts=3&iterations=20")
+    answered(page)
+    expect(page.locator("#figure")).to_have_class(re.compile("sheet"))
+    expect(page.locator("#wipe")).to_be_hidden()
+
+
+def test_the_value_under_the_pointer_is_that_of_the_arrays(page, url):
+    upload(page)
+    with np.load(io.BytesIO(asked(url, "cat.png", "npz").content)) as arrays:
+        heatmap = arrays["heatmaps"][0]
+    box = page.locator("#stage").bounding_box()
+    for x, y in ((200, 150), (90, 260), (3, 3), (300, 40)):
+        page.mouse.move(box["x"] + (x + 0.5) / 451 * box["width"], box["y"] + (y + 0.5) / 300 * box["height"])
+        expect(page.locator("#reading")).to_have_text(f"x {x}, y {y}: {heatmap[y, x]:.3f}")
+    reader = page.locator("#reader")
+    reader.focus()
+    expect(page.locator("#reading")).to_have_text(f"x 225, y 150: {heatmap[150, 225]:.3f}")
+    reader.press("Shift+ArrowRight")
+    expect(reader).to_have_attribute("aria-valuetext", f"x 226, y 150: {heatmap[150, 226]:.3f}")
+
+
+def test_the_page_lays_maps_back_as_the_service_does(page):
+    generator = np.random.default_rng(0)
+    for _ in range(12):
+        width, height = (int(side) for side in generator.integers(5, 60, 2))
+        left, top = generator.uniform(-6, 4, 2)
+        right, bottom = width + generator.uniform(-3, 6), height + generator.uniform(-3, 6)
+        values = generator.standard_normal(generator.integers(1, 40, 2)).astype(np.float32)
+        laid = Geometry(width, height, (left, top, right, bottom)).lay_back(values)
+        heatmap = {
+            "shape": [height, width],
+            "box": [left, top, right, bottom],
+            "map": values.tolist(),
+            "signed": True,
+            "min": float(laid.min()),
+            "max": float(laid.max()),
+        }
+        found = page.evaluate(
+            """async (heatmap) => {
+                const { valueAt } = await import("/static/js/maps.js");
+                const [height, width] = heatmap.shape;
+                return Array.from({ length: height }, (_, y) =>
+                    Array.from({ length: width }, (_, x) => valueAt(heatmap, x, y)));
+            }""",
+            heatmap,
+        )
+        np.testing.assert_allclose(found, laid / (np.abs(laid).max() or 1), atol=2e-5)
+
+
+def test_the_page_correlates_ranks_as_the_service_does(page):
+    generator = np.random.default_rng(1)
+    maps = [generator.integers(0, 9, shape).astype(np.float32) for shape in ((7, 7), (14, 14), (9, 20), (1, 1))]
+    for first in maps:
+        for second in maps:
+            found = page.evaluate(
+                "async (maps) => (await import('/static/js/maps.js')).rankCorrelation(...maps)",
+                [first.tolist(), second.tolist()],
+            )
+            assert found == pytest.approx(rank_correlation(first, second), abs=1e-3)  # ties differ by a rounding
+
+
+def test_downloads(page, url):
+    upload(page)
+    with page.expect_download() as download:
+        page.click("#save-npz")
+    assert download.value.suggested_filename == "cat-gradcam.npz"
+    with np.load(download.value.path()) as found, np.load(io.BytesIO(asked(url, "cat.png", "npz").content)) as wanted:
+        np.testing.assert_allclose(found["heatmaps"], wanted["heatmaps"], atol=1e-4)
+    with page.expect_download() as download:
+        page.click("#save-json")
+    answer = json.loads(download.value.path().read_text(encoding="utf-8"))
+    assert answer["explanations"][0]["target"]["label"] == "tiger cat"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("name", ["cat.png", "a 'cat; of\"mine,.png"])
+def test_the_copied_command_makes_what_is_shown(page, url, tmp_path, name):
+    (tmp_path / name).write_bytes((EXAMPLES / "cat.png").read_bytes())
+    page.goto(f"{url}?method=gradcam%2B%2B&layer=blocks.6&sign=signed&colormap=vik&scale=-2,2")
+    page.wait_for_selector("body[data-ready]")
+    page.set_input_files("#image", tmp_path / name)
+    answered(page)
+    explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
+    explained_anew(page, page.get_by_role("button", name="Contrast with tiger cat").click)
+    page.locator("#alpha").fill("0.7")
+    page.click("#copy-curl")
+    command = clipboard(page)
+    assert command.startswith("curl ")
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True, timeout=60)
+    made = np.asarray(Image.open(tmp_path / "heatmap.png").convert("RGB")).astype(int)
+    assert np.abs(drawn(page) - made).max() <= 2
+    assert shlex.split(command.replace("\\\n", ""))[-1] == "heatmap.png"
+
+
+@pytest.mark.parametrize("language", ["curl", "python"])
+def test_what_is_copied_of_an_example_needs_no_file(page, url, tmp_path, language):
+    if language == "curl" and shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    page.goto(f"{url}?example=coffee&target=967&against=968")
+    answered(page)
+    page.click(f"#copy-{language}")
+    text = clipboard(page)
+    command = ["sh", "-c", text] if language == "curl" else [sys.executable, "-c", text]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    made = np.asarray(Image.open(tmp_path / "heatmap.png").convert("RGB")).astype(int)
+    assert np.abs(drawn(page) - made).mean() < 2  # decoders of JPEG differ by a little
+
+
+def test_copied_python_makes_what_is_shown(page, url, tmp_path):
+    shutil.copy(EXAMPLES / "cat.png", tmp_path)
+    page.goto(f"{url}?layer=blocks.5&layer=bn2")
+    upload(page)
+    page.click("#copy-python")
+    subprocess.run([sys.executable, "-c", clipboard(page)], cwd=tmp_path, check=True, timeout=60)
+    made = np.asarray(Image.open(tmp_path / "heatmap.png").convert("RGB")).astype(int)
+    assert np.abs(drawn(page) - made).max() <= 2
+
+
+def test_a_link_shows_the_whole_view_again(page, url, browser):
+    page.goto(f"{url}?example=cat")
+    answered(page)
+    explained_anew(page, lambda: page.select_option("#method", "layercam"))
+    explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
+    explained_anew(page, page.get_by_role("button", name="Contrast with Egyptian cat").click)
+    page.locator("#alpha").fill("0.8")
+    page.click("#copy-link")
+    link = clipboard(page)
+    assert link == f"{url}/?example=cat&method=layercam&target=281&against=285&alpha=0.8"
+    other = browser.new_page()
+    other.goto(link)
+    answered(other)
+    expect(other.locator("#contrast")).to_contain_text("tabby rather than Egyptian cat")
+    expect(other.locator("#alpha-value")).to_have_text("80%")
+    assert np.array_equal(drawn(other), drawn(page))
+    other.close()
+
+
+def test_a_long_method_refines_and_can_be_cancelled(page):
+    upload(page)
+    before = page.locator("#stage .map").evaluate("map => map.toDataURL()")
+    page.click("#options > summary")
+    page.evaluate("document.querySelector('#method').scrollIntoView()")
+    page.select_option("#method", "rise")
+    page.fill("#options-list [name=samples]", "20000")
+    page.press("#options-list [name=samples]", "Enter")
+    expect(page.locator("#progress-text")).to_have_text(re.compile(r"^\d+%, .* left$"))
+    first = page.evaluate("document.querySelector('#progress-bar').value")
+    page.wait_for_function("value => document.querySelector('#progress-bar').value > value", arg=first)
+    page.wait_for_function("before => document.querySelector('#stage .map').toDataURL() !== before", arg=before)
+    preview = page.locator("#stage .map").evaluate("map => map.toDataURL()")
+    page.wait_for_function("before => document.querySelector('#stage .map').toDataURL() !== before", arg=preview)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#progress")).to_be_hidden()
+    page.wait_for_function("before => document.querySelector('#stage .map').toDataURL() === before", arg=before)
+    expect(page.locator("#status")).to_have_text("Cancelled.")
+    # The model is free again.
+    explained_anew(page, lambda: page.select_option("#method", "gradcam"))
+
+
+def test_a_service_without_streams_will_do(page):
+    def plain(route):
+        route.continue_(headers={**route.request.headers, "accept": "application/json"})
+
+    page.route("**/explain", plain)
+    upload(page)
+    expect(page.locator("#answer-label")).to_have_text("tiger cat")
+
+
+def test_an_error_within_a_stream_is_told(page):
+    problem = {"type": "x", "title": "x", "status": 504, "detail": "It took too long; try fewer samples."}
+    progress = {"done": 1, "total": 9, "elapsed_ms": 5}
+    parts = [("progress", progress), ("error", problem)]
+    body = ": keep\n\n" + "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in parts)
+    page.route("**/explain", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.set_input_files("#image", EXAMPLES / "cat.png")
+    expect(page.locator("#problem")).to_contain_text("try fewer samples")
+    expect(page.locator("#progress")).to_be_hidden()
+
+
+def test_a_file_that_is_no_picture_is_told_beside_the_drop_zone(page, tmp_path):
+    bad = tmp_path / "cat.jpg"
+    bad.write_text("no picture")
+    page.set_input_files("#image", bad)
+    expect(page.locator("#image-fault")).to_contain_text("JPEG, PNG")
+    expect(page.locator("#image")).to_have_attribute("aria-invalid", "true")
+    upload(page)
+    expect(page.locator("#image-fault")).to_be_hidden()
+
+
+@pytest.mark.parametrize(
+    ("query", "control", "said"),
+    [
+        ("method=smoothgrad&samples=0", "[name=samples]", "1"),
+        ("method=gradcm", "#method", "gradcam"),
+        ("target=tabbby", "#target", "tabby"),
+        ("layer=blocks.66", "#layer", "blocks.6"),
+        ("model=efficientnet_lite9", "#model", "efficientnet_lite1"),
+        ("scale=5,1", "#scale", "lo < hi"),
+        ("colormap=vridis", "#colormap", "viridis"),
+    ],
+)
+def test_an_error_stands_beside_its_control(page, url, query, control, said):
+    page.goto(f"{url}?example=cat&{query}")
+    fault = page.locator(".faulty .fault")
+    expect(fault).to_contain_text(said)
+    expect(fault).to_be_visible()
+    expect(page.locator(control)).to_have_attribute("aria-invalid", "true")
+    assert fault.get_attribute("id") in page.locator(control).get_attribute("aria-describedby").split()
+    expect(page.locator("#problem")).to_be_hidden()
+
+
+def test_an_error_without_a_control_stands_at_the_top(page, url):
+    page.goto(f"{url}?example=cat&samples=3")
+    expect(page.locator("#problem")).to_contain_text("samples")
+
+
+def test_an_unreachable_service_is_told(page):
+    page.route("**/explain", lambda route: route.abort())
+    page.set_input_files("#image", EXAMPLES / "cat.png")
+    expect(page.locator("#problem")).to_contain_text("cannot be reached")

@@ -1,0 +1,355 @@
+"""The page in a real browser: its other views, and that everybody can use it."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+import requests
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
+from playwright.sync_api import expect
+
+from docs.screens import IMAGES, VIEWS, take
+from tests.app.browsing import answered, drawn, explained_anew, upload
+from tests.app.conftest import EXAMPLES
+
+NARROW = {"width": 390, "height": 844}
+
+
+def example(page, url, query=""):
+    page.goto(f"{url}/?example=cat{query}")
+    return page
+
+
+def compared(page, count):
+    expect(page.locator(".card")).to_have_count(count)
+    expect(page.locator(".card progress")).to_have_count(0)
+
+
+def looked_inside(page):
+    expect(page.locator(".tile")).to_have_count(24)
+    expect(page.locator("#trace img")).to_be_visible()
+    expect(page.locator("#effect-list li")).to_have_count(5)
+
+
+def ask(url, path, **fields):
+    with (EXAMPLES / "cat.png").open("rb") as picture:
+        found = requests.post(f"{url}{path}", files={"image": picture}, data=fields, timeout=60)
+    assert found.status_code == 200, found.text
+    return found
+
+
+def test_methods_are_compared_side_by_side(page, url):
+    upload(page)
+    page.click("#tab-compare")
+    compared(page, 4)
+    expect(page.locator(".card h3")).to_have_text(["gradcam", "gradcam++", "layercam", "saliency"])
+    for facts in page.locator(".facts").all_inner_texts():
+        assert "tiger cat" in facts
+        assert facts.endswith((" ms", " s"))
+    methods = "gradcam,gradcam++,layercam,saliency"
+    pairs = ask(url, "/explain", method=methods, format="json").json()["agreement"]
+    names = page.locator("#agreement thead th").all_inner_texts()
+    cells = page.locator("#agreement tbody tr").evaluate_all(
+        "rows => rows.map((row) => [...row.querySelectorAll('td')].map((cell) => cell.textContent.replace('−', '-')))"
+    )
+    assert len(pairs) == 6
+    for pair in pairs:
+        row, column = (names.index(name) for name in pair["methods"])
+        assert float(cells[row][column]) == pytest.approx(pair["rank_correlation"], abs=6e-3)
+        assert cells[column][row] == cells[row][column]
+
+
+def test_up_to_six_methods_are_compared_and_kept_in_the_address(page, url):
+    example(page, url, "&show=compare&compare=gradcam&compare=hirescam")
+    compared(page, 2)
+    for count, name in enumerate(["fem", "eigencam", "xgradcam", "refinecam"], start=3):
+        page.select_option("#compare-add", name)
+        compared(page, count)
+    expect(page.locator("#compare-add")).to_be_disabled()
+    page.get_by_role("button", name="Remove hirescam").click()
+    compared(page, 5)
+    assert page.url.endswith("compare=gradcam&compare=fem&compare=eigencam&compare=xgradcam&compare=refinecam")
+    page.get_by_role("button", name="Open fem").click()
+    answered(page)
+    expect(page.locator("#method")).to_have_value("fem")
+    expect(page.locator("#panel-explain")).to_be_visible()
+
+
+def test_layers_are_compared(page):
+    upload(page)
+    page.click("#tab-compare")
+    compared(page, 4)
+    page.locator("label", has=page.locator("#by-layer")).click()
+    expect(page.locator(".card h3")).to_have_text(["blocks.1", "blocks.2", "blocks.4", "bn2"])
+    compared(page, 4)
+    page.click("#compare-layers")
+    page.get_by_label("Find a layer").fill("blocks.3")
+    page.locator("dialog input[value='blocks.3']").check()
+    page.get_by_role("button", name="Use these layers").click()
+    compared(page, 5)
+    expect(page.locator("#agreement-table tbody tr")).to_have_count(5)
+    page.get_by_role("button", name="Open blocks.3", exact=True).click()
+    answered(page)
+    expect(page.locator("#layer-name")).to_have_text("blocks.3")
+
+
+def test_one_pixel_is_read_in_all_compared_maps(page, url):
+    upload(page)
+    page.click("#tab-compare")
+    compared(page, 4)
+    stage = page.locator(".card .overlay").first
+    stage.scroll_into_view_if_needed()
+    box = stage.bounding_box()
+    page.mouse.move(box["x"] + (200.5 / 451) * box["width"], box["y"] + (150.5 / 300) * box["height"])
+    expect(page.locator("#compare-pixel")).to_have_text("x 200, y 150")
+    for card, method in enumerate(["gradcam", "gradcam++", "layercam", "saliency"]):
+        with np.load(io.BytesIO(ask(url, "/explain", method=method, format="npz").content)) as arrays:
+            wanted = arrays["heatmaps"][0, 150, 200]
+        assert float(page.locator(".card .value").nth(card).inner_text()) == pytest.approx(wanted, abs=2e-3)
+
+
+def test_what_cannot_be_compared_says_why_in_its_card(page, url):
+    example(page, url, "&show=compare&compare=gradcam&compare=gradcm")
+    compared(page, 2)
+    expect(page.locator(".card").nth(1).get_by_role("alert")).to_contain_text("gradcam")
+
+
+def test_feature_maps_are_ranked_by_effect(page, url):
+    upload(page)
+    page.click("#tab-inside")
+    looked_inside(page)
+    with np.load(
+        io.BytesIO(ask(url, "/hooks/capture", layer="bn2", kind=["output", "grad_output"], format="npz").content)
+    ) as arrays:
+        effects = (arrays["bn2/output/0"] * arrays["bn2/grad_output/0"]).sum((0, 2, 3))
+    order = np.argsort(-np.abs(effects))[:24]
+    shown = page.locator(".tile input").evaluate_all("all => all.map((one) => [one.value, one.ariaLabel])")
+    for channel, (number, label) in zip(order, shown, strict=True):
+        assert effects[int(number)] == pytest.approx(effects[channel], abs=1e-3)
+        assert label == f"Channel {number}, effect {effects[int(number)]:+.2f}".replace("-", "−")
+    page.click("#more-maps")
+    expect(page.locator(".tile")).to_have_count(48)
+
+
+def test_the_answer_moves_when_channels_are_switched_off(page, url):
+    upload(page)
+    page.click("#tab-inside")
+    looked_inside(page)
+    boxes = page.locator(".tile input")
+    channels = [int(boxes.nth(place).get_attribute("value")) for place in (0, 3)]
+    boxes.nth(0).uncheck()
+    boxes.nth(3).uncheck()
+    edits = json.dumps([{"layer": "bn2", "op": "zero", "channels": channels}])
+    found = ask(url, "/hooks/intervene", edits=edits).json()
+    wanted = f"{found['before']['probability']:.1%} before, {found['after']['probability']:.1%} now"
+    expect(page.locator("#effect-summary")).to_contain_text(wanted)
+    expect(page.locator("#effect-title")).to_have_text("Without 2 channels of bn2")
+    assert page.locator("#effect-image").evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
+    assert page.url.endswith(f"off={channels[0]}%2C{channels[1]}")
+    page.click("#off-strongest")
+    expect(page.locator("#effect-title")).to_have_text("Without 10 channels of bn2")
+    page.click("#off-none")
+    expect(page.locator("#effect-title")).to_have_text("With all channels")
+    expect(page.locator("#effect-panel")).to_be_hidden()
+
+
+def test_feature_maps_of_another_layer(page):
+    upload(page)
+    page.click("#tab-inside")
+    looked_inside(page)
+    page.click("#inside-layer")
+    page.get_by_label("Find a layer").fill("conv_stem")
+    page.locator("dialog input[value=conv_stem]").check()
+    page.get_by_role("button", name="Use this layer").click()
+    expect(page.locator("#maps-count")).to_contain_text("24 of 32 feature maps")
+    assert "inside=conv_stem" in page.url
+
+
+def test_a_link_into_the_model(page, url):
+    example(page, url, "&show=inside&off=112%2C977")
+    expect(page.locator("#effect-title")).to_have_text("Without 2 channels of bn2")
+    expect(page.locator("#effect-panel")).to_be_visible()
+    expect(page.locator(".tile.off")).to_have_count(2)
+
+
+def test_the_trace_is_drawn(page):
+    upload(page)
+    page.click("#tab-inside")
+    looked_inside(page)
+    assert page.locator("#trace img").evaluate("image => image.naturalWidth") > 500
+    expect(page.locator("#trace-summary")).to_contain_text("feature maps that are zero everywhere")
+
+
+def tab_to(page, selector):
+    """Press the tabulator until an element has the focus."""
+    for _ in range(120):
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{selector} cannot be reached")
+
+
+def test_the_keyboard_is_enough(page):
+    tab_to(page, "#examples button")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    answered(page)
+    tab_to(page, "#reader")
+    page.keyboard.press("ArrowUp")
+    expect(page.locator("#mark")).to_be_visible()
+    tab_to(page, "#wipe")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#wipe")).to_have_attribute("aria-valuenow", "5")
+    tab_to(page, "#predictions li:nth-child(3) .class")
+    explained_anew(page, lambda: page.keyboard.press("Enter"))
+    expect(page.locator("#answer-label")).to_have_text("tabby")
+    assert page.evaluate("document.activeElement.matches('#predictions li:nth-child(3) .class')")
+    tab_to(page, "#predictions li:nth-child(4) .rather")
+    explained_anew(page, lambda: page.keyboard.press("Enter"))
+    expect(page.locator("#contrast")).to_be_visible()
+    tab_to(page, "#layer")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    tab_to(page, "dialog summary[aria-label='Modules of blocks']")
+    page.keyboard.press("Enter")
+    expect(page.locator("dialog input[value='blocks.6']")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert page.evaluate("document.activeElement.id") == "layer"
+    page.locator("#main").focus()
+    tab_to(page, "[role=tab]")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-compare"
+    compared(page, 4)
+
+
+STATES = {
+    "empty": lambda page, url: page,
+    "answered": lambda page, url: answered(example(page, url, "&method=lrp&epsilon=0.5&against=281")),
+    "compare": lambda page, url: (example(page, url, "&show=compare"), compared(page, 4)),
+    "inside": lambda page, url: (
+        example(page, url, "&show=inside&off=112"),
+        expect(page.locator("#effect-panel")).to_be_visible(),
+        expect(page.locator("#trace img")).to_be_visible(),
+    ),
+    "layers": lambda page, url: (
+        answered(example(page, url)),
+        page.click("#layer"),
+        page.locator("dialog input[value=bn2]").wait_for(),
+    ),
+    "models": lambda page, url: (
+        answered(example(page, url)),
+        page.click("#model"),
+        page.locator("dialog .absent").first.wait_for(),
+    ),
+    "fault": lambda page, url: (
+        example(page, url, "&method=smoothgrad&samples=0"),
+        page.locator(".faulty").wait_for(),
+    ),
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", STATES)
+def test_nothing_keeps_anybody_out(page, url, name, scheme):
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    STATES[name](page, url)
+    found = Axe().run(page).response["violations"]
+    grave = [
+        (one["id"], [node["html"] for node in one["nodes"]])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert grave == []
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_narrow_screen_needs_no_sideways_scrolling(page, url, name):
+    page.set_viewport_size(NARROW)
+    STATES[name](page, url)
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    beyond = page.evaluate(
+        """width => [...document.querySelectorAll("main :is(button, input, select, h1, h2, h3, p, canvas, img)")]
+            .filter((one) => !one.closest(".scroll, .visually-hidden, [hidden]") && one.getClientRects().length)
+            .filter((one) => one.getBoundingClientRect().right > width + 1)
+            .map((one) => one.outerHTML)""",
+        NARROW["width"],
+    )
+    assert beyond == []
+
+
+def test_the_page_is_light_or_dark_as_its_reader_likes(page):
+    brightness = {}
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        colours = page.evaluate(
+            "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+        )
+        brightness[scheme] = [sum(int(part) for part in colour[4:-1].split(",")) for colour in colours]
+    assert brightness["light"][0] > 700 > 150 > brightness["light"][1]
+    assert brightness["dark"][0] < 150 < 650 < brightness["dark"][1]
+
+
+def test_nothing_moves_for_those_who_want_that(page):
+    moving = "[...document.querySelectorAll('*')].some((one) => parseFloat(getComputedStyle(one).transitionDuration))"
+    page.emulate_media(reduced_motion="no-preference")
+    assert page.evaluate(moving)
+    page.emulate_media(reduced_motion="reduce")
+    assert not page.evaluate(moving)
+
+
+def test_the_page_runs_nothing_that_is_not_its_own(browser, url):
+    """What an attacker might bring in is blocked: inline styles and scripts, markup made from text, other hosts."""
+    policy = requests.get(url, timeout=60).headers["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    for directive in ("default-src", "object-src", "base-uri", "form-action", "frame-ancestors"):
+        assert f"{directive} 'none'" in policy
+    page = browser.new_page()
+    page.goto(url)
+    blocked = page.evaluate(
+        """() => {
+            const told = [];
+            document.addEventListener("securitypolicyviolation", (event) => told.push(event.effectiveDirective));
+            document.body.setAttribute("style", "color: red");
+            try { document.body.innerHTML += "<p>"; } catch (error) { told.push(error.name); }
+            fetch("http://192.0.2.1/").catch(() => {});
+            return new Promise((done) => setTimeout(() => done(told), 500));
+        }"""
+    )
+    page.close()
+    assert {"style-src-attr", "TypeError", "connect-src"} <= set(blocked)
+
+
+@pytest.mark.parametrize("operation", ["explain", "predict"])
+def test_documentation_page_tries_a_route_as_it_stands(page, url, operation):
+    page.goto(f"{url}/docs")
+    block = page.locator(f"#operations-default-{operation}")
+    block.locator(".opblock-summary-control").click()
+    block.locator(".try-out__btn").click()
+    block.locator("input[type=file]").set_input_files(EXAMPLES / "cat.png")
+    with page.expect_response(f"**/{operation}") as response:
+        block.locator(".execute").click()
+    assert response.value.status == 200
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_pictures_of_the_page_show_it_as_it_is(browser, url, name):
+    """Roughly: fonts differ between machines."""
+    taken = np.asarray(Image.open(io.BytesIO(take(browser, url, name))).convert("RGB")).astype(int)
+    with Image.open(IMAGES / name) as image:
+        committed = np.asarray(image.convert("RGB")).astype(int)
+    assert taken.shape == committed.shape
+    assert np.abs(taken - committed).mean() < 12
+
+
+def test_examples_of_the_page_are_those_of_the_repository(page, url):
+    page.goto(f"{url}/?example=cat")
+    answered(page)
+    page.locator("#alpha").fill("0")
+    inside = drawn(page)[100:200, 150:300]
+    upload(page)
+    page.locator("#alpha").fill("0")
+    assert np.abs(drawn(page)[100:200, 150:300] - inside).mean() < 4
