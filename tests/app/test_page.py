@@ -483,11 +483,17 @@ def test_a_file_that_is_no_picture_is_told_beside_the_drop_zone(page, tmp_path):
     ],
 )
 def test_an_error_stands_beside_its_control(page, url, query, control, said):
+    page.emulate_media(reduced_motion="reduce")
     page.goto(f"{url}?example=cat&{query}")
     fault = page.locator(".faulty .fault")
     expect(fault).to_contain_text(said)
     expect(fault).to_be_visible()
     expect(page.locator(control)).to_have_attribute("aria-invalid", "true")
+    edge, colour = (
+        place.evaluate(f"one => getComputedStyle(one).{name}")
+        for place, name in ((page.locator(control), "borderTopColor"), (fault, "color"))
+    )
+    assert edge == colour
     assert fault.get_attribute("id") in page.locator(control).get_attribute("aria-describedby").split()
     expect(page.locator("#problem")).to_be_hidden()
 

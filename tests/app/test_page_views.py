@@ -117,14 +117,15 @@ def test_what_cannot_be_compared_says_why_in_its_card(page, url):
 
 
 def test_feature_maps_are_ranked_by_effect(page, url):
+    page.goto(f"{url}/?inside=blocks.5")
     upload(page)
     page.click("#tab-inside")
     looked_inside(page)
-    with np.load(
-        io.BytesIO(ask(url, "/hooks/capture", layer="bn2", kind=["output", "grad_output"], format="npz").content)
-    ) as arrays:
-        effects = (arrays["bn2/output/0"] * arrays["bn2/grad_output/0"]).sum((0, 2, 3))
+    content = ask(url, "/hooks/capture", layer="blocks.5", kind=["output", "grad_output"], format="npz").content
+    with np.load(io.BytesIO(content)) as arrays:
+        effects = (arrays["blocks.5/output/0"] * arrays["blocks.5/grad_output/0"]).sum((0, 2, 3))
     order = np.argsort(-np.abs(effects))[:24]
+    assert (effects[order] < 0).any()
     shown = page.locator(".tile input").evaluate_all("all => all.map((one) => [one.value, one.ariaLabel])")
     for channel, (number, label) in zip(order, shown, strict=True):
         assert effects[int(number)] == pytest.approx(effects[channel], abs=1e-3)
