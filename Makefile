@@ -74,12 +74,14 @@ clean: ## remove .venv and all caches
 	$(BIN)/pip install --quiet --editable .
 	@touch $@
 
-.venv/installed-tests: pyproject.toml | .venv/bin/python
+.venv/installed-tests: pyproject.toml tests/clients/requirements.txt | .venv/bin/python
 	@echo "Installing SeeWhy, PyTorch and the test tools into .venv: over 5 GB, a few minutes, this once."
 	$(BIN)/pip install --quiet --editable '.[test,check]'
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
 		echo "No chromium: the browser tests will be skipped. Debian: apt-get install chromium"
+	@$(BIN)/python -m venv .venv/clients && .venv/clients/bin/pip install --quiet -r tests/clients/requirements.txt || \
+		{ rm -rf .venv/clients; echo "No clients of other servers: their tests will be skipped."; }
 	@touch .venv/installed .venv/installed-docs $@
 
 .venv/installed-docs: pyproject.toml | .venv/bin/python

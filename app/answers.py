@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import combinations
 from math import ceil
@@ -84,7 +84,7 @@ def arrays(explained: Explained, max_values: int) -> bytes:
         AnswerTooLargeError: more numbers than allowed.
     """
     found = explained.explanations
-    _check_values(found, max_values)
+    check_values(found, max_values)
     geometry = found[0].geometry
     heatmaps = np.empty((len(found), geometry.height, geometry.width), dtype=np.float32)
     for heatmap, explanation in zip(heatmaps, found, strict=True):
@@ -115,7 +115,7 @@ def document(explained: Explained, values: bool | Literal["map"], max_values: in
         AnswerTooLargeError: more numbers than allowed.
     """
     if values is True:
-        _check_values(explained.explanations, max_values)
+        check_values(explained.explanations, max_values)
     answers = []
     style = _fitting(explained.style, 1)
     for explanation in explained.explanations:
@@ -246,7 +246,12 @@ def ranked(found: tuple[Prediction, ...]) -> list[PredictionAnswer]:
     return [PredictionAnswer(index=one.index, label=one.label, probability=one.probability) for one in found]
 
 
-def _check_values(found: list[Explanation], limit: int) -> None:
+def check_values(found: Sequence[Explanation], limit: int) -> None:
+    """Refuse to answer with the numbers of these heatmaps where they are too many.
+
+    Raises:
+        AnswerTooLargeError: more numbers than `limit`.
+    """
     wanted = sum(explanation.geometry.width * explanation.geometry.height for explanation in found)
     if wanted > limit:
         raise AnswerTooLargeError(

@@ -61,10 +61,10 @@ def read_request(request: Request, other: str | None = None) -> Sent:
     if kind == "multipart/form-data":
         return _read_form(request, other)
     if kind.startswith("image/"):
-        picture = _read_body(request)
+        picture = read_body(request)
         if not picture:
             raise MalformedRequestError(f"The body is empty: there is no picture. {_HOW}")
-        return Sent(picture, None, _flat(request.args))
+        return Sent(picture, None, flat(request.args))
     if kind == "application/json" or kind.endswith("+json"):
         return _read_json(request, other)
     if not kind and not request.content_length:
@@ -124,12 +124,12 @@ def _read_form(request: Request, other: str | None) -> Sent:
     if other is not None and other in request.form:
         raise FieldError(f"{other} must be a file.", field=other)
     second = request.files[other].read() if other is not None and other in request.files else None
-    return Sent(request.files["image"].read(), second, _merged(_flat(request.args), _flat(request.form)))
+    return Sent(request.files["image"].read(), second, merged(flat(request.args), flat(request.form)))
 
 
 def _read_json(request: Request, other: str | None) -> Sent:
     try:
-        body = json.loads(_read_body(request))
+        body = json.loads(read_body(request))
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
@@ -140,13 +140,18 @@ def _read_json(request: Request, other: str | None) -> Sent:
     second = None if other is None else body.pop(other, None)
     given = {name: value for name, value in body.items() if value is not None}  # null is the default
     return Sent(
-        _decoded("image", encoded),
-        None if second is None else _decoded(other or "", second),
-        _merged(_flat(request.args), given),
+        decoded("image", encoded),
+        None if second is None else decoded(other or "", second),
+        merged(flat(request.args), given),
     )
 
 
-def _decoded(name: str, encoded: Any) -> bytes:
+def decoded(name: str, encoded: Any) -> bytes:
+    """Return the bytes that base64, or a data URL, stands for.
+
+    Raises:
+        FieldError: it is neither; `name` is the field at fault.
+    """
     if not isinstance(encoded, str):
         raise FieldError(f"{name} must be a string of base64.", field=name)
     if encoded.startswith("data:"):
@@ -157,7 +162,7 @@ def _decoded(name: str, encoded: Any) -> bytes:
         raise FieldError(f"{name} is not valid base64.", field=name) from error
 
 
-def _read_body(request: Request) -> bytes:
+def read_body(request: Request) -> bytes:
     """Return the body; one of unstated length that reaches the limit was cut there, and is refused."""
     body = request.get_data()
     limit = request.max_content_length
@@ -166,14 +171,19 @@ def _read_body(request: Request) -> bytes:
     return body
 
 
-def _merged(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+def merged(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a query string and of a body.
+
+    Raises:
+        FieldError: one that stands in both.
+    """
     for name in query:
         if name in body:
             raise FieldError(f"{name} stands in the query string and in the body; give it once.", field=name)
     return {**query, **body}
 
 
-def _flat(values: "MultiDict[str, str]") -> dict[str, Any]:
+def flat(values: "MultiDict[str, str]") -> dict[str, Any]:
     """Return one value or a list per name; an empty value, which forms send for what was left blank, is none."""
     given = ((name, [value for value in found if value]) for name, found in values.lists())
     return {name: found[0] if len(found) == 1 else found for name, found in given if found}

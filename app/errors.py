@@ -3,10 +3,13 @@
 ServiceError
 ├── MalformedRequestError      400  no picture, or a body that cannot be parsed
 ├── NotFoundError              404  a path that names nothing
+│   ├── ModelNotFoundError         404  a path that names no model
+│   └── VersionNotFoundError       404  a path that names no version of a model
 ├── NotAcceptableError         406  no format that the client accepts
 ├── UnsupportedBodyError       415  a content type that carries no picture
 ├── FieldError                 422  one field at fault
     ├── InvalidOptionsError        422  several fields may be at fault
+├── TooManyPicturesError       413  more pictures than one request may hold
 ├── AnswerTooLargeError        413  an answer of more numbers than allowed
 ├── OverloadedError            503  the queue is full
 ├── NotReadyError              503  the default model is still loading
@@ -15,9 +18,13 @@ ServiceError
 """
 
 import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
-from flask import Flask, Response
+from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from app.schemas import FieldProblem, Problem
@@ -27,6 +34,8 @@ from models import errors as model_errors
 
 RETRY_AFTER = 5
 """Seconds after which a refused client should come back."""
+
+_CHUNK = 65_536
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +56,14 @@ class NotFoundError(ServiceError):
     """The path names something that does not exist."""
 
 
+class ModelNotFoundError(NotFoundError):
+    """The path names a model that does not exist."""
+
+
+class VersionNotFoundError(NotFoundError):
+    """The path names a version that the model does not have."""
+
+
 class NotAcceptableError(ServiceError):
     """None of the formats that the client accepts can be made."""
 
@@ -65,6 +82,10 @@ class InvalidOptionsError(ServiceError):
     def __init__(self, faults: list[tuple[str, str]]) -> None:
         super().__init__(" ".join(f"{field}: {message}" for field, message in faults))
         self.faults = faults
+
+
+class TooManyPicturesError(ServiceError):
+    """The request holds more pictures than allowed."""
 
 
 class AnswerTooLargeError(ServiceError):
@@ -108,6 +129,7 @@ KINDS: dict[type[Exception], Kind] = {
     UnsupportedBodyError: Kind(415, "unsupported-body", "The content type carries no picture"),
     FieldError: Kind(422, "bad-option", "An option has a bad value"),
     InvalidOptionsError: Kind(422, "bad-option", "An option has a bad value"),
+    TooManyPicturesError: Kind(413, "too-many-pictures", "The request holds too many pictures"),
     AnswerTooLargeError: Kind(413, "answer-too-large", "The answer would be too large"),
     OverloadedError: Kind(503, "overloaded", "Too many requests are waiting"),
     NotReadyError: Kind(503, "not-ready", "The service is still starting"),
@@ -137,11 +159,52 @@ HTTP_KINDS = {
 INTERNAL = Kind(500, "internal", "Something went wrong here, not with your request")
 
 
-def register_errors(app: Flask) -> None:
-    """Make every error of this application a problem document."""
-    app.register_error_handler(HTTPException, _http_problem)
-    app.register_error_handler(Exception, problem_of)
+class Told(NamedTuple):
+    """What a client is told of an error.
+
+    Attributes:
+        kind: status, code and title.
+        detail: what is wrong, and what to do next.
+        faults: fields at fault, each with what is wrong with it.
+    """
+
+    kind: Kind
+    detail: str
+    faults: list[tuple[str, str]]
+
+
+Form = Callable[[Exception, Told], Response]
+"""How routes of another server tell of an error."""
+
+
+def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})) -> None:
+    """Make every error of this application a problem document.
+
+    Args:
+        app: the application.
+        forms: by the first part of a path, how its routes tell of errors instead.
+    """
+
+    def answer(error: Exception) -> Response:
+        told = _told_of_http(error) if isinstance(error, HTTPException) else _told_of(error)
+        form = forms.get(request.path.split("/")[1])
+        _read_rest()
+        response = form(error, told) if form else _problem(told)
+        if allowed := getattr(error, "valid_methods", None):
+            response.headers["Allow"] = ", ".join(sorted(allowed))
+        if response.status_code == 503:
+            response.headers["Retry-After"] = str(RETRY_AFTER)
+        return response
+
+    app.register_error_handler(Exception, answer)
     app.register_error_handler(ClientGoneError, lambda _: Response(status=499))
+
+
+def _read_rest() -> None:
+    """Read what the client still sends: with much of it unread gunicorn ends a connection that the answer keeps."""
+    with suppress(HTTPException):
+        while request.stream.read(_CHUNK):
+            pass
 
 
 def kind_of(error: Exception) -> Kind:
@@ -151,50 +214,44 @@ def kind_of(error: Exception) -> Kind:
 
 def problem_of(error: Exception) -> Response:
     """Return the problem document that tells of an exception."""
+    return _problem(_told_of(error))
+
+
+def _told_of(error: Exception) -> Told:
     kind = kind_of(error)
     if kind.status == 500:
         _log.exception("A request failed", exc_info=error)
         detail = "The server has logged the cause. Try again; if it fails again, tell whoever runs this service."
-        return respond(kind, str(error) if kind is not INTERNAL else detail)
+        return Told(kind, str(error) if kind is not INTERNAL else detail, [])
     field = getattr(error, "field", None) or kind.field
     faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, str(error))] if field else []
-    return respond(kind, str(error), faults)
+    # What a client sent may hold characters that UTF-8 cannot.
+    return Told(kind, _printable(str(error)), [(_printable(name), _printable(said)) for name, said in faults])
 
 
-def _http_problem(error: HTTPException) -> Response:
+def _told_of_http(error: HTTPException) -> Told:
     kind = HTTP_KINDS.get(error.code or 500)
     if kind is None:
         kind = Kind(error.code or 500, error.name.lower().replace(" ", "-"), error.name)
-    allowed = ", ".join(sorted(getattr(error, "valid_methods", None) or ()))
     details = {
         404: "There is nothing at this path; GET /openapi.json lists the paths.",
-        405: f"This path answers {allowed}.",
+        405: f"This path answers {', '.join(sorted(getattr(error, 'valid_methods', None) or ()))}.",
         413: "The body, or a text field in it, is too large; send a smaller picture (SEEWHY_MAX_UPLOAD_BYTES).",
     }
-    response = respond(kind, details.get(kind.status, error.description or error.name))
-    if allowed:
-        response.headers["Allow"] = allowed
-    return response
+    return Told(kind, _printable(details.get(kind.status, error.description or error.name)), [])
 
 
 def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def respond(kind: Kind, detail: str, faults: list[tuple[str, str]] | None = None) -> Response:
-    """Return a problem document."""
-    # What a client sent may hold characters that UTF-8 cannot.
-    detail, faults = _printable(detail), [(_printable(field), _printable(said)) for field, said in faults or ()]
+def _problem(told: Told) -> Response:
     problem = Problem(
-        type=f"urn:seewhy:problem:{kind.code}",
-        title=kind.title,
-        status=kind.status,
-        detail=detail,
-        errors=[FieldProblem(field=field, message=message) for field, message in faults] if faults else None,
+        type=f"urn:seewhy:problem:{told.kind.code}",
+        title=told.kind.title,
+        status=told.kind.status,
+        detail=told.detail,
+        errors=[FieldProblem(field=field, message=message) for field, message in told.faults] or None,
     )
-    response = Response(
-        problem.model_dump_json(exclude_none=True), status=kind.status, mimetype="application/problem+json"
-    )
-    if kind.status == 503:
-        response.headers["Retry-After"] = str(RETRY_AFTER)
-    return response
+    body = problem.model_dump_json(exclude_none=True)
+    return Response(body, status=told.kind.status, mimetype="application/problem+json")

@@ -2,7 +2,8 @@
 
 from flask import Flask, Response, request
 
-from app.api import catalogue, health, hooks, pages, pictures
+from app.api import catalogue, health, hooks, pages, pictures, torchserve, v1, v2
+from app.api.compatible import protocol_error
 from app.errors import register_errors
 from app.presence import watch
 from app.service import Service
@@ -37,9 +38,10 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["seewhy"] = Service(settings)
-    for module in (pictures, hooks, catalogue, health, pages):
+    for module in (pictures, hooks, catalogue, health, pages, v1, v2, torchserve):
         app.register_blueprint(module.blueprint)
-    register_errors(app)
+    theirs = dict.fromkeys(("v1", "v2"), protocol_error)
+    register_errors(app, theirs | dict.fromkeys(("predictions", "explanations", "ping"), torchserve.told))
     app.before_request(lambda: watch(request.environ))
     app.after_request(_secure)
     return app

@@ -9,12 +9,12 @@ from openapi_pydantic.util import PydanticSchema, construct_open_api_with_schema
 from pydantic import BaseModel
 
 from app import schemas
+from app.compatible_openapi import compatible_paths
 from app.errors import HTTP_KINDS, KINDS
 from app.events import MEDIA_TYPE
 from explainers.registry import METHODS
 
 _EXAMPLES = {"layer": "blocks.6", "edits": [{"layer": "blocks.6", "op": "zero", "channels": [0, 1]}]}
-_UPLOAD_TYPES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 
 
 def document() -> str:
@@ -104,6 +104,7 @@ def _paths() -> dict[str, Any]:
         },
         "/docs": {"get": _get("docs", "A page to try the routes", text)},
         "/": {"get": _get("index", "The web page", text)},
+        **compatible_paths(),
     }
 
 
@@ -159,8 +160,7 @@ def _picture(
             "example": {"image": "aGVsbG8=", **{name: _EXAMPLES[name] for name in required}},
         },
     }
-    for media_type in _UPLOAD_TYPES:
-        content[media_type] = {"schema": binary["image"]}
+    content["image/*"] = {"schema": binary["image"]}
     description = (
         "Options stand in the query string, or beside the picture as fields of the form or members of the JSON object; "
         "a repeated one is a list."

@@ -166,6 +166,55 @@ class Underway:
         return min(1.0, (self.before + sum(job.progress.share for job in self.jobs)) / self.classes)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is to be explained, whatever the picture is.
+
+    Attributes:
+        model: which model answers.
+        methods: which methods, with their options.
+        style: how to draw.
+        first: the classes to explain; None for the most probable one.
+        top: how many of the most probable classes to explain; 1 where classes are named.
+        against: the class to contrast them with.
+        deadline: when to give up.
+    """
+
+    model: LoadedModel
+    methods: tuple[tuple[Method, Explainer], ...]
+    style: Style
+    first: tuple[int | None, ...]
+    top: int
+    against: int | None
+    deadline: Deadline
+
+    @property
+    def work(self) -> Explain:
+        """What the model is to do."""
+        return Explain(tuple(explainer for _, explainer in self.methods))
+
+    def others(self, first: Done) -> list[int]:
+        """Return the classes that come after the most probable one, now that this is explained."""
+        logits = first.result[0].logits[0].numpy()
+        return [index for index in best(logits, self.top)[1:] if index != self.against]
+
+    def explained(self, shown: Decoded, done: Sequence[Done], timings: Timings) -> Explained:
+        """Return what was found about one picture."""
+        return Explained(
+            model=self.model,
+            methods=self.methods,
+            explanations=[
+                explanations(self.model, method.name, shown.picture, shown.geometry, attribution)[0]
+                for one in done
+                for (method, _), attribution in zip(self.methods, one.result, strict=True)
+            ],
+            style=self.style,
+            logits=done[0].result[0].logits[0].numpy(),
+            timings=timings,
+            deadline=self.deadline,
+        )
+
+
 class Service:
     """What the routes and the command line have in common.
 
@@ -283,7 +332,34 @@ class Service:
             upload, options, drawn: as `explain`; also the errors.
             watched: whether somebody wants to see how maps grow.
         """
-        deadline, timings = self.deadline(), Timings()
+        timings = Timings()
+        plan = self.plan(options)
+        model, deadline, against = plan.model, plan.deadline, plan.against
+        shown = self.decode(upload, model, timings, drawn)
+        work, signed = plan.work, plan.methods[0][1].sign == "signed"
+
+        def answered(wanted: Sequence[int | None], before: int = 0) -> Generator[Underway, None, list[Done]]:
+            jobs = [Job(work, shown.image, target, deadline, against) for target in wanted]
+            jobs[0].progress.is_watched = watched and not before
+            self.engine.submit(model.name, jobs)
+            try:
+                yield Underway(jobs, before, max(plan.top, len(plan.first)), shown, plan.style, signed, deadline)
+            except GeneratorExit:
+                for job in jobs:
+                    job.abandon()
+                raise
+            found = _results(jobs)
+            timings.count(found[-1], "explain")
+            return found
+
+        done = yield from answered(plan.first)
+        if others := plan.others(done[0]):
+            done += yield from answered(others, before=1)
+        return plan.explained(shown, done, timings)
+
+    def plan(self, options: ExplainOptions) -> Plan:
+        """Check what a request asks for, whatever its picture is, and get the model; raises what `explain` raises."""
+        deadline = self.deadline()
         if max(options.top or 1, len(options.target)) > self.settings.max_targets:
             raise FieldError(
                 f"At most {self.settings.max_targets} classes can be explained in one request.",
@@ -306,40 +382,13 @@ class Service:
         targets = [class_index(target, model.labels) for target in options.target]
         if against is not None and against in targets:
             raise FieldError("A class cannot be contrasted with itself; name another one.", field="against")
-        top = min(options.top or 1, len(model.labels))
-        shown = self.decode(upload, model, timings, drawn)
-        work = Explain(tuple(explainer for _, explainer in methods))
-        signed = methods[0][1].sign == "signed"
-
-        def answered(wanted: Sequence[int | None], before: int = 0) -> Generator[Underway, None, list[Done]]:
-            jobs = [Job(work, shown.image, target, deadline, against) for target in wanted]
-            jobs[0].progress.is_watched = watched and not before
-            self.engine.submit(model.name, jobs)
-            try:
-                yield Underway(jobs, before, max(top, len(targets)), shown, style, signed, deadline)
-            except GeneratorExit:
-                for job in jobs:
-                    job.abandon()
-                raise
-            found = _results(jobs)
-            timings.count(found[-1], "explain")
-            return found
-
-        done = yield from answered([*dict.fromkeys(targets)] or [None])
-        if top > 1:
-            others = [index for index in best(done[0].result[0].logits[0].numpy(), top)[1:] if index != against]
-            done += yield from answered(others, before=1)
-        return Explained(
+        return Plan(
             model=model,
             methods=methods,
-            explanations=[
-                explanations(model, method.name, shown.picture, shown.geometry, attribution)[0]
-                for one in done
-                for (method, _), attribution in zip(methods, one.result, strict=True)
-            ],
             style=style,
-            logits=done[0].result[0].logits[0].numpy(),
-            timings=timings,
+            first=tuple(dict.fromkeys(targets)) or (None,),
+            top=min(options.top or 1, len(model.labels)),
+            against=against,
             deadline=deadline,
         )
 

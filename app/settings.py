@@ -49,6 +49,7 @@ class Settings(BaseSettings):
     max_pixels: Count = Field(64_000_000, description="Largest picture, width times height.")
     max_side: int = Field(2048, ge=16, le=16_000, description="Longest side of a drawn answer, in pixels.")
     max_targets: Count = Field(16, description="Most classes that one request can have explained.")
+    max_instances: Count = Field(16, description="Most pictures in one request of the routes of other servers.")
     max_layers: Count = Field(16, description="Most layer patterns in one request.")
     max_values: Count = Field(32_000_000, description="Most numbers in one answer with format=npz.")
     max_json_values: Count = Field(4_000_000, description="Most numbers in one JSON answer with values=true.")

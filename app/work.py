@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from explainers.base import Attribution, Explainer, predict
+from explainers.base import Attribution, Explainer, asked, predict, require_finite
 from explainers.goals import MOST_PROBABLE
+from explainers.methods.integrated import IntegratedGradients
 from explainers.passes import Report, Show, unshown
 from explainers.together import explain_together
 from models import LoadedModel
@@ -55,6 +56,20 @@ class Explain:
             self.explainers, model, batch.images, batch.targets, batch.against, batch.report, batch.show
         )
         return list(zip(*(one.rows() for one in found), strict=True))
+
+
+@dataclass(frozen=True)
+class ChannelGradients:
+    """Integrated gradients of the model's input, its channels not summed."""
+
+    explainer: IntegratedGradients
+
+    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Tensor]:
+        """Return (C, H, W) float32 per picture."""
+        with asked(model, batch.images, batch.targets, batch.against, batch.report) as question:
+            found, _, _ = self.explainer.contributions(question, lambda sums: sums)
+            require_finite(found)
+        return list(found.cpu())
 
 
 @dataclass(frozen=True, eq=False)

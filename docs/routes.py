@@ -55,16 +55,17 @@ def _operation(verb: str, path: str, operation: dict[str, Any]) -> Iterator[str]
         yield from (f"Options of methods, which [their page](../methods.md) describes: {', '.join(others)}.", "")
     if body := operation.get("requestBody"):
         yield from ("Bodies: " + ", ".join(f"`{media}`" for media in body["content"]) + ".", "")
-    errors = []
+    errors: dict[str, list[str]] = {}
     for status, answer in operation["responses"].items():
-        if "application/problem+json" in answer.get("content", {}):
-            errors.append(status)
+        if int(status) >= 400:
+            (one,) = answer["content"].values()
+            errors.setdefault(_kind(one["schema"]), []).append(status)
         elif "content" in answer:
             yield from (f"Answers: {_content(answer['content'])}.", "")
         else:
             yield from (f"{status}: {answer['description']}", "")
-    if errors:
-        yield from (f"Errors, each a [Problem](#problem): {', '.join(errors)}.", "")
+    for kind, statuses in errors.items():
+        yield from (f"Errors, each a {kind}: {', '.join(statuses)}.", "")
     if headers := operation["responses"].get("200", {}).get("headers"):
         yield from ("Headers: " + ", ".join(f"`{name}`" for name in headers) + ".", "")
 

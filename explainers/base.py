@@ -292,8 +292,13 @@ def checked_maps(attribution: Attribution) -> Attribution:
     Raises:
         NonFiniteError: they are not.
     """
-    require(torch.isfinite(attribution.maps).all(), lambda: NonFiniteError(_BAD_MAP))
+    require_finite(attribution.maps)
     return attribution
+
+
+def require_finite(maps: Tensor) -> None:
+    """Raise `NonFiniteError` unless maps are finite; within `deferred` at its end."""
+    require(torch.isfinite(maps).all(), lambda: NonFiniteError(_BAD_MAP))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Gradients integrated along straight lines: from one baseline, or from many random ones."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from explainers.base import Attribution, Explainer, Question, Seed, Sign, widened
 from explainers.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
+from explainers.goals import Goal
 from explainers.registry import Paper, method
 from explainers.samples import Sample, maps_of_sums
 
@@ -73,11 +74,19 @@ class IntegratedGradients(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step."""
+        return self.answer(*self.contributions(question, self.project))
+
+    def contributions(self, question: Question, maps: Callable[[Tensor], Tensor]) -> tuple[Tensor, Goal, Tensor]:
+        """Return maps of what each value of the input adds to the score, the goal, and the logits (N, K).
+
+        Args:
+            question: whose pictures are explained.
+            maps: makes maps of the contributions (N, C, H, W) float32.
+        """
         baselines = baseline_of(question.images, self.baseline, question.model, self.value)
         goal, logits = question.plain()
         points = points_of_lines(widened(question.images), baselines, self.steps)
-        maps = maps_of_sums(question, goal, points, len(baselines) * self.steps, self.project)
-        return self.answer(maps, goal, logits)
+        return maps_of_sums(question, goal, points, len(baselines) * self.steps, maps), goal, logits
 
 
 @method(

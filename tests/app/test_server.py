@@ -1,5 +1,6 @@
 """The service as it is run: gunicorn, a real socket."""
 
+import http.client
 import io
 import os
 import signal
@@ -57,6 +58,19 @@ def test_too_large_an_upload_of_unstated_length_is_refused(url):
     chunks = (b"\0" * 2**20 for _ in range(40))
     response = requests.post(f"{url}/explain", data=chunks, headers={"Content-Type": "image/png"}, timeout=60)
     assert response.status_code == 413
+
+
+def test_a_refused_upload_leaves_the_connection_to_the_next_request(url):
+    picture = (EXAMPLES / "cat.png").read_bytes()
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    statuses = []
+    for path in ("/nonesuch", "/v2/models/nonesuch/infer", "/predict"):
+        connection.request("POST", path, picture, {"Content-Type": "image/png"})
+        answer = connection.getresponse()
+        answer.read()
+        statuses.append(answer.status)
+    connection.close()
+    assert statuses == [404, 404, 200]
 
 
 def test_a_client_that_leaves_costs_no_more_passes(url):

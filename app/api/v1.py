@@ -1,0 +1,74 @@
+"""KServe's V1 protocol, /v1/models, which TensorFlow Serving and TorchServe answer too."""
+
+from flask import Blueprint, Response, request
+
+from app.answers import check_values, document, ranked
+from app.api import service
+from app.api.compatible import answer, instances, options_of
+from app.carriers import parse, read_body
+from app.compatible_schemas import (
+    ExplainParameters,
+    PredictParameters,
+    ReadyModel,
+    V1Explanations,
+    V1Models,
+    V1Predictions,
+    V1Request,
+)
+from app.instances import Given, Range
+from app.tensors import parse_object
+from explainers.targets import best, predictions
+from models.spec import ModelSpec
+
+blueprint = Blueprint("v1", __name__, url_prefix="/v1")
+
+
+@blueprint.get("/models")
+def models() -> Response:
+    """List the models whose weights are at hand."""
+    return answer(V1Models(models=instances().names()))
+
+
+@blueprint.get("/models/<path:name>")
+def model(name: str) -> Response:
+    """Say whether a model is ready."""
+    return answer(ReadyModel(name=instances().ready(name).name, ready=True))
+
+
+@blueprint.post("/models/<path:name>:predict")
+def predict(name: str) -> Response:
+    """Classify pictures."""
+    spec, sent = instances().spec(name), _read()
+    options = parse(PredictParameters, options_of(sent.parameters, name))
+    found = instances().predict(name, _pictures(sent, spec, options.range))
+    if options.output == "labels":
+        labels = found.model.labels
+        told = [ranked(predictions(logits, labels, best(logits, options.top))) for logits in found.logits]
+        return answer(V1Predictions(predictions=told))
+    rows = found.logits if options.output == "logits" else found.probabilities
+    return answer(V1Predictions(predictions=rows.tolist()))
+
+
+@blueprint.post("/models/<path:name>:explain")
+def explain(name: str) -> Response:
+    """Explain pictures; each explanation is a document as POST /explain answers."""
+    spec, sent = instances().spec(name), _read()
+    options = parse(ExplainParameters, options_of(sent.parameters, name))
+    found = instances().explain(_pictures(sent, spec, options.range), options, drawn=True)
+    most = service().settings.max_json_values
+    if options.values is True:
+        check_values([one for explained in found for one in explained.explanations], most)
+    with service().processors:
+        told = [document(explained, options.values, most) for explained in found]
+    return answer(V1Explanations(explanations=told))
+
+
+def _read() -> V1Request:
+    sent = parse(V1Request, parse_object(read_body(request)))
+    instances().check_count(len(sent.instances))
+    return sent
+
+
+def _pictures(sent: V1Request, spec: ModelSpec, meaning: Range | None) -> list[Given]:
+    taken = instances().taken(spec, meaning)
+    return [taken.from_json(one, f"instances[{number}]") for number, one in enumerate(sent.instances)]

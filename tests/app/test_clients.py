@@ -1,0 +1,197 @@
+"""Clients that others wrote, and one that a generator makes, against the service as it is run."""
+
+import base64
+import importlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.app.conftest import EXAMPLES
+from tests.app.test_server import free_port, start
+
+CLIENTS = Path(__file__).parents[1] / "clients"
+PYTHON = Path(sys.prefix) / "clients" / "bin" / "python"
+CAT = EXAMPLES / "cat.png"
+BEST = {"index": 282, "label": "tiger cat", "probability": pytest.approx(0.3928, abs=1e-3)}
+
+
+@pytest.fixture(scope="module")
+def url():
+    port = free_port()
+    process = start(port)
+    yield f"http://127.0.0.1:{port}"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+@pytest.fixture
+def ask(url):
+    """Run a script in the environment of the clients; return what it prints."""
+    if not PYTHON.exists():
+        assert "CI" not in os.environ, "make test makes .venv/clients"
+        pytest.skip("there is no environment .venv/clients; make test makes it")
+
+    def run(script):
+        done = subprocess.run([PYTHON, CLIENTS / script, url, CAT], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+def test_the_client_of_kserve(ask):
+    found = ask("with_kserve.py")
+    assert found["v1_ready"] is True
+    assert found["v1_predictions"] == [[BEST]] * 2
+    assert found["v1_target"] == "tabby"
+    assert "There is no picture" in found["v1_error"]
+    assert "400" in found["v1_error"]
+    assert [found["v2_live"], found["v2_ready"], found["v2_model_ready"]] == [True] * 3
+    assert found["v2_no_model_ready"] is False
+    assert found["v2_id"] == "42"
+    assert found["v2_classes"][:2] == ["tiger cat", "Egyptian cat"]
+    assert found["v2_logits"] == [1, 1000]
+    assert found["v2_outputs"] == {
+        "logits": ["FP32", 1, 1000],
+        "probabilities": ["FP32", 1, 1000],
+        "indices": ["INT64", 1, 5],
+        "classes": ["BYTES", 1, 5],
+    }
+    assert "The shape [2] has 2 items; data has 1." in found["v2_error"]
+
+
+def test_the_client_of_triton(ask):
+    found = ask("with_tritonclient.py")
+    assert found["ready"] == [True] * 3
+    assert found["version_ready"] == [True, False]
+    assert found["server"] == "seewhy"
+    assert found["inputs"][2] == ["input", "FP32", [-1, 3, 224, 224]]
+    assert found["classes"] == ["tiger cat"] * 2
+    assert max(range(1000), key=found["logits"].__getitem__) == 282
+    assert found["hwc"] == found["chw"]
+    assert found["hwc"][0][:3] == [282, 285, 281]
+    assert found["id"] == "7"
+    assert found["grey"] == [1, 1000]
+    value, index, label = found["named"][0].split(":")
+    assert (float(value), index, label) == (BEST["probability"], "282", "tiger cat")
+    status, message = found["error"]
+    assert status == "404"
+    assert "Near matches: efficientnet_lite0" in message
+    assert found["maps"] == [2, 1, 7, 7]
+    assert found["heatmaps"] == [[2, 1, 300, 451], 1.0]
+    assert found["targets"] == [[281], [281]]
+
+
+@pytest.fixture(scope="module")
+def generated(url, tmp_path_factory):
+    """The package that a generator makes of /openapi.json, without a warning."""
+    folder = tmp_path_factory.mktemp("generated")
+    (folder / "client.yml").write_text("content_type_overrides:\n  image/*: application/octet-stream\n")
+    command = f"openapi-python-client generate --url {url}/openapi.json --config client.yml --fail-on-warning"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [*command.split(), "--meta", "none", "--output-path", "generated_client"],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in (done.stdout + done.stderr).upper()
+    sys.path.insert(0, str(folder))
+    yield importlib.import_module
+    sys.path.remove(str(folder))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "generated_client"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def client(generated, url):
+    with generated("generated_client").Client(base_url=url, timeout=60) as made:
+        yield made
+
+
+@pytest.fixture
+def call(generated, client):
+    """Call an operation of the generated client; return the typed answer."""
+
+    def run(operation, *place, **given):
+        module = generated(f"generated_client.api.default.{operation}")
+        response = module.sync_detailed(*place, client=client, **given)
+        return response.status_code, response.parsed
+
+    return run
+
+
+@pytest.fixture
+def models(generated):
+    return generated("generated_client.models")
+
+
+@pytest.fixture
+def upload(generated):
+    file = generated("generated_client.types").File
+    return lambda: file(payload=io.BytesIO(CAT.read_bytes()), file_name="cat.png", mime_type="image/png")
+
+
+def test_a_generated_client_explains(call, models, upload):
+    status, answer = call(
+        "explain",
+        body=models.ExplainFilesBody(image=upload()),
+        format_=models.ExplainFormat.JSON,
+        method=["gradcam", "saliency"],
+        target=["tabby"],
+    )
+    assert status == 200
+    assert type(answer) is models.ExplainAnswer
+    assert [one.method for one in answer.explanations] == ["gradcam", "saliency"]
+    assert answer.explanations[0].target.label == "tabby"
+    assert answer.explanations[0].heatmap.shape == [300, 451]
+    assert answer.predictions[0].to_dict() == BEST
+
+
+def test_a_generated_client_predicts_in_each_way(call, models, upload):
+    as_json = models.PredictJsonBody(image=base64.b64encode(CAT.read_bytes()).decode(), top=2)
+    for body in (models.PredictFilesBody(image=upload()), as_json, upload()):
+        status, answer = call("predict", body=body)
+        assert status == 200, body
+        assert type(answer) is models.PredictAnswer
+        assert answer.predictions[0].to_dict() == BEST
+    assert len(call("predict", body=as_json)[1].predictions) == 2
+
+
+def test_a_generated_client_reads_the_catalogue_and_errors(call, models, upload):
+    status, answer = call("methods")
+    assert status == 200
+    assert type(answer) is models.MethodsAnswer
+    found = {one.name: one for one in answer.methods}
+    assert found["integrated-gradients"].paper.year == 2017
+    assert found["gradcam"].cost["forwards"] == "1"
+    status, answer = call("model", "efficientnet_lite0")
+    assert (status, answer.labels[282]) == (200, "tiger cat")
+    status, answer = call("predict", body=models.PredictFilesBody(image=upload()), model="efficientnet_lite")
+    assert status == 422
+    assert type(answer) is models.Problem
+    assert "efficientnet_lite0" in answer.detail
+
+
+def test_a_generated_client_speaks_the_other_protocols(call, models, upload):
+    text = base64.b64encode(CAT.read_bytes()).decode()
+    status, answer = call("v1_predict", "efficientnet_lite0", body=models.V1Request(instances=[text]))
+    assert (status, type(answer)) == (200, models.V1Predictions)
+    assert answer.predictions[0][0].label == "tiger cat"
+    sent = models.V2Request(inputs=[models.V2Input(name="image", shape=[1], datatype="BYTES", data=[text])])
+    status, answer = call("v2_infer", "efficientnet_lite0", body=sent)
+    assert (status, type(answer)) == (200, models.V2Answer)
+    assert answer.outputs[3].data[0] == "tiger cat"
+    status, answer = call("torchserve_predict", "efficientnet_lite0", body=upload())
+    assert (status, answer["tiger cat"]) == (200, BEST["probability"])
+    status, answer = call("v1_predict", "nonesuch", body=models.V1Request(instances=[text]))
+    assert (status, type(answer)) == (404, models.ProtocolError)

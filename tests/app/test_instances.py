@@ -1,0 +1,176 @@
+"""Pictures as the routes of other servers carry them, and several of them in one request."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+import torch
+from captum.attr import IntegratedGradients
+from PIL import Image
+
+from app import create_app
+from app.errors import FieldError
+from app.instances import Encoded, Normalized, Pixels, Taken, drawable
+from app.settings import Settings
+from app.work import Predict
+from explainers.errors import PictureTooLargeError
+from models.preprocess import Preprocess
+
+MODEL = "efficientnet_lite0"
+BYTES = b"\x00picture"
+TEXT = base64.b64encode(BYTES).decode()
+
+
+@pytest.fixture
+def taken():
+    return Taken(Preprocess((4, 5), (4, 5), mean=(0.5,) * 3, std=(0.25,) * 3), max_pixels=100, range=None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        TEXT,
+        f"data:image/png;base64,{TEXT}",
+        {"b64": TEXT},
+        {"image": TEXT},
+        {"data": TEXT},
+        {"image": {"b64": TEXT}},
+        {"image_bytes": {"b64": TEXT}},
+    ],
+)
+def test_a_picture_may_be_base64_in_many_places(taken, value):
+    assert taken.from_json(value, "instances[0]") == Encoded(BYTES)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_whole_numbers_are_levels_of_a_picture_of_any_size(taken, transposed):
+    levels = np.arange(2 * 7 * 3).reshape(2, 7, 3)
+    sent = np.moveaxis(levels, 2, 0) if transposed else levels
+    found = taken.from_json({"image": sent.tolist()}, "x")
+    assert isinstance(found, Pixels)
+    np.testing.assert_array_equal(np.asarray(found.picture), levels)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_other_numbers_are_the_input_as_it_is(taken, transposed):
+    values = np.linspace(-2, 2, 60, dtype=np.float32).reshape(3, 4, 5)
+    sent = np.moveaxis(values, 0, 2) if transposed else values
+    found = taken.from_json(sent.tolist(), "x")
+    assert isinstance(found, Normalized)
+    np.testing.assert_array_equal(found.image.numpy(), values)
+    picture = np.asarray(drawable(found.image, taken.preprocess)).astype(float)
+    np.testing.assert_allclose(picture, np.moveaxis(values * 0.25 + 0.5, 0, 2) * 255, atol=0.51)
+
+
+def test_range_says_what_numbers_are(taken):
+    levels = np.full((2, 2, 3), 0.5)
+    unit = Taken(taken.preprocess, 100, "unit").from_array(levels, "x")
+    assert np.asarray(unit.picture).tolist() == np.full((2, 2, 3), 128).tolist()
+    byte = Taken(taken.preprocess, 100, "byte").from_array(levels * 400, "x")
+    assert np.asarray(byte.picture).tolist() == np.full((2, 2, 3), 200).tolist()
+    whole = Taken(taken.preprocess, 100, "normalized").from_array(np.zeros((3, 4, 5), dtype=int), "x")
+    assert whole.image.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "must be base64"),
+        (7, "must be base64"),
+        (True, "must be base64"),
+        ("?", "not valid base64"),
+        ({}, "has no picture"),
+        ({"picture": TEXT}, "has no picture"),
+        ({"b64": TEXT, "key": "1"}, "'key'"),
+        ({"b64": 3}, "must be base64"),
+        ({"image": {"b64": 3}}, "must be a string"),
+        ({"image": {"b64": TEXT, "x": 1}}, "BASE64"),
+        ({"image": {"image": {"b64": TEXT}}}, "BASE64"),
+        ([], "shape [0]"),
+        ([[]], "shape [1, 0]"),
+        ([1, 2], "shape [2]"),
+        ([[1, 2], [3]], "one length"),
+        ([["a" * 100_000] + [""] * 100_000], "numbers only"),
+        ([[None]], "numbers only"),
+        ([[[True, False, True]]], "numbers only"),
+        ([[[1, 2, 2**70]]], "numbers only"),
+        ([[[[1, 2, 3]]]], "shape [1, 1, 1, 3]"),
+        ([[[0, 0, 256]]], "beyond 0 to 255"),
+        ([[[0, 0, -1]]], "beyond 0 to 255"),
+        ([[[0.0, 0.5, 1.0]]], "[3, 4, 5] or [4, 5, 3]"),
+        (np.full((3, 4, 5), 255.0).tolist(), "its black is -2.00, its white 2.00"),
+        (np.full((3, 4, 5), 1e300).tolist(), "no normalised input"),
+        (np.full((3, 4, 5), np.nan).tolist(), "no normalised input"),
+    ],
+)
+def test_what_is_no_picture_is_refused(taken, value, said):
+    with pytest.raises(FieldError) as refused:
+        taken.from_json(value, "instances[2]")
+    assert said in str(refused.value)
+    assert refused.value.field.startswith("instances[2]")
+
+
+def test_nesting_has_an_end(taken):
+    value = [1]
+    for _ in range(900):
+        value = [value]
+    with pytest.raises(FieldError):
+        taken.from_json(value, "x")
+
+
+def test_pixels_have_a_limit(taken):
+    with pytest.raises(PictureTooLargeError, match="110 pixels"):
+        taken.from_array(np.zeros((11, 10, 3), dtype=np.uint8), "x")
+
+
+@pytest.fixture
+def pixels(cat):
+    return np.asarray(Image.open(io.BytesIO(cat)).convert("RGB"))
+
+
+@pytest.fixture
+def normalized(lite0, cat):
+    return lite0.preprocess(Image.open(io.BytesIO(cat)).convert("RGB")).numpy()
+
+
+def predict(client, *instances, **parameters):
+    sent = {"instances": list(instances), "parameters": parameters}
+    response = client.post(f"/v1/models/{MODEL}:predict", json=sent)
+    assert response.status_code == 200, response.get_data(as_text=True)
+    return response.get_json()["predictions"]
+
+
+def test_all_ways_to_send_a_picture_say_the_same(client, cat, pixels, normalized):
+    text = base64.b64encode(cat).decode()
+    found = predict(client, text, pixels.tolist(), normalized.tolist(), output="logits")
+    np.testing.assert_allclose(found[1], found[0], atol=1e-4)
+    np.testing.assert_allclose(found[2], found[0], atol=1e-4)
+    assert int(np.argmax(found[0])) == 282
+
+
+def test_pictures_of_one_request_share_a_pass(client, cat, coffee, monkeypatch):
+    passes, run = [], Predict.run
+    monkeypatch.setattr(Predict, "run", lambda *given: passes.append(len(given[2].images)) or run(*given))
+    texts = [base64.b64encode(one).decode() for one in (cat, coffee, cat, coffee)]
+    found = predict(client, *texts, top=1)
+    assert [one[0]["label"] for one in found] == ["tiger cat", "espresso"] * 2
+    assert passes == [4]
+
+
+def test_a_request_may_hold_more_pictures_than_the_queue(cat):
+    app = create_app(Settings(queue_size=3, max_instances=6))
+    sent = {"instances": [base64.b64encode(cat).decode()] * 6, "parameters": {"top": 1}}
+    response = app.test_client().post(f"/v1/models/{MODEL}:predict", json=sent)
+    app.extensions["seewhy"].engine.stop()
+    assert response.status_code == 200
+    assert len(response.get_json()["predictions"]) == 6
+
+
+def test_gradients_of_channels_are_those_of_captum(client, lite0, cat, normalized):
+    sent = client.put(f"/explanations/{MODEL}?target=281", data=cat)
+    found = np.array(sent.get_json())
+    image = torch.from_numpy(normalized)[None]
+    expected = IntegratedGradients(lite0.module).attribute(image, target=281, n_steps=15)[0].detach().numpy()
+    assert found.shape == (3, 224, 224)
+    np.testing.assert_allclose(found, expected, atol=1e-3 * np.abs(expected).max())

@@ -1,0 +1,179 @@
+"""TorchServe's routes."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app import create_app
+from app.settings import Settings
+
+MODEL = "efficientnet_lite0"
+
+
+def refused(response, status, kind):
+    assert response.status_code == status, response.get_data(as_text=True)
+    assert response.mimetype == "application/json"
+    body = response.get_json()
+    assert set(body) == {"code", "type", "message"}
+    assert (body["code"], body["type"]) == (status, kind)
+    return body["message"]
+
+
+def test_ping(client, post, cat):
+    post(cat, "/predict")
+    assert client.get("/ping").get_json() == {"status": "Healthy"}
+
+
+def test_ping_before_the_model_is_loaded():
+    app = create_app(Settings())
+    service = app.extensions["seewhy"]
+    response = app.test_client().get("/ping")
+    service.model(None, service.deadline())  # by now it loads, in its own thread
+    service.engine.stop()
+    assert (response.status_code, response.get_json()) == (503, {"status": "Unhealthy"})
+
+
+@pytest.mark.parametrize("path", [MODEL, f"{MODEL}/1.0", f"{MODEL}/1"])
+@pytest.mark.parametrize("method", ["post", "put"])
+def test_predictions_in_each_way(client, cat, path, method):
+    send, text = getattr(client, method), base64.b64encode(cat).decode()
+    url = f"/predictions/{path}"
+    for response in (
+        send(url, data=cat),
+        send(url, data=cat, content_type="application/octet-stream"),
+        send(url, data=cat, content_type="image/png"),
+        send(url, data={"data": (io.BytesIO(cat), "cat.png")}),
+        send(url, data={"body": (io.BytesIO(cat), "cat.png")}),
+        send(url, data={"data": text}, content_type="multipart/form-data"),
+        send(url, data={"data": text}),
+        send(url, json={"data": text}),
+        send(url, json={"body": {"b64": text}}),
+        send(url, json=text),
+    ):
+        assert response.status_code == 200, response.get_data(as_text=True)
+        found = response.get_json()
+        assert list(found) == ["tiger cat", "Egyptian cat", "tabby", "lynx", "window screen"]
+        assert found["tiger cat"] == pytest.approx(0.3928, abs=1e-3)
+
+
+def test_options_stand_in_the_query_the_form_and_the_object(client, cat):
+    url, text = f"/predictions/{MODEL}", base64.b64encode(cat).decode()
+    for response in (
+        client.post(f"{url}?top=2", data=cat),
+        client.post(url, data={"data": (io.BytesIO(cat), "cat.png"), "top": "2"}),
+        client.post(url, json={"data": text, "top": 2}),
+    ):
+        assert list(response.get_json()) == ["tiger cat", "Egyptian cat"]
+
+
+def test_explanations_are_those_of_one_class_and_add_up(client, post, cat):
+    found = np.array(
+        client.post(f"/explanations/{MODEL}", json={"data": base64.b64encode(cat).decode(), "target": 281}).get_json()
+    )
+    assert found.shape == (3, 224, 224)
+    given = {"method": "integrated-gradients", "steps": "15", "target": "281", "format": "npz"}
+    with np.load(io.BytesIO(post(cat, **given).data)) as expected:
+        np.testing.assert_allclose(found.sum(axis=0), expected["maps"][0], atol=1e-3 * np.abs(expected["maps"]).max())
+
+
+def test_explanations_of_another_method_have_one_channel(client, cat):
+    found = np.array(client.post(f"/explanations/{MODEL}?method=gradcam", data=cat).get_json())
+    assert found.shape == (1, 224, 224)
+    assert found.min() >= 0
+    positive = np.array(client.post(f"/explanations/{MODEL}?sign=positive&steps=2", data=cat).get_json())
+    assert positive.shape == (1, 224, 224)
+    assert positive.min() >= 0
+
+
+def test_a_picture_where_accept_asks_for_one(client, cat, pixels, post):
+    url = f"/explanations/{MODEL}?method=gradcam&target=tabby"
+    for kind in ("png", "jpeg", "webp"):
+        response = client.post(url, data=cat, headers={"Accept": f"image/{kind}"})
+        assert response.mimetype == f"image/{kind}"
+        assert Image.open(io.BytesIO(response.data)).size == (451, 300)
+    expected = pixels(post(cat, method="gradcam", target="tabby"))
+    found = pixels(client.post(url, data=cat, headers={"Accept": "image/png"}))
+    assert np.abs(found - expected).max() <= 2
+    assert client.post(url, data=cat, headers={"Accept": "*/*"}).mimetype == "application/json"
+    refused(client.post(url, data=cat, headers={"Accept": "text/html"}), 400, "BadRequestException")
+
+
+def test_unknown_models_versions_paths_and_methods(client, cat):
+    for route in ("predictions", "explanations"):
+        said = refused(client.post(f"/{route}/efficientnet_lite00", data=cat), 404, "ModelNotFoundException")
+        assert "Near matches: efficientnet_lite0" in said
+        refused(client.post(f"/{route}/nonesuch/1.0", data=cat), 404, "ModelNotFoundException")
+        said = refused(client.post(f"/{route}/{MODEL}/2.0", data=cat), 404, "ModelVersionNotFoundException")
+        assert "Model version: 2.0 does not exist for model: efficientnet_lite0" in said
+        refused(client.post(f"/{route}/", data=cat), 404, "ResourceNotFoundException")
+        refused(client.get(f"/{route}/{MODEL}"), 405, "MethodNotAllowedException")
+        response = client.post(f"/{route}/timm/resnet50", data=cat)
+        assert "timm/resnet50" in refused(response, 503, "ServiceUnavailableException")
+        refused(client.post(f"/{route}/timm/resnet50/1.0", data=cat), 503, "ServiceUnavailableException")
+
+
+HOSTILE = [
+    ({"data": b""}, "empty"),
+    ({"data": b"no picture"}, "not a picture"),
+    ({"data": {}}, "empty"),
+    ({"data": {"picture": "x"}}, "form field data"),
+    ({"data": {"data": ["AAAA", "AAAA"]}}, "Send one picture"),
+    ({"data": {"data": "AAAA", "body": "AAAA"}}, "Send one picture"),
+    ({"data": {"data": "?"}}, "not valid base64"),
+    ({"data": {"data": "AAAA", "format": "png"}}, "format"),
+    ({"data": {"data": "AAAA", "model": "resnet18"}}, "The path names the model"),
+    ({"data": {"data": "AAAA", "tob": "3"}}, "tob"),
+    ({"json": {}}, "member data"),
+    ({"json": {"data": "AAAA", "body": "AAAA"}}, "member data"),
+    ({"json": {"data": None}}, "must be base64"),
+    ({"json": {"data": [[1, 2], [3]]}}, "numbers only"),
+    ({"json": {"data": [[[1.5]]]}}, "normalised input"),
+    ({"json": 7}, "must be base64"),
+    ({"json": True}, "must be base64"),
+    ({"json": {"data": "AAAA", "top": {}}}, "top"),
+    ({"data": b"{", "content_type": "application/json"}, "not JSON"),
+    ({"data": b"\xff\xd8\xff\xe0", "content_type": "application/x-www-form-urlencoded"}, "curl --data-binary"),
+    ({"data": b"--x\r\n", "content_type": "multipart/form-data; boundary=x"}, "Send one picture"),
+    ({"data": b"x", "content_type": "multipart/form-data"}, "Send one picture"),
+    ({"data": b"x", "query_string": {"top": "0"}}, "top"),
+    ({"data": b"x", "query_string": {"range": "7"}}, "range"),
+]
+
+
+@pytest.mark.parametrize("route", ["predictions", "explanations"])
+@pytest.mark.parametrize(("given", "said"), HOSTILE)
+def test_a_mistake_is_told(client, route, given, said):
+    assert said in refused(client.post(f"/{route}/{MODEL}", **given), 400, "BadRequestException")
+
+
+def test_too_large_a_body(cat):
+    app = create_app(Settings(max_upload_bytes=1000))
+    response = app.test_client().post(f"/predictions/{MODEL}", data=cat)
+    app.extensions["seewhy"].engine.stop()
+    refused(response, 413, "BadRequestException")
+
+
+def test_an_answer_has_one_map(client, cat):
+    for query in ("top=2", "target=1&target=2", "method=gradcam,saliency"):
+        said = refused(client.post(f"/explanations/{MODEL}?{query}", data=cat), 400, "BadRequestException")
+        assert "one map" in said
+    response = client.post(f"/explanations/{MODEL}?method=gradcam&top=2", data=cat, headers={"Accept": "image/png"})
+    assert response.mimetype == "image/png"
+
+
+def test_a_large_picture_may_come_as_text(client, cat):
+    large = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (600, 600, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(large, "PNG")
+    text = base64.b64encode(large.getvalue()).decode()
+    assert len(text) > 1_000_000
+    body = f'--x\r\nContent-Disposition: form-data; name="data"\r\n\r\n{text}\r\n--x--\r\n'
+    response = client.post(f"/predictions/{MODEL}", data=body, content_type="multipart/form-data; boundary=x")
+    assert response.status_code == 200
+
+
+def test_our_list_of_models_is_still_ours(client):
+    assert {"name", "licence"} <= set(client.get("/models").get_json()["models"][0])

@@ -1,0 +1,174 @@
+"""KServe's V1 protocol."""
+
+import base64
+
+import numpy as np
+import pytest
+
+from app import create_app, schemas
+from app.settings import Settings
+
+MODEL = "efficientnet_lite0"
+
+
+@pytest.fixture
+def text(cat):
+    return base64.b64encode(cat).decode()
+
+
+@pytest.fixture
+def ask(client):
+    def run(verb, body, name=MODEL):
+        return client.post(f"/v1/models/{name}:{verb}", json=body)
+
+    return run
+
+
+def refused(response, status=400):
+    assert response.status_code == status, response.get_data(as_text=True)
+    assert response.mimetype == "application/json"
+    body = response.get_json()
+    assert set(body) == {"error"}
+    return body["error"]
+
+
+def test_models_at_hand(client):
+    assert MODEL in client.get("/v1/models").get_json()["models"]
+    assert "resnet50" not in client.get("/v1/models").get_json()["models"]
+    assert client.get(f"/v1/models/{MODEL}").get_json() == {"name": MODEL, "ready": True}
+
+
+def test_a_model_without_weights_is_not_ready(client):
+    response = client.get("/v1/models/resnet50")
+    assert "SEEWHY_WEIGHTS_DIR" in refused(response, 503)
+    assert int(response.headers["Retry-After"]) > 0
+
+
+def test_predictions_are_those_of_predict(ask, text, post, cat):
+    expected = post(cat, "/predict", top="3").get_json()["predictions"]
+    found = ask("predict", {"instances": [text], "parameters": {"top": 3}}).get_json()["predictions"]
+    assert [one["index"] for one in found[0]] == [one["index"] for one in expected]
+    assert found[0][0]["probability"] == pytest.approx(expected[0]["probability"], abs=1e-5)
+    numbers = ask("predict", {"instances": [text], "parameters": {"output": "probabilities"}}).get_json()
+    assert numbers["predictions"][0][282] == pytest.approx(expected[0]["probability"], abs=1e-5)
+    assert sum(numbers["predictions"][0]) == pytest.approx(1, abs=1e-5)
+
+
+def test_explanations_are_those_of_explain(ask, text, post, cat):
+    given = {"method": "gradcam", "target": ["tabby", "lynx"], "values": True, "view": "heatmap"}
+    expected = post(cat, format="json", **given).get_json()
+    body = ask("explain", {"instances": [text, {"b64": text}], "parameters": given}).get_json()
+    assert set(body) == {"explanations"}
+    for found in body["explanations"]:
+        schemas.ExplainAnswer.model_validate(found)
+        assert [one["target"]["label"] for one in found["explanations"]] == ["tabby", "lynx"]
+        for one, other in zip(found["explanations"], expected["explanations"], strict=True):
+            np.testing.assert_allclose(one["heatmap"]["values"], other["heatmap"]["values"], atol=1e-3)
+        assert found["explanations"][0]["overlay"].startswith("data:image/png")
+
+
+def test_each_picture_has_its_own_best_classes(ask, text, coffee):
+    other = base64.b64encode(coffee).decode()
+    found = ask("explain", {"instances": [text, other], "parameters": {"top": 2}}).get_json()["explanations"]
+    labels = [[one["target"]["label"] for one in each["explanations"]] for each in found]
+    assert labels == [["tiger cat", "Egyptian cat"], ["espresso", "cup"]]
+
+
+def test_an_input_is_explained_in_its_own_coordinates(ask):
+    sent = np.linspace(-1, 1, 3 * 224 * 224).reshape(3, 224, 224).tolist()
+    body = ask("explain", {"instances": [sent], "parameters": {"values": True}}).get_json()
+    assert body["explanations"][0]["explanations"][0]["heatmap"]["shape"] == [224, 224]
+
+
+@pytest.mark.parametrize("verb", ["predict", "explain"])
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "instances"),
+        ({"instances": []}, "There is no picture"),
+        ({"instances": None}, "instances"),
+        ({"instances": "text"}, "instances"),
+        ({"instances": {"b64": "AA=="}}, "instances"),
+        ({"instances": [None]}, "instances[0] must be base64"),
+        ({"instances": ["?"]}, "instances[0] is not valid base64"),
+        ({"instances": [""]}, "empty"),
+        ({"instances": ["AAAA"]}, "not a picture"),
+        ({"instances": [[[0, 1], [2]]]}, "instances[0] must hold numbers only"),
+        ({"instances": [[[[0.5]]]]}, "instances[0] has the shape"),
+        ({"instances": ["AAAA"], "parameters": []}, "parameters"),
+        ({"instances": ["AAAA"], "parameters": {"model": "x"}}, "The path names the model"),
+        ({"instances": ["AAAA"], "parameters": {"format": "png"}}, "format"),
+        ({"instances": ["AAAA"], "parameters": {"range": "bytes"}}, "range"),
+        ({"instances": ["AAAA"], "parameters": {"top": "many"}}, "top"),
+        ({"instances": ["AAAA"], "paramters": {}}, "Near matches: parameters"),
+        ([], "JSON object"),
+        (7, "JSON object"),
+        ("text", "JSON object"),
+    ],
+)
+def test_a_mistake_is_told(ask, verb, body, said):
+    assert said in refused(ask(verb, body))
+
+
+@pytest.mark.parametrize("verb", ["predict", "explain"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff\xfe",
+        b"{",
+        b"[" * 100_000,
+        b'{"instances": [[[[NaN, 0, 0]]]]}',
+        b'{"instances": [[[[1' + b"0" * 5000 + b", 0, 0]]]]}",
+        b'{"instances": ["\\ud800"]}',
+        b'{"\\ud800": 1, "instances": []}',
+    ],
+)
+@pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded", None])
+def test_a_broken_body_is_told(client, verb, body, kind):
+    refused(client.post(f"/v1/models/{MODEL}:{verb}", data=body, content_type=kind))
+
+
+def test_unknown_models_paths_and_verbs(client, ask, text):
+    assert "Near matches: efficientnet_lite0" in refused(
+        ask("predict", {"instances": [text]}, "efficientnet_lite00"), 404
+    )
+    refused(client.get("/v1/models/nonesuch"), 404)
+    refused(client.get("/v1/nonesuch"), 404)
+    response = client.get(f"/v1/models/{MODEL}:predict")
+    refused(response, 404)  # as the name of a model it is none
+    response = client.delete("/v1/models")
+    refused(response, 405)
+    assert "GET" in response.headers["Allow"]
+
+
+def test_bad_options_of_a_method_are_told(ask, text):
+    for parameters, said in [
+        ({"method": "grad-cam"}, "gradcam"),
+        ({"target": "tabbi"}, "tabby"),
+        ({"layer": "nonesuch"}, "layer"),
+        ({"samples": 3}, "samples"),
+        ({"top": 3, "target": 1}, "not both"),
+        ({"steps": 1e9, "method": "integrated-gradients"}, "steps"),
+    ]:
+        assert said in refused(ask("explain", {"instances": [text], "parameters": parameters}))
+
+
+def test_limits_are_told(text):
+    app = create_app(Settings(max_instances=2, max_json_values=150_000))
+    client = app.test_client()
+    body = {"instances": [text] * 3}
+    assert "3 pictures are more than the 2" in refused(client.post(f"/v1/models/{MODEL}:predict", json=body), 413)
+    body = {"instances": [text] * 2, "parameters": {"values": True}}  # each alone is allowed
+    assert "numbers" in refused(client.post(f"/v1/models/{MODEL}:explain", json=body), 413)
+    app.extensions["seewhy"].engine.stop()
+
+
+def test_it_is_said_which_picture_is_at_fault(ask, text):
+    bad = base64.b64encode(b"no picture").decode()
+    assert refused(ask("predict", {"instances": [text, bad]})).startswith("Picture 2 of 2: The bytes are not")
+
+
+def test_our_own_routes_keep_their_errors(client):
+    assert client.get("/models/nonesuch").mimetype == "application/problem+json"
+    assert client.get("/v12/models").mimetype == "application/problem+json"

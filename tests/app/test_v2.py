@@ -1,0 +1,341 @@
+"""The Open Inference Protocol."""
+
+import base64
+import gzip
+import io
+import json
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app import create_app
+from app.settings import Settings
+from app.tensors import HEADER
+
+MODEL = "efficientnet_lite0"
+
+
+@pytest.fixture
+def text(cat):
+    return base64.b64encode(cat).decode()
+
+
+@pytest.fixture
+def pixels(cat):
+    return np.asarray(Image.open(io.BytesIO(cat)).convert("RGB"))
+
+
+@pytest.fixture
+def ask(client):
+    def run(body, verb="infer", name=MODEL):
+        return client.post(f"/v2/models/{name}/{verb}", json=body)
+
+    return run
+
+
+@pytest.fixture
+def ask_binary(client):
+    """Post a request whose tensor is binary; `told` replaces what its length is said to be, `size` that of the JSON."""
+
+    def run(array, datatype, verb="infer", shape=None, told=None, size=None, tail=b"", **members):
+        binary = array if isinstance(array, bytes) else array.tobytes()
+        shape = list(array.shape) if shape is None else shape
+        parameters = {"binary_data_size": len(binary) if told is None else told}
+        sent = {"name": "x", "shape": shape, "datatype": datatype, "parameters": parameters}
+        head = json.dumps({"inputs": [sent], **members}).encode()
+        headers = {HEADER: str(len(head) if size is None else size)}
+        return client.post(f"/v2/models/{MODEL}/{verb}", data=head + binary + tail, headers=headers)
+
+    return run
+
+
+def tensor(text, **given):
+    return {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [text]} | given]}
+
+
+def outputs(response):
+    assert response.status_code == 200, response.get_data(as_text=True)
+    return {one["name"]: one for one in response.get_json()["outputs"]}
+
+
+def binary_outputs(response):
+    """Decode an answer by the letter of the protocol."""
+    assert response.status_code == 200, response.get_data(as_text=True)
+    length = int(response.headers[HEADER])
+    rest, found = response.data[length:], {}
+    for one in json.loads(response.data[:length])["outputs"]:
+        size = one["parameters"]["binary_data_size"]
+        part, rest = rest[:size], rest[size:]
+        if one["datatype"] == "BYTES":
+            found[one["name"]] = []
+            while part:
+                (count,) = struct.unpack("<I", part[:4])
+                found[one["name"]].append(part[4 : 4 + count])
+                part = part[4 + count :]
+        else:
+            dtype = {"FP32": "<f4", "INT64": "<i8"}[one["datatype"]]
+            found[one["name"]] = np.frombuffer(part, dtype).reshape(one["shape"])
+    assert rest == b""
+    return found
+
+
+def refused(response, status=400):
+    assert response.status_code == status, response.get_data(as_text=True)
+    assert set(response.get_json()) == {"error"}
+    return response.get_json()["error"]
+
+
+def test_server_and_models(client):
+    assert set(client.get("/v2").get_json()) == {"name", "version", "extensions"}
+    assert client.get("/v2/health/live").get_json() == {"live": True}
+    assert client.get("/v2/health/ready").status_code in (200, 503)
+    assert MODEL in client.get("/v2/models").get_json()["models"]
+    for path in (f"/v2/models/{MODEL}", f"/v2/models/{MODEL}/versions/1"):
+        found = client.get(path).get_json()
+        assert (found["name"], found["versions"]) == (MODEL, ["1"])
+        assert [one["datatype"] for one in found["inputs"]] == ["BYTES", "UINT8", "FP32"]
+        assert found["outputs"][0] == {"name": "logits", "datatype": "FP32", "shape": [-1, 1000]}
+        assert client.get(f"{path}/ready").get_json() == {"name": MODEL, "ready": True}
+    assert client.get("/v2/models/timm/resnet50/ready").status_code == 503
+
+
+def test_inference(ask, text, post, cat):
+    response = ask(tensor(text) | {"id": "seven", "parameters": {"top": 2}})
+    found = outputs(response)
+    assert {name: (one["datatype"], one["shape"]) for name, one in found.items()} == {
+        "logits": ("FP32", [1, 1000]),
+        "probabilities": ("FP32", [1, 1000]),
+        "indices": ("INT64", [1, 2]),
+        "classes": ("BYTES", [1, 2]),
+    }
+    assert found["classes"]["data"] == ["tiger cat", "Egyptian cat"]
+    assert found["indices"]["data"] == [282, 285]
+    answer = response.get_json()
+    assert (answer["id"], answer["model_name"], answer["model_version"]) == ("seven", MODEL, "1")
+    best = post(cat, "/predict").get_json()["predictions"][0]
+    assert found["probabilities"]["data"][282] == pytest.approx(best["probability"], abs=1e-5)
+
+
+def test_versions_of_the_path(client, text):
+    assert client.post(f"/v2/models/{MODEL}/versions/1/infer", json=tensor(text)).status_code == 200
+    assert "no version '2'" in refused(client.post(f"/v2/models/{MODEL}/versions/2/infer", json=tensor(text)), 404)
+    refused(client.get(f"/v2/models/{MODEL}/versions/2"), 404)
+
+
+def test_arrays_in_each_layout_and_encoding_say_the_same(ask, ask_binary, pixels, text, lite0, cat):
+    expected = np.array(outputs(ask(tensor(text)))["logits"]["data"])
+    batch = pixels[np.newaxis]
+    input_ = lite0.preprocess(Image.open(io.BytesIO(cat)).convert("RGB")).numpy()[np.newaxis]
+    wanted = {"outputs": [{"name": "logits"}]}
+    asked = [
+        ask_binary(batch, "UINT8", **wanted),
+        ask_binary(pixels, "UINT8", **wanted),
+        ask_binary(np.ascontiguousarray(batch.transpose(0, 3, 1, 2)), "UINT8", **wanted),
+        ask_binary(batch.astype("<i8"), "INT64", **wanted),
+        ask_binary((batch / 255).astype("<f4"), "FP32", parameters={"range": "unit"}, **wanted),
+        ask_binary(input_.astype("<f4"), "FP32", **wanted),
+        ask_binary(np.ascontiguousarray(input_.transpose(0, 2, 3, 1)).astype("<f8"), "FP64", **wanted),
+        ask(tensor(None, shape=list(batch.shape), datatype="UINT8", data=batch.ravel().tolist()) | wanted),
+        ask(tensor(None, shape=list(input_.shape), datatype="FP32", data=input_.tolist()) | wanted),
+    ]
+    for response in asked:
+        np.testing.assert_allclose(outputs(response)["logits"]["data"], expected, atol=1e-3)
+    half = outputs(ask_binary(input_.astype("<f2"), "FP16", **wanted))["logits"]["data"]
+    np.testing.assert_allclose(half, expected, atol=0.1)
+
+
+def test_binary_in_and_out(ask_binary, cat, coffee):
+    encoded = b"".join(struct.pack("<I", len(one)) + one for one in (cat, coffee))
+    found = binary_outputs(
+        ask_binary(encoded, "BYTES", shape=[2, 1], parameters={"binary_data_output": True, "priority": 3, "timeout": 9})
+    )
+    assert found["logits"].shape == (2, 1000)
+    assert found["indices"][:, 0].tolist() == [282, 967]
+    assert [found["classes"][0], found["classes"][5]] == [b"tiger cat", b"espresso"]
+    mixed = ask_binary(
+        encoded,
+        "BYTES",
+        shape=[2],
+        parameters={"binary_data_output": True},
+        outputs=[{"name": "classes", "parameters": {"binary_data": False}}],
+    )
+    assert HEADER not in mixed.headers
+    assert outputs(mixed)["classes"]["data"][0] == "tiger cat"
+
+
+def test_classification_extension(ask, text):
+    wanted = [{"name": name, "parameters": {"classification": 2}} for name in ("probabilities", "logits")]
+    found = outputs(ask(tensor(text) | {"outputs": wanted}))
+    assert found["probabilities"]["shape"] == [1, 2]
+    assert [one.split(":")[1:] for one in found["logits"]["data"]] == [["282", "tiger cat"], ["285", "Egyptian cat"]]
+    assert 0.39 < float(found["probabilities"]["data"][0].split(":")[0]) < 0.4
+
+
+def test_explanation(ask, text, post, cat):
+    given = {"target": ["tabby", "lynx"]}
+    found = outputs(ask(tensor(text) | {"parameters": given}, "explain"))
+    with np.load(io.BytesIO(post(cat, format="npz", **given).data)) as expected:
+        for name in ("maps", "heatmaps", "targets"):
+            values = np.array(found[name]["data"]).reshape(found[name]["shape"])
+            np.testing.assert_allclose(values[0], expected[name], atol=1e-3)
+    assert found["labels"]["data"] == ["tabby", "lynx"]
+    assert found["methods"]["shape"] == found["probabilities"]["shape"] == [1, 2]
+
+
+def test_explanations_of_several_pictures_binary(ask_binary, cat):
+    encoded = (struct.pack("<I", len(cat)) + cat) * 3
+    given = {"binary_data_output": True, "explain_parameters": {"top": 2}}
+    found = binary_outputs(ask_binary(encoded, "BYTES", "explain", shape=[3], parameters=given))
+    assert found["heatmaps"].shape == (3, 2, 300, 451)
+    assert found["heatmaps"].max() == 1
+    assert found["targets"].tolist() == [[282, 285]] * 3
+
+
+def test_drawings_and_documents_for_who_asks(ask, text, pixels):
+    wanted = {"outputs": [{"name": "overlays"}, {"name": "explanation"}]}
+    found = outputs(ask(tensor(text) | wanted, "explain"))
+    assert found["overlays"]["parameters"] == {"content_type": "base64"}
+    drawn = Image.open(io.BytesIO(base64.b64decode(found["overlays"]["data"][0])))
+    assert drawn.size == (451, 300)
+    assert found["explanation"]["shape"] == [1]
+    assert json.loads(found["explanation"]["data"][0])["explanations"][0]["target"]["label"] == "tiger cat"
+
+
+def test_pictures_of_several_sizes(ask, text, coffee):
+    body = tensor(None, shape=[2], data=[text, base64.b64encode(coffee).decode()])
+    assert "differ in size" in refused(ask(body, "explain"))
+    found = outputs(ask(body | {"outputs": [{"name": "maps"}, {"name": "labels"}]}, "explain"))
+    assert found["maps"]["shape"] == [2, 1, 7, 7]
+    assert found["labels"]["data"] == ["tiger cat", "espresso"]
+    methods = {"parameters": {"method": "gradcam,saliency"}, "outputs": [{"name": "maps"}]}
+    assert "one method at a time" in refused(ask(tensor(text) | methods, "explain"))
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_compressed_requests(client, text, encoding):
+    body = json.dumps(tensor(text)).encode()
+    packed = gzip.compress(body) if encoding == "gzip" else zlib.compress(body)
+    headers = {"Content-Encoding": encoding}
+    assert client.post(f"/v2/models/{MODEL}/infer", data=packed, headers=headers).status_code == 200
+    refused(client.post(f"/v2/models/{MODEL}/infer", data=b"nothing", headers=headers))
+    bomb = gzip.compress(b" " * (33 * 2**20)) if encoding == "gzip" else zlib.compress(b" " * (33 * 2**20))
+    assert len(bomb) < 50_000
+    refused(client.post(f"/v2/models/{MODEL}/infer", data=bomb, headers=headers), 413)
+    assert "gzip" in refused(client.post(f"/v2/models/{MODEL}/infer", data=body, headers={"Content-Encoding": "br"}))
+
+
+HOSTILE = [
+    ({}, "inputs"),
+    ([], "object"),
+    (7, "object"),
+    ({"inputs": None}, "inputs"),
+    ({"inputs": []}, "Send one input"),
+    ({"inputs": [{}]}, "inputs[0].name"),
+    ({"inputs": tensor("AAAA")["inputs"] * 2}, "Send one input"),
+    (tensor("AAAA", shape="1"), "inputs[0].shape"),
+    (tensor("AAAA", shape=[1.5]), "inputs[0].shape[0]"),
+    (tensor("AAAA", shape=[True]), "inputs[0].shape[0]"),
+    (tensor("AAAA", shape=[-1]), "must be 1 or more"),
+    (tensor("AAAA", shape=[0]), "must be 1 or more"),
+    (tensor("AAAA", shape=[2**40]), "1 or more"),
+    (tensor("AAAA", shape=[2**30] * 8), "items"),
+    (tensor("AAAA", shape=[1] * 9), "inputs[0].shape"),
+    (tensor("AAAA", shape=[2]), "has 2 items; data has 1"),
+    (tensor("AAAA", datatype="bytez"), "Near matches: BYTES"),
+    (tensor("AAAA", datatype="BOOL"), "There is no datatype"),
+    (tensor("AAAA", datatype=3), "inputs[0].datatype"),
+    (tensor("AAAA", data=None), "The input has no data"),
+    (tensor("AAAA", data="AAAA"), "The input has no data"),
+    (tensor("AAAA", data=[None]), "inputs[0].data[0]"),
+    (tensor("AAAA", data=["?"]), "not valid base64"),
+    (tensor("AAAA", data=[""]), "empty"),
+    (tensor("AAAA"), "not a picture"),
+    (tensor("AAAA", parameters={"binary_data_size": 4}), "binary_data_size is 4"),
+    (tensor("AAAA", parameters={"binary_data_size": -1}), "binary_data_size is -1"),
+    (tensor("AAAA", parameters={"shared_memory_region": "x"}), "shared memory"),
+    (tensor("AAAA", parameters=3), "parameters"),
+    (tensor(None, shape=[1, 2, 2, 3], datatype="UINT8", data=[0] * 11), "has 12 numbers; data has 11"),
+    (tensor(None, shape=[1, 2, 2, 3], datatype="UINT8", data=[0] * 11 + [256]), "beyond 0 to 255"),
+    (tensor(None, shape=[1, 2, 2, 3], datatype="UINT8", data=[0] * 11 + [0.5]), "whole numbers"),
+    (tensor(None, shape=[1, 2, 2, 3], datatype="UINT8", data=[0] * 11 + ["0"]), "numbers only"),
+    (tensor(None, shape=[1, 2, 2, 3], datatype="FP32", data=[0.0] * 12), "normalised input"),
+    (tensor(None, shape=[12], datatype="FP32", data=[0.0] * 12), "holds no pictures"),
+    (tensor(None, shape=[], datatype="UINT8", data=[1]), "holds no pictures"),
+    (tensor("AAAA") | {"id": 7}, "id"),
+    (tensor("AAAA") | {"parameters": 7}, "parameters"),
+    (tensor("AAAA") | {"parameters": {"model": "x"}}, "The path names the model"),
+    (tensor("AAAA") | {"parameters": {"tob": 1}}, "tob"),
+    (tensor("AAAA") | {"parameters": {"explain_parameters": 1}}, "explain_parameters"),
+    (tensor("AAAA") | {"parameters": {"binary_data_output": "yes"}}, ""),
+    (tensor("AAAA") | {"outputs": [{"name": "map"}]}, "There is no output 'map'"),
+    (tensor("AAAA") | {"outputs": [{"name": "logits"}] * 2}, "asked for twice"),
+    (tensor("AAAA") | {"outputs": 3}, "outputs"),
+]
+
+
+@pytest.mark.parametrize("verb", ["infer", "explain"])
+@pytest.mark.parametrize(("body", "said"), HOSTILE)
+def test_a_mistake_is_told(ask, verb, body, said):
+    assert said in refused(ask(body, verb))
+
+
+@pytest.mark.parametrize("count", [0, -1, 1001, "2", True, None, 1.5])
+def test_bad_classifications(ask, text, count):
+    response = ask(tensor(text) | {"outputs": [{"name": "logits", "parameters": {"classification": count}}]})
+    if count is None:
+        assert response.status_code == 200
+    else:
+        assert "1 to 1000" in refused(response)
+
+
+@pytest.mark.parametrize("verb", ["infer", "explain"])
+def test_lies_about_binary_data_are_told(ask_binary, client, verb):
+    grey = np.zeros((1, 2, 2, 3), dtype=np.uint8)
+    lies = [
+        ask_binary(grey, "UINT8", verb, told=11),
+        ask_binary(grey, "UINT8", verb, told=-12),
+        ask_binary(grey, "UINT8", verb, told="12"),
+        ask_binary(grey, "UINT8", verb, told=True),
+        ask_binary(grey, "UINT8", verb, told=2**70),
+        ask_binary(grey, "UINT8", verb, tail=b"more"),
+        ask_binary(grey, "UINT8", verb, shape=[2**31 - 1] * 8),
+        ask_binary(grey, "FP32", verb),
+        ask_binary(b"\x05", "BYTES", verb, shape=[1]),
+        ask_binary(b"\xff\xff\xff\xff", "BYTES", verb, shape=[1]),
+        ask_binary(b"", "BYTES", verb, shape=[1]),
+        ask_binary(b"\0\0\0\0", "BYTES", verb, shape=[1]),
+        ask_binary(b"\0\0\0\0" * 5000, "BYTES", verb, shape=[5000], told=20_000),
+        *(ask_binary(grey, "UINT8", verb, size=size) for size in (0, -1, 3, 10**9, "9" * 5000, "abc", "", "１")),
+    ]
+    for number, response in enumerate(lies):
+        assert response.status_code in (400, 413), number
+        assert set(response.get_json()) == {"error"}, number
+    body = json.dumps(tensor("AAAA", data=None)).encode()
+    refused(client.post(f"/v2/models/{MODEL}/{verb}", data=body + b"tail", headers={HEADER: str(len(body))}))
+
+
+def test_numbers_that_would_break_the_model_are_told(ask_binary):
+    for value in (np.nan, np.inf, -np.inf, 3e38, 1e4):
+        assert "normalised" in refused(ask_binary(np.full((1, 3, 224, 224), value, dtype="<f4"), "FP32"))
+
+
+def test_limits_are_told(text):
+    app = create_app(Settings(max_instances=2, max_json_values=100_000, max_values=200_000))
+    client = app.test_client()
+    three = tensor(None, shape=[3], data=[text] * 3)
+    assert "3 pictures" in refused(client.post(f"/v2/models/{MODEL}/infer", json=three), 413)
+    assert "numbers" in refused(client.post(f"/v2/models/{MODEL}/explain", json=tensor(text)), 413)
+    binary = tensor(text) | {"parameters": {"binary_data_output": True}}
+    assert client.post(f"/v2/models/{MODEL}/explain", json=binary).status_code == 200
+    app.extensions["seewhy"].engine.stop()
+
+
+def test_unknown_models_and_paths(client, ask, text):
+    assert "Near matches" in refused(ask(tensor(text), name="efficientnet_lite00"), 404)
+    refused(client.get("/v2/models/nonesuch/ready"), 404)
+    refused(client.post("/v2/repository/index"), 404)
+    refused(client.get(f"/v2/models/{MODEL}/infer"), 404)
+    refused(client.delete("/v2"), 405)

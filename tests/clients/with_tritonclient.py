@@ -1,0 +1,74 @@
+"""Ask a server by Triton's HTTP client and print what came: `python with_tritonclient.py URL PICTURE`."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import tritonclient.http as triton
+from PIL import Image
+from tritonclient.utils import InferenceServerException
+
+MODEL = "efficientnet_lite0"
+
+
+def tensor(name, values, datatype, binary=True):
+    made = triton.InferInput(name, list(values.shape), datatype)
+    made.set_data_from_numpy(values, binary_data=binary)
+    return made
+
+
+def ask(url, picture):
+    found = {}
+    with triton.InferenceServerClient(url.removeprefix("http://"), network_timeout=60) as client:
+        found["ready"] = [client.is_server_live(), client.is_server_ready(), client.is_model_ready(MODEL)]
+        found["version_ready"] = [client.is_model_ready(MODEL, "1"), client.is_model_ready(MODEL, "2")]
+        found["server"] = client.get_server_metadata()["name"]
+        metadata = client.get_model_metadata(MODEL)
+        found["inputs"] = [[one["name"], one["datatype"], one["shape"]] for one in metadata["inputs"]]
+
+        encoded = tensor("image", np.array([picture, picture], dtype=object), "BYTES")
+        result = client.infer(MODEL, [encoded])  # all outputs, binary
+        found["classes"] = [one.decode() for one in result.as_numpy("classes")[:, 0]]
+        found["logits"] = result.as_numpy("logits")[0].tolist()
+
+        pixels = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))[np.newaxis]
+        for layout, values in (("hwc", pixels), ("chw", np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))):
+            wanted = [triton.InferRequestedOutput("indices", binary_data=False)]
+            result = client.infer(
+                MODEL,
+                [tensor("pixels", values, "UINT8")],
+                outputs=wanted,
+                request_id="7",
+                model_version="1",
+                request_compression_algorithm="gzip",
+            )
+            found[layout] = result.as_numpy("indices").tolist()
+            found["id"] = result.get_response()["id"]
+        grey = np.zeros(metadata["inputs"][2]["shape"][1:], dtype=np.float32)[np.newaxis]
+        result = client.infer(MODEL, [tensor("input", grey, "FP32")])
+        found["grey"] = list(result.as_numpy("probabilities").shape)
+        named = [triton.InferRequestedOutput("probabilities", class_count=2)]
+        found["named"] = [
+            one.decode() for one in client.infer(MODEL, [encoded], outputs=named).as_numpy("probabilities")[0]
+        ]
+        try:
+            client.infer(MODEL + "x", [encoded])
+        except InferenceServerException as error:
+            found["error"] = [error.status(), error.message()]
+
+        # The client has no word for explain; its request is the same.
+        body, length = client.generate_request_body([encoded], parameters={"target": "tabby"})
+        headers = {"Inference-Header-Content-Length": length}
+        response = client._post(f"v2/models/{MODEL}/explain", body, headers, None)
+        length = int(response.get("Inference-Header-Content-Length"))
+        explained = client.parse_response_body(response.read(), header_length=length)
+        found["maps"] = list(explained.as_numpy("maps").shape)
+        found["heatmaps"] = [list(explained.as_numpy("heatmaps").shape), float(explained.as_numpy("heatmaps").max())]
+        found["targets"] = explained.as_numpy("targets").tolist()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(ask(sys.argv[1], Path(sys.argv[2]).read_bytes())))
