@@ -241,7 +241,14 @@ def test_an_interrupt_leaves_whole_files_and_the_same_command_goes_on(photos):
     for number in range(40):
         Image.effect_noise((600, 500), 80).convert("RGB").save(photos / f"f{number:02}.png", compress_level=1)
     command = [*COMMAND, "explain", "photos/f*.png", "-o", "out", "--summary", "rows.csv", "--skip-existing"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever runs the tests in the background of a shell ignores the signal, and what they start would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     assert process.stdout.readline().startswith("photos/f00.png")
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)

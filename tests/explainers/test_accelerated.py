@@ -71,6 +71,8 @@ def test_maps_are_those_of_the_whole_model(name, method, stock, images):
     options = {"samples": 3} if method == "smoothgradcam++" else {}
     explainer = get_method(method).build({"layers": (stock[1],), **options})
     if method == "scorecam":
+        if stock[1] != LAYERS["resnet18"]:
+            pytest.skip("Score-CAM, a pass for each channel, is compared on one network")
         images = images[:1]
     expected = explainer.explain(stock[0], images)
     model = Carried(stock[0], (stock[1],), name)

@@ -10,8 +10,19 @@ from tests.peers import NETS, PAGE, PEERS, TOLERANCE, Peer, difference
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: f"{peer.method}-{peer.library}")
+LONG = {"scorecam", "ablationcam", "kernel-shap", "lime", "occlusion"}
+"""Methods of hundreds of passes; by default they are compared on one network."""
+
+
+def pairs():
+    """Yield each peer with each network; the long ones are marked."""
+    for peer in PEERS:
+        for name in NETS:
+            marks = [pytest.mark.slow] if peer.method in LONG and name != "resnet18" else []
+            yield pytest.param(peer, name, marks=marks, id=f"{peer.method}-{peer.library}-{name}")
+
+
+@pytest.mark.parametrize(("peer", "name"), list(pairs()))
 def test_maps_are_equal(peer: Peer, name: str):
     if name in peer.without:
         pytest.skip(peer.without[name])
