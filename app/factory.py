@@ -2,6 +2,7 @@
 
 from flask import Flask, Response, request
 
+from app.admission import Admission
 from app.api import catalogue, health, hooks, pages, pictures
 from app.errors import register_errors
 from app.presence import watch
@@ -41,6 +42,14 @@ def create_app(settings: Settings | None = None) -> Flask:
         app.register_blueprint(module.blueprint)
     register_errors(app)
     app.before_request(lambda: watch(request.environ))
+    app.wsgi_app = Admission(  # type: ignore[method-assign]
+        app.wsgi_app,
+        settings.max_in_flight,
+        settings.max_in_flight_bytes,
+        settings.max_upload_bytes,
+        settings.upload_seconds,
+        settings.download_seconds,
+    )
     app.after_request(_secure)
     return app
 
