@@ -5,6 +5,7 @@ from flask import Flask, Response, request
 from app.admission import Admission
 from app.api import catalogue, health, hooks, pages, pictures
 from app.errors import register_errors
+from app.patience import Patient
 from app.presence import watch
 from app.service import Service
 from app.settings import Settings
@@ -42,13 +43,9 @@ def create_app(settings: Settings | None = None) -> Flask:
         app.register_blueprint(module.blueprint)
     register_errors(app)
     app.before_request(lambda: watch(request.environ))
-    app.wsgi_app = Admission(  # type: ignore[method-assign]
-        app.wsgi_app,
-        settings.max_in_flight,
-        settings.max_in_flight_bytes,
-        settings.max_upload_bytes,
-        settings.upload_seconds,
-        settings.download_seconds,
+    Admission(settings.max_in_flight, settings.max_in_flight_bytes, settings.max_upload_bytes).register(app)
+    app.wsgi_app = Patient(  # type: ignore[method-assign]
+        app.wsgi_app, settings.upload_seconds, settings.download_seconds
     )
     app.after_request(_secure)
     return app

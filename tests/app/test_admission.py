@@ -9,123 +9,80 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
+from flask import Flask, Response, request
 
 from app.admission import Admission
-from app.patience import Patience, patience, stopping
+from app.errors import register_errors
+from app.patience import Patience, Patient, patience, stopping
 from tests.app.conftest import EXAMPLES
 from tests.app.test_server import free_port, start
 
 CAT = (EXAMPLES / "cat.png").read_bytes()
 
 
-class Inner:
-    """An application that reads the body, and answers in two parts."""
+@pytest.fixture
+def admission():
+    return Admission(most=2, most_bytes=100, largest=80)
 
-    def __init__(self):
-        self.fails = False
-        self.closed = 0
-        self.bodies = []
 
-    def __call__(self, environ, start_response):
-        self.bodies.append(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
-        if self.fails:
+@pytest.fixture
+def small(admission):
+    """An application that tells how many requests it counts while it answers one."""
+    made = Flask("small")
+    register_errors(made)
+    admission.register(made)
+
+    @made.route("/", methods=["GET", "POST"])
+    def index():
+        if "fail" in request.args:
             raise RuntimeError
-        start_response("200 OK", [])
-        return self
+        told = f"{admission.requests} {admission.bytes}"
+        return Response(iter([told, " and more"]) if "stream" in request.args else told)
 
-    def __iter__(self):
-        return iter([b"one", b"two"])
-
-    def close(self):
-        self.closed += 1
+    return made.test_client()
 
 
-@pytest.fixture
-def inner():
-    return Inner()
-
-
-@pytest.fixture
-def admission(inner):
-    return Admission(inner, most=2, most_bytes=100, largest=80, upload_seconds=1, download_seconds=1)
-
-
-@pytest.fixture
-def ask(admission):
-    def asked(length="10", method="POST", **environ):
-        status = []
-        found = {"REQUEST_METHOD": method, "wsgi.input": io.BytesIO(b"x" * 200), **environ}
-        if length is not None:
-            found["CONTENT_LENGTH"] = length
-        return status, admission(found, lambda code, headers: status.append((code[:3], dict(headers))))
-
-    return asked
-
-
-def test_a_request_counts_until_its_answer_is_closed(admission, inner, ask):
-    status, answer = ask()
-    assert (admission.requests, admission.bytes) == (1, 10)
-    assert list(answer) == [b"one", b"two"]
-    assert admission.requests == 1
-    answer.close()
-    answer.close()
-    assert (admission.requests, admission.bytes, inner.closed) == (0, 0, 2)
-    assert status[0][0] == "200"
-    assert inner.bodies == [b"x" * 10]
-
-
-def test_one_too_many_is_refused_at_once(admission, inner, ask):
-    answers = [ask()[1] for _ in range(2)]
-    (status,), refused = ask()
-    assert (status[0], status[1]["Retry-After"]) == ("503", "5")
-    assert status[1]["Content-Type"] == "application/problem+json"
-    refused.close()
-    assert len(inner.bodies) == 2
-    for method in ("GET", "HEAD", "OPTIONS"):
-        assert ask(method=method)[0][0][0] == "200"
-    answers[0].close()
-    assert ask()[0][0][0] == "200"
-
-
-@pytest.mark.parametrize("length", [None, "", "80", "1000"])
-def test_bodies_without_a_length_or_too_long_count_as_the_largest(length, admission, ask):
-    ask(length)
-    assert admission.bytes == 80
-
-
-@pytest.mark.parametrize("length", ["-5", "1e3", "²"])
-def test_a_length_that_is_no_number_counts_as_the_largest(length, admission):
-    assert admission._size({"CONTENT_LENGTH": length}) == 80
-
-
-def test_bytes_in_flight_are_bounded_and_one_request_is_always_let_in(inner):
-    narrow = Admission(inner, most=10, most_bytes=50, largest=80, upload_seconds=1, download_seconds=1)
-
-    def asked():
-        status = []
-        environ = {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": "60", "wsgi.input": io.BytesIO()}
-        return status, narrow(environ, lambda code, headers: status.append(code[:3]))
-
-    first = asked()
-    assert first[0] == ["200"]
-    assert asked()[0] == ["503"]
-    first[1].close()
-    assert asked()[0] == ["200"]
-
-
-def test_an_application_that_fails_is_not_counted(admission, inner, ask):
-    inner.fails = True
-    for _ in range(3):
-        with pytest.raises(RuntimeError):
-            ask()
+def test_a_request_counts_until_it_is_answered(admission, small):
+    assert small.post("/", data=b"x" * 10).text == "1 10"
+    assert small.post("/", data=b"x" * 1000).text == "1 80"
+    assert small.get("/").text == "0 0"
+    assert small.post("/?fail=1").status_code == 500
+    assert small.post("/nowhere").status_code == 404
     assert (admission.requests, admission.bytes) == (0, 0)
 
 
-def test_a_process_that_stops_refuses(ask, client, monkeypatch):
+def test_a_body_without_a_length_counts_as_the_largest(small):
+    body = {"input_stream": io.BytesIO(b"x"), "headers": {"Transfer-Encoding": "chunked"}}
+    assert small.post("/", **body, environ_overrides={"wsgi.input_terminated": True}).text == "1 80"
+
+
+def test_a_stream_counts_until_it_is_closed(admission, small):
+    streams = [small.post("/?stream=1", data=b"x") for _ in range(2)]
+    assert admission.requests == 2
+    refused = small.post("/", data=b"x")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    assert refused.mimetype == "application/problem+json"
+    assert small.get("/").status_code == 200
+    for stream in streams:
+        stream.close()
+    assert small.post("/", data=b"x").text == "1 1"
+
+
+def test_bytes_in_flight_are_bounded_and_one_request_is_always_let_in():
+    narrow = Admission(most=10, most_bytes=50, largest=80)
+    assert narrow.admit(80)
+    assert not narrow.admit(1)
+    narrow.release(80)
+    assert narrow.admit(30)
+    assert narrow.admit(20)
+    assert not narrow.admit(1)
+    assert (narrow.requests, narrow.bytes) == (2, 50)
+
+
+def test_a_process_that_stops_refuses(small, client):
     stopping.set()
     try:
-        (status,), _ = ask()
-        assert status[0] == "503"
+        assert small.post("/").status_code == 503
         assert client.get("/readyz").status_code == 503
         assert client.get("/healthz").status_code == 200
     finally:
@@ -153,20 +110,39 @@ def test_patience_shuts_late_connections_only():
         one.close()
 
 
-def test_a_client_has_a_time_for_its_body_and_for_each_part_of_the_answer(admission, ask):
+def test_a_client_has_a_time_for_its_body_and_for_each_part_of_the_answer():
     connection, other = socket.socketpair()
+    watched = []
+
+    def look():
+        watched.append(id(connection) in patience._until)
 
     class Slow(io.BytesIO):
         def read(self, size=-1):
-            assert id(connection) in patience._until
+            look()
             return super().read(size)
 
-    _, answer = ask(**{"gunicorn.socket": connection, "wsgi.input": Slow(b"x" * 10)})
-    assert id(connection) not in patience._until  # nobody counts while the model works
+    def inner(environ, start_response):
+        assert environ["wsgi.input"].read(10) == b"x" * 10
+        look()
+        return Closing()
+
+    class Closing:
+        def __iter__(self):
+            return iter([b"one", b"two"])
+
+        def close(self):
+            look()
+
+    environ = {"gunicorn.socket": connection, "wsgi.input": Slow(b"x" * 10)}
+    answer = Patient(inner, upload_seconds=1, download_seconds=1)(environ, lambda *_: None)
+    look()
     assert next(answer) == b"one"
-    assert id(connection) in patience._until
+    look()
     answer.close()
-    assert id(connection) not in patience._until
+    # While the body is read and a part is sent, and not while the model works.
+    assert watched == [True, False, False, True, False]
+    assert Patient(lambda *_: [b"as it is"], 1, 1)({}, lambda *_: None) == [b"as it is"]
     connection.close()
     other.close()
 
@@ -251,7 +227,9 @@ def test_a_body_shorter_than_it_says_costs_no_thread_for_long(server):
         lying.recv(1000)
         assert time.monotonic() - started < 10
     with socket.create_connection(("127.0.0.1", server), timeout=20) as lying:
-        lying.sendall(b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 99999999999\r\n\r\n")
+        lying.sendall(
+            b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 99999999999\r\n\r\n"
+        )
         assert lying.recv(1000).startswith(b"HTTP/1.1 413")
     assert explain(server).status_code == 200
 
