@@ -25,7 +25,7 @@ import numpy as np
 import requests
 
 from tests.app.conftest import EXAMPLES
-from tests.app.test_server import free_port, start
+from tests.app.serving import free_port, start
 
 MODELS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 PICTURES = ("cat.png", "coffee.png", "rocket.png")

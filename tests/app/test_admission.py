@@ -15,7 +15,7 @@ from app.admission import Admission
 from app.errors import register_errors
 from app.patience import Patience, Patient, patience, stopping
 from tests.app.conftest import EXAMPLES
-from tests.app.test_server import free_port, start
+from tests.app.serving import free_port, start
 
 CAT = (EXAMPLES / "cat.png").read_bytes()
 

@@ -12,7 +12,7 @@ import requests
 
 from tests import soak
 from tests.app.conftest import EXAMPLES
-from tests.app.test_server import free_port, start
+from tests.app.serving import free_port, start
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
