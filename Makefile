@@ -6,7 +6,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: help setup serve test test-all sweep peers bench methods docs docs-serve check format pictures notebook screens clean
+.PHONY: help setup serve test test-all soak sweep peers bench methods docs docs-serve check format pictures notebook screens clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -24,6 +24,9 @@ test-all: .venv/installed-tests ## run the test suite, long tests included
 
 sweep: .venv/installed-tests ## compare every module of torchvision's classifiers with autograd; writes docs/sweep.md
 	$(BIN)/python -m tests.sweep --write --bare 10
+
+soak: .venv/installed-tests ## send 10,000 requests of all kinds from 64 threads; compare answers, watch memory (half an hour)
+	$(BIN)/python -m tests.soak
 
 check: .venv/installed-tests ## lint and type-check
 	$(BIN)/ruff check .

@@ -7,10 +7,12 @@ that comes from a pass may wait a moment for the next one to fill; an idle one n
 import logging
 import threading
 import time
+import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -19,11 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.errors import ClientGoneError, DeadlineError, OverloadedError
+from app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, OverloadedError
 from app.presence import Gone, never
 from app.work import Batch
 from explainers.errors import ExplainerError, LayerError, TargetError
 from explainers.goals import MOST_PROBABLE, NO_CONTRAST
+from explainers.passes import one_by_one
 from models import LoadedModel, ModelError
 
 T = TypeVar("T")
@@ -35,6 +38,14 @@ _GLANCE = 0.25
 
 _FRAME = 0.5
 """Seconds between two looks at how a map grows."""
+
+_MEMORY_WORDS = ("out of memory", "allocate memory", "failed to allocate", "bad_alloc", "bad allocation")
+"""What those say who have no error of their own for it."""
+
+_NO_MEMORY = (
+    "Memory does not suffice for this, even with one picture in a pass. Ask for a layer of fewer channels or for a "
+    "cheaper method, or try again when the server has less to do."
+)
 
 _GONE = "The client closed its connection."
 _TOO_LATE = (
@@ -279,12 +290,22 @@ class Worker:
         if live:
             self._answer(model, live)
 
-    def _answer(self, model: LoadedModel, jobs: list[Job]) -> None:
-        """Run one pass for all jobs; where it fails, run each by itself, so that a bad one fails alone."""
+    def _answer(self, model: LoadedModel, jobs: list[Job], frugal: bool = False) -> None:
+        """Run one pass for all jobs; where it fails, run each by itself, so that a bad one fails alone.
+
+        Where memory does not suffice for one of many passes, its passes hold one picture each (`frugal`).
+        """
         started = time.monotonic()
         try:
-            results = _results(model, jobs)
+            with one_by_one() if frugal else nullcontext():
+                results = _results(model, jobs)
         except BaseException as error:  # even a model that calls sys.exit must not end this thread
+            if _lacks_memory(error):
+                _forget(error)
+                if len(jobs) == 1 and not frugal:
+                    self._answer(model, jobs, frugal=True)
+                    return
+                error = OutOfMemoryError(_NO_MEMORY) if len(jobs) == 1 else error
             # Equal work: a layer is bad for all, and where nobody waits nothing is done again.
             if len(jobs) > 1 and not isinstance(error, LayerError | DeadlineError | ClientGoneError):
                 plain = [job for job in jobs if job.against is None]
@@ -429,12 +450,28 @@ def _late(job: Job) -> Exception:
     return ClientGoneError(_GONE) if job.deadline.gone() else DeadlineError(f"{_TOO_LATE} {job.progress}".strip())
 
 
+def _lacks_memory(error: BaseException) -> bool:
+    """Whether it says that memory could not be had: Python's, PyTorch's for a processor or a GPU, or a runtime's."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(words in said for words in _MEMORY_WORDS)
+    )
+
+
+def _forget(error: BaseException) -> None:
+    """Let go of the tensors that the frames of an error hold, and of what PyTorch keeps of a GPU's memory."""
+    _log.warning("Memory does not suffice: %s", error)
+    traceback.clear_frames(error.__traceback__)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
 def _kept(error: BaseException, root: type[Exception]) -> Exception:
     """Return what to put into a future: the error without the frames that hold tensors and models in memory.
 
     What is no `Exception` (a model that calls sys.exit) must not end the thread that waits: it becomes a `root`.
     """
-    if not isinstance(error, ExplainerError | ModelError | DeadlineError | ClientGoneError):
+    if not isinstance(error, ExplainerError | ModelError | DeadlineError | ClientGoneError | OutOfMemoryError):
         _log.exception("A model raised", exc_info=error)
     link: BaseException | None = error
     while link is not None:

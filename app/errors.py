@@ -12,6 +12,7 @@ ServiceError
 ├── TooManyPicturesError       413  more pictures than one request may hold
 ├── AnswerTooLargeError        413  an answer of more numbers than allowed
 ├── OverloadedError            503  the queue is full
+├── OutOfMemoryError           503  not even one picture at a time fits
 ├── NotReadyError              503  the default model is still loading
 ├── DeadlineError              504  not done in time
 └── ClientGoneError            499  nobody is left to read it; only the log shows it
@@ -96,6 +97,10 @@ class OverloadedError(ServiceError):
     """Too much is waiting already."""
 
 
+class OutOfMemoryError(ServiceError):
+    """Memory is too small for what was asked, even for one picture at a time."""
+
+
 class NotReadyError(ServiceError):
     """The default model is still loading."""
 
@@ -132,6 +137,8 @@ KINDS: dict[type[Exception], Kind] = {
     TooManyPicturesError: Kind(413, "too-many-pictures", "The request holds too many pictures"),
     AnswerTooLargeError: Kind(413, "answer-too-large", "The answer would be too large"),
     OverloadedError: Kind(503, "overloaded", "Too many requests are waiting"),
+    OutOfMemoryError: Kind(503, "out-of-memory", "Memory is too small for this request at present"),
+    MemoryError: Kind(503, "out-of-memory", "Memory is too small for this request at present"),
     NotReadyError: Kind(503, "not-ready", "The service is still starting"),
     DeadlineError: Kind(504, "deadline-exceeded", "The answer was not ready in time"),
     explainer_errors.UnreadablePictureError: Kind(415, "unreadable-picture", "Not a readable picture", "image"),

@@ -2,9 +2,11 @@
 
 from flask import Flask, Response, request
 
+from app.admission import Admission
 from app.api import catalogue, health, hooks, pages, pictures, torchserve, v1, v2
 from app.api.compatible import protocol_error
 from app.errors import register_errors
+from app.patience import Patient
 from app.presence import watch
 from app.service import Service
 from app.settings import Settings
@@ -43,6 +45,10 @@ def create_app(settings: Settings | None = None) -> Flask:
     theirs = dict.fromkeys(("v1", "v2"), protocol_error)
     register_errors(app, theirs | dict.fromkeys(("predictions", "explanations", "ping"), torchserve.told))
     app.before_request(lambda: watch(request.environ))
+    Admission(settings.max_in_flight, settings.max_in_flight_bytes, settings.max_upload_bytes).register(app)
+    app.wsgi_app = Patient(  # type: ignore[method-assign]
+        app.wsgi_app, settings.upload_seconds, settings.download_seconds
+    )
     app.after_request(_secure)
     return app
 

@@ -16,6 +16,7 @@ from gunicorn.arbiter import Arbiter
 from app import create_app
 from app.processors import processors
 from app.settings import Settings
+from app.worker import head_read
 
 
 class Server(BaseApplication):  # type: ignore[misc]
@@ -38,7 +39,8 @@ class Server(BaseApplication):  # type: ignore[misc]
             "bind": f"{settings.host}:{settings.port}",
             "workers": settings.workers,
             "threads": settings.threads,
-            "worker_class": "gthread",
+            "worker_class": "app.worker.PatientWorker",
+            "pre_request": head_read,
             "timeout": int(settings.deadline) + 60,
             "graceful_timeout": int(settings.deadline),
             "accesslog": "-",

@@ -20,6 +20,7 @@ from torch import Tensor
 from app.cache import Cache
 from app.engine import Deadline, Done, Engine, Job, results
 from app.errors import DeadlineError, FieldError, NotReadyError
+from app.patience import stopping
 from app.presence import client_gone
 from app.processors import processors
 from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
@@ -280,6 +281,8 @@ class Service:
             NotReadyError: it is loading.
             ModelError: it cannot be loaded.
         """
+        if stopping.is_set():
+            raise NotReadyError("This server is stopping.")
         spec = self.registry.spec(self.settings.default_model)
         if self.engine.loaded(spec.name) is None:
             try:

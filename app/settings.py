@@ -23,7 +23,17 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on.")
     workers: Count = Field(1, description="Processes, each with its own copy of the models; the cores are divided.")
-    threads: Count = Field(8, description="Threads per process that read requests and draw answers.")
+    threads: int = Field(40, ge=2, description="Threads per process that read requests and draw answers.")
+    max_in_flight: Count = Field(
+        32, description="Requests with a picture that a process answers at a time; more are refused with 503."
+    )
+    max_in_flight_bytes: Count = Field(
+        256 * 2**20, description="Bytes of the bodies of these together; more are refused with 503."
+    )
+    upload_seconds: float = Field(30.0, gt=0, description="That a client may take to send the body of a request.")
+    download_seconds: float = Field(
+        60.0, gt=0, description="That a client may take to read an answer, or each event of a stream."
+    )
     device: str = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Where models run: auto, cpu, cuda or cuda:N."
     )

@@ -48,7 +48,7 @@ class Choice:
 
 
 def choices(cores: int) -> list[Choice]:
-    """Return what is tried on a machine of so many cores; the default first."""
+    """Return what is tried on a machine of so many cores; the usual one first."""
     found = [Choice(cores, 1, threads) for threads in (8, 4, 16, 32)]
     if cores > 1:
         found += [Choice(cores, 1, 8, 1), Choice(cores, 1, 16, 1)]
@@ -65,7 +65,7 @@ def measured(choice: Choice, seconds: float) -> tuple[Load, int]:
         return found, server.memory()
 
 
-HEAD = ("cores", "processes", "threads", "threads of a pass", "requests/s", "of the default", "p99, ms", "memory, MB")
+HEAD = ("cores", "processes", "threads", "threads of a pass", "requests/s", "of the first", "p99, ms", "memory, MB")
 
 
 def tables(results: Sequence[tuple[Choice, list[float], Load, int]]) -> str:
@@ -85,7 +85,7 @@ def tables(results: Sequence[tuple[Choice, list[float], Load, int]]) -> str:
 
 
 def main() -> None:
-    """Print the table and write the results; with --quick, one second of the default, and nothing is written."""
+    """Print the table and write the results; with --quick, one second of the first choice, and nothing is written."""
     quick, seconds, rounds = asked_for(main.__doc__, seconds=8.0, rounds=2)
     tried = [choice for count in dict.fromkeys((1, processors())) for choice in choices(count)][: 1 if quick else None]
     found: dict[Choice, list[tuple[Load, int]]] = {choice: [] for choice in tried}

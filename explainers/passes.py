@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,8 +38,20 @@ MEMORY = 2**30
 MOST = 8
 """Most pictures in one pass on a processor, where larger batches only wait for memory; elsewhere four times as many."""
 
+_one_by_one: ContextVar[bool] = ContextVar("one_by_one", default=False)
+
 _known: "WeakKeyDictionary[nn.Module, dict[Any, tuple[int, int]]]" = WeakKeyDictionary()
 _known_lock = threading.Lock()
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    """Let passes in this block hold one picture each, where memory was too small for more."""
+    token = _one_by_one.set(True)
+    try:
+        yield
+    finally:
+        _one_by_one.reset(token)
 
 
 def pass_size(module: nn.Module, images: Tensor, backward: bool) -> int:
@@ -50,6 +64,8 @@ def pass_size(module: nn.Module, images: Tensor, backward: bool) -> int:
         images: (N, C, H, W), of which the first is run.
         backward: whether autograd keeps the activations of all modules, or only those of the largest live.
     """
+    if _one_by_one.get():
+        return 1
     key = (tuple(images.shape[1:]), images.dtype)
     with _known_lock:
         found = _known.setdefault(module, {}).get(key)

@@ -3,6 +3,7 @@
 [models.pneumonia]
 architecture = "resnet18"            # a torchvision name, "timm/NAME", or "package.module:factory"
 weights = "pneumonia.safetensors"    # paths are relative to this file
+sha256 = "9f86d081884c7d65..."        # what the file's SHA-256 begins with, 8 digits at least; default: not checked
 labels = "labels.txt"                # one label per line, or a list: labels = ["healthy", "pneumonia"]
 input_size = 224                     # or [height, width]
 resize = 256                         # shorter side before the centre crop; default: input_size
@@ -46,6 +47,7 @@ class OwnModel(BaseModel):
 
     architecture: str
     weights: Path
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8,64}$")] | None = None
     labels: Path | Annotated[tuple[str, ...], Field(min_length=1)]
     input_size: Side | tuple[Side, Side] | None = None
     resize: Side | None = None
@@ -98,6 +100,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
             (own.weights.name,),
             lambda: weights if weights.is_file() else None,
             download=None,
+            digests={weights.name: own.sha256.lower()} if own.sha256 else {},
         ),
         default_layers=own.default_layers,
     )

@@ -19,7 +19,7 @@ from explainers.layers import Survey, survey
 from models.errors import ModelError, ModelsFileError, UnknownModelError
 from models.own import own_specs
 from models.spec import LoadedModel, ModelSpec
-from models.weights import find_weights, missing_reason, obtain_weights, read_state_dict, sha256_of
+from models.weights import checked_sha256, find_weights, missing_reason, obtain_weights, read_state_dict
 from models.zoo import zoo_names, zoo_spec
 
 _log = logging.getLogger(__name__)
@@ -98,9 +98,10 @@ class Registry:
         """Load a model, frozen and in evaluation mode; see `load_model`."""
         spec = self.spec(name, None if weights == DEFAULT else weights)
         path = obtain_weights(spec, self._weights_dir, self._download) if weights is not None else None
-        module = spec.build()
+        module, digest = spec.build(), None
         if path is not None:
             try:
+                digest = checked_sha256(spec, path)
                 spec.fill(module, read_state_dict(path))
             except ModelError as error:
                 raise type(error)(f"{spec.name}: {error}") from error
@@ -120,7 +121,7 @@ class Registry:
             survey=found,
             device=torch.device(device),
             weights=spec.weights.name if path is not None and spec.weights is not None else None,
-            sha256=sha256_of(path) if path is not None else None,
+            sha256=digest,
             accelerator=choose(accelerator, torch.device(device)),
         )
 

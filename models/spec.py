@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -26,12 +26,14 @@ class WeightsSource:
         file_names: what the file may be called in the folder of weights, without a folder, best first.
         cached: returns the file in the library's own cache, or None.
         download: fetches the file into that cache and returns it; None where nobody offers it.
+        digests: what the SHA-256 of files of these names begins with, hexadecimal, where somebody tells it.
     """
 
     name: str
     file_names: tuple[str, ...]
     cached: Callable[[], Path | None]
     download: Callable[[], Path] | None
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

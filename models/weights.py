@@ -1,6 +1,7 @@
 """Weights files: finding them, reading them without running code, loading them into a module."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -68,6 +69,28 @@ def obtain_weights(spec: ModelSpec, folder: Path | None, download: bool) -> Path
             f"check the connection, or put them as {spec.weights.file_names[0]!r} into the folder that "
             "SEEWHY_WEIGHTS_DIR names."
         ) from error
+
+
+def published_digest(file_name: str) -> dict[str, str]:
+    """Return the digest that a published file's name ends with, as PyTorch's hub has it, by the name; or nothing."""
+    found = re.search(r"-([0-9a-f]{8,64})\.(pth|pt|safetensors)$", file_name)
+    return {file_name: found[1]} if found else {}
+
+
+def checked_sha256(spec: ModelSpec, path: Path) -> str:
+    """Return the SHA-256 of a weights file, hexadecimal.
+
+    Raises:
+        BadWeightsError: it is not what its publisher, or the models file, says.
+    """
+    found = sha256_of(path)
+    expected = spec.weights.digests.get(path.name, "") if spec.weights is not None else ""
+    if not found.startswith(expected):
+        raise BadWeightsError(
+            f"The weights file {path.name!r} is not the one that was published: its SHA-256 begins with "
+            f"{found[: len(expected)]}, not with {expected}. It is damaged, or half copied: copy it again."
+        )
+    return found
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:

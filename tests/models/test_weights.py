@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torchvision import models as torchvision_models
 
 from models import Registry, load_model
-from models.errors import BadWeightsError, WeightsUnavailableError
-from models.weights import fill_by_name, fill_by_order, obtain_weights, read_state_dict
+from models.errors import BadWeightsError, ModelsFileError, WeightsUnavailableError
+from models.weights import fill_by_name, fill_by_order, obtain_weights, read_state_dict, sha256_of
 from tests import nets
 
 
@@ -43,7 +43,8 @@ def test_weights_in_the_folder_are_found_and_read(suffix, folder, squeezenet):
     assert not any(parameter.requires_grad for parameter in model.module.parameters())
 
 
-def test_weights_under_the_publishers_file_name_and_in_the_librarys_cache(folder, squeezenet):
+def test_weights_under_the_publishers_file_name_and_in_the_librarys_cache(folder, squeezenet, monkeypatch):
+    monkeypatch.setattr("models.registry.checked_sha256", lambda spec, path: sha256_of(path))  # these are not published
     published = "squeezenet1_1-b8a52dc0.pth"
     torch.save(squeezenet, folder / published)
     assert load_model("squeezenet1_1", download=False).sha256 is not None
@@ -171,3 +172,38 @@ def test_a_model_without_published_weights_says_so(folder):
     spec = next(spec for spec in registry.specs() if spec.weights is None)
     with pytest.raises(WeightsUnavailableError, match="SEEWHY_MODELS"):
         obtain_weights(spec, folder, download=True)
+
+
+def test_a_file_that_is_not_the_published_one_is_refused_by_name(tmp_path):
+    registry = Registry(tmp_path)
+    (name,) = registry.spec("resnet18").weights.digests
+    torch.save(torchvision_models.resnet18().state_dict(), tmp_path / name)
+    with pytest.raises(BadWeightsError, match=rf"{name}.*not the one that was published.*{name[-12:-4]}"):
+        registry.load("resnet18")
+    torch.save(torchvision_models.resnet18().state_dict(), tmp_path / "resnet18.pth")  # of one's own
+    assert registry.load("resnet18").sha256
+
+
+@pytest.mark.parametrize("name", ["efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"])
+def test_embedded_weights_are_the_published_ones(name):
+    weights = Registry().spec(name).weights
+    assert sha256_of(weights.cached()).startswith(weights.digests[weights.cached().name])
+
+
+def test_a_digest_may_stand_in_the_models_file(tmp_path):
+    torch.save(torchvision_models.resnet18(num_classes=2).state_dict(), tmp_path / "w.pth")
+    digest = sha256_of(tmp_path / "w.pth")
+    declared = "[models.mine]\narchitecture = 'resnet18'\nweights = 'w.pth'\nlabels = ['a', 'b']\ninput_size = 64\n"
+    cases = ((digest, None), (digest[:8].upper(), None), ("0" * 64, BadWeightsError), ("xyz", ModelsFileError))
+    for told, problem in cases:
+        (tmp_path / "models.toml").write_text(f"{declared}sha256 = '{told}'\n")
+        if problem is None:
+            assert Registry(models_file=tmp_path / "models.toml").load("mine").sha256 == digest
+        else:
+            with pytest.raises(problem):
+                Registry(models_file=tmp_path / "models.toml").load("mine")
+    with (tmp_path / "w.pth").open("r+b") as file:  # half copied
+        file.truncate(100_000)
+    (tmp_path / "models.toml").write_text(f"{declared}sha256 = '{digest}'\n")
+    with pytest.raises(BadWeightsError, match=r"w\.pth.*half copied"):
+        Registry(models_file=tmp_path / "models.toml").load("mine")

@@ -1,0 +1,264 @@
+"""Who is let in, and how long a client may take: by itself, and as gunicorn runs it."""
+
+import io
+import itertools
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+from flask import Flask, Response, request
+
+from app.admission import Admission
+from app.errors import register_errors
+from app.patience import Patience, Patient, patience, stopping
+from tests.app.conftest import EXAMPLES
+from tests.app.serving import free_port, start
+
+CAT = (EXAMPLES / "cat.png").read_bytes()
+
+
+@pytest.fixture
+def admission():
+    return Admission(most=2, most_bytes=100, largest=80)
+
+
+@pytest.fixture
+def small(admission):
+    """An application that tells how many requests it counts while it answers one."""
+    made = Flask("small")
+    register_errors(made)
+    admission.register(made)
+
+    @made.route("/", methods=["GET", "POST"])
+    def index():
+        if "fail" in request.args:
+            raise RuntimeError
+        told = f"{admission.requests} {admission.bytes}"
+        return Response(iter([told, " and more"]) if "stream" in request.args else told)
+
+    return made.test_client()
+
+
+def test_a_request_counts_until_it_is_answered(admission, small):
+    assert small.post("/", data=b"x" * 10).text == "1 10"
+    assert small.post("/", data=b"x" * 1000).text == "1 80"
+    assert small.get("/").text == "0 0"
+    assert small.post("/?fail=1").status_code == 500
+    assert small.post("/nowhere").status_code == 404
+    assert (admission.requests, admission.bytes) == (0, 0)
+
+
+def test_a_body_without_a_length_counts_as_the_largest(small):
+    body = {"input_stream": io.BytesIO(b"x"), "headers": {"Transfer-Encoding": "chunked"}}
+    assert small.post("/", **body, environ_overrides={"wsgi.input_terminated": True}).text == "1 80"
+
+
+def test_a_stream_counts_until_it_is_closed(admission, small):
+    streams = [small.post("/?stream=1", data=b"x") for _ in range(2)]
+    assert admission.requests == 2
+    refused = small.post("/", data=b"x")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    assert refused.mimetype == "application/problem+json"
+    assert small.get("/").status_code == 200
+    for stream in streams:
+        stream.close()
+    assert small.post("/", data=b"x").text == "1 1"
+
+
+def test_bytes_in_flight_are_bounded_and_one_request_is_always_let_in():
+    narrow = Admission(most=10, most_bytes=50, largest=80)
+    assert narrow.admit(80)
+    assert not narrow.admit(1)
+    narrow.release(80)
+    assert narrow.admit(30)
+    assert narrow.admit(20)
+    assert not narrow.admit(1)
+    assert (narrow.requests, narrow.bytes) == (2, 50)
+
+
+def test_a_process_that_stops_refuses(small, client):
+    stopping.set()
+    try:
+        assert small.post("/").status_code == 503
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/healthz").status_code == 200
+    finally:
+        stopping.clear()
+
+
+def test_patience_shuts_late_connections_only():
+    kept, late = socket.socketpair(), socket.socketpair()
+    shut = Patience()
+    shut.allow(kept[0], 60)
+    shut.allow(late[0], 0)
+    shut.allow("no socket", 0)
+    with shut.allowing(kept[0], 0):
+        pass
+    time.sleep(0.01)
+    shut.shut_late()
+    assert late[1].recv(1) == b""
+    kept[1].send(b"x")
+    assert kept[0].recv(1) == b"x"
+    late[0].close()
+    shut.allow(late[0], 0)
+    time.sleep(0.01)
+    shut.shut_late()  # what is closed already is no error
+    for one in (*kept, *late):
+        one.close()
+
+
+def test_a_client_has_a_time_for_its_body_and_for_each_part_of_the_answer():
+    connection, other = socket.socketpair()
+    watched = []
+
+    def look():
+        watched.append(id(connection) in patience._until)
+
+    class Slow(io.BytesIO):
+        def read(self, size=-1):
+            look()
+            return super().read(size)
+
+    def inner(environ, start_response):
+        assert environ["wsgi.input"].read(10) == b"x" * 10
+        look()
+        return Closing()
+
+    class Closing:
+        def __iter__(self):
+            return iter([b"one", b"two"])
+
+        def close(self):
+            look()
+
+    environ = {"gunicorn.socket": connection, "wsgi.input": Slow(b"x" * 10)}
+    answer = Patient(inner, upload_seconds=1, download_seconds=1)(environ, lambda *_: None)
+    look()
+    assert next(answer) == b"one"
+    look()
+    answer.close()
+    # While the body is read and a part is sent, and not while the model works.
+    assert watched == [True, False, False, True, False]
+    assert Patient(lambda *_: [b"as it is"], 1, 1)({}, lambda *_: None) == [b"as it is"]
+    connection.close()
+    other.close()
+
+
+@pytest.fixture(scope="module")
+def server():
+    port = free_port()
+    limits = {"SEEWHY_THREADS": "4", "SEEWHY_MAX_IN_FLIGHT": "3", "SEEWHY_UPLOAD_SECONDS": "3"}
+    process = start(port, **limits)
+    yield port
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+def explain(port, **fields):
+    return requests.post(f"http://127.0.0.1:{port}/explain", files={"image": CAT}, data=fields, timeout=60)
+
+
+def health(port):
+    started = time.monotonic()
+    assert requests.get(f"http://127.0.0.1:{port}/healthz", timeout=30).status_code == 200
+    return time.monotonic() - started
+
+
+class Trickle:
+    """Clients that send a head and then byte after byte, four a second, until somebody shuts their connection."""
+
+    def __init__(self, port, count, head, rest):
+        self.connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+        self.shut = [threading.Event() for _ in range(count)]
+        for connection, shut in zip(self.connections, self.shut, strict=True):
+            connection.sendall(head)
+            threading.Thread(target=self._send, args=(connection, shut, rest), daemon=True).start()
+
+    def _send(self, connection, shut, rest):
+        try:
+            for byte in itertools.cycle(rest):
+                connection.send(bytes([byte]))
+                time.sleep(0.25)
+        except OSError:
+            shut.set()
+
+    def close(self):
+        for connection in self.connections:
+            connection.close()
+
+
+def test_connections_that_send_nothing_take_no_thread(server):
+    idle = [socket.create_connection(("127.0.0.1", server)) for _ in range(40)]
+    assert health(server) < 2  # four threads, each of which would wait five seconds
+    for connection in idle:
+        connection.close()
+
+
+def test_heads_that_come_byte_by_byte_take_threads_for_seconds_only(server):
+    slow = Trickle(server, 4, b"POST /explain HTTP/1.1\r\nHost: x\r\nX-A: ", b"a")
+    time.sleep(0.3)
+    assert health(server) < 15
+    assert all(shut.wait(10) for shut in slow.shut)
+    slow.close()
+
+
+def test_bodies_that_come_byte_by_byte_are_given_up(server):
+    head = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 100000\r\n\r\n"
+    slow = Trickle(server, 3, head, CAT)
+    time.sleep(0.3)
+    refused = explain(server)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    assert health(server) < 2
+    assert all(shut.wait(15) for shut in slow.shut)
+    assert explain(server).status_code == 200
+    slow.close()
+
+
+def test_a_body_shorter_than_it_says_costs_no_thread_for_long(server):
+    with socket.create_connection(("127.0.0.1", server), timeout=20) as lying:
+        lying.sendall(
+            b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 100000\r\n\r\n"
+            + CAT[:1000]
+        )
+        started = time.monotonic()
+        lying.recv(1000)
+        assert time.monotonic() - started < 10
+    with socket.create_connection(("127.0.0.1", server), timeout=20) as lying:
+        lying.sendall(
+            b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 99999999999\r\n\r\n"
+        )
+        assert lying.recv(1000).startswith(b"HTTP/1.1 413")
+    assert explain(server).status_code == 200
+
+
+def test_over_capacity_some_are_answered_and_others_refused_at_once(server):
+    def timed(_):
+        started = time.monotonic()
+        found = explain(server, method="smoothgrad", samples="8")
+        return found.status_code, time.monotonic() - started
+
+    with ThreadPoolExecutor(24) as pool:
+        found = list(pool.map(timed, range(48)))
+    codes = [code for code, _ in found]
+    assert set(codes) == {200, 503}
+    assert codes.count(200) >= 3
+    assert explain(server).status_code == 200
+
+
+def test_a_server_that_stops_answers_what_it_accepted_and_refuses_the_rest():
+    port = free_port()
+    process = start(port)
+    with ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(explain, port, method="rise", samples="400")
+        time.sleep(1)
+        process.terminate()
+        time.sleep(0.3)
+        refused = explain(port)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+        assert "stopping" in refused.json()["detail"]
+        assert requests.get(f"http://127.0.0.1:{port}/readyz", timeout=10).status_code == 503
+        assert accepted.result(60).status_code == 200
+    assert process.wait(60) == 0

@@ -1,0 +1,79 @@
+"""What breaks while the service runs, and what users see of it: gunicorn, real sockets, real signals."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests import soak
+from tests.app.conftest import EXAMPLES
+from tests.app.serving import free_port, start
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+CAT = (EXAMPLES / "cat.png").read_bytes()
+
+
+def children(process):
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_worker_loses_its_own_requests_only(workers):
+    port = free_port()
+    process = start(port, SEEWHY_WORKERS=str(workers))
+    url = f"http://127.0.0.1:{port}/explain"
+    answers, enough = [], threading.Event()
+
+    def client():
+        while not enough.is_set():
+            begun = time.monotonic()
+            try:
+                code = requests.post(url, files={"image": CAT}, timeout=120).status_code
+            except requests.RequestException:
+                code = None
+            answers.append((begun, code))
+
+    clients = [threading.Thread(target=client) for _ in range(4)]
+    try:
+        while not all(requests.get(f"http://127.0.0.1:{port}/readyz", timeout=30).ok for _ in range(10)):
+            time.sleep(0.5)
+        for one in clients:
+            one.start()
+        time.sleep(2)
+        killed = time.monotonic()
+        os.kill(children(process)[0], signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while sum(begun > killed and code == 200 for begun, code in list(answers)) < 8 and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        enough.set()
+        for one in clients:
+            one.join()
+        process.terminate()
+        assert process.wait(60) == 0
+    lost = [begun for begun, code in answers if code is None]
+    assert len(lost) <= len(clients)
+    assert all(begun < killed + 1 for begun in lost)  # whoever came later waited until somebody answered
+    assert {code for _, code in answers} <= {200, None}
+    assert sum(begun > killed for begun, code in answers if code == 200) >= 8
+
+
+def test_answers_under_load_are_those_given_alone():
+    report = soak.soak(120, threads=16, models=("efficientnet_lite0",))
+    assert dict(report.codes) == {200: 120}
+    assert report.wrong == []
+    assert report.states[-1].threads <= report.states[0].threads + 8
+    assert report.states[-1].files <= report.states[0].files + 32
+
+
+def test_the_comparison_sees_a_swapped_answer():
+    one, other = ({"maps": soak.np.full((2, 2), value)} for value in (1.0, 1.001))
+    assert soak.difference(one, one) == 0
+    assert soak.difference(one, other) > soak.TOLERANCE
+    assert soak.difference(one, {"maps": soak.np.ones(3)}) == float("inf")
