@@ -2,6 +2,8 @@
 
 ServiceError
 ├── MalformedRequestError      400  no picture, or a body that cannot be parsed
+├── KeyRequiredError           401  no key, where one is needed
+├── KeyRefusedError            401  a key that is not one of the service's
 ├── NotFoundError              404  a path that names nothing
 ├── NotAcceptableError         406  no format that the client accepts
 ├── UnsupportedBodyError       415  a content type that carries no picture
@@ -10,6 +12,7 @@ ServiceError
 ├── AnswerTooLargeError        413  an answer of more numbers than allowed
 ├── OverloadedError            503  the queue is full
 ├── NotReadyError              503  the default model is still loading
+├── KeysUnavailableError       503  the file of keys is gone or broken
 ├── DeadlineError              504  not done in time
 └── ClientGoneError            499  nobody is left to read it; only the log shows it
 """
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
+from app.envelope import request_id
 from app.schemas import FieldProblem, Problem
 from explainers import errors as explainer_errors
 from explainers.edits import EditError
@@ -41,6 +45,14 @@ class ServiceError(Exception):
 
 class MalformedRequestError(ServiceError):
     """The request has no picture, or a body that cannot be parsed."""
+
+
+class KeyRequiredError(ServiceError):
+    """The request has no key, and the route needs one."""
+
+
+class KeyRefusedError(ServiceError):
+    """The key is none of this service's."""
 
 
 class NotFoundError(ServiceError):
@@ -79,6 +91,10 @@ class NotReadyError(ServiceError):
     """The default model is still loading."""
 
 
+class KeysUnavailableError(ServiceError):
+    """The file of keys cannot be read, so nobody can be let in."""
+
+
 class DeadlineError(ServiceError):
     """The answer was not ready in time."""
 
@@ -103,6 +119,8 @@ class Kind:
 
 KINDS: dict[type[Exception], Kind] = {
     MalformedRequestError: Kind(400, "malformed-request", "The request is malformed"),
+    KeyRequiredError: Kind(401, "key-required", "A key is needed"),
+    KeyRefusedError: Kind(401, "key-refused", "The key is not accepted"),
     NotFoundError: Kind(404, "not-found", "There is nothing at this path"),
     NotAcceptableError: Kind(406, "not-acceptable", "No acceptable format"),
     UnsupportedBodyError: Kind(415, "unsupported-body", "The content type carries no picture"),
@@ -111,6 +129,7 @@ KINDS: dict[type[Exception], Kind] = {
     AnswerTooLargeError: Kind(413, "answer-too-large", "The answer would be too large"),
     OverloadedError: Kind(503, "overloaded", "Too many requests are waiting"),
     NotReadyError: Kind(503, "not-ready", "The service is still starting"),
+    KeysUnavailableError: Kind(503, "keys-unavailable", "The keys cannot be read"),
     DeadlineError: Kind(504, "deadline-exceeded", "The answer was not ready in time"),
     explainer_errors.UnreadablePictureError: Kind(415, "unreadable-picture", "Not a readable picture", "image"),
     explainer_errors.PictureTooLargeError: Kind(413, "picture-too-large", "The picture has too many pixels", "image"),
@@ -133,6 +152,7 @@ HTTP_KINDS = {
     404: Kind(404, "not-found", "There is nothing at this path"),
     405: Kind(405, "method-not-allowed", "This path does not answer that method"),
     413: Kind(413, "upload-too-large", "The request body is too large"),
+    429: Kind(429, "rate-limited", "Too many requests"),
 }
 INTERNAL = Kind(500, "internal", "Something went wrong here, not with your request")
 
@@ -153,7 +173,7 @@ def problem_of(error: Exception) -> Response:
     """Return the problem document that tells of an exception."""
     kind = kind_of(error)
     if kind.status == 500:
-        _log.exception("A request failed", exc_info=error)
+        _log.exception("Request %s failed", request_id.get(), exc_info=error)
         detail = "The server has logged the cause. Try again; if it fails again, tell whoever runs this service."
         return respond(kind, str(error) if kind is not INTERNAL else detail)
     field = getattr(error, "field", None) or kind.field
@@ -170,6 +190,7 @@ def _http_problem(error: HTTPException) -> Response:
         404: "There is nothing at this path; GET /openapi.json lists the paths.",
         405: f"This path answers {allowed}.",
         413: "The body, or a text field in it, is too large; send a smaller picture (SEEWHY_MAX_UPLOAD_BYTES).",
+        429: f"No more than {error.description} are answered; come back after the seconds that Retry-After says.",
     }
     response = respond(kind, details.get(kind.status, error.description or error.name))
     if allowed:
@@ -185,16 +206,20 @@ def respond(kind: Kind, detail: str, faults: list[tuple[str, str]] | None = None
     """Return a problem document."""
     # What a client sent may hold characters that UTF-8 cannot.
     detail, faults = _printable(detail), [(_printable(field), _printable(said)) for field, said in faults or ()]
+    identity = request_id.get()
     problem = Problem(
         type=f"urn:seewhy:problem:{kind.code}",
         title=kind.title,
         status=kind.status,
         detail=detail,
+        instance=f"urn:seewhy:request:{identity}" if identity else None,
         errors=[FieldProblem(field=field, message=message) for field, message in faults] if faults else None,
     )
     response = Response(
         problem.model_dump_json(exclude_none=True), status=kind.status, mimetype="application/problem+json"
     )
+    if kind.status == 401:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="SeeWhy"'
     if kind.status == 503:
         response.headers["Retry-After"] = str(RETRY_AFTER)
     return response

@@ -2,7 +2,9 @@
 
 from flask import Flask, Response, request
 
+from app.access import register_access
 from app.api import catalogue, health, hooks, pages, pictures
+from app.envelope import Envelope
 from app.errors import register_errors
 from app.presence import watch
 from app.service import Service
@@ -40,13 +42,14 @@ def create_app(settings: Settings | None = None) -> Flask:
     for module in (pictures, hooks, catalogue, health, pages):
         app.register_blueprint(module.blueprint)
     register_errors(app)
+    register_access(app, settings)
     app.before_request(lambda: watch(request.environ))
     app.after_request(_secure)
+    app.wsgi_app = Envelope(app.wsgi_app)  # type: ignore[method-assign]  # the outermost
     return app
 
 
 def _secure(response: Response) -> Response:
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
     if response.mimetype == "text/html":
         response.headers.setdefault("Content-Security-Policy", _POLICY)
     return response
