@@ -45,8 +45,9 @@ def test_without_a_file_of_keys_everybody_is_let_in(client):
 def test_with_one_a_key_is_needed(keys):
     file, sent = keys
     client = client_of(api_keys=file)
-    for headers in ({}, {"Authorization": "Basic YTpi"}, {"Authorization": "Bearer"}, {"Authorization": "Bearer a=b"}):
-        refused = client.get("/methods", headers=headers)
+    key = sent["alice"]["Authorization"].removeprefix("Bearer ")
+    for value in (None, "Basic YTpi", "Bearer", "Bearer a=b", key, f"Token {key}"):
+        refused = client.get("/methods", headers={} if value is None else {"Authorization": value})
         assert "Authorization: Bearer" in problem(refused, 401)["detail"]
         assert refused.get_json()["type"].endswith(":key-required")
         assert refused.headers["WWW-Authenticate"].startswith("Bearer")
@@ -312,6 +313,7 @@ def test_pages_of_the_listed_origins_may(keys):
         assert set(found["Access-Control-Allow-Methods"].split(", ")) == {"GET", "POST"}
         assert found["Access-Control-Allow-Headers"] == "authorization, content-type, x-request-id"
         assert int(found["Access-Control-Max-Age"]) > 0
+    assert allowed(client.options("/explain")) == {}
     # An error can be read as well, or the page could not tell what is wrong.
     refused = client.get("/methods", headers={"Origin": ORIGIN})
     assert refused.status_code == 401
