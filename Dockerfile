@@ -3,6 +3,8 @@
 #   docker build -t seewhy .                                              PyTorch with CUDA (runs on CPUs too)
 #   docker build -t seewhy --build-arg TORCH_INDEX_URL=<CPU index> .      PyTorch for CPUs only, several GB smaller
 #
+# It runs with a root file system that cannot be written: docker run --read-only --tmpfs /tmp; see docs/security.md.
+#
 # The address of the CPU index is the one that PyTorch's "Get started" page gives for pip on Linux with CPU.
 
 FROM docker.io/library/python:3.12-slim AS build
@@ -16,7 +18,7 @@ RUN pip install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch>=2.11"
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir app explainers models && touch app/__init__.py explainers/__init__.py models/__init__.py \
-    && pip install ".[lite]" && pip uninstall --yes seewhy && rm -rf build *.egg-info
+    && pip install ".[lite,redis]" && pip uninstall --yes seewhy && rm -rf build *.egg-info
 COPY app app
 COPY explainers explainers
 COPY models models
@@ -25,7 +27,8 @@ RUN pip install --no-deps .
 FROM docker.io/library/python:3.12-slim
 RUN useradd --uid 10001 --create-home seewhy
 COPY --from=build /opt/seewhy /opt/seewhy
-ENV PATH=/opt/seewhy/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SEEWHY_HOST=0.0.0.0 SEEWHY_PORT=8000
+ENV PATH=/opt/seewhy/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 MPLCONFIGDIR=/tmp/matplotlib
+ENV SEEWHY_HOST=0.0.0.0 SEEWHY_PORT=8000
 USER 10001
 WORKDIR /home/seewhy
 EXPOSE 8000

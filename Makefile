@@ -6,7 +6,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: help setup serve test test-all soak sweep peers bench methods docs docs-serve check format pictures notebook screens clean
+.PHONY: help setup serve test test-all soak sweep peers bench methods docs docs-serve check audit format pictures notebook screens clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -28,10 +28,15 @@ sweep: .venv/installed-tests ## compare every module of torchvision's classifier
 soak: .venv/installed-tests ## send 10,000 requests of all kinds from 64 threads; compare answers, watch memory (half an hour)
 	$(BIN)/python -m tests.soak
 
-check: .venv/installed-tests ## lint and type-check
+check: .venv/installed-tests ## lint, type-check, and look for dangerous code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive app explainers models
+
+audit: .venv/installed-audit ## look for known holes in what is installed (asks PyPI about every package)
+	$(BIN)/pip list --format=freeze --exclude-editable | sed 's/+.*//' > .venv/audited.txt
+	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement .venv/audited.txt
 
 format: .venv/installed-tests ## format the code
 	$(BIN)/ruff check --fix .
@@ -90,6 +95,11 @@ clean: ## remove .venv and all caches
 .venv/installed-docs: pyproject.toml | .venv/bin/python
 	@echo "Installing SeeWhy, PyTorch and the tools of the documentation into .venv: about 5 GB, a few minutes, this once."
 	$(BIN)/pip install --quiet --editable '.[docs]'
+	@touch .venv/installed $@
+
+.venv/installed-audit: pyproject.toml | .venv/bin/python
+	@echo "Installing SeeWhy, PyTorch and pip-audit into .venv: about 5 GB, a few minutes, this once."
+	$(BIN)/pip install --quiet --editable '.[audit]'
 	@touch .venv/installed $@
 
 .venv/installed-bench: pyproject.toml | .venv/bin/python

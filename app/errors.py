@@ -2,6 +2,8 @@
 
 ServiceError
 ├── MalformedRequestError      400  no picture, or a body that cannot be parsed
+├── KeyRequiredError           401  no key, where one is needed
+├── KeyRefusedError            401  a key that is not one of the service's
 ├── NotFoundError              404  a path that names nothing
 │   ├── ModelNotFoundError         404  a path that names no model
 │   └── VersionNotFoundError       404  a path that names no version of a model
@@ -14,6 +16,7 @@ ServiceError
 ├── OverloadedError            503  the queue is full
 ├── OutOfMemoryError           503  not even one picture at a time fits
 ├── NotReadyError              503  the default model is still loading
+├── KeysUnavailableError       503  the file of keys is gone or broken
 ├── DeadlineError              504  not done in time
 └── ClientGoneError            499  nobody is left to read it; only the log shows it
 """
@@ -28,6 +31,7 @@ from typing import NamedTuple
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
+from app.envelope import request_id
 from app.schemas import FieldProblem, Problem
 from explainers import errors as explainer_errors
 from explainers.edits import EditError
@@ -51,6 +55,14 @@ class ServiceError(Exception):
 
 class MalformedRequestError(ServiceError):
     """The request has no picture, or a body that cannot be parsed."""
+
+
+class KeyRequiredError(ServiceError):
+    """The request has no key, and the route needs one."""
+
+
+class KeyRefusedError(ServiceError):
+    """The key is none of this service's."""
 
 
 class NotFoundError(ServiceError):
@@ -105,6 +117,10 @@ class NotReadyError(ServiceError):
     """The default model is still loading."""
 
 
+class KeysUnavailableError(ServiceError):
+    """The file of keys cannot be read, so nobody can be let in."""
+
+
 class DeadlineError(ServiceError):
     """The answer was not ready in time."""
 
@@ -129,6 +145,8 @@ class Kind:
 
 KINDS: dict[type[Exception], Kind] = {
     MalformedRequestError: Kind(400, "malformed-request", "The request is malformed"),
+    KeyRequiredError: Kind(401, "key-required", "A key is needed"),
+    KeyRefusedError: Kind(401, "key-refused", "The key is not accepted"),
     NotFoundError: Kind(404, "not-found", "There is nothing at this path"),
     NotAcceptableError: Kind(406, "not-acceptable", "No acceptable format"),
     UnsupportedBodyError: Kind(415, "unsupported-body", "The content type carries no picture"),
@@ -140,6 +158,7 @@ KINDS: dict[type[Exception], Kind] = {
     OutOfMemoryError: Kind(503, "out-of-memory", "Memory is too small for this request at present"),
     MemoryError: Kind(503, "out-of-memory", "Memory is too small for this request at present"),
     NotReadyError: Kind(503, "not-ready", "The service is still starting"),
+    KeysUnavailableError: Kind(503, "keys-unavailable", "The keys cannot be read"),
     DeadlineError: Kind(504, "deadline-exceeded", "The answer was not ready in time"),
     explainer_errors.UnreadablePictureError: Kind(415, "unreadable-picture", "Not a readable picture", "image"),
     explainer_errors.PictureTooLargeError: Kind(413, "picture-too-large", "The picture has too many pixels", "image"),
@@ -162,6 +181,7 @@ HTTP_KINDS = {
     404: Kind(404, "not-found", "There is nothing at this path"),
     405: Kind(405, "method-not-allowed", "This path does not answer that method"),
     413: Kind(413, "upload-too-large", "The request body is too large"),
+    429: Kind(429, "rate-limited", "Too many requests"),
 }
 INTERNAL = Kind(500, "internal", "Something went wrong here, not with your request")
 
@@ -201,6 +221,8 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
             response.headers["Allow"] = ", ".join(sorted(allowed))
         if response.status_code == 503:
             response.headers["Retry-After"] = str(RETRY_AFTER)
+        if response.status_code == 401:
+            response.headers["WWW-Authenticate"] = 'Bearer realm="SeeWhy"'
         return response
 
     app.register_error_handler(Exception, answer)
@@ -227,7 +249,7 @@ def problem_of(error: Exception) -> Response:
 def _told_of(error: Exception) -> Told:
     kind = kind_of(error)
     if kind.status == 500:
-        _log.exception("A request failed", exc_info=error)
+        _log.exception("Request %s failed", request_id.get(), exc_info=error)
         detail = "The server has logged the cause. Try again; if it fails again, tell whoever runs this service."
         return Told(kind, str(error) if kind is not INTERNAL else detail, [])
     field = getattr(error, "field", None) or kind.field
@@ -244,6 +266,7 @@ def _told_of_http(error: HTTPException) -> Told:
         404: "There is nothing at this path; GET /openapi.json lists the paths.",
         405: f"This path answers {', '.join(sorted(getattr(error, 'valid_methods', None) or ()))}.",
         413: "The body, or a text field in it, is too large; send a smaller picture (SEEWHY_MAX_UPLOAD_BYTES).",
+        429: f"No more than {error.description} are answered; come back after the seconds that Retry-After says.",
     }
     return Told(kind, _printable(details.get(kind.status, error.description or error.name)), [])
 
@@ -253,11 +276,13 @@ def _printable(text: str) -> str:
 
 
 def _problem(told: Told) -> Response:
+    identity = request_id.get()
     problem = Problem(
         type=f"urn:seewhy:problem:{told.kind.code}",
         title=told.kind.title,
         status=told.kind.status,
         detail=told.detail,
+        instance=f"urn:seewhy:request:{identity}" if identity else None,
         errors=[FieldProblem(field=field, message=message) for field, message in told.faults] or None,
     )
     body = problem.model_dump_json(exclude_none=True)

@@ -2,9 +2,11 @@
 
 from flask import Flask, Response, request
 
+from app.access import register_access
 from app.admission import Admission
 from app.api import catalogue, health, hooks, pages, pictures, torchserve, v1, v2
 from app.api.compatible import protocol_error
+from app.envelope import Envelope
 from app.errors import register_errors
 from app.patience import Patient
 from app.presence import watch
@@ -44,17 +46,18 @@ def create_app(settings: Settings | None = None) -> Flask:
         app.register_blueprint(module.blueprint)
     theirs = dict.fromkeys(("v1", "v2"), protocol_error)
     register_errors(app, theirs | dict.fromkeys(("predictions", "explanations", "ping"), torchserve.told))
+    register_access(app, settings)
     app.before_request(lambda: watch(request.environ))
     Admission(settings.max_in_flight, settings.max_in_flight_bytes, settings.max_upload_bytes).register(app)
     app.wsgi_app = Patient(  # type: ignore[method-assign]
         app.wsgi_app, settings.upload_seconds, settings.download_seconds
     )
     app.after_request(_secure)
+    app.wsgi_app = Envelope(app.wsgi_app)  # type: ignore[method-assign]  # the outermost
     return app
 
 
 def _secure(response: Response) -> Response:
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
     if response.mimetype == "text/html":
         response.headers.setdefault("Content-Security-Policy", _POLICY)
     return response

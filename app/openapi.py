@@ -15,6 +15,10 @@ from app.events import MEDIA_TYPE
 from explainers.registry import METHODS
 
 _EXAMPLES = {"layer": "blocks.6", "edits": [{"layer": "blocks.6", "op": "zero", "channels": [0, 1]}]}
+OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/ping", "/openapi.json", "/docs", "/"})
+"""Paths that need no key, whatever the settings."""
+
+_KEY = "Needed where whoever runs the service has set SEEWHY_API_KEYS."
 
 
 def document() -> str:
@@ -29,11 +33,23 @@ def document() -> str:
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
             "servers": [{"url": "/"}],
-            "paths": _paths(),
-            "components": {"schemas": {"ProgressAnswer": schemas.ProgressAnswer.model_json_schema()}},
+            "paths": _guarded(_paths()),
+            "components": {
+                "schemas": {"ProgressAnswer": schemas.ProgressAnswer.model_json_schema()},
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": _KEY}},
+            },
         }
     )
     return construct_open_api_with_schema_class(raw).model_dump_json(by_alias=True, exclude_unset=True)
+
+
+def _guarded(paths: dict[str, Any]) -> dict[str, Any]:
+    """Say of the routes that are not open that they may need a key, and what they answer to who is not let in."""
+    for path in paths.keys() - OPEN:
+        for described in paths[path].values():
+            described["security"] = [{}, {"key": []}]
+            described["responses"] = _problems((401, 429, 503)) | described["responses"]
+    return paths
 
 
 def _paths() -> dict[str, Any]:
@@ -239,19 +255,23 @@ def _events() -> dict[str, Any]:
     return {MEDIA_TYPE: {"schema": {"type": "string", "description": said}}}
 
 
+ANSWER_HEADERS = {
+    "X-SeeWhy-Model": "Name of the model.",
+    "X-SeeWhy-Method": "Name of the method.",
+    "X-SeeWhy-Layers": "Paths of the layers used, separated by commas.",
+    "X-SeeWhy-Target": "Indices of the explained classes, separated by commas.",
+    "X-SeeWhy-Against": "Label of the class that they are contrasted with.",
+    "X-SeeWhy-Label": "Their labels, percent-encoded where a header could not hold them.",
+    "X-SeeWhy-Probability": "Their probabilities.",
+    "X-SeeWhy-Diagnostics": "Codes of what a reader of the map should know, separated by commas.",
+    "Server-Timing": "Milliseconds of each stage: decode, queue, explain (or another), render, encode.",
+    "X-Request-ID": "The id that the client gave the request, or one made for it; the log has it too.",
+}
+"""Headers of an answer about a picture, and what they say."""
+
+
 def _headers() -> dict[str, Any]:
-    text = {
-        "X-SeeWhy-Model": "Name of the model.",
-        "X-SeeWhy-Method": "Name of the method.",
-        "X-SeeWhy-Layers": "Paths of the layers used, separated by commas.",
-        "X-SeeWhy-Target": "Indices of the explained classes, separated by commas.",
-        "X-SeeWhy-Against": "Label of the class that they are contrasted with.",
-        "X-SeeWhy-Label": "Their labels, percent-encoded where a header could not hold them.",
-        "X-SeeWhy-Probability": "Their probabilities.",
-        "X-SeeWhy-Diagnostics": "Codes of what a reader of the map should know, separated by commas.",
-        "Server-Timing": "Milliseconds of each stage: decode, queue, explain (or another), render, encode.",
-    }
-    return {name: {"description": said, "schema": {"type": "string"}} for name, said in text.items()}
+    return {name: {"description": said, "schema": {"type": "string"}} for name, said in ANSWER_HEADERS.items()}
 
 
 def _etag() -> dict[str, Any]:

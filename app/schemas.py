@@ -234,6 +234,7 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str = Field(description="What is wrong and what to do next.")
+    instance: str | None = Field(None, description="`urn:seewhy:request:ID`, with the id of `X-Request-ID`.")
     errors: list[FieldProblem] | None = None
 
 

@@ -44,9 +44,12 @@ class Server(BaseApplication):  # type: ignore[misc]
             "timeout": int(settings.deadline) + 60,
             "graceful_timeout": int(settings.deadline),
             "accesslog": "-",
-            "access_log_format": '%(h)s "%(r)s" %(s)s %(b)s %(M)sms',
+            "access_log_format": '%(h)s %({seewhy.client}e)s "%(r)s" %(s)s %(b)s %(M)sms %({x-request-id}o)s',
             "proc_name": "seewhy",
             "post_worker_init": _prepare,
+            # By default gunicorn lets a proxy on this machine set scheme and path. `SEEWHY_TRUSTED_PROXIES` is the one
+            # place that says whom to believe what.
+            "forwarded_allow_ips": "",
             "control_socket_disable": True,
         }
         if "control_socket_disable" not in self.cfg.settings:

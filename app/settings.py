@@ -1,15 +1,28 @@
 """The settings: one table of name, default and help, read from environment variables ``SEEWHY_*``."""
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import DirectoryPath, Field, FilePath
+from pydantic import AfterValidator, DirectoryPath, Field, FilePath
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 if TYPE_CHECKING:
     import torch
 
 PREFIX = "SEEWHY_"
+
+
+def _origins(text: str) -> str:
+    """Return origins without the spaces between them."""
+    found = [one.strip() for one in text.split(",") if one.strip()]
+    for one in found:
+        if one != "*" and not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d+)?", one):
+            raise ValueError(
+                f"{one!r} is no origin; write https://example.org or http://localhost:3000, without a path"
+            )
+    return ",".join(found)
+
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 Count = Annotated[int, Field(ge=1)]
@@ -76,6 +89,31 @@ class Settings(BaseSettings):
     )
     queue_size: Count = Field(64, description="Pictures that may wait for one model; more are refused with 503.")
     deadline: float = Field(60.0, gt=0, description="Seconds after which a request is given up with 504.")
+    api_keys: FilePath | None = Field(
+        None, description="TOML file of the keys that let clients in; without it everybody is. `seewhy key` makes keys."
+    )
+    rate_limit: str = Field(
+        "",
+        description="Most requests of one client, such as 60/minute or 10/second;1000/day; more are refused with 429. "
+        "A client is a key, or else an address.",
+    )
+    rate_storage: str = Field(
+        "memory://",
+        pattern=r"^(memory://|rediss?://.+)$",
+        description="Where requests are counted: memory:// (by each process for itself), or a Redis for all processes "
+        "and replicas, redis://HOST:PORT/DB.",
+    )
+    cors_origins: Annotated[str, AfterValidator(_origins)] = Field(
+        "",
+        description="Origins, separated by commas, whose pages may call the service from a browser, such as "
+        "https://example.org; * for all.",
+    )
+    trusted_proxies: int = Field(
+        0,
+        ge=0,
+        le=16,
+        description="Proxies between clients and the service that each add to X-Forwarded-For; with 0 it is ignored.",
+    )
 
     def torch_device(self) -> "torch.device":
         """Return the device that `device` names.
@@ -107,4 +145,7 @@ class Settings(BaseSettings):
 
 
 def _text(value: object) -> str:
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    # An address may hold a password.
+    return "" if value is None else re.sub(r"(?<=://)[^/@]*(?=@)", "***", str(value))

@@ -10,6 +10,7 @@ from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -53,11 +54,18 @@ def eager(part: fx.GraphModule, image: Tensor) -> Run:
     return run
 
 
-def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
-    """ONNX Runtime on the processor, in float32, with as many threads as PyTorch has."""
+def _onnxruntime() -> Any:
+    """Import ONNX Runtime, whose official builds report their use to Microsoft."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # the call below comes after a first report, and leaves some
     import onnxruntime as runtime  # type: ignore[import-untyped]
 
     runtime.disable_telemetry_events()  # nothing about what runs here is anybody else's business
+    return runtime
+
+
+def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
+    """ONNX Runtime on the processor, in float32, with as many threads as PyTorch has."""
+    runtime = _onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
@@ -118,8 +126,8 @@ def _folded(exported: bytes) -> bytes:
 def _folded_for(count: int, exported: bytes) -> bytes:
     """Return an ONNX model with what is constant for a number of pictures folded; it still takes any."""
     import onnx
-    import onnxruntime as runtime
 
+    runtime = _onnxruntime()
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC

@@ -79,4 +79,21 @@ def settings() -> None:
     table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(Settings().rows()))
 
 
+@main.command()
+@click.argument("name")
+def key(name: str) -> None:
+    """Make an API key for NAME: the key comes on the standard error, the line for SEEWHY_API_KEYS on the output.
+
+    `seewhy key alice >> keys.toml` adds the line to a file, and shows the key, which is nowhere else, this once.
+    """
+    from app.keys import new_key
+
+    try:
+        made, line = new_key(name)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="NAME") from error
+    click.echo(f"The key of {name}, shown this once: {made}", err=True)
+    click.echo(line)
+
+
 main.add_command(completion)

@@ -25,6 +25,10 @@ def test_variables_of_the_environment(monkeypatch, tmp_path):
         ("SEEWHY_WEIGHTS_DIR", "/no/such/folder"),
         ("SEEWHY_MODELS", "/no/such/file.toml"),
         ("SEEWHY_MAX_SIDE", "1000000"),
+        ("SEEWHY_API_KEYS", "/no/such/file.toml"),
+        ("SEEWHY_RATE_STORAGE", "memcached://localhost"),
+        ("SEEWHY_CORS_ORIGINS", "example.org"),
+        ("SEEWHY_TRUSTED_PROXIES", "-1"),
     ],
 )
 def test_values_out_of_bounds_are_refused(monkeypatch, variable, value):
@@ -43,3 +47,9 @@ def test_every_setting_has_help_and_a_default():
     for variable, _, _, said in Settings().rows():
         assert variable.startswith("SEEWHY_")
         assert said.endswith(".")
+
+
+def test_a_password_in_an_address_is_not_shown():
+    shown = {name: value for name, value, *_ in Settings(rate_storage="redis://user:s3cret@redis:6379/0").rows()}
+    assert shown["SEEWHY_RATE_STORAGE"] == "redis://***@redis:6379/0"
+    assert Settings().rate_storage == "memory://"

@@ -1,5 +1,7 @@
 // Requests to the service, and its errors.
 
+import { keyedFetch } from "./key.js";
+
 const UNREACHABLE = "The server cannot be reached. Is it still running?";
 
 /** An answer that is an error: in words, and per field. */
@@ -17,7 +19,7 @@ function unreachable(error) {
 }
 
 async function send(path, given) {
-  const response = await fetch(path, given).catch(unreachable);
+  const response = await keyedFetch(path, given).catch(unreachable);
   if (response.ok) return response;
   if (response.headers.get("Content-Type")?.includes("json")) throw new Problem(await response.json());
   throw new Problem({ detail: `The server answered ${response.status} ${response.statusText}.`, status: response.status });

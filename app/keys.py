@@ -1,0 +1,103 @@
+"""API keys: how one is made, the file that holds their digests, and whose a key is.
+
+A key is 256 random bits, so its digest needs neither salt nor a slow hash: these make passwords dear to guess, which
+people choose among few, and nobody guesses one number of 2^256. A slow hash would cost each request its time, and let
+anybody who sends wrong keys keep the processors busy.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import tomllib
+from pathlib import Path
+
+_PREFIX = "seewhy_"
+"""By which scanners for secrets know a key."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+def new_key(name: str) -> tuple[str, str]:
+    """Make a key.
+
+    Args:
+        name: of who gets it; letters, digits, ``_`` and ``-``.
+
+    Returns:
+        The key, and the line for the file of keys, from which the key cannot be found.
+
+    Raises:
+        ValueError: the name has other characters.
+    """
+    _check(name)
+    key = _PREFIX + secrets.token_urlsafe(32)
+    return key, f'{name} = "sha256:{_digest(key).hex()}"'
+
+
+class KeyFile:
+    """The keys that a TOML file lists, each as ``name = "sha256:..."``; when it changes, from the next request on.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no TOML, or has a line that is no key, or none at all.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = self._read()
+
+    def owner(self, key: str) -> str | None:
+        """Return the name of a key, or None for one that is not in the file.
+
+        The time that it takes tells nothing about the keys of the file.
+
+        Raises:
+            OSError, ValueError: as when it was made: a file that is gone or broken lets nobody in.
+        """
+        if self._stamp() != self._known[0]:
+            self._known = self._read()
+        digest, found = _digest(key), None
+        for name, stored in self._known[1].items():
+            if hmac.compare_digest(stored, digest):
+                found = name
+        return found
+
+    def _stamp(self) -> tuple[int, ...]:
+        found = os.stat(self._path)
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _read(self) -> tuple[tuple[int, ...], dict[str, bytes]]:
+        stamp = self._stamp()  # first: what changes while it is read is read again
+        try:
+            listed = tomllib.loads(self._path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{self._path.name} is no TOML: {error}") from error
+        if not listed:
+            raise ValueError(f"{self._path.name} lists no key; `seewhy key NAME` makes one")
+        try:
+            return stamp, {_check(name): _stored(name, value) for name, value in listed.items()}
+        except ValueError as error:
+            raise ValueError(f"{self._path.name}, {error}") from error
+
+
+def _stored(name: str, value: object) -> bytes:
+    match = _DIGEST.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f'{name}: is not "sha256:" and 64 hexadecimal digits; `seewhy key NAME` prints the line')
+    return bytes.fromhex(match[1])
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
+
+
+def _check(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name[:80]!r} is no name for a key: up to 64 letters, digits, _ and -")
+    return name

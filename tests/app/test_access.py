@@ -1,0 +1,352 @@
+"""Who may come in: keys, rate limits, other origins, addresses behind proxies."""
+
+import io
+import re
+import time
+
+import pytest
+from fakeredis import FakeRedis, FakeServer
+from openapi_spec_validator import validate
+
+from app import create_app
+from app.errors import FieldError
+from app.keys import new_key
+from app.openapi import OPEN
+from app.settings import Settings
+from tests.app.test_errors import problem
+
+CLOSED = "/methods"
+
+
+def app_of(**settings):
+    app = create_app(Settings(**settings))
+    app.extensions["seewhy"].require_ready = lambda: None  # it would load a model, in a thread that outlives the test
+    return app
+
+
+def client_of(**settings):
+    return app_of(**settings).test_client()
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """A file with the keys of alice and bob, and what to send for each."""
+    made = {name: new_key(name) for name in ("alice", "bob")}
+    file = tmp_path / "keys.toml"
+    file.write_text("\n".join(line for _, line in made.values()))
+    return file, {name: {"Authorization": f"Bearer {key}"} for name, (key, _) in made.items()}
+
+
+def test_without_a_file_of_keys_everybody_is_let_in(client):
+    assert client.get("/methods").status_code == 200
+    assert client.get("/methods", headers={"Authorization": "Bearer whatever"}).status_code == 200
+
+
+def test_with_one_a_key_is_needed(keys):
+    file, sent = keys
+    client = client_of(api_keys=file)
+    key = sent["alice"]["Authorization"].removeprefix("Bearer ")
+    for value in (None, "Basic YTpi", "Bearer", "Bearer a=b", key, f"Token {key}"):
+        refused = client.get("/methods", headers={} if value is None else {"Authorization": value})
+        assert "Authorization: Bearer" in problem(refused, 401)["detail"]
+        assert refused.get_json()["type"].endswith(":key-required")
+        assert refused.headers["WWW-Authenticate"].startswith("Bearer")
+    for key in ("wrong", sent["alice"]["Authorization"][7:-1], "ä", "x" * 3000):
+        refused = client.get("/methods", headers={"Authorization": f"Bearer {key}"})
+        assert problem(refused, 401)["type"].endswith(":key-refused")
+        assert key not in refused.get_data(as_text=True)
+        assert refused.headers["WWW-Authenticate"].startswith("Bearer")
+    for headers in sent.values():
+        assert client.get("/methods", headers=headers).status_code == 200
+    assert client.get("/methods", headers={"Authorization": sent["bob"]["Authorization"].lower()}).status_code == 401
+
+
+def test_a_key_is_no_part_of_an_address(keys):
+    file, sent = keys
+    key = sent["alice"]["Authorization"].removeprefix("Bearer ")
+    client = client_of(api_keys=file)
+    for query in (f"key={key}", f"access_token={key}", f"api_key={key}"):
+        assert client.get(f"/methods?{query}").status_code == 401
+
+
+def test_every_route_is_closed_but_those_that_are_listed(keys):
+    app = app_of(api_keys=keys[0])
+    client = app.test_client()
+    described = client.get("/openapi.json").get_json()
+    tried = 0
+    for rule in app.url_map.iter_rules():
+        path = re.sub(r"<(path:)?\w+>", "nothing", rule.rule)
+        documented = described["paths"].get(re.sub(r"<(path:)?(\w+)>", r"{\2}", rule.rule), {})
+        for method in rule.methods - {"OPTIONS"}:
+            with client.open(path, method=method) as response:
+                is_open = rule.rule in OPEN or rule.rule.startswith(("/static/", "/docs/assets/"))
+                assert (response.status_code != 401) is is_open, rule
+            operation = documented.get(method.lower())
+            if operation is not None:
+                assert ("security" in operation) is not is_open
+                assert ({"401", "429"} <= set(operation["responses"])) is not is_open
+                tried += 1
+        assert client.options(path).status_code == 200
+    assert tried > 10
+    assert client.get("/nowhere").status_code == 404
+    assert client.get("/explain").status_code == 405
+    validate(described)
+    assert described["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+
+
+def test_a_picture_is_not_read_before_the_key_is_known(keys):
+    client = client_of(api_keys=keys[0])
+
+    class Body(io.BytesIO):
+        def read(self, *_):
+            raise AssertionError("the body was read")
+
+        readinto = readline = read
+
+    refused = client.post("/explain", input_stream=Body(b"0" * 10), content_type="image/png")
+    assert refused.status_code == 401
+
+
+def test_a_key_that_is_taken_out_of_the_file_is_refused_at_once(keys):
+    file, sent = keys
+    client = client_of(api_keys=file)
+    assert client.get("/methods", headers=sent["alice"]).status_code == 200
+    file.write_text(file.read_text().splitlines()[1])
+    assert client.get("/methods", headers=sent["alice"]).status_code == 401
+    assert client.get("/methods", headers=sent["bob"]).status_code == 200
+
+
+def test_a_file_that_breaks_lets_nobody_in_and_tells_the_log_alone(keys, caplog):
+    file, sent = keys
+    client = client_of(api_keys=file)
+    file.write_text("secret nonsense")
+    refused = client.get("/methods", headers=sent["alice"])
+    assert problem(refused, 503)["type"].endswith(":keys-unavailable")
+    assert refused.headers["Retry-After"]
+    assert "keys.toml" not in refused.get_data(as_text=True)
+    assert "keys.toml is no TOML" in caplog.text
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_file_of_keys_that_cannot_be_used_is_told_at_the_start(tmp_path):
+    file = tmp_path / "keys.toml"
+    file.write_text("")
+    with pytest.raises(FieldError, match=r"api_keys: keys\.toml lists no key"):
+        create_app(Settings(api_keys=file))
+
+
+def test_without_a_limit_nothing_is_counted(client):
+    answers = [client.get("/methods") for _ in range(3)]
+    told = {name for one in answers for name, _ in one.headers}
+    assert not {"RateLimit", "RateLimit-Policy", "Retry-After"} & told
+
+
+def test_more_requests_than_the_limit_are_refused_until_it_is_over():
+    client = client_of(rate_limit="2/second;100/day")
+    first, second, third = (client.get(CLOSED) for _ in range(3))
+    assert [first.status_code, second.status_code, third.status_code] == [200, 200, 429]
+    assert first.headers["RateLimit-Policy"] == '"2 per 1 second";q=2;w=1, "100 per 1 day";q=100;w=86400'
+    assert first.headers["RateLimit"].startswith('"2 per 1 second";r=1;t=1, "100 per 1 day";r=99;t=')
+    assert second.headers["RateLimit"].startswith('"2 per 1 second";r=0;t=1')
+    assert "Retry-After" not in first.headers
+    assert "2 per 1 second" in problem(third, 429)["detail"]
+    assert third.headers["Retry-After"] == "1"
+    time.sleep(1.1)
+    assert client.get(CLOSED).status_code == 200
+
+
+def test_the_end_of_a_window_lets_no_more_through(monkeypatch):
+    client = client_of(rate_limit="4/minute")
+    now = [1_700_000_000.0]
+    monkeypatch.setattr("limits.storage.memory.time.time", lambda: now[0])
+    assert client.get(CLOSED).status_code == 200
+    now[0] += 58
+    assert [client.get(CLOSED).status_code for _ in range(3)] == [200] * 3
+    now[0] += 3  # the first of the four is a minute ago
+    assert client.get(CLOSED).status_code == 200
+    refused = client.get(CLOSED)
+    assert refused.status_code == 429
+    assert refused.headers["Retry-After"] == "57"
+
+
+def test_all_routes_count_together_and_open_ones_not_at_all():
+    client = client_of(rate_limit="2/hour")
+    for path in ("/healthz", "/", "/docs", "/openapi.json", "/static/icon.svg", "/docs/assets/css/swagger-ui.css") * 2:
+        with client.get(path) as response:
+            assert response.status_code == 200
+            assert "RateLimit" not in response.headers
+    assert client.options("/explain").status_code == 200
+    assert client.get("/nowhere").status_code == 404
+    assert client.get(CLOSED).status_code == 200
+    assert client.get("/models?source=hub").status_code == 422  # an error counts too
+    assert client.get("/methods").status_code == 429
+    assert client.post("/explain").status_code == 429
+    assert client.get("/readyz").status_code == 200
+
+
+def test_each_key_has_its_own_count_and_shares_no_address(keys):
+    file, sent = keys
+    client = client_of(api_keys=file, rate_limit="1/hour")
+    assert client.get(CLOSED, headers=sent["alice"]).status_code == 200
+    assert client.get(CLOSED, headers=sent["alice"], environ_base={"REMOTE_ADDR": "9.9.9.9"}).status_code == 429
+    assert client.get(CLOSED, headers=sent["bob"]).status_code == 200
+    # Who is not let in costs nobody else a request.
+    assert client.get(CLOSED).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("192.0.2.1", "192.0.2.1:4711", True),
+        ("192.0.2.1", "::ffff:192.0.2.1", True),
+        ("2001:db8::1", "2001:db8::2", True),
+        ("2001:db8::1", "[2001:db8::1]:4711", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("", "unknown", True),
+        ("_hidden", "x" * 3000, True),
+    ],
+)
+def test_who_has_one_address_has_one_count(first, second, same):
+    client = client_of(rate_limit="1/hour")
+    assert client.get(CLOSED, environ_base={"REMOTE_ADDR": first}).status_code == 200
+    assert (client.get(CLOSED, environ_base={"REMOTE_ADDR": second}).status_code == 429) is same
+
+
+def forwarded(client, said, peer="10.0.0.1"):
+    return client.get(CLOSED, headers={"X-Forwarded-For": said}, environ_base={"REMOTE_ADDR": peer}).status_code
+
+
+def test_without_proxies_nobody_is_believed_about_addresses():
+    client = client_of(rate_limit="1/hour")
+    assert forwarded(client, "192.0.2.1") == 200
+    assert forwarded(client, "192.0.2.2") == 429
+
+
+def test_behind_a_proxy_the_address_is_the_one_that_the_proxy_saw():
+    client = client_of(rate_limit="1/hour", trusted_proxies=1)
+    assert forwarded(client, "192.0.2.1") == 200
+    assert forwarded(client, "192.0.2.2") == 200
+    # What a client writes itself comes before what the proxy adds.
+    assert forwarded(client, "203.0.113.9, 192.0.2.1") == 429
+    assert forwarded(client, "203.0.113.8, 192.0.2.1", peer="10.0.0.2") == 429
+
+
+def test_behind_two_proxies_the_address_is_the_one_that_the_first_saw():
+    client = client_of(rate_limit="1/hour", trusted_proxies=2)
+    assert forwarded(client, "192.0.2.1, 10.0.0.7") == 200
+    assert forwarded(client, "192.0.2.2, 10.0.0.7") == 200
+    assert forwarded(client, "203.0.113.9, 192.0.2.1, 10.0.0.8") == 429
+    # A request past the first proxy has one address too few: that of its peer counts.
+    assert forwarded(client, "192.0.2.5") == 200
+    assert forwarded(client, "192.0.2.6") == 429
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix", "X-Forwarded-Port"])
+def test_of_a_proxy_the_address_alone_is_believed(header):
+    app = create_app(Settings(trusted_proxies=1))
+    seen = []
+    app.before_request(lambda: seen.append(app.request_context))
+    app.before_request(lambda: seen.append(_place()))
+    app.test_client().get(CLOSED)
+    app.test_client().get(CLOSED, headers={header: "443" if "Port" in header else "https"})
+    assert seen[1] == seen[3]
+
+
+def _place():
+    from flask import request
+
+    return request.url, request.script_root
+
+
+@pytest.mark.parametrize("limit", ["60", "often", "60/fortnight", "-1/minute", "1/minute;x"])
+def test_a_limit_that_is_none_is_told_at_the_start(limit):
+    with pytest.raises(FieldError, match="write 60/minute"):
+        create_app(Settings(rate_limit=limit))
+
+
+@pytest.fixture
+def redis(monkeypatch):
+    """The address of a Redis that lives in this process."""
+    server = FakeServer(server_type="redis")
+    monkeypatch.setattr("redis.from_url", lambda _url, **_: FakeRedis(server=server))
+    return "redis://redis.example.org:6379/0"
+
+
+def test_processes_that_share_a_redis_count_together(redis):
+    one, other = (client_of(rate_limit="3/hour", rate_storage=redis) for _ in range(2))
+    assert [client.get(CLOSED).status_code for client in (one, other, one, other, one)] == [200] * 3 + [429] * 2
+    assert one.get(CLOSED).headers["RateLimit"].startswith('"3 per 1 hour";r=0;t=')
+    alone = client_of(rate_limit="3/hour")
+    assert alone.get(CLOSED).status_code == 200
+
+
+def test_without_its_redis_each_process_counts_by_itself():
+    client = client_of(rate_limit="2/hour", rate_storage="redis://127.0.0.1:1/0")
+    assert [client.get(CLOSED).status_code for _ in range(3)] == [200, 200, 429]
+    assert client.get(CLOSED).headers["Retry-After"]
+
+
+ORIGIN = "https://app.example.org"
+PREFLIGHT = {
+    "Origin": ORIGIN,
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization,content-type,x-request-id",
+}
+
+
+def allowed(response):
+    return {name: value for name, value in response.headers.items() if name.startswith("Access-Control-")}
+
+
+def test_without_origins_no_other_page_may_read_answers(client):
+    assert allowed(client.get("/methods", headers={"Origin": ORIGIN})) == {}
+    assert allowed(client.options("/explain", headers=PREFLIGHT)) == {}
+
+
+def test_pages_of_the_listed_origins_may(keys):
+    file, _ = keys
+    client = client_of(cors_origins=f"{ORIGIN}, http://localhost:3000", api_keys=file)
+    for origin in (ORIGIN, "http://localhost:3000"):
+        found = allowed(client.options("/explain", headers={**PREFLIGHT, "Origin": origin}))
+        assert found["Access-Control-Allow-Origin"] == origin
+        assert set(found["Access-Control-Allow-Methods"].split(", ")) == {"GET", "POST"}
+        assert found["Access-Control-Allow-Headers"] == "authorization, content-type, x-request-id"
+        assert int(found["Access-Control-Max-Age"]) > 0
+    assert allowed(client.options("/explain")) == {}
+    # An error can be read as well, or the page could not tell what is wrong.
+    refused = client.get("/methods", headers={"Origin": ORIGIN})
+    assert refused.status_code == 401
+    assert allowed(refused)["Access-Control-Allow-Origin"] == ORIGIN
+    assert "Origin" in refused.headers["Vary"]
+    assert "Access-Control-Allow-Credentials" not in refused.headers
+    for other in (
+        "https://example.org",
+        "https://evil.org",
+        "http://app.example.org",
+        f"{ORIGIN}.evil.org",
+        f"{ORIGIN}:8443",
+        "https://appXexample.org",
+        "null",
+    ):
+        assert allowed(client.get("/methods", headers={"Origin": other})) == {}
+        assert allowed(client.options("/explain", headers={**PREFLIGHT, "Origin": other})) == {}
+
+
+def test_what_an_answer_says_in_headers_can_be_read_by_such_a_page(post, cat):
+    client = client_of(cors_origins="*")
+    found = allowed(client.get("/methods", headers={"Origin": ORIGIN}))
+    assert found["Access-Control-Allow-Origin"] == "*"
+    exposed = set(found["Access-Control-Expose-Headers"].split(", "))
+    answered = post(cat, against="lens cap")
+    own = {name for name, _ in answered.headers if name.startswith("X-") and "Frame" not in name}
+    assert {*own, "ETag", "Server-Timing", "Retry-After"} - {"X-Content-Type-Options"} <= exposed
+
+
+@pytest.mark.parametrize(
+    "given", ["example.org", f"{ORIGIN}/", "https://*.example.org", "null", f"{ORIGIN};x", "https://"]
+)
+def test_what_is_no_origin_is_refused(given):
+    with pytest.raises(ValueError, match=r"is no origin; write https://example\.org"):
+        Settings(cors_origins=given)
