@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
 
+from app.record import current
 from app.schemas import FieldProblem, Problem
 from explainers import errors as explainer_errors
 from explainers.edits import EditError
@@ -135,13 +136,15 @@ HTTP_KINDS = {
     413: Kind(413, "upload-too-large", "The request body is too large"),
 }
 INTERNAL = Kind(500, "internal", "Something went wrong here, not with your request")
+GONE = "client-gone"
+"""What metrics and logs call it where nobody is left to read an answer."""
 
 
 def register_errors(app: Flask) -> None:
     """Make every error of this application a problem document."""
     app.register_error_handler(HTTPException, _http_problem)
     app.register_error_handler(Exception, problem_of)
-    app.register_error_handler(ClientGoneError, lambda _: Response(status=499))
+    app.register_error_handler(ClientGoneError, _gone)
 
 
 def kind_of(error: Exception) -> Kind:
@@ -159,6 +162,11 @@ def problem_of(error: Exception) -> Response:
     field = getattr(error, "field", None) or kind.field
     faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, str(error))] if field else []
     return respond(kind, str(error), faults)
+
+
+def _gone(_: ClientGoneError) -> Response:
+    current().problem = GONE
+    return Response(status=499)
 
 
 def _http_problem(error: HTTPException) -> Response:
@@ -183,6 +191,7 @@ def _printable(text: str) -> str:
 
 def respond(kind: Kind, detail: str, faults: list[tuple[str, str]] | None = None) -> Response:
     """Return a problem document."""
+    current().problem = kind.code
     # What a client sent may hold characters that UTF-8 cannot.
     detail, faults = _printable(detail), [(_printable(field), _printable(said)) for field, said in faults or ()]
     problem = Problem(

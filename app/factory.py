@@ -4,6 +4,7 @@ from flask import Flask, Response, request
 
 from app.api import catalogue, health, hooks, pages, pictures
 from app.errors import register_errors
+from app.observing import Operations
 from app.presence import watch
 from app.service import Service
 from app.settings import Settings
@@ -36,7 +37,10 @@ def create_app(settings: Settings | None = None) -> Flask:
     app = Flask("app", static_folder="web", static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    app.extensions["seewhy"] = Service(settings)
+    operations = Operations(settings)
+    operations.watch(app)
+    app.extensions["seewhy"] = Service(settings, observer=operations)
+    app.extensions["seewhy-operations"] = operations
     for module in (pictures, hooks, catalogue, health, pages):
         app.register_blueprint(module.blueprint)
     register_errors(app)

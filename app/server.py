@@ -14,8 +14,10 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
 from app import create_app
+from app.logs import configuration
 from app.processors import processors
 from app.settings import Settings
+from app.workers import forget_figures, join_figures, share_figures
 
 
 class Server(BaseApplication):  # type: ignore[misc]
@@ -41,8 +43,10 @@ class Server(BaseApplication):  # type: ignore[misc]
             "worker_class": "gthread",
             "timeout": int(settings.deadline) + 60,
             "graceful_timeout": int(settings.deadline),
-            "accesslog": "-",
-            "access_log_format": '%(h)s "%(r)s" %(s)s %(b)s %(M)sms',
+            "accesslog": None,  # the application logs its requests
+            "logconfig_dict": configuration(settings),
+            "post_fork": lambda _, __: join_figures(),
+            "child_exit": lambda _, worker: forget_figures(worker.pid),
             "proc_name": "seewhy",
             "post_worker_init": _prepare,
             "control_socket_disable": True,
@@ -66,6 +70,7 @@ class Server(BaseApplication):  # type: ignore[misc]
 def serve(settings: Settings) -> None:
     """Serve until told to stop."""
     _share_processors(settings.workers)
+    share_figures(settings.workers)
     if settings.workers > 1:
         checked_app(settings)
     Arbiter(Server(settings)).run()
