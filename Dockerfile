@@ -18,7 +18,7 @@ RUN pip install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch>=2.11"
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir app explainers models && touch app/__init__.py explainers/__init__.py models/__init__.py \
-    && pip install ".[lite,redis]" && pip uninstall --yes seewhy && rm -rf build *.egg-info
+    && pip install ".[lite,redis,otel]" && pip uninstall --yes seewhy && rm -rf build *.egg-info
 COPY app app
 COPY explainers explainers
 COPY models models

@@ -25,9 +25,6 @@ OPEN = frozenset(
 """What needs no key, nor counts against a limit: what an orchestrator asks, the pages, their description. With them the
 static files of the pages. Every other route is closed, and so is one that is added."""
 
-CLIENT = "seewhy.client"
-"""Where the WSGI environment has the name of the client's key, for the log of requests."""
-
 _PREFLIGHT_SECONDS = 600
 
 _log = logging.getLogger(__name__)
@@ -93,4 +90,4 @@ def _identify(keys: KeyFile) -> None:
         raise KeysUnavailableError("The keys of this service cannot be read now; the log says why.") from error
     if owner is None:
         raise KeyRefusedError("The key is none of this service's, or no longer. Ask who runs it for another.")
-    g.client = request.environ[CLIENT] = owner
+    g.client = owner

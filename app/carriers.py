@@ -19,8 +19,10 @@ from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from app.errors import FieldError, InvalidOptionsError, MalformedRequestError, UnsupportedBodyError
+from app.record import current
 from explainers.edits import NO_LIST, edit_fault
 from explainers.errors import near_matches, plain_fault
+from explainers.registry import METHODS
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
@@ -79,6 +81,8 @@ def parse(schema: type[Parsed], fields: dict[str, Any]) -> Parsed:
     Raises:
         InvalidOptionsError: an option that is unknown, or a value that does not fit.
     """
+    known = {*schema.model_fields, *(name for method in METHODS.values() for name in method.options)}
+    current().options = tuple(sorted(known.intersection(fields)))
     try:
         return schema.model_validate(fields)
     except ValidationError as error:

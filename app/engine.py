@@ -23,6 +23,7 @@ from torch import Tensor
 
 from app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, OverloadedError
 from app.presence import Gone, never
+from app.record import UNOBSERVED, Observer, Record, current
 from app.work import Batch
 from explainers.errors import ExplainerError, LayerError, TargetError
 from explainers.goals import MOST_PROBABLE, NO_CONTRAST
@@ -108,11 +109,15 @@ class Done:
     Attributes:
         result: of its work.
         queued, ran: seconds that the job waited, and that its batch took.
+        started: when that began, on the monotonic clock.
+        batch: what the trace of the batch is, if there is one.
     """
 
     result: Any
     queued: float
     ran: float
+    started: float
+    batch: Any = None
 
 
 @dataclass(eq=False)
@@ -156,6 +161,7 @@ class Job:
         target: class index; None for the most probable.
         deadline: a job that is still waiting then is dropped, and one that runs in many passes ends.
         against: class index that the target is contrasted with; None for no contrast.
+        record: of the request that asks for it.
     """
 
     work: Work
@@ -166,6 +172,7 @@ class Job:
     future: "Future[Done]" = field(default_factory=Future)
     created: float = field(default_factory=time.monotonic)
     progress: Progress = field(default_factory=Progress)
+    record: Record = field(default_factory=current)
 
     @property
     def is_wanted(self) -> bool:
@@ -195,9 +202,17 @@ class Worker:
     """The thread that loads one model, and is then the only one to run it."""
 
     def __init__(
-        self, name: str, load: Callable[[], LoadedModel], max_batch: int, queue_size: int, max_wait: float
+        self,
+        name: str,
+        load: Callable[[], LoadedModel],
+        max_batch: int,
+        queue_size: int,
+        max_wait: float,
+        observer: Observer,
     ) -> None:
         self.loaded: Future[LoadedModel] = Future()
+        self._name = name
+        self._observer = observer
         self._load = load
         self._max_batch = max_batch
         self._queue_size = queue_size
@@ -222,6 +237,7 @@ class Worker:
             if len(self._waiting) + len(jobs) > self._queue_size:
                 raise OverloadedError("The queue of this model is full; try again in a few seconds.")
             self._waiting.extend(jobs)
+            self._observer.waiting(self._name, len(self._waiting))
             self._changed.notify()
             return True
 
@@ -247,14 +263,18 @@ class Worker:
         self._thread.join(timeout)
 
     def _serve(self) -> None:
+        started = time.monotonic()
         try:
             model = self._load()
         except BaseException as error:
+            self._observer.not_loaded(self._name, error)
             self.loaded.set_exception(_kept(error, ModelError))
             return
+        self._observer.loaded(model, time.monotonic() - started)
         self.loaded.set_result(model)
         while self._serve_batch(model):
             pass
+        self._observer.unloaded(model)
 
     def _serve_batch(self, model: LoadedModel) -> bool:
         """Run the next batch, and keep nothing of it; return False when there is no more to come."""
@@ -277,6 +297,7 @@ class Worker:
                 fits = len(batch) < self._max_batch and (not batch or job.work == batch[0].work)
                 (batch if fits else rest).append(job)
             self._waiting = rest
+            self._observer.waiting(self._name, len(rest))
             self._running = bool(batch)
             return batch
 
@@ -296,10 +317,12 @@ class Worker:
         Where memory does not suffice for one of many passes, its passes hold one picture each (`frugal`).
         """
         started = time.monotonic()
+        self._observer.starting(self._name, jobs)
         try:
             with one_by_one() if frugal else nullcontext():
                 results = _results(model, jobs)
         except BaseException as error:  # even a model that calls sys.exit must not end this thread
+            self._observer.finished(self._name, jobs, started, time.monotonic() - started)
             if _lacks_memory(error):
                 _forget(error)
                 if len(jobs) == 1 and not frugal:
@@ -319,8 +342,9 @@ class Worker:
                 job.future.set_exception(_kept(told, ExplainerError))
             return
         ran = time.monotonic() - started
+        traced = self._observer.finished(self._name, jobs, started, ran)
         for job, result in zip(jobs, results, strict=True):
-            job.future.set_result(Done(result, queued=started - job.created, ran=ran))
+            job.future.set_result(Done(result, started - job.created, ran, started, traced))
 
 
 class Engine:
@@ -332,6 +356,7 @@ class Engine:
         max_batch: most pictures in one pass.
         queue_size: most jobs that may wait for one model.
         max_wait: seconds that the oldest of waiting jobs may wait for the batch to fill.
+        observer: is told what happens.
     """
 
     def __init__(
@@ -341,12 +366,14 @@ class Engine:
         max_batch: int,
         queue_size: int,
         max_wait: float = 0.0,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._load = load
         self._max_models = max_models
         self._max_batch = max_batch
         self._queue_size = queue_size
         self._max_wait = max_wait
+        self._observer = observer
         self._workers: OrderedDict[str, Worker] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -412,7 +439,14 @@ class Engine:
             worker = self._workers.get(name)
             if worker is None or worker.failed:  # after a failure try again: the weights may have arrived
                 self._make_room(name)
-                worker = Worker(name, lambda: self._load(name), self._max_batch, self._queue_size, self._max_wait)
+                worker = Worker(
+                    name,
+                    lambda: self._load(name),
+                    self._max_batch,
+                    self._queue_size,
+                    self._max_wait,
+                    self._observer,
+                )
                 self._workers[name] = worker
             self._workers.move_to_end(name)
             return worker

@@ -32,6 +32,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from app.envelope import request_id
+from app.record import current
 from app.schemas import FieldProblem, Problem
 from explainers import errors as explainer_errors
 from explainers.edits import EditError
@@ -184,6 +185,8 @@ HTTP_KINDS = {
     429: Kind(429, "rate-limited", "Too many requests"),
 }
 INTERNAL = Kind(500, "internal", "Something went wrong here, not with your request")
+GONE = "client-gone"
+"""What metrics and logs call it where nobody is left to read an answer."""
 
 
 class Told(NamedTuple):
@@ -214,6 +217,7 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
 
     def answer(error: Exception) -> Response:
         told = _told_of_http(error) if isinstance(error, HTTPException) else _told_of(error)
+        current().problem = told.kind.code
         form = forms.get(request.path.split("/")[1])
         _read_rest()
         response = form(error, told) if form else _problem(told)
@@ -226,7 +230,7 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
         return response
 
     app.register_error_handler(Exception, answer)
-    app.register_error_handler(ClientGoneError, lambda _: Response(status=499))
+    app.register_error_handler(ClientGoneError, _gone)
 
 
 def _read_rest() -> None:
@@ -256,6 +260,11 @@ def _told_of(error: Exception) -> Told:
     faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, str(error))] if field else []
     # What a client sent may hold characters that UTF-8 cannot.
     return Told(kind, _printable(str(error)), [(_printable(name), _printable(said)) for name, said in faults])
+
+
+def _gone(_: ClientGoneError) -> Response:
+    current().problem = GONE
+    return Response(status=499)
 
 
 def _told_of_http(error: HTTPException) -> Told:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.answers import document, encode
-from app.errors import ClientGoneError, kind_of, problem_of
+from app.errors import GONE, ClientGoneError, kind_of, problem_of
+from app.record import current
 from app.schemas import ExplainOptions, ProgressAnswer
 from app.service import Explained, Service, Underway
 from explainers.explanation import draw_map
@@ -47,6 +48,7 @@ def stream(service: Service, options: ExplainOptions, steps: Steps, underway: Un
         steps: of the explanation, begun; whoever made them closes them.
         underway: what the first of them gave.
     """
+    record = current()
     started = time.monotonic()
     try:
         while True:
@@ -59,7 +61,11 @@ def stream(service: Service, options: ExplainOptions, steps: Steps, underway: Un
         with service.processors:
             answer = document(explained, options.values, service.settings.max_json_values)
         yield event("answer", answer.model_dump_json(exclude_unset=True))
+    except GeneratorExit:
+        record.problem = GONE
+        raise
     except ClientGoneError:
+        record.problem = GONE
         _log.info("A client left a stream before its end.")
     except Exception as error:
         _log.info("A stream ended with the problem %s.", kind_of(error).code)

@@ -8,6 +8,7 @@ from app.api import catalogue, health, hooks, pages, pictures, torchserve, v1, v
 from app.api.compatible import protocol_error
 from app.envelope import Envelope
 from app.errors import register_errors
+from app.observing import Operations
 from app.patience import Patient
 from app.presence import watch
 from app.service import Service
@@ -41,7 +42,10 @@ def create_app(settings: Settings | None = None) -> Flask:
     app = Flask("app", static_folder="web", static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    app.extensions["seewhy"] = Service(settings)
+    operations = Operations(settings)
+    operations.watch(app)
+    app.extensions["seewhy"] = Service(settings, observer=operations)
+    app.extensions["seewhy-operations"] = operations
     for module in (pictures, hooks, catalogue, health, pages, v1, v2, torchserve):
         app.register_blueprint(module.blueprint)
     theirs = dict.fromkeys(("v1", "v2"), protocol_error)

@@ -11,6 +11,7 @@ from PIL import Image
 from app.answers import encode, identity, method_identity, ranked
 from app.errors import AnswerTooLargeError
 from app.hook_service import Captured, Intervened, Swept, Traced
+from app.record import Timings
 from app.schemas import (
     CaptureAnswer,
     CapturedAnswer,
@@ -24,7 +25,7 @@ from app.schemas import (
     TargetAnswer,
     TraceAnswer,
 )
-from app.service import VERSIONS, Timings
+from app.service import VERSIONS
 from explainers.capturing import strongest
 from explainers.errors import LayerError
 from explainers.explanation import Explanation

@@ -6,8 +6,9 @@ import torch
 
 from app.engine import Deadline, Job
 from app.errors import FieldError
+from app.record import Timings, current
 from app.schemas import CaptureOptions, InterveneOptions, TraceOptions
-from app.service import Decoded, Service, Timings
+from app.service import Decoded, Service
 from app.work import Alone
 from explainers.base import Explainer
 from explainers.capturing import Capture, capture_images
@@ -200,7 +201,7 @@ class HookService:
     def _start(self, name: str | None, target: int | str | None) -> tuple[Timings, Deadline, LoadedModel, int | None]:
         deadline = self._service.deadline()
         model = self._service.model(name, deadline)
-        return Timings(), deadline, model, None if target is None else class_index(target, model.labels)
+        return current().timed(), deadline, model, None if target is None else class_index(target, model.labels)
 
     def _second(self, other: bytes, model: LoadedModel, timings: Timings) -> torch.Tensor:
         try:

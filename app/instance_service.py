@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from app.engine import Deadline, Done, Job, Work
 from app.errors import FieldError, ModelNotFoundError, TooManyPicturesError
 from app.instances import Encoded, Given, Normalized, Range, Taken, drawable
+from app.record import Timings, current
 from app.schemas import ExplainOptions
-from app.service import Decoded, Explained, Plan, Service, Timings
+from app.service import Decoded, Explained, Plan, Service
 from app.work import ChannelGradients, Predict
 from explainers.errors import PictureError
 from explainers.geometry import Geometry
@@ -106,8 +107,11 @@ class InstanceService:
         """Classify pictures; raises what `Service.predict` raises."""
         deadline = self._service.deadline()
         model = self._service.model(name, deadline)
-        images = [shown.image for shown in self._shown(pictures, model, deadline, drawn=False)]
+        timings = [current().timed() for _ in pictures]
+        images = [shown.image for shown in self._shown(pictures, model, deadline, False, timings)]
         done = self._run(model, Predict(), [(image, None) for image in images], deadline)
+        for spent, one in zip(timings, done, strict=True):
+            spent.count(one, "predict")
         return Classified(model, np.concatenate([one.result.logits.numpy() for one in done]))
 
     def explain(self, pictures: Sequence[Given], options: ExplainOptions, drawn: bool) -> list[Explained]:
@@ -119,21 +123,25 @@ class InstanceService:
             drawn: whether the answer is to be drawn.
         """
         plan = self._service.plan(options)
-        timings = [Timings() for _ in pictures]
+        timings = [current().timed() for _ in pictures]
         shown = list(self._shown(pictures, plan.model, plan.deadline, drawn, timings))
         found = self._explained(plan, [(one, plan.first) for one in shown], timings)
         others = [(one, plan.others(done[0])) for one, done in zip(shown, found, strict=True)]
         for done, more in zip(found, self._explained(plan, others, timings), strict=True):
             done += more
-        return [plan.explained(*one) for one in zip(shown, found, timings, strict=True)]
+        explained = [plan.explained(*one) for one in zip(shown, found, timings, strict=True)]
+        self._service.observer.explained(plan.model, [part for one in explained for part in one.explanations])
+        return explained
 
     def channels(self, picture: Given, explainer: IntegratedGradients, options: ExplainOptions) -> NDArray[np.float32]:
         """Return the integrated gradients (C, H, W) of the model's input; raises what `explain` raises."""
         plan = self._service.plan(options)
-        (shown,) = self._shown([picture], plan.model, plan.deadline, drawn=False)
+        timings = current().timed()
+        (shown,) = self._shown([picture], plan.model, plan.deadline, False, [timings])
         (done,) = self._run(
             plan.model, ChannelGradients(explainer), [(shown.image, plan.first[0])], plan.deadline, plan.against
         )
+        timings.count(done, "explain")
         gradients: NDArray[np.float32] = done.result.numpy()
         return gradients
 
@@ -169,13 +177,13 @@ class InstanceService:
         model: LoadedModel,
         deadline: Deadline,
         drawn: bool,
-        timings: Sequence[Timings] | None = None,
+        timings: Sequence[Timings],
     ) -> Iterator[Decoded]:
         """Yield pictures as the model and a drawing need them; an error says which picture is at fault."""
-        for number, picture in enumerate(pictures):
+        for number, (picture, spent) in enumerate(zip(pictures, timings, strict=True)):
             deadline.check()
             try:
-                yield self._decoded(picture, model, drawn, timings[number] if timings else Timings())
+                yield self._decoded(picture, model, drawn, spent)
             except PictureError as error:
                 if len(pictures) == 1:
                     raise

@@ -115,6 +115,7 @@ def _paths() -> dict[str, Any]:
         "/readyz": {
             "get": _get("readyz", "Whether the default model is loaded", _json(schemas.HealthAnswer), codes=(503,))
         },
+        "/metrics": {"get": _get("metrics", "Figures for Prometheus", {"text/plain": {"schema": {"type": "string"}}})},
         "/openapi.json": {
             "get": _get("openapi", "This document", {"application/json": {"schema": {"type": "object"}}})
         },

@@ -14,9 +14,11 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
 from app import create_app
+from app.logs import configuration
 from app.processors import processors
 from app.settings import Settings
 from app.worker import head_read
+from app.workers import forget_figures, join_figures, share_figures
 
 
 class Server(BaseApplication):  # type: ignore[misc]
@@ -43,8 +45,10 @@ class Server(BaseApplication):  # type: ignore[misc]
             "pre_request": head_read,
             "timeout": int(settings.deadline) + 60,
             "graceful_timeout": int(settings.deadline),
-            "accesslog": "-",
-            "access_log_format": '%(h)s %({seewhy.client}e)s "%(r)s" %(s)s %(b)s %(M)sms %({x-request-id}o)s',
+            "accesslog": None,  # the application logs its requests
+            "logconfig_dict": configuration(settings),
+            "post_fork": lambda _, __: join_figures(),
+            "child_exit": lambda _, worker: forget_figures(worker.pid),
             "proc_name": "seewhy",
             "post_worker_init": _prepare,
             # By default gunicorn lets a proxy on this machine set scheme and path. `SEEWHY_TRUSTED_PROXIES` is the one
@@ -71,6 +75,7 @@ class Server(BaseApplication):  # type: ignore[misc]
 def serve(settings: Settings) -> None:
     """Serve until told to stop."""
     _share_processors(settings.workers)
+    share_figures(settings.workers)
     if settings.workers > 1:
         checked_app(settings)
     Arbiter(Server(settings)).run()

@@ -3,11 +3,9 @@
 import hashlib
 import json
 import threading
-import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import wait
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from math import ceil
 from typing import Any
@@ -23,6 +21,7 @@ from app.errors import DeadlineError, FieldError, NotReadyError
 from app.patience import stopping
 from app.presence import client_gone
 from app.processors import processors
+from app.record import UNOBSERVED, Observer, Timings, current
 from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
 from app.settings import Settings
 from app.work import Explain, Predict
@@ -43,36 +42,6 @@ VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "
 
 _LEAST = 1.75
 """A copy that is made smaller for a drawing has at least this many pixels for each of the drawing's, along a side."""
-
-
-@dataclass
-class Timings:
-    """How long each stage of a request took, in milliseconds."""
-
-    stages: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to a stage."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(name, time.perf_counter() - started)
-
-    def add(self, name: str, seconds: float) -> None:
-        """Add seconds to a stage."""
-        self.stages[name] = self.stages.get(name, 0.0) + seconds * 1000
-
-    def count(self, done: Done, stage: str) -> None:
-        """Add the time that a job waited, and that its batch took, to a stage."""
-        self.add("queue", done.queued)
-        self.add(stage, done.ran)
-
-    @property
-    def header(self) -> str:
-        """The value of a Server-Timing header."""
-        return ", ".join(f"{name};dur={milliseconds:.1f}" for name, milliseconds in self.stages.items())
 
 
 @dataclass(frozen=True)
@@ -223,11 +192,13 @@ class Service:
         settings: limits and defaults.
         warm: whether models are compiled when they are loaded, for requests to come, rather than once some pictures
             have been run.
+        observer: is told what happens to models, and what was explained.
     """
 
-    def __init__(self, settings: Settings, warm: bool = True) -> None:
+    def __init__(self, settings: Settings, warm: bool = True, observer: Observer = UNOBSERVED) -> None:
         self.settings = settings
         self._warm = warm
+        self.observer = observer
         import_methods(settings.methods)
         self.registry = Registry(settings.weights_dir, settings.models, settings.download)
         self.device = settings.torch_device()
@@ -244,6 +215,7 @@ class Service:
             settings.max_batch,
             settings.queue_size,
             settings.max_wait_ms / 1000,
+            observer,
         )
 
     def _load(self, name: str) -> LoadedModel:
@@ -268,7 +240,9 @@ class Service:
             availability = self.registry.availability(spec)
             if not availability.available:
                 raise WeightsUnavailableError(availability.reason)
-        return loaded or self.engine.model(spec.name, deadline)
+        model = loaded or self.engine.model(spec.name, deadline)
+        current().model = spec.name
+        return model
 
     def deadline(self) -> Deadline:
         """Return the deadline of a request that begins now."""
@@ -292,7 +266,7 @@ class Service:
 
     def predict(self, upload: bytes, options: PredictOptions) -> Predicted:
         """Classify a picture; raises what `explain` raises."""
-        deadline, timings = self.deadline(), Timings()
+        deadline, timings = self.deadline(), current().timed()
         model = self.model(options.model, deadline)
         with timings.stage("decode"), self.processors:
             sent = read_reduced(upload, model.preprocess.least, self.settings.max_pixels)
@@ -335,7 +309,7 @@ class Service:
             upload, options, drawn: as `explain`; also the errors.
             watched: whether somebody wants to see how maps grow.
         """
-        timings = Timings()
+        timings = current().timed()
         plan = self.plan(options)
         model, deadline, against = plan.model, plan.deadline, plan.against
         shown = self.decode(upload, model, timings, drawn)
@@ -358,7 +332,9 @@ class Service:
         done = yield from answered(plan.first)
         if others := plan.others(done[0]):
             done += yield from answered(others, before=1)
-        return plan.explained(shown, done, timings)
+        explained = plan.explained(shown, done, timings)
+        self.observer.explained(model, explained.explanations)
+        return explained
 
     def plan(self, options: ExplainOptions) -> Plan:
         """Check what a request asks for, whatever its picture is, and get the model; raises what `explain` raises."""
@@ -438,6 +414,7 @@ class Service:
             FieldError: too many layers, or a layer for methods that take none.
         """
         methods = [get_method(name) for name in names]
+        current().method = methods[0].name if len(methods) == 1 else "several"
         given = options.method_options
         if "layers" in given:
             raise FieldError("There is no option 'layers'. Near matches: layer.", field="layers")

@@ -88,6 +88,21 @@ class Settings(BaseSettings):
         description="Milliseconds that a busy model's next batch may wait to fill; an idle one never waits.",
     )
     queue_size: Count = Field(64, description="Pictures that may wait for one model; more are refused with 503.")
+    log_format: Literal["text", "json"] = Field("text", description="How logs are written: text, or json for machines.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="What is logged at least: debug (also each probe), info (each request), warning or error."
+    )
+    metrics_classes: int = Field(
+        20,
+        ge=0,
+        le=10_000,
+        description="Classes of each model that metrics of heatmaps name: the first ones explained. All others count "
+        "as other. With 0 there are none by class.",
+    )
+    traces: bool = Field(
+        False,
+        description="Send traces by OpenTelemetry (seewhy[otel]), also where OTEL_EXPORTER_OTLP_ENDPOINT is not set.",
+    )
     deadline: float = Field(60.0, gt=0, description="Seconds after which a request is given up with 504.")
     api_keys: FilePath | None = Field(
         None, description="TOML file of the keys that let clients in; without it everybody is. `seewhy key` makes keys."

@@ -75,3 +75,8 @@ def test_nginx_takes_the_uploads_that_the_service_takes_and_waits_longer_than_it
     (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", text)
     assert int(size) * 2**20 == DEFAULTS.max_upload_bytes
     assert int(seconds) > DEFAULTS.deadline
+
+
+def test_a_busy_container_is_not_killed_for_being_busy():
+    probe = CONTAINER["livenessProbe"]
+    assert probe["periodSeconds"] * (probe["failureThreshold"] - 1) > DEFAULTS.deadline

@@ -1,8 +1,9 @@
-"""The routes that an orchestrator asks: /healthz and /readyz."""
+"""The routes that an orchestrator asks: /healthz, /readyz and /metrics."""
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, current_app, request
 
 from app.api import service
+from app.observing import Operations
 from app.schemas import HealthAnswer
 
 blueprint = Blueprint("health", __name__)
@@ -19,3 +20,11 @@ def readyz() -> Response:
     """Say whether the default model is loaded, so that the next request is answered at once."""
     service().require_ready()
     return Response(HealthAnswer(status="ready").model_dump_json(), mimetype="application/json")
+
+
+@blueprint.get("/metrics")
+def metrics() -> Response:
+    """Return the metrics of all processes, as Prometheus text."""
+    operations: Operations = current_app.extensions["seewhy-operations"]
+    body, content_type = operations.metrics.exposition(request.headers.get("Accept", ""))
+    return Response(body, content_type=content_type)

@@ -10,6 +10,7 @@ from app.api import negotiated, service
 from app.api.headers import facts
 from app.cache import Answer
 from app.carriers import parse, read_request
+from app.record import current
 from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
 from app.service import Explained
 
@@ -40,10 +41,13 @@ def explain() -> Response:
     asked, cache = request.if_none_match, service().cache
     if tag is not None and not asked.star_tag and asked.contains_weak(tag):
         response = Response(status=304)
+        current().cache = "unchanged"
     elif tag is not None and (kept := cache.get(tag)):
         response = _response(kept)
         response.headers["Server-Timing"] = "cache"
+        current().cache = "hit"
     else:
+        current().cache = "miss" if cache.limit else ""
         explained = service().explain(upload, options, drawn=form != "npz")
         with service().processors:
             answer = _answer(explained, options, form)
@@ -68,6 +72,7 @@ def _streamed(upload: bytes, options: ExplainOptions) -> Response:
     tag = service().etag(upload, options, MEDIA_TYPES["json"])
     kept = service().cache.get(tag) if tag is not None else None
     if kept is not None:
+        current().cache = "hit"
         return Response(events.event("answer", kept.body.decode()), mimetype=events.MEDIA_TYPE)
     steps = service().steps(upload, options, watched=True)
     response = Response(events.stream(service(), options, steps, next(steps)), mimetype=events.MEDIA_TYPE)

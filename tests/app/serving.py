@@ -9,9 +9,10 @@ import time
 import requests
 
 
-def start(port, folder=None, **variables):
+def start(port, folder=None, stdout=None, stderr=None, **variables):
     environment = {**os.environ, "SEEWHY_PORT": str(port), **variables}
-    process = subprocess.Popen([sys.executable, "-m", "app.cli", "serve"], env=environment, cwd=folder)
+    command = [sys.executable, "-m", "app.cli", "serve"]
+    process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr, cwd=folder)
     for _ in range(240):
         try:
             if requests.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200:

@@ -311,7 +311,7 @@ def test_a_large_jpeg_is_drawn_as_from_all_its_pixels(small_answers, large, pixe
 
 
 def test_a_large_jpeg_is_decoded_at_the_scale_that_is_enough(small_answers, large, lite0, monkeypatch):
-    from app.service import Timings
+    from app.record import Timings
 
     service = small_answers.extensions["seewhy"]
     sizes = []

@@ -1,0 +1,146 @@
+"""Who listens to requests and models: metrics, logs and traces. None of them can make a request fail."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ParamSpec, TypeVar
+
+from flask import Flask, Response, g, request
+
+from app import logs
+from app.engine import Job
+from app.envelope import request_id
+from app.metrics import Metrics
+from app.record import Observer, Record, begin, current
+from app.settings import Settings
+from app.traces import Traces, traces_of
+from explainers.explanation import Explanation
+from models import LoadedModel
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+OTHER = "other"
+"""The route of requests whose path leads nowhere."""
+
+_log = logging.getLogger(__name__)
+
+
+class Operations(Observer):
+    """Listens for one application.
+
+    Args:
+        settings: what to listen for.
+
+    Raises:
+        FieldError: traces are asked for, and not installed.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.metrics = Metrics(settings)
+        self._make_traces = traces_of(settings)
+        self._traces: Traces | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def traces(self) -> Traces | None:
+        """The traces, if they are on; made when the first request comes, for by then the process has been forked."""
+        if self._traces is None and self._make_traces is not None:
+            with self._lock:
+                self._traces = self._traces or self._make_traces()
+        return self._traces
+
+    def watch(self, app: Flask) -> None:
+        """Listen to all requests of an application; what its earlier hooks do is not seen."""
+        app.before_request(self._begin)
+        app.after_request(self._answered)
+
+    def _begin(self) -> None:
+        rule = request.url_rule
+        record = Record(request.method, rule.rule if rule is not None else OTHER)
+        record.request_id = request_id.get() or ""
+        record.received = request.content_length
+        record.address = request.remote_addr or ""
+        begin(record)
+        _tell(self.metrics.begun)
+        if self.traces is not None:
+            _tell(self.traces.begin, record, request.headers)
+
+    def _answered(self, response: Response) -> Response:
+        record = current()
+        if not record.route:  # it is over: where a hook raises, Flask calls them all again
+            return response
+        record.client = g.get("client") or ""
+        record.status = response.status_code
+        record.sent = 0 if request.method == "HEAD" else response.content_length
+        if not response.is_streamed:
+            self._end(record)
+            return response
+        if record.sent is None:
+            response.response = _counted(response.iter_encoded(), response.response, record)
+        response.call_on_close(lambda: self._end(record))
+        return response
+
+    def _end(self, record: Record) -> None:
+        record.seconds = time.monotonic() - record.started
+        _tell(self.metrics.answered, record)
+        if self.traces is not None:
+            _tell(self.traces.answered, record)
+        _tell(logs.answered, record)
+        begin(None)
+
+    def loaded(self, model: LoadedModel, seconds: float) -> None:
+        """Count and log a model."""
+        _tell(self.metrics.loaded, model, seconds)
+        _log.info("Loaded the model %s in %.1f s", model.name, seconds)
+
+    def not_loaded(self, name: str, error: BaseException) -> None:
+        """Count and log a model that could not be loaded."""
+        _tell(self.metrics.not_loaded, name, error)
+        _log.error("The model %s could not be loaded: %s", name, error)
+
+    def unloaded(self, model: LoadedModel) -> None:
+        """Discount a model."""
+        _tell(self.metrics.unloaded, model)
+        _log.info("Dropped the model %s to make room", model.name)
+
+    def waiting(self, name: str, jobs: int) -> None:
+        """Tell how many jobs wait."""
+        _tell(self.metrics.waiting, name, jobs)
+
+    def starting(self, name: str, jobs: Sequence[Job]) -> None:
+        """Count a batch."""
+        _tell(self.metrics.starting, name, jobs)
+
+    def finished(self, name: str, jobs: Sequence[Job], started: float, seconds: float) -> object:
+        """Discount the jobs of a batch, and trace it."""
+        _tell(self.metrics.finished, name, jobs, started, seconds)
+        if self._traces is None:
+            return None
+        return _tell(self._traces.batch, name, [job.record for job in jobs], started, seconds)
+
+    def explained(self, model: LoadedModel, found: Sequence[Explanation]) -> None:
+        """Look at heatmaps."""
+        _tell(self.metrics.explained, model, found)
+
+
+def _tell(listen: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """Tell a listener something, and log what it raises: it must not end a request, let alone the thread of a model."""
+    try:
+        return listen(*args, **kwargs)
+    except Exception:
+        _log.exception("What happened could not be recorded")
+        return None
+
+
+def _counted(chunks: Iterator[bytes], source: Iterable[object], record: Record) -> Iterator[bytes]:
+    """Yield a body, and count its bytes."""
+    record.sent = 0
+    try:
+        for chunk in chunks:
+            record.sent += len(chunk)
+            yield chunk
+    finally:
+        if hasattr(source, "close"):
+            source.close()

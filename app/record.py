@@ -1,0 +1,153 @@
+"""What is known of a request while it is answered: filled in where it is found out, and told when it is over.
+
+Metrics, logs and traces are made from it, so the code that does the work knows none of them. What happens to models is
+told to an `Observer`.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from app.engine import Done, Job
+    from explainers.explanation import Explanation
+    from models import LoadedModel
+
+
+class Interval(NamedTuple):
+    """When a stage ran: seconds on the monotonic clock, and how many; `batch` is what the trace of its batch is."""
+
+    stage: str
+    started: float
+    seconds: float
+    batch: Any = None
+
+
+@dataclass
+class Timings:
+    """How long each stage of a request took, in milliseconds; and when."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+    intervals: list[Interval] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a stage."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(Interval(name, started, time.monotonic() - started))
+
+    def add(self, interval: Interval) -> None:
+        """Add an interval to its stage."""
+        self.stages[interval.stage] = self.stages.get(interval.stage, 0.0) + interval.seconds * 1000
+        self.intervals.append(interval)
+
+    def count(self, done: "Done", stage: str) -> None:
+        """Add the time that a job waited, and that its batch took, to a stage."""
+        self.add(Interval("queue", done.started - done.queued, done.queued))
+        self.add(Interval(stage, done.started, done.ran, done.batch))
+
+    @property
+    def header(self) -> str:
+        """The value of a Server-Timing header."""
+        return ", ".join(f"{name};dur={milliseconds:.1f}" for name, milliseconds in self.stages.items())
+
+
+@dataclass(eq=False)
+class Record:
+    """One request.
+
+    Attributes:
+        verb, route: the HTTP method; the template of the path, or ``other``.
+        request_id, client, address: its identifier, the name of the client's key, and where it comes from.
+        model, method: which model was asked, once it is loaded, and by which method of explanation; ``several`` for
+            more than one. Both are names of the catalogues, never what a client made up.
+        options: names of the options given, those that exist.
+        problem: the code of the problem that it was answered with.
+        cache: ``hit``, ``miss`` or ``unchanged`` (the client has it) where answers have tags and are kept.
+        status, received, sent: of the answer; bytes of the body each way, None where nobody counted.
+        timings: of each explanation or prediction within the request.
+        started, began: on the monotonic clock; nanoseconds since 1970.
+        seconds: how long it took in all.
+        span, trace_id: of the trace, if there is one.
+    """
+
+    verb: str = ""
+    route: str = ""
+    request_id: str = ""
+    client: str = ""
+    address: str = ""
+    model: str = ""
+    method: str = ""
+    options: tuple[str, ...] = ()
+    problem: str = ""
+    cache: str = ""
+    status: int = 0
+    received: int | None = None
+    sent: int | None = None
+    timings: list[Timings] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+    began: int = field(default_factory=time.time_ns)
+    seconds: float = 0.0
+    span: Any = None
+    trace_id: str = ""
+
+    def timed(self) -> Timings:
+        """Return new timings that count as this request's."""
+        self.timings.append(Timings())
+        return self.timings[-1]
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Milliseconds of each stage, all timings together."""
+        total: dict[str, float] = {}
+        for timings in self.timings:
+            for name, milliseconds in timings.stages.items():
+                total[name] = total.get(name, 0.0) + milliseconds
+        return total
+
+
+_record: ContextVar[Record | None] = ContextVar("record", default=None)
+
+
+def begin(record: Record | None) -> None:
+    """Make a record that of the request which this thread answers from now on; None when it answers none."""
+    _record.set(record)
+
+
+def current() -> Record:
+    """Return the record of the request that this thread answers; without one, a record that nobody reads."""
+    return _record.get() or Record()
+
+
+class Observer:
+    """Is told what happens to models, in the threads where it happens. This one listens to nothing."""
+
+    def loaded(self, model: "LoadedModel", seconds: float) -> None:
+        """A model was loaded, in so many seconds."""
+
+    def not_loaded(self, name: str, error: BaseException) -> None:
+        """A model could not be loaded."""
+
+    def unloaded(self, model: "LoadedModel") -> None:
+        """A model has made room for another one."""
+
+    def waiting(self, name: str, jobs: int) -> None:
+        """So many jobs wait for a model."""
+
+    def starting(self, name: str, jobs: "Sequence[Job]") -> None:
+        """Jobs start to run as one batch."""
+
+    def finished(self, name: str, jobs: "Sequence[Job]", started: float, seconds: float) -> Any:
+        """A batch has run, or failed. Return what its trace is, for those whose jobs were in it."""
+
+    def explained(self, model: "LoadedModel", found: "Sequence[Explanation]") -> None:
+        """A request has its explanations."""
+
+
+UNOBSERVED = Observer()

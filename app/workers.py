@@ -1,0 +1,121 @@
+"""What the metrics of several processes need: one folder for their figures, and a look at each process.
+
+`share_figures` must come before anything imports prometheus_client, which decides then where figures are kept: in files
+that are mapped into memory. A write to such a file on a full disk ends the process, so the space is taken beforehand,
+in memory (`/dev/shm`) where there is such a folder.
+"""
+
+import atexit
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable by which prometheus_client is told the folder."""
+
+PARENTS = ("/dev/shm", None)
+"""Where the folder may be; None for the folder of temporary files."""
+
+SPACE = {"counter": 2**20, "gauge_livesum": 2**18, "histogram": 2**22, "summary": 2**20}
+"""The files of a process, and the bytes that are taken for each: enough for hundreds of combinations of labels."""
+
+PROC = Path("/proc")
+
+_log = logging.getLogger(__name__)
+
+
+def share_figures(workers: int) -> None:
+    """Give several processes a folder for their figures, until this process ends; a single one keeps them in memory."""
+    os.environ.pop(FOLDER, None)
+    for parent in PARENTS if workers > 1 else ():
+        try:
+            folder = tempfile.mkdtemp(prefix="seewhy-metrics-", dir=parent)
+        except OSError:
+            continue
+        if _take_space(Path(folder)):
+            os.environ[FOLDER] = folder
+            atexit.register(_remove, folder, os.getpid())
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+    if workers > 1:
+        _log.warning("There is no space for figures of all processes: /metrics has those of the one that answers.")
+
+
+def join_figures() -> None:
+    """Take space for the figures of a process that has just been forked; without any, it keeps them to itself."""
+    if FOLDER in os.environ and not _take_space(Path(os.environ[FOLDER])):
+        from prometheus_client import values
+
+        values.ValueClass = values.MutexValue
+        _log.warning("There is no space for the figures of process %d: /metrics misses them.", os.getpid())
+
+
+def forget_figures(pid: int) -> None:
+    """Drop what was true of a process only while it lived; what it counted stays, in no more space than it needs."""
+    if FOLDER not in os.environ:
+        return
+    from prometheus_client.multiprocess import mark_process_dead
+
+    mark_process_dead(pid)  # type: ignore[no-untyped-call]
+    for file in Path(os.environ[FOLDER]).glob(f"*_{pid}.db"):
+        with file.open("rb") as opened:
+            used = int.from_bytes(opened.read(4), sys.byteorder)  # a file begins with the number of bytes used
+        os.truncate(file, max(used, 8))
+
+
+def _take_space(folder: Path) -> bool:
+    """Return whether there is space for the files of this process; if so, they are there."""
+    files = {folder / f"{kind}_{os.getpid()}.db": size for kind, size in SPACE.items()}
+    try:
+        for file, size in files.items():
+            file.write_bytes(bytes(size))
+    except OSError:
+        for file in files:
+            file.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # workers inherit the registration
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def live_processes() -> list[int]:
+    """Return the processes with figures: this one; of several, those that live and the one that watches them."""
+    folder = os.environ.get(FOLDER)
+    if folder is None:
+        return [os.getpid()]
+    return sorted(int(file.stem.rpartition("_")[2]) for file in Path(folder).glob("gauge_livesum_*.db"))
+
+
+def usage(pid: int) -> dict[str, float]:
+    """Return what a process uses, by the names that Prometheus has for it; nothing where the system does not tell."""
+    try:
+        # Its name, in parentheses, may hold anything.
+        fields = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        descriptors = len(list((PROC / str(pid) / "fd").iterdir()))
+        most = next(_limits(pid, "Max open files"))
+        booted = next(line for line in (PROC / "stat").read_text().splitlines() if line.startswith("btime"))
+    except (OSError, StopIteration):
+        return {}
+    ticks = os.sysconf("SC_CLK_TCK")
+    # See proc(5): utime and stime, num_threads, starttime and rss are fields 14, 15, 20, 22 and 24.
+    return {
+        "process_cpu_seconds": (int(fields[11]) + int(fields[12])) / ticks,
+        "process_threads": float(fields[17]),
+        "process_start_time_seconds": int(booted.split()[1]) + int(fields[19]) / ticks,
+        "process_resident_memory_bytes": float(int(fields[21]) * os.sysconf("SC_PAGE_SIZE")),
+        "process_open_fds": float(descriptors),
+        "process_max_fds": most,
+    }
+
+
+def _limits(pid: int, name: str) -> Iterator[float]:
+    for line in (PROC / str(pid) / "limits").read_text().splitlines():
+        if line.startswith(name):
+            yield float(line.removeprefix(name).split()[0].replace("unlimited", "inf"))

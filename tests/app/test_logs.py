@@ -1,0 +1,178 @@
+"""What the logs say: a line per request, as text or JSON, and nothing of what clients send beyond names of options."""
+
+import io
+import json
+import logging
+import logging.config
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from flask import g
+
+from app import create_app
+from app.logs import JsonFormatter, TextFormatter, configuration
+from app.record import Record, begin
+from app.settings import Settings
+from tests.app.serving import free_port, start
+from tests.app.test_server import explain
+
+
+@pytest.fixture(scope="module")
+def own_app():
+    made = create_app(Settings())
+
+    def identify():
+        g.request_id, g.client = "request-1", "clinic"
+
+    made.before_request(identify)
+    yield made
+    made.extensions["seewhy"].engine.stop()
+
+
+@pytest.fixture
+def client(own_app):
+    return own_app.test_client()
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    """Return a function that configures the logs and returns the stream that they go to."""
+    kept = {name: logging.getLogger(name) for name in (None, "app", "explainers", "models", "gunicorn.error")}
+    state = {name: (one.level, one.handlers[:], one.propagate) for name, one in kept.items()}
+
+    def configure(**settings):
+        stream = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", stream)
+        logging.config.dictConfig(configuration(Settings(**settings)))
+        return stream
+
+    yield configure
+    for name, (level, handlers, propagate) in state.items():
+        kept[name].setLevel(level)
+        kept[name].handlers[:] = handlers
+        kept[name].propagate = propagate
+
+
+def lines(stream):
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def requests_of(stream):
+    return [line for line in lines(stream) if line["logger"] == "app.requests"]
+
+
+def test_a_request_is_one_line_of_json(logged, post, cat):
+    stream = logged(log_format="json")
+    response = post(cat, method="layercam", target="tabby")
+    (line,) = requests_of(stream)
+    assert line["message"] == "POST /explain 200"
+    assert line["level"] == "info"
+    assert line["time"].endswith("Z")
+    expected = {
+        "request_id": "request-1",
+        "client": "clinic",
+        "address": "127.0.0.1",
+        "verb": "POST",
+        "route": "/explain",
+        "status": 200,
+        "model": "efficientnet_lite0",
+        "method": "layercam",
+        "options": ["method", "target"],
+        "bytes_out": len(response.data),
+    }
+    assert {name: line[name] for name in expected} == expected
+    assert line["bytes_in"] > len(cat)
+    assert list(line["stages_ms"]) == ["decode", "queue", "explain", "render", "encode"]
+    assert sum(line["stages_ms"].values()) <= line["duration_ms"] + 1
+    assert "problem" not in line
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_nothing_that_a_client_sends_is_logged_but_names_of_options(form, logged, client, post, cat):
+    stream = logged(log_format=form, log_level="debug")
+    client.post("/explain?secret-name=secret-value", data=cat, content_type="image/png")
+    client.post("/explain?target=secret-value&method=secret-value", data=cat, content_type="image/png")
+    client.get(
+        "/secret-path?secret-name=secret-value", headers={"Cookie": "secret-value", "User-Agent": "secret-value"}
+    )
+    client.get("/models/secret-path")
+    post(cat, target="secret-value", format="json")
+    post(b"secret-value")
+    assert stream.getvalue().count("POST /explain ") == 4
+    assert "secret" not in stream.getvalue()
+    assert "IHDR" not in stream.getvalue()
+
+
+def test_a_problem_is_named_and_a_failure_has_its_stack_in_one_line(logged, own_app, post, cat, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("a mistake\nof ours")
+
+    stream = logged(log_format="json")
+    post(b"no picture")
+    monkeypatch.setattr(own_app.extensions["seewhy"], "explain", fail)
+    assert post(cat).status_code == 500
+    refused, failure, answered = lines(stream)
+    assert (refused["problem"], refused["level"]) == ("unreadable-picture", "info")
+    assert failure["level"] == "error"
+    assert failure["exception"].startswith("Traceback")
+    assert failure["exception"].endswith("RuntimeError: a mistake\nof ours")
+    assert (answered["problem"], answered["level"], answered["status"]) == ("internal", "error", 500)
+
+
+def test_what_is_logged_while_a_request_is_answered_has_its_id():
+    record = logging.LogRecord("app", logging.INFO, "", 0, "said %s", ("so",), None)
+    begin(Record("GET", "/", request_id="request-2"))
+    try:
+        assert json.loads(JsonFormatter().format(record))["request_id"] == "request-2"
+    finally:
+        begin(None)
+    assert "request_id" not in json.loads(JsonFormatter().format(record))
+
+
+def test_the_level_is_a_setting_and_probes_are_for_debugging(logged, client, post):
+    stream = logged(log_format="json", log_level="warning")
+    post(b"no picture")
+    assert stream.getvalue() == ""
+    stream = logged(log_format="json")
+    client.get("/healthz"), client.get("/metrics"), client.get("/methods")
+    assert [line["route"] for line in requests_of(stream)] == ["/methods"]
+    stream = logged(log_format="json", log_level="debug")
+    client.get("/healthz")
+    assert [line["level"] for line in requests_of(stream)] == ["debug"]
+
+
+def test_text_is_for_reading(logged, post, cat):
+    stream = logged()
+    assert post(cat).status_code == 200
+    (line,) = [line for line in stream.getvalue().splitlines() if "POST" in line]
+    assert "INFO    POST /explain 200 request_id=request-1 client=clinic" in line
+    assert "model=efficientnet_lite0 method=gradcam" in line
+    assert "stages_ms=decode:" in line
+
+
+def test_no_value_breaks_a_line_of_text():
+    record = logging.LogRecord("app", logging.INFO, "", 0, "GET / 200", (), None)
+    record.fields = {"client": "a\n2026 forged", "options": ["top"]}
+    (line,) = TextFormatter().format(record).splitlines()
+    assert line.endswith('GET / 200 client="a\\n2026 forged" options=top')
+
+
+def test_everything_that_the_server_says_is_json():
+    port = free_port()
+    environment = {"SEEWHY_LOG_FORMAT": "json", "SEEWHY_LOG_LEVEL": "debug"}
+    process = start(port, stderr=subprocess.PIPE, stdout=subprocess.PIPE, **environment)
+    assert explain(f"http://127.0.0.1:{port}", "cat.png").status_code == 200
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"no HTTP\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 400")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert out == b""
+    said = [json.loads(line) for line in err.decode().splitlines()]
+    loggers = {line["logger"] for line in said}
+    assert {"gunicorn.error", "app.requests", "app.observing"} <= loggers
+    assert [line["status"] for line in said if line.get("route") == "/explain"] == [200]
+    assert any("Invalid request" in line["message"] for line in said)

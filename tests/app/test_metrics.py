@@ -1,0 +1,445 @@
+"""What /metrics says is what has happened."""
+
+import errno
+import io
+import math
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import requests
+from prometheus_client import values
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.parser import text_string_to_metric_families
+
+from app import create_app
+from app import workers as workers_module
+from app.drift import spread
+from app.engine import Deadline, Engine
+from app.errors import KINDS, ClientGoneError
+from app.observing import Operations
+from app.settings import Settings
+from app.workers import FOLDER, PARENTS, SPACE
+from explainers.geometry import Geometry
+from models import ModelError
+from tests.app.serving import free_port, start
+from tests.app.test_engine import hold, in_threads, job, loaded, module  # noqa: F401
+from tests.app.test_server import explain
+
+LITE0 = "efficientnet_lite0"
+
+
+@pytest.fixture(scope="module")
+def own_app():
+    made = create_app(Settings(metrics_classes=1, cache_bytes=2**24))
+    yield made
+    made.extensions["seewhy"].engine.stop()
+
+
+@pytest.fixture
+def client(own_app):
+    return own_app.test_client()
+
+
+def samples(text):
+    """All samples: name and labels, as frozen pairs, to values."""
+    families = text_string_to_metric_families(text)
+    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+
+
+@pytest.fixture
+def read(client):
+    """Return a function from a name and labels to a value, 0 where there is none."""
+
+    def value(name, **labels):
+        found = samples(client.get("/metrics").text)
+        return found.get((name, frozenset(labels.items())), 0.0)
+
+    return value
+
+
+@pytest.fixture
+def gained(read):
+    """Return a function that says by how much a value has changed since it was asked first."""
+    before = {}
+
+    def change(name, **labels):
+        now = read(name, **labels)
+        return now - before.setdefault((name, *sorted(labels.items())), now)
+
+    return change
+
+
+@pytest.fixture
+def operations():
+    return Operations(Settings())
+
+
+def told(operations, name, **labels):
+    body, _ = operations.metrics.exposition("")
+    return samples(body.decode()).get((name, frozenset(labels.items())))
+
+
+def test_requests_are_counted_by_what_they_asked(post, gained):
+    labels = {"route": "/explain", "model": LITE0, "method": "layercam", "status": "200"}
+    timed = {**labels, "status": "2xx"}
+    stages = ("decode", "queue", "explain", "render", "encode")
+    names = ("seewhy_requests_total", "seewhy_request_duration_seconds_count")
+
+    def state(picture):
+        counted = [gained(name, **(labels if name.endswith("total") else timed)) for name in names]
+        return counted + [gained("seewhy_stage_duration_seconds_count", stage=one, model=LITE0) for one in stages]
+
+    state(None)
+    picture = (np.random.default_rng(1).random((60, 60, 3)) * 255).astype(np.uint8)
+    assert post(_png(picture), method="layercam").status_code == 200
+    assert state(None) == [1] * 7
+
+
+def _png(picture):
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_what_a_client_makes_up_becomes_no_label(client, post, cat, gained):
+    gained("seewhy_requests_total", route="other", model="", method="", status="404")
+    assert client.get("/made-up/4711").status_code == 404
+    assert post(cat, model="made-up-4711").status_code == 422
+    assert post(cat, method="made-up-4711").status_code == 422
+    assert client.get("/models/made-up-4711").status_code == 404
+    assert post(cat, **{"made-up-4711": "1"}).status_code == 422
+    assert client.open("/explain", method="MADEUP-4711").status_code == 405
+    assert "4711" not in client.get("/metrics").text
+    assert gained("seewhy_requests_total", route="other", model="", method="", status="404") == 1
+    assert "/models/<path:name>" in client.get("/metrics").text
+
+
+def test_several_methods_are_one_label(post, cat, gained):
+    labels = {"route": "/explain", "model": LITE0, "method": "several", "status": "200"}
+    gained("seewhy_requests_total", **labels)
+    assert post(cat, method="gradcam,layercam").status_code == 200
+    assert gained("seewhy_requests_total", **labels) == 1
+
+
+@pytest.mark.parametrize("error", [*KINDS, ClientGoneError], ids=lambda error: error.__name__)
+def test_rejections_are_counted_by_reason(own_app, post, cat, gained, monkeypatch, error):
+    def refuse(*_, **__):
+        made = error.__new__(error, "no")
+        made.faults, made.field = [("target", "bad")], "target"
+        raise made
+
+    monkeypatch.setattr(own_app.extensions["seewhy"], "explain", refuse)
+    reason = "client-gone" if error is ClientGoneError else KINDS[error].code
+    gained("seewhy_rejections_total", reason=reason)
+    post(cat)
+    assert gained("seewhy_rejections_total", reason=reason) == 1
+
+
+def test_a_body_too_large_is_a_reason(client, gained):
+    gained("seewhy_rejections_total", reason="upload-too-large")
+    client.post("/explain", data=b"\0" * (33 * 2**20), content_type="image/png")
+    assert gained("seewhy_rejections_total", reason="upload-too-large") == 1
+
+
+def test_a_stream_is_over_when_it_is_closed(post, cat, gained, read):
+    labels = {"route": "/explain", "model": LITE0, "method": "rise", "status": "200"}
+    gained("seewhy_requests_total", **labels), gained("seewhy_rejections_total", reason="client-gone")
+    open_before = read("seewhy_requests_in_progress")
+    response = post(cat, method="rise", samples="8000", headers={"Accept": "text/event-stream"})
+    next(response.response)
+    assert gained("seewhy_requests_total", **labels) == 0
+    assert read("seewhy_requests_in_progress") == open_before + 1
+    response.close()
+    assert gained("seewhy_requests_total", **labels) == 1
+    assert gained("seewhy_rejections_total", reason="client-gone") == 1
+    assert read("seewhy_requests_in_progress") == open_before
+
+
+def test_the_cache_is_counted(post, coffee, gained):
+    def state():
+        return [gained("seewhy_cache_total", result=result) for result in ("miss", "hit", "unchanged")]
+
+    state()
+    tag = post(coffee, method="gradcam").headers["ETag"]
+    assert state() == [1, 0, 0]
+    post(coffee, method="gradcam")
+    assert state() == [1, 1, 0]
+    assert post(coffee, method="gradcam", headers={"If-None-Match": tag}).status_code == 304
+    assert state() == [1, 1, 1]
+
+
+def test_heatmaps_are_counted_by_method_and_by_class_up_to_a_limit(post, cat, gained, client):
+    names = ("heatmap_entropy", "heatmap_centre_x", "heatmap_centre_y", "explained_probability")
+
+    def state():
+        of_method = [gained(f"seewhy_{name}_count", model=LITE0, method="hirescam") for name in names]
+        label = {"class": "other", "label": "other", "model": LITE0}
+        return of_method + [gained(f"seewhy_class_{name}_count", **label) for name in names]
+
+    post(cat)  # the one class that has a name, if none has yet
+    state()
+    document = post(cat, method="hirescam", top="3", format="json").get_json()
+    assert len(document["explanations"]) == 3
+    changed = state()
+    assert changed[:4] == [3] * 4
+    assert changed[4:] == [2 if 'class="282"' in client.get("/metrics").text else 3] * 4
+
+
+def test_what_a_map_means_is_what_it_says(post, cat, gained):
+    label = {"model": LITE0, "method": "xgradcam"}
+    names = ("seewhy_explained_probability_sum", "seewhy_heatmap_centre_x_sum", "seewhy_heatmap_entropy_sum")
+    for name in names:
+        gained(name, **label)
+    response = post(cat, method="xgradcam", target="tabby", format="npz")
+    with np.load(io.BytesIO(response.data)) as found:
+        (values,), logits = found["maps"], found["logits"]
+    shares = values.astype(float) / values.sum()
+    probability = np.exp(logits[281] - logits.max()) / np.exp(logits - logits.max()).sum()
+    assert gained(names[0], **label) == pytest.approx(probability, rel=1e-4)
+    # The centre crop of 451 by 300, shorter side to 256 and 224 of it, is a square in the middle.
+    crop = 300 * 224 / 256
+    expected = 0.5 + (shares.sum(0) @ (np.arange(7) + 0.5) / 7 - 0.5) * crop / 451
+    assert gained(names[1], **label) == pytest.approx(expected, abs=0.01)
+    assert gained(names[2], **label) == pytest.approx(-(shares * np.log(shares + 1e-30)).sum() / math.log(49), abs=1e-4)
+
+
+def test_without_classes_there_are_no_series_by_class(cat):
+    app = create_app(Settings(metrics_classes=0))
+    client = app.test_client()
+    client.post("/explain", data={"image": (io.BytesIO(cat), "cat")})
+    text = client.get("/metrics").text
+    app.extensions["seewhy"].engine.stop()
+    assert "seewhy_heatmap_entropy_count" in text
+    assert "class=" not in text
+
+
+SQUARE = Geometry(100, 100, (0.0, 0.0, 100.0, 100.0))
+
+
+def test_a_point_has_no_entropy_and_its_own_centre():
+    values = np.zeros((4, 4), np.float32)
+    values[1, 3] = 5.0
+    assert spread(values, SQUARE) == (0.0, 0.875, 0.375)
+
+
+def test_an_even_map_has_all_entropy_and_the_centre_of_what_the_model_saw():
+    found = spread(np.ones((5, 7), np.float32), Geometry(200, 100, (100.0, 0.0, 200.0, 50.0)))
+    assert found == pytest.approx((1.0, 0.75, 0.25))
+
+
+def test_half_a_map_has_the_entropy_of_half_the_cells():
+    values = np.zeros((4, 4), np.float32)
+    values[:, :2] = 1.0
+    assert spread(values, SQUARE) == pytest.approx((math.log(8) / math.log(16), 0.25, 0.5))
+
+
+def test_evidence_against_a_class_counts_like_evidence_for_it():
+    values = np.array([[1.0, -1.0]], np.float32)
+    assert spread(values, SQUARE) == pytest.approx((1.0, 0.5, 0.5))
+
+
+def test_a_fine_map_is_averaged_over_cells():
+    values = np.zeros((224, 320), np.float32)
+    values[:112] = np.random.default_rng(0).random((112, 320))
+    entropy, x, y = spread(values, SQUARE)
+    assert entropy == pytest.approx(math.log(128) / math.log(256), abs=0.01)
+    assert (x, y) == pytest.approx((0.5, 0.25), abs=0.01)
+
+
+def test_a_blank_map_lies_nowhere():
+    assert spread(np.zeros((7, 7), np.float32), SQUARE) is None
+    assert spread(np.ones((1, 1), np.float32), SQUARE) == (0.0, 0.5, 0.5)
+
+
+def test_queue_and_batches(operations, module):  # noqa: F811
+    engine = Engine(lambda name: loaded(module, name), 2, max_batch=4, queue_size=6, observer=operations)
+    occupying = hold(engine, module)
+    waiting = [job() for _ in range(3)]
+    engine.submit("slow", waiting)
+    assert told(operations, "seewhy_jobs_waiting", model="slow") == 3
+    assert told(operations, "seewhy_jobs_running", model="slow") == 1
+    module.gate.set()
+    for one in waiting:
+        one.result()
+    occupying.join()
+    in_threads(lambda: engine.run("slow", [job(value=float("nan"))]))
+    deadline = time.monotonic() + 5
+    while told(operations, "seewhy_jobs_running", model="slow") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert told(operations, "seewhy_jobs_waiting", model="slow") == 0
+    assert told(operations, "seewhy_jobs_running", model="slow") == 0
+    assert told(operations, "seewhy_batch_size_sum", model="slow") == 5
+    assert told(operations, "seewhy_batch_size_bucket", model="slow", le="2.0") == 2
+    assert told(operations, "seewhy_batch_size_count", model="slow") == 3
+    engine.stop()
+
+
+def test_models_come_and_go(operations, module):  # noqa: F811
+    def load(name):
+        if name == "broken":
+            raise ModelError("its weights are damaged")
+        return loaded(module, name)
+
+    engine = Engine(load, 1, max_batch=4, queue_size=6, observer=operations)
+    found = engine.model("first", Deadline.after(10))
+    labels = {"model": "first", "fingerprint": found.fingerprint, "device": "cpu"}
+    assert told(operations, "seewhy_model_info", **labels) == 1
+    assert told(operations, "seewhy_model_load_duration_seconds_count", model="first") == 1
+    with pytest.raises(ModelError):
+        engine.model("broken", Deadline.after(10))
+    assert told(operations, "seewhy_model_load_failures_total", model="broken") == 1
+    engine.model("second", Deadline.after(10))
+    deadline = time.monotonic() + 5
+    while told(operations, "seewhy_model_info", **labels) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert told(operations, "seewhy_model_info", **labels) == 0
+    engine.stop()
+
+
+def test_what_cannot_be_recorded_ends_no_request_and_no_model(own_app, post, cat, monkeypatch, caplog):
+    def fail(*_, **__):
+        raise OSError("no space left")
+
+    metrics = own_app.extensions["seewhy-operations"].metrics
+    for name in ("begun", "answered", "waiting", "starting", "finished", "explained"):
+        monkeypatch.setattr(metrics, name, fail)
+    assert post(cat, method="gradcam++").status_code == 200
+    assert "could not be recorded" in caplog.text
+    monkeypatch.undo()
+    assert post(cat, method="scorecam", format="json").status_code == 200
+
+
+def test_the_processes_themselves(read, monkeypatch):
+    pid = str(os.getpid())
+    assert 2**25 < read("process_resident_memory_bytes", pid=pid) < 2**36
+    assert read("process_threads", pid=pid) >= 2
+    assert 3 < read("process_open_fds", pid=pid) <= read("process_max_fds", pid=pid)
+    assert 0 < time.time() - read("process_start_time_seconds", pid=pid) < 86_400
+    assert read("process_cpu_seconds_total", pid=pid) > 0.1
+    assert read("seewhy_queue_limit") == 64
+
+
+def test_a_system_that_tells_nothing_of_processes_has_no_such_metrics(client, monkeypatch, tmp_path):
+    monkeypatch.setattr("app.workers.PROC", tmp_path)
+    found = samples(client.get("/metrics").text)
+    assert not [name for name, _ in found if name.startswith("process_")]
+    assert "seewhy_build_info" in {name for name, _ in found}
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"), [("", "text/plain"), ("application/openmetrics-text", "application/openmetrics-text")]
+)
+def test_the_formats_of_prometheus(client, accept, expected):
+    response = client.get("/metrics", headers={"Accept": accept})
+    assert response.mimetype == expected
+    assert response.text.endswith("# EOF\n") is (expected != "text/plain")
+
+
+def test_several_processes_answer_as_one():
+    port = free_port()
+    process = start(port, SEEWHY_WORKERS="2", **{FOLDER: "/no/such/folder"})
+    url = f"http://127.0.0.1:{port}"
+
+    def metrics():
+        return samples(requests.get(f"{url}/metrics", timeout=20).text)
+
+    def total(name, **labels):
+        return sum(
+            value for (one, pairs), value in metrics().items() if one == name and labels.items() <= dict(pairs).items()
+        )
+
+    def until(condition):
+        deadline = time.monotonic() + 60
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert condition()
+
+    def folders():
+        parents = {Path(parent or tempfile.gettempdir()) for parent in PARENTS}
+        return [file.parent for one in parents for file in one.glob(f"seewhy-metrics-*/gauge_livesum_{process.pid}.db")]
+
+    try:
+        (folder,) = folders()
+        until(lambda: total("seewhy_model_info", model=LITE0) == 2)
+        served = 0
+        counters = []
+        while len(counters) < 2 and served < 100:  # until each of the two has answered some
+            assert explain(url, "cat.png").status_code == 200
+            served += 1
+            counters = [file for file in folder.glob("counter_*.db") if b"/explain" in file.read_bytes()]
+        assert len(counters) == 2
+        assert total("seewhy_requests_total", route="/explain") == served
+        assert total("seewhy_request_duration_seconds_count", route="/explain") == served
+        assert total("seewhy_class_heatmap_entropy_count") == served
+        assert total("seewhy_requests_in_progress") == 1  # this one
+        assert total("seewhy_queue_limit") == 128
+
+        killed = int(counters[0].stem.split("_")[1])
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: ("process_threads", frozenset({("pid", str(killed))})) not in metrics())
+        until(lambda: total("seewhy_model_load_duration_seconds_count") == 3)
+        assert total("seewhy_model_info", model=LITE0) == 2
+        assert total("seewhy_requests_total", route="/explain") == served
+    finally:
+        process.send_signal(signal.SIGTERM)
+        ended = process.wait(60)
+    assert ended == 0
+    assert not folder.exists()
+
+
+@pytest.fixture
+def shared(monkeypatch, tmp_path):
+    """Figures shared under a temporary folder; its folder of figures, or None where there was no space."""
+
+    def share(workers=2):
+        monkeypatch.setattr(workers_module, "PARENTS", ("/no/such/folder", str(tmp_path)))
+        monkeypatch.setattr(workers_module.atexit, "register", lambda *_: None)
+        monkeypatch.setenv(FOLDER, "anything")
+        workers_module.share_figures(workers)
+        return Path(os.environ[FOLDER]) if FOLDER in os.environ else None
+
+    yield share
+    os.environ.pop(FOLDER, None)
+
+
+def test_space_for_figures_is_taken_before_they_are_written(shared):
+    assert shared(workers=1) is None
+    folder = shared()
+    for kind, size in SPACE.items():
+        assert (folder / f"{kind}_{os.getpid()}.db").stat().st_blocks * 512 >= size
+
+
+def test_without_space_each_process_keeps_its_figures_to_itself(shared, monkeypatch, tmp_path, caplog):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = shared()
+    monkeypatch.setattr(values, "ValueClass", values.MultiProcessValue())
+    monkeypatch.setattr(Path, "write_bytes", full)
+    workers_module.join_figures()
+    assert values.ValueClass is values.MutexValue
+    assert list(folder.iterdir()) == []
+    assert "/metrics misses them" in caplog.text
+    folder.rmdir()
+    assert shared() is None
+    assert list(tmp_path.iterdir()) == []
+    assert "of the one that answers" in caplog.text
+
+
+def test_what_a_dead_process_counted_takes_little_space(shared):
+    folder = shared()
+    pid = os.getpid()
+    counter = values.MultiProcessValue()("counter", "seewhy_x", "seewhy_x_total", (), (), "X?")
+    counter.inc(3)
+    values._multi_process_cleanups.pop()()
+    workers_module.forget_figures(pid)
+    assert not (folder / f"gauge_livesum_{pid}.db").exists()
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 1000
+    assert [one.samples[0].value for one in MultiProcessCollector(None, folder).collect()] == [3]
