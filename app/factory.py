@@ -4,6 +4,7 @@ from flask import Flask, Response, request
 
 from app.api import catalogue, health, hooks, pages, pictures, torchserve, v1, v2
 from app.api.compatible import protocol_error
+from app.decoding import quiet_decoders
 from app.errors import register_errors
 from app.presence import watch
 from app.service import Service
@@ -36,6 +37,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     settings = settings or Settings()
     app = Flask("app", static_folder="web", static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes
+    quiet_decoders()
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.extensions["seewhy"] = Service(settings)
     for module in (pictures, hooks, catalogue, health, pages, v1, v2, torchserve):
