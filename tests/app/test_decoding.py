@@ -1,4 +1,3 @@
-import io
 import os
 import signal
 import threading
@@ -168,7 +167,7 @@ def test_a_service_can_decode_in_processes(cat):
     client, plain = app.test_client(), create_app(Settings())
 
     def post(client, content):
-        return client.post("/explain", data={"image": (io.BytesIO(content), "x"), "format": "npz"})
+        return client.post("/explain?format=npz", data=content, content_type="image/png")
 
     try:
         assert post(client, cat).data == post(plain.test_client(), cat).data
