@@ -6,7 +6,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: help setup serve test test-all sweep peers bench methods docs docs-serve check format pictures notebook screens clean
+.PHONY: help setup serve test test-all fuzz sweep peers bench methods docs docs-serve check format pictures notebook screens clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -24,6 +24,9 @@ test-all: .venv/installed-tests ## run the test suite, long tests included
 
 sweep: .venv/installed-tests ## compare every module of torchvision's classifiers with autograd; writes docs/sweep.md
 	$(BIN)/python -m tests.sweep --write --bare 10
+
+fuzz: .venv/installed-tests ## try hostile input for a quarter of an hour; writes docs/reliability.md
+	$(BIN)/python -m tests.hostile --write
 
 check: .venv/installed-tests ## lint and type-check
 	$(BIN)/ruff check .
