@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.app.test_server import free_port, start
+from tests.app.serving import free_port, start
 from tests.hostile import contract, trial
 from tests.hostile.targets import TARGETS, kept
 

@@ -2,7 +2,7 @@ import signal
 
 import pytest
 
-from tests.app.test_server import free_port, start
+from tests.app.serving import free_port, start
 from tests.hostile.contract import check
 
 LARGE = ("/explain", "/hooks/intervene")

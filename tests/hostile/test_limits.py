@@ -15,7 +15,7 @@ from app.settings import Settings
 from explainers.edits import MAX_EDITS
 from tests.app.conftest import encoded
 from tests.app.test_errors import faults, problem
-from tests.app.test_server import free_port, start
+from tests.app.serving import free_port, start
 
 # A form that is refused half-way leaves its file to the garbage collector, which is werkzeug's to close.
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed file <tempfile:ResourceWarning")
