@@ -6,7 +6,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
-.PHONY: help setup serve test test-all soak sweep peers bench methods docs docs-serve check audit format pictures notebook screens clean
+.PHONY: help setup serve test test-all soak fuzz sweep peers bench methods docs docs-serve check audit format pictures notebook screens clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -27,6 +27,9 @@ sweep: .venv/installed-tests ## compare every module of torchvision's classifier
 
 soak: .venv/installed-tests ## send 10,000 requests of all kinds from 64 threads; compare answers, watch memory (half an hour)
 	$(BIN)/python -m tests.soak
+
+fuzz: .venv/installed-tests ## try hostile input for a quarter of an hour; writes docs/reliability.md
+	$(BIN)/python -m tests.hostile --write
 
 check: .venv/installed-tests ## lint, type-check, and look for dangerous code
 	$(BIN)/ruff check .

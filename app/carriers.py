@@ -9,7 +9,6 @@ In all of them, options may also stand in the query string; a repeated field is 
 
 import base64
 import binascii
-import json
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,11 +19,18 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from app.errors import FieldError, InvalidOptionsError, MalformedRequestError, UnsupportedBodyError
 from app.record import current
+from app.schemas import RepeatedMemberError, parse_json
 from explainers.edits import NO_LIST, edit_fault
 from explainers.errors import near_matches, plain_fault
 from explainers.registry import METHODS
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
+
+MAX_VALUES = 1000
+"""Most options in a request, and most values of one; each is looked at, and may be searched for near matches."""
+
+MAX_FAULTS = 20
+"""Most faults that an answer tells of."""
 
 _HOW = (
     "Send it as the multipart file field 'image' (curl -F image=@cat.png), as the body with an image/* content type, "
@@ -83,6 +89,11 @@ def parse(schema: type[Parsed], fields: dict[str, Any]) -> Parsed:
     """
     known = {*schema.model_fields, *(name for method in METHODS.values() for name in method.options)}
     current().options = tuple(sorted(known.intersection(fields)))
+    if len(fields) > MAX_VALUES:
+        raise FieldError(f"{len(fields):,} options are more than the {MAX_VALUES:,} that are read; send fewer.")
+    for name, value in fields.items():
+        if isinstance(value, list) and len(value) > MAX_VALUES:
+            raise FieldError(f"{len(value):,} values are more than the {MAX_VALUES:,} that are read.", field=name[:100])
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
@@ -92,7 +103,7 @@ def parse(schema: type[Parsed], fields: dict[str, Any]) -> Parsed:
 def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationError) -> list[tuple[str, str]]:
     """Return what is wrong with each field, once."""
     faults: dict[str, str] = {}
-    for fault in error.errors():
+    for fault in error.errors()[:MAX_FAULTS]:
         if fault["loc"][:1] == ("edits",) and (len(fault["loc"]) > 1 or fault["type"] in NO_LIST):
             faults.setdefault(*edit_fault(fault, fault["loc"][1:]))
             continue
@@ -133,7 +144,9 @@ def _read_form(request: Request, other: str | None) -> Sent:
 
 def _read_json(request: Request, other: str | None) -> Sent:
     try:
-        body = json.loads(read_body(request))
+        body = parse_json(read_body(request))
+    except RepeatedMemberError as error:
+        raise FieldError(f"In the JSON {error}.", field=error.name[:100]) from error
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):

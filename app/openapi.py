@@ -161,7 +161,10 @@ def _picture(
     properties: dict[str, Any] = described["properties"]
     required: list[str] = described.get("required", [])
     pictures = {"image": "JPEG, PNG, WebP, GIF, BMP or TIFF."} | ({"other": other} if other else {})
-    binary = {name: {"type": "string", "format": "binary", "description": said} for name, said in pictures.items()}
+    binary = {
+        name: {"type": "string", "format": "binary", "minLength": 1, "description": said}
+        for name, said in pictures.items()
+    }
     base64 = {
         name: {"type": "string", "contentEncoding": "base64", "description": f"{said} As base64, or a data URL."}
         for name, said in pictures.items()

@@ -16,7 +16,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from explainers.edits import AnyEdit, AnyEdits
+from explainers.edits import MAX_EDITS, AnyEdit, AnyEdits
 from explainers.intervention import Applied
 from explainers.render import DIVERGING, SEQUENTIAL, Scale, View
 from explainers.sites import Kind
@@ -47,10 +47,10 @@ def _listed(value: Any) -> Any:
 def _names(value: Any) -> Any:
     """Read names that are repeated, or separated by commas."""
     given = _listed(value)
-    if not isinstance(given, list):
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
         return given
-    names = [part.strip() for one in given for part in (one.split(",") if isinstance(one, str) else [one])]
-    return list(dict.fromkeys(name.lower() if isinstance(name, str) else name for name in names if name != ""))
+    names = [part.strip().lower() for one in given for part in one.split(",")]
+    return list(dict.fromkeys(name for name in names if name))
 
 
 def _single(value: Any) -> Any:
@@ -59,13 +59,42 @@ def _single(value: Any) -> Any:
     return value
 
 
+class RepeatedMemberError(ValueError):
+    """A member that stands twice in an object of JSON; `name` says which."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the member {name[:100]!r} stands twice; give it once")
+        self.name = name
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON says.
+
+    Raises:
+        RepeatedMemberError: which value is meant cannot be known.
+        ValueError, RecursionError: it is no JSON, or nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_unrepeated)
+
+
+def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in members:
+        if name in found:
+            raise RepeatedMemberError(name)
+        found[name] = value
+    return found
+
+
 def _json(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
     try:
-        return json.loads(value)
+        found = parse_json(value) if isinstance(value, str) else value
+    except RepeatedMemberError:
+        raise
     except (ValueError, RecursionError):
         raise ValueError("it must be a JSON list of edits") from None
+    # One too many is too many: what comes after it is not looked at.
+    return found[: MAX_EDITS + 1] if isinstance(found, list) else found
 
 
 def _ends(value: Any) -> Any:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from app.cache import Cache
+from app.decoding import Decoders
 from app.engine import Deadline, Done, Engine, Job, results
 from app.errors import DeadlineError, FieldError, NotReadyError
 from app.patience import stopping
@@ -30,7 +31,7 @@ from explainers.errors import TargetError
 from explainers.explanation import Explanation, explanations
 from explainers.geometry import Geometry
 from explainers.modules import module_paths
-from explainers.picture import Size, read_reduced
+from explainers.picture import Reduced, Size, read_reduced
 from explainers.registry import Method, build_methods, get_method, import_methods
 from explainers.render import Style, fit, fitted
 from explainers.targets import Prediction, best, class_index, predictions
@@ -208,6 +209,11 @@ class Service:
             torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
         # Decoding and drawing are bound by processors and hungry for memory: more at once than processors gain nothing.
         self.processors = threading.BoundedSemaphore(processors())
+        self._decoders = None
+        if settings.decode_processes:
+            self._decoders = Decoders(
+                settings.decode_processes, settings.decode_bytes, settings.decode_seconds, settings.deadline
+            )
         self.cache = Cache(settings.cache_bytes)
         self.engine = Engine(
             self._load,
@@ -269,7 +275,7 @@ class Service:
         deadline, timings = self.deadline(), current().timed()
         model = self.model(options.model, deadline)
         with timings.stage("decode"), self.processors:
-            sent = read_reduced(upload, model.preprocess.least, self.settings.max_pixels)
+            sent = self._read(upload, model.preprocess.least)
             image = model.preprocess(sent.picture, sent.size)
         (done,) = self.engine.run(model.name, [Job(Predict(), image, None, deadline)])
         timings.count(done, "predict")
@@ -396,13 +402,24 @@ class Service:
             return max(needed[0], ceil(_LEAST * wanted[0])), max(needed[1], ceil(_LEAST * wanted[1]))
 
         with timings.stage("decode"), self.processors:
-            sent = read_reduced(upload, least, self.settings.max_pixels)
+            sent = self._read(upload, least)
             # All that drawing needs; the upload may be far larger.
             picture = fit(sent.picture, max_side, sent.size) if drawn else sent.picture
             enough = preprocess.least(*sent.size)
             small = picture.width >= enough[0] and picture.height >= enough[1]
             image = preprocess(picture if small else sent.picture, sent.size)
             return Decoded(image, preprocess.geometry(*sent.size), picture)
+
+    def _read(self, upload: bytes, least: Callable[[int, int], Size]) -> Reduced:
+        """Decode here, or in a process of its own."""
+        read = read_reduced if self._decoders is None else self._decoders.read
+        return read(upload, least, self.settings.max_pixels)
+
+    def stop(self) -> None:
+        """End what was started: the threads of models, and the processes that decode."""
+        self.engine.stop()
+        if self._decoders is not None:
+            self._decoders.stop()
 
     def explainers(self, names: Sequence[str], options: HeatmapOptions) -> tuple[tuple[Method, Explainer], ...]:
         """Return methods by name with the options that the request gives them.

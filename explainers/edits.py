@@ -88,14 +88,18 @@ class Edit(BaseModel, ABC):
     layer: Annotated[StrictStr, Field(max_length=200, description="Dotted path or glob of the layer.")]
     at: At = Field("output", description="Which tensors of the layer: values, or gradients of the target's logit.")
     channels: tuple[Index, ...] | None = Field(
-        None, min_length=1, max_length=65536, description="Indices of channels; by default all."
+        None, min_length=1, max_length=65536, fail_fast=True, description="Indices of channels; by default all."
     )
     region: tuple[Index, Index, Index, Index] | None = Field(
         None,
         description="Top, left, bottom, right in cells of the feature map, the last two exclusive; by default all.",
     )
     calls: tuple[Index, ...] | None = Field(
-        None, min_length=1, max_length=1024, description="Which calls of the layer, from 0; by default all."
+        None,
+        min_length=1,
+        max_length=1024,
+        fail_fast=True,
+        description="Which calls of the layer, from 0; by default all.",
     )
     parameter: Annotated[StrictStr, Field(max_length=200)] | None = Field(
         None, description="One of the layer's own parameters, with at=parameter_grad; by default all."

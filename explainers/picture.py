@@ -2,6 +2,7 @@
 
 import io
 import os
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +20,28 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_PIXELS = 64_000_000
 """Largest picture that is decoded unless a caller asks for another limit: 64 megapixels."""
 
+MAX_SCANS = 32
+"""Most scans of a JPEG of as many pixels as allowed, three times what encoders write; a smaller one may have more."""
+
 PictureSource: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.generic]
 
 Size: TypeAlias = tuple[int, int]
 
 _SRGB = ImageCms.createProfile("sRGB")
 
-_LYING = (5, 6, 7, 8)
-"""EXIF orientations that exchange width and height."""
+_TILE_WIDTH, _TILE_LENGTH = 322, 323
+"""Tags of TIFF."""
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes a picture upright, by its EXIF orientation; the last four exchange width and height."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +83,7 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
         source = _from_array(source)
     if isinstance(source, Image.Image):
         _check_size(source, max_pixels)
-        source.load()
+        _load(source)
         return _rgb(ImageOps.exif_transpose(source), source.info.get("icc_profile"))
     return _decoded(source if isinstance(source, bytes) else Path(source).read_bytes(), max_pixels).picture
 
@@ -94,8 +109,10 @@ def _decoded(content: bytes, max_pixels: int, least: Callable[[int, int], Size] 
     if not content:
         raise UnreadablePictureError("The picture is empty (0 bytes); send the bytes of an image file.")
     try:
+        _check_directory(content)
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             _check_size(image, max_pixels)
+            _check_scans(image, content, max_pixels)
             if least is not None and image.format == "JPEG":
                 return _drafted(image, least)
             picture = _upright_rgb(image)
@@ -119,18 +136,41 @@ def _decoded(content: bytes, max_pixels: int, least: Callable[[int, int], Size] 
 
 def _check_size(image: Image.Image, max_pixels: int) -> None:
     width, height = image.size
+    if image.format == "TIFF":  # which is decoded in whole tiles, and these may be larger than the picture
+        tags = getattr(image, "tag_v2", {})
+        width, height = max(width, tags.get(_TILE_WIDTH, 0)), max(height, tags.get(_TILE_LENGTH, 0))
     if width * height > max_pixels:
         raise PictureTooLargeError(
             f"The picture is {width}×{height} = {width * height:,} pixels, more than the {max_pixels:,} "
             "allowed; send a smaller one."
         )
-    if width < 1 or height < 1:
+    if min(image.size) < 1:
         raise UnreadablePictureError("The picture has no pixels; send one that has.")
+
+
+def _check_directory(content: bytes) -> None:
+    """Refuse a BigTIFF with more tags than there can be, over which Pillow would spend minutes."""
+    if content.startswith(b"II+\0"):
+        (place,) = struct.unpack_from("<Q", content, 8)
+        (tags,) = struct.unpack_from("<Q", content, place)
+        if tags > 0xFFFF:
+            raise UnreadablePictureError(f"The TIFF file claims {tags:,} tags, which is damage; send it whole.")
+
+
+def _check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
+    """Refuse a JPEG that goes over its pixels too often: a scan of all of them may take no more than a few bytes."""
+    if image.format in ("JPEG", "MPO") or image.info.get("compression") == "jpeg":
+        scans = content.count(b"\xff\xda")  # which compressed samples cannot hold
+        if scans * image.width * image.height > MAX_SCANS * max_pixels:
+            raise PictureTooLargeError(
+                f"The picture is {image.width}×{image.height} pixels in {scans:,} scans, which would take too long to "
+                "decode; save it anew, as a baseline JPEG or as a PNG."
+            )
 
 
 def _drafted(image: Image.Image, least: Callable[[int, int], Size]) -> Reduced:
     """Decode a JPEG at the smallest scale that is enough."""
-    lying = image.getexif().get(ExifTags.Base.Orientation) in _LYING
+    lying = _orientation(image) in (5, 6, 7, 8)
     width, height = image.size[::-1] if lying else image.size
     enough = least(width, height)
     draft = image.draft(None, enough[::-1] if lying else enough)
@@ -144,10 +184,24 @@ def _drafted(image: Image.Image, least: Callable[[int, int], Size]) -> Reduced:
 
 def _upright_rgb(image: Image.Image) -> Image.Image:
     """Decode a picture that nobody else holds."""
+    _load(image)
+    turn = _TURNS.get(_orientation(image))
+    return _rgb(image if turn is None else image.transpose(turn), image.info.get("icc_profile"))
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # Pillow has no error of its own for this
+        return 1  # as browsers have it: damaged metadata does not make a picture unreadable
+
+
+def _load(image: Image.Image) -> None:
+    """Decode. Of 16-bit colour Pillow takes the high bytes, but not of the colour that is transparent."""
+    clear = image.info.get("transparency")
+    if isinstance(clear, tuple) and any(str(tile.args).startswith("RGB;16") for tile in getattr(image, "tile", ())):
+        image.info["transparency"] = tuple(value >> 8 for value in clear)
     image.load()
-    profile = image.info.get("icc_profile")
-    ImageOps.exif_transpose(image, in_place=True)
-    return _rgb(image, profile)
 
 
 def _rgb(image: Image.Image, profile: bytes | None) -> Image.Image:
@@ -178,14 +232,18 @@ def _to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
 def _eight_bit(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
         # The high byte, as Pillow takes it of 16-bit colour.
-        return Image.fromarray(np.right_shift(np.asarray(image), 8).astype(np.uint8))
+        samples, clear = np.asarray(image), image.info.get("transparency")
+        grey = Image.fromarray(np.right_shift(samples, 8).astype(np.uint8))
+        if clear is None:
+            return grey
+        return Image.merge("LA", (grey, Image.fromarray(np.where(samples == clear, 0, 255).astype(np.uint8))))
     if image.mode in ("F", "I"):
-        samples = np.array(image, dtype=np.float32)
-        np.nan_to_num(samples, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-        np.clip(samples, 0, None, out=samples)
-        samples *= 255 / _full_scale(image.mode, float(samples.max()))
-        samples += 0.5
-        return Image.fromarray(samples.astype(np.uint8))
+        levels = np.array(image, dtype=np.float32)
+        np.nan_to_num(levels, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+        np.clip(levels, 0, None, out=levels)
+        levels *= 255 / _full_scale(image.mode, float(levels.max()))
+        levels += 0.5
+        return Image.fromarray(levels.astype(np.uint8))
     if image.mode == "P" and "transparency" not in image.info:
         return image.convert("RGB")
     return image

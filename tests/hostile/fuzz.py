@@ -1,0 +1,35 @@
+"""One coverage-guided fuzz: ``python -m tests.hostile.fuzz TARGET SECONDS`` ends with an error if anything is found.
+
+With a third argument, a folder, inputs that reach something new are written there.
+"""
+
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+import atheris
+
+from app.decoder import PLUGINS
+
+INSTRUMENTED = ["PIL", "explainers.picture", "explainers.edits", "app.carriers", "app.schemas", "werkzeug.formparser"]
+
+
+def main(name: str, seconds: str, keep: str | None = None) -> None:
+    """Fuzz a target for so many seconds."""
+    with atheris.instrument_imports(include=INSTRUMENTED):
+        for plugin in PLUGINS:  # which Pillow by itself imports late, and so without instruments
+            import_module(f"PIL.{plugin}ImagePlugin")
+        from tests.hostile.targets import CORPUS, MAX_LENGTH, run, seeds
+    with tempfile.TemporaryDirectory() as made:
+        for index, content in enumerate(seeds(name)):
+            (Path(made) / str(index)).write_bytes(content)
+        folders = [keep or made, made, str(CORPUS / name)]
+        flags = ["-timeout=10", "-rss_limit_mb=4096", f"-max_len={MAX_LENGTH}", "-print_final_stats=1"]
+        flags += [f"-max_total_time={seconds}", "-seed=1", f"-artifact_prefix={name}-"]
+        atheris.Setup([sys.argv[0], *flags, *dict.fromkeys(folders)], lambda content: run(name, content))
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,85 @@
+"""What Schemathesis is told of this service: pictures that can be read, and names that exist, come often enough for
+what lies behind them to be reached. Loaded by the runs of `tests/hostile/contract.py`.
+"""
+
+import base64
+import json
+import zlib
+from typing import Any
+
+import schemathesis
+from hypothesis import strategies as st
+
+from tests.hostile.pictures import encoded, photograph
+
+PICTURES = [
+    encoded(photograph(width, height, mode), kind)
+    for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+    for width, height in ((1, 1), (7, 5), (40, 24))
+    for mode in ("RGB", "L")
+]
+_real = st.sampled_from(PICTURES)
+
+for _name in ("jpeg", "png", "webp", "gif", "bmp", "tiff"):
+    # Mostly a picture, whatever the type says; sometimes the start of one, or anything.
+    _cut = st.tuples(_real, st.integers(1, 200)).map(lambda pair: pair[0][: pair[1]])
+    schemathesis.openapi.media_type(
+        f"image/{_name}", st.one_of(_real, _real, _real, _real, _cut, st.binary(min_size=1))
+    )
+
+EDITS: list[dict[str, Any]] = [
+    {"op": "zero", "layer": "blocks.6", "channels": [0, 1]},
+    {"op": "noise", "layer": "bn2", "value": 0.5},
+    {"op": "mean", "layer": "blocks.6", "over": "channel", "region": [0, 0, 3, 3]},
+    {"op": "scale", "layer": "bn2", "at": "grad_output", "value": -1},
+]
+
+NAMES: dict[str, list[Any]] = {
+    "against": [None, None, "tiger cat", 3],
+    "alpha": [None, 0.25],
+    "colormap": [None, "viridis"],
+    "each_channel": [None],
+    "format": [None, "json"],
+    "kind": [None, "output", "grad_output"],
+    "layer": ["bn2", "blocks.6", ["bn2", "blocks.6"]],
+    "method": [None, "layercam", "gradcam,hirescam"],
+    "model": [None, "efficientnet_lite0"],
+    "scale": [None, "robust", "0,1"],
+    "target": [None, "tabby", 281],
+    "top": [None],
+    "values": [None, "true"],
+    "view": [None, "side-by-side"],
+}
+"""Values that the service has an answer for; None leaves the option out, as what is not named here is."""
+
+
+@schemathesis.hook
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    """Give most requests that the document allows a picture that can be read, and most of those names that exist."""
+    meta = case.meta
+    if meta is None or not meta.generation.mode.is_positive or meta.phase.name.name == "COVERAGE":
+        return
+    place = zlib.crc32(repr((case.query, case.body)).encode("utf-8", "replace"))
+    if isinstance(case.body, dict) and place % 8:
+        case.body = _with_pictures(case.body, place)
+    if case.method == "POST" and place % 4:
+        path = case.operation.path
+        body = {name: one for name, one in case.body.items() if name == "image"} if isinstance(case.body, dict) else {}
+        query = {name: _chosen(name, place) for name in case.query or {} if name in NAMES}
+        if path == "/hooks/capture":
+            query["layer"] = _chosen("layer", place)
+        case.query = {name: value for name, value in query.items() if value is not None}
+        if path == "/hooks/intervene":
+            case.query["edits"] = json.dumps([EDITS[place % len(EDITS)]])
+        if body:
+            case.body = body
+
+
+def _with_pictures(body: dict[str, Any], place: int) -> dict[str, Any]:
+    picture = PICTURES[place % len(PICTURES)]
+    sent = base64.b64encode(picture).decode() if isinstance(body.get("image"), str) else picture
+    return {name: sent if name in ("image", "other") else value for name, value in body.items()}
+
+
+def _chosen(name: str, place: int) -> Any:
+    return NAMES[name][place // 4 % len(NAMES[name])]

@@ -1,0 +1,30 @@
+import signal
+
+import pytest
+
+from tests.app.serving import free_port, start
+from tests.hostile.contract import check
+
+LARGE = ("/explain", "/hooks/intervene")
+"""Routes with so many options that going through all of them is for `make fuzz`."""
+
+
+@pytest.fixture(scope="module")
+def url():
+    port = free_port()
+    process = start(port)
+    yield f"http://127.0.0.1:{port}"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+def test_requests_made_up_from_the_document_find_nothing(url):
+    run = check(url, ["examples", "fuzzing", "stateful"], examples=12)
+    assert not run.found, run.report
+    assert run.cases > 100, run.report
+
+
+def test_each_option_at_its_bounds_finds_nothing(url):
+    run = check(url, ["coverage"], examples=1, excluded=LARGE)
+    assert not run.found, run.report
+    assert run.cases > 300, run.report

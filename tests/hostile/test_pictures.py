@@ -1,0 +1,115 @@
+"""Every hostile picture is answered rightly, soon, and within bounds of memory; nothing is printed."""
+
+import io
+import json
+import subprocess
+import sys
+import zlib
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from explainers.errors import PictureTooLargeError, UnreadablePictureError
+from explainers.picture import FORMATS, MAX_SCANS, read_picture, read_reduced
+from tests.hostile import pictures, trial
+
+SECONDS = 5
+"""Within which each is to be answered, however busy the machine."""
+
+GROWTH = 512 * 2**20
+"""Bytes that the service may grow by for one picture: one of 64 megapixels takes 256 MB as Pillow keeps it."""
+
+
+@pytest.fixture(scope="module")
+def answered():
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-m", "tests.hostile.trial"], capture_output=True, text=True, timeout=570
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return [trial.Answered(**json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def test_every_picture_is_answered_rightly_over_every_carrier(answered):
+    assert len(answered) > 1700
+    assert {one.carrier for one in answered} == set(trial.CARRIERS)
+    assert [one for one in answered if one.status not in one.expected] == []
+
+
+def test_errors_are_problems_that_say_what_to_do(answered):
+    for one in answered:
+        assert one.kind == ("application/json" if one.status == 200 else "application/problem+json"), one
+        if one.status != 200:
+            assert any(word in one.detail for word in ("send", "check", "save")) or one.status == 400, one
+            assert not any(word in one.detail for word in ("Traceback", "site-packages", "0x7", "/home", "/tmp")), one
+
+
+def test_no_picture_takes_long_or_much_memory(answered):
+    assert [one for one in answered if one.seconds > SECONDS] == []
+    assert [one for one in answered if one.growth > GROWTH] == []
+
+
+def test_every_family_has_something_that_is_refused_or_is_right(answered):
+    found = {}
+    for one in answered:
+        found.setdefault(one.family, Counter())[one.status] += 1
+    assert set(found["rare samples"]) == set(found["thin"]) == {200}
+    assert found["JPEG scans"][413] == 3
+    assert found["bomb of pixels"][413] == 12
+    assert 200 not in found["truncated"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+def test_only_the_allowed_decoders_are_ever_tried(monkeypatch):
+    # Another decoder, even if someone has loaded it, gets to see nothing.
+    Image.init()
+    tried = []
+    for name, (factory, accept) in dict(Image.OPEN).items():
+
+        def spied(*args, name=name, accept=accept):
+            tried.append(name)
+            return accept is None or accept(*args)
+
+        monkeypatch.setitem(Image.OPEN, name, (factory, spied))
+    for content in [*pictures.sound().values(), *(one.content for one in pictures.others())]:
+        try:
+            read_picture(content)
+        except UnreadablePictureError:
+            continue
+    assert set(tried) == set(FORMATS) == set(pictures.FORMATS)
+    with Image.open(io.BytesIO(b"P6 2 2 255\n" + bytes(12))) as image:  # which Pillow by itself reads
+        assert image.format == "PPM"
+    assert "PPM" in tried
+
+
+def test_the_transparent_colour_of_16_bits_is_white():
+    for name in ("PNG, 16-bit grey, tRNS", "PNG, 16-bit colour, tRNS"):
+        (content,) = [one.content for one in pictures.kinds() if one.name == name]
+        found = np.asarray(read_picture(content))
+        assert (found[:, :4] == 255).all(), name
+        assert (found[:, 4:] == 128).all(), name
+
+
+def test_one_grey_of_16_bits_is_transparent_and_not_its_neighbours():
+    row = b"\0" + b"\x12\x34\x12\x35"
+    clear = pictures.chunk(b"tRNS", b"\x12\x34")
+    found = np.asarray(read_picture(pictures.png(2, 1, zlib.compress(row), 16, 0, clear)))
+    assert found[0, :, 0].tolist() == [255, 0x12]
+
+
+def test_scans_are_counted_against_the_pixels():
+    content = pictures.scans(100, 64)
+    scans = content.count(b"\xff\xda")
+    least = -(-scans * 64 * 64 // MAX_SCANS)
+    assert read_reduced(content, lambda *_: (64, 64), least).size == (64, 64)
+    with pytest.raises(PictureTooLargeError, match=f"{scans} scans"):
+        read_reduced(content, lambda *_: (64, 64), max(least - 1, 64 * 64))
+
+
+def test_damaged_metadata_leaves_the_picture_as_it_lies():
+    plain = np.asarray(read_picture(pictures.sound()["PNG"]))
+    for one in pictures.exif():
+        if one.name in ("PNG, text", "PNG, raw profile, no numbers", "PNG, nothing"):
+            assert np.array_equal(np.asarray(read_picture(one.content)), plain), one.name
