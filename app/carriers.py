@@ -9,6 +9,7 @@ In all of them, options may also stand in the query string; a repeated field is 
 
 import base64
 import binascii
+import io
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,6 +37,13 @@ _HOW = (
     "Send it as the multipart file field 'image' (curl -F image=@cat.png), as the body with an image/* content type, "
     "or as base64 in the JSON member 'image'."
 )
+
+
+class InMemoryRequest(Request):
+    """A request whose files stay in memory: what a body may take is bounded, and a full disk does not matter."""
+
+    def _get_file_stream(self, *_: Any, **__: Any) -> io.BytesIO:
+        return io.BytesIO()
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,8 @@ _PARAMETERS = {
 }
 _ERRORS = {
     400: "What was sent is at fault",
-    401: "No key, or one that is none of this service's",
     404: "There is no such model, or no such version of it",
     413: "Too many bytes, pixels, pictures or numbers",
-    429: "More requests than the limit allows",
     500: "Something went wrong here",
     503: "Too busy, still starting, or the weights are not at hand",
     504: "The answer was not ready in time",
@@ -141,7 +139,7 @@ def _operation(
     error: type[BaseModel] = schemas.ProtocolError,
     parameters: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    codes = _ERRORS if sent else (401, 404, 429, 500, 503)
+    codes = _ERRORS if sent else (404, 500, 503)
     errors = {str(code): {"description": _ERRORS[code], "content": _json(error)} for code in codes}
     return {
         "operationId": operation,

@@ -281,6 +281,8 @@ class Worker:
         batch = self._next_batch()
         if batch:
             self._run(model, batch)
+            if not self._waiting:
+                self._observer.rests(self._name, model)
             self._running = False
         return bool(batch)
 

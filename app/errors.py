@@ -219,7 +219,8 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
         told = _told_of_http(error) if isinstance(error, HTTPException) else _told_of(error)
         current().problem = told.kind.code
         form = forms.get(request.path.split("/")[1])
-        _read_rest()
+        if told.kind.status not in (401, 429):  # whose bodies are nobody's business
+            _read_rest()
         response = form(error, told) if form else _problem(told)
         if allowed := getattr(error, "valid_methods", None):
             response.headers["Allow"] = ", ".join(sorted(allowed))

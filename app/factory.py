@@ -6,6 +6,7 @@ from app.access import register_access
 from app.admission import Admission
 from app.api import catalogue, health, hooks, pages, pictures, torchserve, v1, v2
 from app.api.compatible import protocol_error
+from app.carriers import InMemoryRequest
 from app.decoding import quiet_decoders
 from app.envelope import Envelope
 from app.errors import register_errors
@@ -41,6 +42,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     """
     settings = settings or Settings()
     app = Flask("app", static_folder="web", static_url_path="/static")
+    app.request_class = InMemoryRequest
     app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes
     quiet_decoders()
     app.json.sort_keys = False  # type: ignore[attr-defined]

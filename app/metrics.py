@@ -21,6 +21,7 @@ from app.record import Observer, Record
 from app.settings import Settings
 from app.workers import FOLDER, live_processes, usage
 from explainers.explanation import Explanation
+from explainers.modules import count_hooks
 from models import LoadedModel
 
 OTHER = "other"
@@ -126,6 +127,13 @@ class Metrics(Observer):
         self._failures = Counter(
             "seewhy_model_load_failures", "How often could a model not be loaded?", ("model",), registry=own
         )
+        self._hooks = Gauge(
+            "seewhy_hooks",
+            "How many hooks are on a model while it rests? Other than none is a leak.",
+            ("model",),
+            multiprocess_mode="livesum",
+            registry=own,
+        )
         self._loaded = Gauge(
             "seewhy_model_info",
             "Which models are in memory, in how many processes, and of which weights and settings (fingerprint)?",
@@ -188,6 +196,7 @@ class Metrics(Observer):
     def unloaded(self, model: LoadedModel) -> None:
         """Discount a model."""
         self._loaded.labels(model.name, model.fingerprint, str(model.device)).dec()
+        self._hooks.labels(model.name).set(0)
 
     def waiting(self, name: str, jobs: int) -> None:
         """Tell how many jobs wait."""
@@ -201,6 +210,10 @@ class Metrics(Observer):
     def finished(self, name: str, jobs: Sequence[Job], started: float, seconds: float) -> None:
         """Discount the jobs of a batch."""
         self._running.labels(name).dec(len(jobs))
+
+    def rests(self, name: str, model: LoadedModel) -> None:
+        """Count what hooks were left behind."""
+        self._hooks.labels(name).set(count_hooks(model.module))
 
     def explained(self, model: LoadedModel, found: Sequence[Explanation]) -> None:
         """Look at heatmaps, for the drift of pictures and of models."""

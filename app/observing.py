@@ -120,6 +120,10 @@ class Operations(Observer):
             return None
         return _tell(self._traces.batch, name, [job.record for job in jobs], started, seconds)
 
+    def rests(self, name: str, model: LoadedModel) -> None:
+        """Count what hooks were left behind."""
+        _tell(self.metrics.rests, name, model)
+
     def explained(self, model: LoadedModel, found: Sequence[Explanation]) -> None:
         """Look at heatmaps."""
         _tell(self.metrics.explained, model, found)

@@ -45,10 +45,14 @@ def document() -> str:
 
 def _guarded(paths: dict[str, Any]) -> dict[str, Any]:
     """Say of the routes that are not open that they may need a key, and what they answer to who is not let in."""
+    refused = _problems((401, 429, 503))
     for path in paths.keys() - OPEN:
         for described in paths[path].values():
             described["security"] = [{}, {"key": []}]
-            described["responses"] = _problems((401, 429, 503)) | described["responses"]
+            answers = described["responses"]
+            # Routes of other servers tell of errors in their own ways.
+            told = {code: {**one, "content": answers.get("500", one)["content"]} for code, one in refused.items()}
+            described["responses"] = told | answers
     return paths
 
 

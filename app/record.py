@@ -146,6 +146,9 @@ class Observer:
     def finished(self, name: str, jobs: "Sequence[Job]", started: float, seconds: float) -> Any:
         """A batch has run, or failed. Return what its trace is, for those whose jobs were in it."""
 
+    def rests(self, name: str, model: "LoadedModel") -> None:
+        """A model has run all that waited."""
+
     def explained(self, model: "LoadedModel", found: "Sequence[Explanation]") -> None:
         """A request has its explanations."""
 

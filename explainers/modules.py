@@ -179,6 +179,18 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
                     part.training = True
 
 
+def count_hooks(module: nn.Module) -> int:
+    """Return how many hooks are on a module, its submodules and its parameters."""
+    on_modules = sum(
+        len(hooks)
+        for part in module.modules()
+        for hooks in (part._forward_pre_hooks, part._forward_hooks, part._backward_pre_hooks, part._backward_hooks)
+    )
+    # PyTorch's type says bool where there is None or a dictionary.
+    on_parameters: Iterable[Any] = (parameter._backward_hooks for parameter in module.parameters())
+    return on_modules + sum(len(hooks) for hooks in on_parameters if hooks)
+
+
 def _submodules(module: nn.Module) -> list[nn.Module]:
     """Return the modules of a module, each once, in any order; quicker than `modules`."""
     found = {id(module): module}

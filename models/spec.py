@@ -33,7 +33,7 @@ class WeightsSource:
     file_names: tuple[str, ...]
     cached: Callable[[], Path | None]
     download: Callable[[], Path] | None
-    digests: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

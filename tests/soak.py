@@ -125,16 +125,20 @@ def difference(found: Answer, expected: Answer) -> float:
 
 @dataclass
 class State:
-    """What a server and its children hold: bytes, open files, threads."""
+    """What a server and its children hold: bytes, open files, threads; hooks on its models."""
 
     resident: int = 0
     files: int = 0
     threads: int = 0
+    hooks: int = 0
 
 
-def state(process: "subprocess.Popen[bytes]") -> State:
-    """Return what a server holds now."""
+def state(process: "subprocess.Popen[bytes]", base: str) -> State:
+    """Return what a server holds now, while it rests."""
     found = State()
+    for line in requests.get(f"{base}/metrics", timeout=60).text.splitlines():
+        if line.startswith("seewhy_hooks{"):
+            found.hooks += int(float(line.split()[-1]))
     for pid in (process.pid, *_children(process.pid)):
         status = dict(
             line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
@@ -199,7 +203,7 @@ def soak(count: int, threads: int, models: tuple[str, ...] = MODELS, seed: int =
         with ThreadPoolExecutor(threads) as pool:
             for first in range(0, count, step):
                 list(pool.map(one, order[first : first + step]))
-                report.states.append(state(process))
+                report.states.append(state(process, base))
         report.asked, report.seconds = count, time.monotonic() - started
         return report
     finally:
@@ -220,9 +224,12 @@ def main() -> None:
     print(f"by status {dict(report.codes)}; largest difference from the answer given alone {report.worst:.2g}")
     print(f"resident {first.resident / 1e6:.0f} MB, at the end {last.resident / 1e6:.0f} MB ({report.growth:+.1%})")
     print(f"open files {first.files}, at the end {last.files}; threads {first.threads}, at the end {last.threads}")
+    print(f"hooks on models between the parts of the run: at most {max(one.hooks for one in report.states)}")
     for line in report.wrong[:20]:
         print("wrong:", line)
-    sys.exit(bool(report.wrong) or set(report.codes) != {200} or report.growth > 0.02)
+    sys.exit(
+        bool(report.wrong) or set(report.codes) != {200} or report.growth > 0.02 or any(s.hooks for s in report.states)
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def asked(port):
     url = f"http://127.0.0.1:{port}"
     for fields in ({"method": "gradcam,saliency"}, {"format": "npz"}, {"view": "side-by-side"}):
         assert explain(url, "astronaut.png", **fields).status_code == 200
-    bitmap = io.BytesIO()  # large enough to be kept in a file while it is read
+    bitmap = io.BytesIO()
     Image.open(EXAMPLES / "astronaut.png").convert("RGB").save(bitmap, "BMP")
     assert requests.post(f"{url}/predict", files={"image": bitmap.getvalue()}, timeout=60).status_code == 200
     for path, fields in (("trace", {"format": "png"}), ("capture", {"layer": "bn2", "format": "png"})):

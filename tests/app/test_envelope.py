@@ -103,7 +103,7 @@ def test_a_failure_of_ours_is_found_in_the_log_by_its_id(app, monkeypatch, caplo
         response = app.test_client().post("/explain", data=sent, headers={"X-Request-ID": "find-me"})
     assert response.status_code == 500
     assert response.get_json()["instance"] == "urn:seewhy:request:find-me"
-    assert [record.getMessage() for record in caplog.records] == ["Request find-me failed"]
+    assert "Request find-me failed" in [record.getMessage() for record in caplog.records]
 
 
 def test_an_error_in_a_stream_has_the_id_too(app, monkeypatch, post, cat):

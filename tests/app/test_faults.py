@@ -1,7 +1,10 @@
 """What breaks while the service runs, and what users see of it: gunicorn, real sockets, real signals."""
 
+import io
 import os
+import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from PIL import Image
 
 from tests import soak
 from tests.app.conftest import EXAMPLES
@@ -64,11 +68,29 @@ def test_a_killed_worker_loses_its_own_requests_only(workers):
     assert sum(begun > killed for begun, code in answers if code == 200) >= 8
 
 
+def test_a_full_disk_does_not_matter():
+    port = free_port()
+    process = start(port, stderr=subprocess.DEVNULL)
+    try:
+        for pid in (process.pid, *children(process)):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))  # no file may have as much as one byte
+        bitmap = io.BytesIO()
+        Image.open(EXAMPLES / "coffee.png").convert("RGB").save(bitmap, "BMP")
+        assert len(bitmap.getvalue()) > 500_000  # of which forms keep files elsewhere
+        for fields in ({}, {"format": "npz"}, {"method": "rise", "samples": "8"}):
+            url = f"http://127.0.0.1:{port}/explain"
+            assert requests.post(url, files={"image": bitmap.getvalue()}, data=fields, timeout=60).status_code == 200
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
 def test_answers_under_load_are_those_given_alone():
     report = soak.soak(120, threads=16, models=("efficientnet_lite0",))
     assert dict(report.codes) == {200: 120}
     assert report.wrong == []
     assert report.states[-1].threads <= report.states[0].threads + 8
+    assert [one.hooks for one in report.states] == [0] * len(report.states)
     assert report.states[-1].files <= report.states[0].files + 32
 
 

@@ -20,7 +20,6 @@ from explainers.render import Style
 from explainers.sheets import contact_sheet
 from tests.app.conftest import EXAMPLES, encoded
 
-# Two pictures in one form that are larger would leave a temporary file to the garbage collector.
 with Image.open(EXAMPLES / "coffee.png") as image:
     COFFEE = encoded(image.convert("RGB").resize((300, 200)), "JPEG")
 ZERO = [{"layer": "bn2", "op": "zero", "channels": [112, 795]}]

@@ -25,7 +25,7 @@ def own_app():
     made = create_app(Settings())
 
     def identify():
-        g.request_id, g.client = "request-1", "clinic"
+        g.client = "clinic"
 
     made.before_request(identify)
     yield made
@@ -66,7 +66,7 @@ def requests_of(stream):
 
 def test_a_request_is_one_line_of_json(logged, post, cat):
     stream = logged(log_format="json")
-    response = post(cat, method="layercam", target="tabby")
+    response = post(cat, headers={"X-Request-ID": "request-1"}, method="layercam", target="tabby")
     (line,) = requests_of(stream)
     assert line["message"] == "POST /explain 200"
     assert line["level"] == "info"
@@ -146,7 +146,7 @@ def test_the_level_is_a_setting_and_probes_are_for_debugging(logged, client, pos
 
 def test_text_is_for_reading(logged, post, cat):
     stream = logged()
-    assert post(cat).status_code == 200
+    assert post(cat, headers={"X-Request-ID": "request-1"}).status_code == 200
     (line,) = [line for line in stream.getvalue().splitlines() if "POST" in line]
     assert "INFO    POST /explain 200 request_id=request-1 client=clinic" in line
     assert "model=efficientnet_lite0 method=gradcam" in line

@@ -160,6 +160,9 @@ def test_a_stream_is_over_when_it_is_closed(post, cat, gained, read):
     assert gained("seewhy_requests_total", **labels) == 1
     assert gained("seewhy_rejections_total", reason="client-gone") == 1
     assert read("seewhy_requests_in_progress") == open_before
+    deadline = time.monotonic() + 30
+    while read("seewhy_jobs_running", model=LITE0) and time.monotonic() < deadline:
+        time.sleep(0.01)  # the pass that runs ends by itself
 
 
 def test_the_cache_is_counted(post, coffee, gained):
@@ -278,6 +281,25 @@ def test_queue_and_batches(operations, module):  # noqa: F811
     assert told(operations, "seewhy_batch_size_sum", model="slow") == 5
     assert told(operations, "seewhy_batch_size_bucket", model="slow", le="2.0") == 2
     assert told(operations, "seewhy_batch_size_count", model="slow") == 3
+    engine.stop()
+
+
+def test_hooks_that_stay_on_a_resting_model_are_counted(operations, module):  # noqa: F811
+    module.gate.set()
+    engine = Engine(lambda name: loaded(module, name), 2, max_batch=4, queue_size=6, observer=operations)
+
+    def counted(expected):
+        engine.run("slow", [job()])
+        deadline = time.monotonic() + 5
+        while told(operations, "seewhy_hooks", model="slow") != expected and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return told(operations, "seewhy_hooks", model="slow") == expected
+
+    assert counted(0)
+    handle = module.register_forward_hook(lambda *_: None)
+    assert counted(1)
+    handle.remove()
+    assert counted(0)
     engine.stop()
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from explainers import GradCAM
 from explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError
 from explainers.hooks import HookSession
-from explainers.modules import as_module, evaluation_mode, logits_of
+from explainers.modules import as_module, count_hooks, evaluation_mode, logits_of
 from tests import nets
 
 
@@ -505,3 +505,19 @@ def test_one_tensor_through_one_module_in_two_passes_keeps_its_gradients_apart()
         (2 * second).sum().backward()
         one, two = hooks.grad_outputs["0"]
     torch.testing.assert_close(2 * one, two)
+
+
+def test_hooks_of_all_kinds_are_counted():
+    module = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    assert count_hooks(module) == 0
+    handles = [
+        module.register_forward_pre_hook(lambda *_: None),
+        module[0].register_forward_hook(lambda *_: None),
+        module[1].register_full_backward_hook(lambda *_: None),
+        module[1].register_full_backward_pre_hook(lambda *_: None),
+        module[0].weight.register_hook(lambda _: None),
+    ]
+    assert count_hooks(module) == 5
+    for handle in handles:
+        handle.remove()
+    assert count_hooks(module) == 0

@@ -1,7 +1,6 @@
 """Each limit at its edge and one beyond, and JSON that is lawful and absurd."""
 
 import base64
-import gc
 import io
 import json
 import socket
@@ -16,15 +15,6 @@ from explainers.edits import MAX_EDITS
 from tests.app.conftest import encoded
 from tests.app.serving import free_port, start
 from tests.app.test_errors import faults, problem
-
-# A form that is refused half-way leaves its file to the garbage collector, which is werkzeug's to close.
-pytestmark = pytest.mark.filterwarnings("ignore:Unclosed file <tempfile:ResourceWarning")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def collected():
-    yield
-    gc.collect()
 
 
 @pytest.fixture(scope="module")
