@@ -190,6 +190,10 @@ class Trickle:
             connection.close()
 
 
+@pytest.mark.fault(
+    "more silent connections than threads",
+    "nothing",
+)
 def test_connections_that_send_nothing_take_no_thread(server):
     idle = [socket.create_connection(("127.0.0.1", server)) for _ in range(40)]
     assert health(server) < 2  # four threads, each of which would wait five seconds
@@ -197,6 +201,10 @@ def test_connections_that_send_nothing_take_no_thread(server):
         connection.close()
 
 
+@pytest.mark.fault(
+    "heads of requests that come byte by byte",
+    "nothing; these connections are closed",
+)
 def test_heads_that_come_byte_by_byte_take_threads_for_seconds_only(server):
     slow = Trickle(server, 4, b"POST /explain HTTP/1.1\r\nHost: x\r\nX-A: ", b"a")
     time.sleep(0.3)
@@ -205,6 +213,10 @@ def test_heads_that_come_byte_by_byte_take_threads_for_seconds_only(server):
     slow.close()
 
 
+@pytest.mark.fault(
+    "pictures that come byte by byte",
+    "503 while they take all places, then nothing; they are given up",
+)
 def test_bodies_that_come_byte_by_byte_are_given_up(server):
     head = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 100000\r\n\r\n"
     slow = Trickle(server, 3, head, CAT)
@@ -217,6 +229,10 @@ def test_bodies_that_come_byte_by_byte_are_given_up(server):
     slow.close()
 
 
+@pytest.mark.fault(
+    "bodies shorter or longer than they say",
+    "nothing; 413 where they say too much",
+)
 def test_a_body_shorter_than_it_says_costs_no_thread_for_long(server):
     with socket.create_connection(("127.0.0.1", server), timeout=20) as lying:
         lying.sendall(
@@ -234,6 +250,10 @@ def test_a_body_shorter_than_it_says_costs_no_thread_for_long(server):
     assert explain(server).status_code == 200
 
 
+@pytest.mark.fault(
+    "more requests than there is room for",
+    "some are answered, the others get 503 and `Retry-After` at once",
+)
 def test_over_capacity_some_are_answered_and_others_refused_at_once(server):
     def timed(_):
         started = time.monotonic()
@@ -248,6 +268,10 @@ def test_over_capacity_some_are_answered_and_others_refused_at_once(server):
     assert explain(server).status_code == 200
 
 
+@pytest.mark.fault(
+    "the service is told to stop (`SIGTERM`)",
+    "what was accepted is answered, new requests get 503; exit status 0",
+)
 def test_a_server_that_stops_answers_what_it_accepted_and_refuses_the_rest():
     port = free_port()
     process = start(port)

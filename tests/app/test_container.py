@@ -40,6 +40,10 @@ def asked(port):
         assert answered.status_code == 200, answered.text
 
 
+@pytest.mark.fault(
+    "a file system that is read-only but for `/tmp`",
+    "nothing",
+)
 @pytest.mark.parametrize("writable", [True, False])
 def test_nothing_is_written_but_into_the_temporary_folder(tmp_path, writable):
     temporary, home, folder = (tmp_path / name for name in ("tmp", "home", "folder"))

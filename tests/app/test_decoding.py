@@ -94,6 +94,10 @@ def test_a_picture_of_too_much_memory_is_too_large(made):
     assert decoders.read(pictures.sound()["PNG"], whole, MAX_PIXELS).size == (64, 48)
 
 
+@pytest.mark.fault(
+    "a picture that takes too long to decode (in its own process)",
+    "413; the process is replaced",
+)
 def test_a_picture_of_too_much_time_is_too_large_and_the_process_is_replaced(made):
     decoders = made(seconds=1)
     content = pictures.sound()["PNG"]
@@ -114,6 +118,10 @@ def test_a_process_that_answers_too_late_is_replaced(made):
     assert process(decoders) is None
 
 
+@pytest.mark.fault(
+    "a picture that breaks the decoder (in its own process)",
+    "415; the process is replaced",
+)
 def test_a_picture_that_breaks_the_decoder_is_unreadable(made):
     decoders = made()
 

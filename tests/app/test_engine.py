@@ -144,6 +144,10 @@ def test_one_thread_runs_the_model(engine, module):
     assert threading.get_ident() not in module.threads
 
 
+@pytest.mark.fault(
+    "a model that raises at one picture of a batch",
+    "the error for that one; the others are answered",
+)
 def test_a_bad_picture_does_not_take_its_neighbours_down(engine, module):
     occupying = hold(engine, module)
     good, bad = job(), job(value=float("nan"))
@@ -178,6 +182,10 @@ def test_a_job_past_its_deadline_is_given_up_and_never_run(engine, module):
     assert module.batches == [1, 1]
 
 
+@pytest.mark.fault(
+    "a model that cannot be loaded",
+    "its error; the next request tries again",
+)
 def test_a_model_that_failed_to_load_is_tried_again(module):
     attempts = []
 
@@ -219,6 +227,10 @@ def test_the_least_recently_used_idle_model_makes_room():
     engine.stop()
 
 
+@pytest.mark.fault(
+    "a model that ends the program (`sys.exit`)",
+    "500 for that request, nothing else",
+)
 def test_a_model_that_calls_exit_fails_its_request_and_nothing_else(engine, module, monkeypatch, caplog):
     engine.run("slow", [job()])
     monkeypatch.setattr(module.head, "forward", lambda _: (_ for _ in ()).throw(SystemExit(3)))
@@ -483,6 +495,10 @@ def test_a_bad_contrast_does_not_take_the_others_apart(engine, module):
     assert module.batches == [4, 2, 1, 1]
 
 
+@pytest.mark.fault(
+    "memory does not suffice for a batch",
+    "nothing; it is run in parts",
+)
 @pytest.mark.parametrize("runs_out", [allocate, give_up])
 def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, module):
     expected = [engine.run("slow", [job(value)])[0].result[0].maps for value in (0.5, 0.6, 0.7)]
@@ -505,6 +521,10 @@ def test_where_memory_is_too_small_passes_of_one_picture_become_smaller(runs_out
     torch.testing.assert_close(found.maps, engine.run("slow", [replace(job(), work=work)])[0].result[0].maps)
 
 
+@pytest.mark.fault(
+    "memory does not suffice for one picture (`MemoryError`, or out of memory on a GPU)",
+    "503; the next request is answered",
+)
 @pytest.mark.parametrize("runs_out", [allocate, give_up])
 def test_where_memory_does_not_suffice_for_one_picture_it_is_said_and_the_next_is_answered(runs_out, engine, module):
     engine.model("slow", Deadline.after(10))

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 import requests
+import torch
 from PIL import Image
 
+from app.engine import Deadline
 from tests import soak
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, start
@@ -27,6 +29,10 @@ def children(process):
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
+@pytest.mark.fault(
+    "a process of the service is killed (`kill -9`) under load",
+    "its own requests break off; all others are answered",
+)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_worker_loses_its_own_requests_only(workers):
     port = free_port()
@@ -68,6 +74,10 @@ def test_a_killed_worker_loses_its_own_requests_only(workers):
     assert sum(begun > killed for begun, code in answers if code == 200) >= 8
 
 
+@pytest.mark.fault(
+    "no file can be written any more",
+    "nothing",
+)
 def test_a_full_disk_does_not_matter():
     port = free_port()
     process = start(port, stderr=subprocess.DEVNULL)
@@ -83,6 +93,25 @@ def test_a_full_disk_does_not_matter():
     finally:
         process.terminate()
         assert process.wait(60) == 0
+
+
+@pytest.mark.fault("a model that yields NaN", "500 `model-failed`, which says so; the next request is answered")
+def test_a_model_that_yields_nan_says_so_and_goes_on(service, post):
+    before = post(CAT)
+    assert before.status_code == 200
+    model = service.engine.model("efficientnet_lite0", Deadline.after(60))
+    *_, weight, _ = model.module.parameters()
+    kept = weight.detach().clone()
+    with torch.no_grad():
+        weight.fill_(float("nan"))
+    try:
+        failed = post(CAT)
+        assert (failed.status_code, failed.get_json()["type"]) == (500, "urn:seewhy:problem:model-failed")
+        assert "NaN" in failed.get_json()["detail"]
+    finally:
+        with torch.no_grad():
+            weight.copy_(kept)
+    assert post(CAT).status_code == 200
 
 
 def test_answers_under_load_are_those_given_alone():

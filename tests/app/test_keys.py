@@ -82,6 +82,10 @@ def test_a_change_of_the_file_counts_from_the_next_request(file):
     assert found.owner(carol) == "abc"
 
 
+@pytest.mark.fault(
+    "the file of keys is gone or broken",
+    "503; nobody is let in",
+)
 @pytest.mark.parametrize("ruin", [os.unlink, lambda file: file.write_text("alice ="), lambda file: file.write_text("")])
 def test_a_file_that_is_gone_or_broken_lets_nobody_in(file, ruin):
     (alice,) = written(file, "alice")

@@ -73,6 +73,10 @@ def test_a_refused_upload_leaves_the_connection_to_the_next_request(url):
     assert statuses == [404, 404, 200]
 
 
+@pytest.mark.fault(
+    "a client that leaves",
+    "its work ends before the next pass",
+)
 def test_a_client_that_leaves_costs_no_more_passes(url):
     host, port = url.removeprefix("http://").split(":")
     picture = (EXAMPLES / "cat.png").read_bytes()

@@ -84,6 +84,10 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path, monkeypatch):
     assert not Path("code-has-run").exists()
 
 
+@pytest.mark.fault(
+    "weights that are damaged",
+    "503 that names the file",
+)
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
 @pytest.mark.parametrize("content", [b"", b"text, not weights", bytes(4096), b"PK\x03\x04" + bytes(100)])
 def test_damaged_files_are_refused_by_name(name, content, tmp_path):
@@ -93,6 +97,10 @@ def test_damaged_files_are_refused_by_name(name, content, tmp_path):
     assert str(tmp_path) not in str(caught.value)
 
 
+@pytest.mark.fault(
+    "weights that are half copied or altered",
+    "503 that names the file, where nothing tells what they should be",
+)
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
 def test_half_copied_and_altered_files_never_raise_anything_else(name, tmp_path, generator):
     file = tmp_path / name
@@ -190,6 +198,10 @@ def test_embedded_weights_are_the_published_ones(name):
     assert sha256_of(weights.cached()).startswith(weights.digests[weights.cached().name])
 
 
+@pytest.mark.fault(
+    "weights that are not those of the digest",
+    "503 that names the file and both digests",
+)
 def test_a_digest_may_stand_in_the_models_file(tmp_path):
     torch.save(torchvision_models.resnet18(num_classes=2).state_dict(), tmp_path / "w.pth")
     digest = sha256_of(tmp_path / "w.pth")

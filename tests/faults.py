@@ -1,0 +1,63 @@
+"""What breaks, and what users see of it: `python -m tests.faults` makes a table of the tests marked `fault`."""
+
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+
+
+@dataclass
+class Fault:
+    """What breaks, what is seen of it; how many tests passed, and which did not."""
+
+    what: str
+    seen: str
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+class Faults:
+    """A plugin of pytest that collects them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Fault] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> "object":
+        """Note a test that ran, or that did not."""
+        report = yield
+        marker = item.get_closest_marker("fault")
+        if marker is not None and (report.when == "call" or not report.passed):
+            fault = self.found.setdefault(item.function.__name__, Fault(*marker.args))
+            if report.passed:
+                fault.passed += 1
+            else:
+                fault.failed.append(item.nodeid)
+        return report
+
+
+def faults() -> list[Fault]:
+    """Run the tests, and return what they told."""
+    plugin = Faults()
+    pytest.main(["-q", "-m", "fault", "-p", "no:cacheprovider", "tests/app", "tests/models"], [plugin])
+    return list(plugin.found.values())
+
+
+def table(found: list[Fault]) -> list[str]:
+    """Return the rows of a table."""
+    rows = ["| what breaks | what users see | tests passed |", "| --- | --- | ---: |"]
+    for one in found:
+        count = f"{one.passed} of {one.passed + len(one.failed)}" if one.failed else str(one.passed)
+        rows.append(f"| {one.what} | {one.seen} | {count} |")
+    return rows
+
+
+def main() -> None:
+    """Print the table; exit with 1 where a test failed."""
+    found = faults()
+    print(*table(found), sep="\n")
+    sys.exit(not found or any(one.failed for one in found))
+
+
+if __name__ == "__main__":
+    main()
