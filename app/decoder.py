@@ -1,6 +1,6 @@
 """The program of a decoding process: pictures come in, pixels go out, within limits of memory and processor time.
 
-`app/decoding.py` runs it as ``python decoder.py DESCRIPTOR BYTES SECONDS`` and talks to it over that descriptor, in
+`app/decoders.py` runs it as ``python decoder.py DESCRIPTOR BYTES SECONDS`` and talks to it over that descriptor, in
 JSON and plain bytes: nothing is ever unpickled. Once it is ready it can open neither files nor sockets.
 """
 

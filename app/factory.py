@@ -7,7 +7,7 @@ from app.admission import Admission
 from app.api import catalogue, health, hooks, pages, pictures, torchserve, v1, v2
 from app.api.compatible import protocol_error
 from app.carriers import InMemoryRequest
-from app.decoding import quiet_decoders
+from app.decoders import quiet_decoders
 from app.envelope import Envelope
 from app.errors import register_errors
 from app.observing import Operations

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from app.cache import Cache
-from app.decoding import Decoders
+from app.decoders import Decoders
 from app.engine import Deadline, Done, Engine, Job, results
 from app.errors import DeadlineError, FieldError, NotReadyError
 from app.patience import stopping

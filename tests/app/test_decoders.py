@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from app import create_app
-from app.decoding import Decoders
+from app.decoders import Decoders
 from app.settings import Settings
 from explainers.errors import PictureTooLargeError, UnreadablePictureError
 from explainers.picture import MAX_PIXELS, read_reduced
