@@ -9,7 +9,7 @@ refused by name, also one that no mode can see (a custom `autograd.Function`, or
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,10 @@ class Operation:
     def __call__(self, value: Tensor) -> Any:
         """Compute the function, out of place, of another first argument."""
         return self.function(value.clone() if self.writes else value, *self.args[1:], **self.kwargs)
+
+    def apart(self) -> "Operation":
+        """Return it without its first argument, for a `Pull`, which must not hold that one (see `replaced`)."""
+        return replace(self, args=(None, *self.args[1:]))
 
     def bound(self, *names: str) -> dict[str, Any]:
         """Return the arguments by name, given their order."""
@@ -88,7 +92,8 @@ def replaced(output: Tensor, pull: Pull, *inputs: Tensor, weighted: bool = False
 
     Args:
         output: no view of an input.
-        pull: must hold copies of what it needs, for the model may overwrite its tensors later.
+        pull: must hold copies of what it needs, for the model may overwrite its tensors later; and no tensor of the
+            graph, for what is done in place to it makes the graph lead to the pull, and neither is ever freed.
         inputs: whose gradients `pull` returns.
         weighted: whether the operation has weights (`is_first`).
     """

@@ -27,7 +27,7 @@ def _rescale(operation: Operation) -> Tensor | None:
     """The rescale rule: the multiplier of an elementwise function is its difference over that of its input."""
     if not only_first_depends(operation):
         return None
-    values = operation.args[0].detach().clone()
+    values, same = operation.args[0].detach().clone(), operation.apart()
     output = operation(values).detach()
     kept = output.clone()
 
@@ -38,7 +38,7 @@ def _rescale(operation: Operation) -> Tensor | None:
         slopes = (made[0] - made[1]) / torch.where(near, 1.0, difference)
         if bool(near.any()):
             middle = ((given[0] + given[1]) / 2).to(values.dtype)
-            slopes = torch.where(near, slope_of(operation, torch.cat([middle, middle])).chunk(2)[0].float(), slopes)
+            slopes = torch.where(near, slope_of(same, torch.cat([middle, middle])).chunk(2)[0].float(), slopes)
         return (arriving * torch.cat([slopes, slopes]),)
 
     return replaced(output, pull, operation.args[0])

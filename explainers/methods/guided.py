@@ -29,9 +29,9 @@ def _rules(name: str, backward: Callable[[Tensor, Tensor], Tensor]) -> Rules:
     def rectify(operation: Operation) -> Tensor | None:
         if not (only_first_depends(operation) and rectifies(operation)):
             return None
-        values = operation.args[0].detach().clone()
+        values, same = operation.args[0].detach().clone(), operation.apart()
         return replaced(
-            operation(values), lambda gradient: (backward(slope_of(operation, values), gradient),), operation.args[0]
+            operation(values), lambda gradient: (backward(slope_of(same, values), gradient),), operation.args[0]
         )
 
     def keeps(kind: str, node: Any) -> bool:

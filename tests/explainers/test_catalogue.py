@@ -1,5 +1,7 @@
 """What holds for every method of the catalogue, whatever it computes."""
 
+import gc
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -114,6 +116,27 @@ def test_the_same_question_has_the_same_answer_to_the_bit(name, net, wide):
     assert torch.equal(first, second)
     assert made(name) == made(name)
     assert hash(made(name)) == hash(made(name))
+
+
+class InPlace(Small):
+    """As much as possible is done in place."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.relu(self.norm(self.stem(images)))
+        more = torch.nn.functional.relu6(self.conv(features), inplace=True)
+        more += features
+        return self.head(self.pool(self.last(self.relu(more))).flatten(1))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_of_an_answer_stays_in_memory(name, wide):
+    net = nets.seeded(InPlace).eval().requires_grad_(False)
+    left = []
+    for _ in range(3):
+        explained(name, net, wide)
+        gc.collect()
+        left.append(sum(issubclass(type(one), Tensor) for one in gc.get_objects()))
+    assert left[1] == left[2]
 
 
 EXACT = ("kernel-shap",)
