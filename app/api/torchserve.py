@@ -10,7 +10,8 @@ from flask import Blueprint, Response, request
 from app.answers import draw, encode
 from app.api import negotiated, service
 from app.api.compatible import answer, instances, options_of
-from app.carriers import flat, merged, parse, read_body
+from app.bodies import parse_json, read_body
+from app.carriers import flat, merged, parse
 from app.compatible_schemas import ClassifyOptions, ExplainParameters, TorchServeError, TorchServeStatus
 from app.errors import (
     FieldError,
@@ -22,7 +23,6 @@ from app.errors import (
 )
 from app.instances import Encoded, Given, Numbers, Range
 from app.schemas import MEDIA_TYPES
-from app.tensors import parse_json
 from explainers.geometry import Geometry
 from explainers.methods.integrated import IntegratedGradients
 from explainers.targets import best, predictions

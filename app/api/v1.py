@@ -5,7 +5,8 @@ from flask import Blueprint, Response, request
 from app.answers import check_values, document, ranked
 from app.api import service
 from app.api.compatible import answer, instances, options_of
-from app.carriers import parse, read_body
+from app.bodies import parse_object, read_body
+from app.carriers import parse
 from app.compatible_schemas import (
     ExplainParameters,
     PredictParameters,
@@ -16,7 +17,6 @@ from app.compatible_schemas import (
     V1Request,
 )
 from app.instances import Given, Range
-from app.tensors import parse_object
 from explainers.targets import best, predictions
 from models.spec import ModelSpec
 

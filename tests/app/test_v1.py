@@ -80,6 +80,11 @@ def test_an_input_is_explained_in_its_own_coordinates(ask):
     assert body["explanations"][0]["explanations"][0]["heatmap"]["shape"] == [224, 224]
 
 
+def test_null_parameters_are_none(ask, text):
+    body = {"instances": [text], "parameters": None, "signature_name": None}
+    assert ask("predict", body).get_json()["predictions"][0][0]["label"] == "tiger cat"
+
+
 @pytest.mark.parametrize("verb", ["predict", "explain"])
 @pytest.mark.parametrize(
     ("body", "said"),
