@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from app.answers import document, encode
 from app.errors import ClientGoneError, kind_of, problem_of
 from app.schemas import ExplainOptions, ProgressAnswer
-from app.service import Explained, Service, Underway
+from app.service import Service
+from app.stages import Explained, Underway
 from explainers.explanation import draw_map
 
 MEDIA_TYPE = "text/event-stream"

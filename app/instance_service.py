@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.decoding import Decoded
 from app.engine import Deadline, Done, Job, Work
 from app.errors import FieldError, ModelNotFoundError, TooManyPicturesError
 from app.instances import Encoded, Given, Normalized, Range, Taken, drawable
 from app.schemas import ExplainOptions
-from app.service import Decoded, Explained, Plan, Service, Timings
+from app.service import Service
+from app.stages import Explained, Plan
+from app.timings import Timings
 from app.work import ChannelGradients, Predict
 from explainers.errors import PictureError
 from explainers.geometry import Geometry

@@ -11,7 +11,7 @@ from app.api.headers import facts
 from app.cache import Answer
 from app.carriers import parse, read_request
 from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
-from app.service import Explained
+from app.stages import Explained
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 

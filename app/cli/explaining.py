@@ -19,7 +19,8 @@ from app.cli.sheet import Sheet
 from app.cli.summary import Summary
 from app.cli.terminal import Protocol, protocol, show
 from app.schemas import ExplainOptions, Format
-from app.service import Explained, Service
+from app.service import Service
+from app.stages import Explained
 from explainers.render import fit
 
 _SHOWN = 1024
