@@ -95,7 +95,7 @@ def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationEr
         message = plain_fault(fault)
         if fault["type"] == "extra_forbidden":
             known = sorted(schema.model_fields)
-            hint = near_matches(field, known) or f"It takes {', '.join(known)}."
+            hint = near_matches(field, known) or (f"It takes {', '.join(known)}." if known else "It takes none.")
             message = f"There is no such option. {hint}"
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
             message = "It is given several times; give it once."
