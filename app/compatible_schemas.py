@@ -48,7 +48,7 @@ class V1Request(BaseModel):
 
     instances: list[Any] = Field(
         description='Pictures: base64, {"b64": BASE64}, {"image": {"b64": BASE64}}, or nested lists of numbers, '
-        "[H, W, 3] or [3, H, W]."
+        "[H, W, 3] or [3, H, W]. An object may have a `target` too, the class to explain."
     )
     parameters: Members = Field(default={}, description="Options, the same for all instances.")
     signature_name: Any = Field(None, description="Let through.")

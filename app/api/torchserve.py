@@ -100,7 +100,7 @@ def explain(name: str, version: str | None = None) -> Response:
     if form == "json":
         response = Response(json.dumps(_numbers(picture, spec, options).tolist()), mimetype="application/json")
     else:
-        (explained,) = instances().explain([picture], options, drawn=True)
+        (explained,) = instances().explain([picture], [options], drawn=True)
         with service().processors:
             response = Response(encode(draw(explained), form), mimetype=MEDIA_TYPES[form])
     response.headers["Vary"] = "Accept"
@@ -117,7 +117,7 @@ def _numbers(picture: Given, spec: ModelSpec, options: ExplainParameters) -> Num
     ((_, explainer),) = service().explainers(options.method, options)
     if isinstance(explainer, IntegratedGradients) and (explainer.sign, explainer.smooth) == ("signed", "none"):
         return instances().channels(picture, explainer, options)
-    (explained,) = instances().explain([picture], options, drawn=False)
+    (explained,) = instances().explain([picture], [options], drawn=False)
     height, width = spec.preprocess.size
     return Geometry(width, height, (0.0, 0.0, width, height)).lay_back(explained.explanations[0].map)[np.newaxis]
 

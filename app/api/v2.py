@@ -104,7 +104,8 @@ def explain(name: str, version: str = VERSION) -> Response:
     wanted, settings = asked.wanted(EXPLAINED, DRAWN), service().settings
     limits = [settings.max_values if asked.is_binary(one) else settings.max_json_values for one in wanted]
     drawn = any(one.name in DRAWN for one in wanted)
-    found = instances().explain(_pictures(asked, spec, options.range), options, drawn)
+    pictures = _pictures(asked, spec, options.range)
+    found = instances().explain(pictures, [options] * len(pictures), drawn)
     with service().processors:
         tensors = explained_tensors(found, wanted, options.values, limits)
     return _answer(name, asked, wanted, tensors)
