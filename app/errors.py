@@ -10,7 +10,7 @@ ServiceError
 ├── FieldError                 422  one field at fault
     ├── InvalidOptionsError        422  several fields may be at fault
 ├── TooManyPicturesError       413  more pictures than one request may hold
-├── BodyTooLargeError          413  a body of more lists than allowed
+├── BodyTooLargeError          413  a body of more lists, objects and texts than allowed
 ├── AnswerTooLargeError        413  an answer of more numbers than allowed
 ├── OverloadedError            503  the queue is full
 ├── NotReadyError              503  the default model is still loading
@@ -90,7 +90,7 @@ class TooManyPicturesError(ServiceError):
 
 
 class BodyTooLargeError(ServiceError):
-    """The body holds more lists and objects than allowed."""
+    """The body holds more lists, objects and texts than allowed."""
 
 
 class AnswerTooLargeError(ServiceError):
