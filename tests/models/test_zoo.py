@@ -186,6 +186,7 @@ def test_in_jupyter_it_is_imported_in_silence():
         "import sys, types\n"
         "kernel = types.SimpleNamespace(config={'IPKernelApp': {}})\n"
         "sys.modules['IPython'] = types.SimpleNamespace(get_ipython=lambda: kernel, version_info=(9,))\n"
+        "sys.modules['ipykernel.zmqshell'] = types.ModuleType('zmqshell')\n"
         "sys.modules['ipywidgets'] = None\n"
         "import models\n"
         "assert 'tqdm.autonotebook' in sys.modules\n"
