@@ -9,15 +9,14 @@ In all of them, options may also stand in the query string; a repeated field is 
 
 import base64
 import binascii
-import json
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flask import Request
 from pydantic import BaseModel, ValidationError
 from werkzeug.datastructures import MultiDict
-from werkzeug.exceptions import RequestEntityTooLarge
 
+from app.bodies import parse_object, read_body
 from app.errors import FieldError, InvalidOptionsError, MalformedRequestError, UnsupportedBodyError
 from explainers.edits import NO_LIST, edit_fault
 from explainers.errors import near_matches, plain_fault
@@ -96,7 +95,7 @@ def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationEr
         message = plain_fault(fault)
         if fault["type"] == "extra_forbidden":
             known = sorted(schema.model_fields)
-            hint = near_matches(field, known) or f"It takes {', '.join(known)}."
+            hint = near_matches(field, known) or (f"It takes {', '.join(known)}." if known else "It takes none.")
             message = f"There is no such option. {hint}"
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
             message = "It is given several times; give it once."
@@ -128,12 +127,7 @@ def _read_form(request: Request, other: str | None) -> Sent:
 
 
 def _read_json(request: Request, other: str | None) -> Sent:
-    try:
-        body = json.loads(read_body(request))
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise MalformedRequestError("The body is not a JSON object.")
+    body = parse_object(read_body(request))
     encoded = body.pop("image", None)
     if encoded is None:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
@@ -160,15 +154,6 @@ def decoded(name: str, encoded: Any) -> bytes:
         return base64.b64decode("".join(encoded.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise FieldError(f"{name} is not valid base64.", field=name) from error
-
-
-def read_body(request: Request) -> bytes:
-    """Return the body; one of unstated length that reaches the limit was cut there, and is refused."""
-    body = request.get_data()
-    limit = request.max_content_length
-    if request.content_length is None and limit is not None and len(body) >= limit:
-        raise RequestEntityTooLarge
-    return body
 
 
 def merged(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:

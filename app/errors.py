@@ -10,6 +10,7 @@ ServiceError
 ├── FieldError                 422  one field at fault
     ├── InvalidOptionsError        422  several fields may be at fault
 ├── TooManyPicturesError       413  more pictures than one request may hold
+├── BodyTooLargeError          413  a body of more lists, objects and texts than allowed
 ├── AnswerTooLargeError        413  an answer of more numbers than allowed
 ├── OverloadedError            503  the queue is full
 ├── NotReadyError              503  the default model is still loading
@@ -88,6 +89,10 @@ class TooManyPicturesError(ServiceError):
     """The request holds more pictures than allowed."""
 
 
+class BodyTooLargeError(ServiceError):
+    """The body holds more lists, objects and texts than allowed."""
+
+
 class AnswerTooLargeError(ServiceError):
     """The answer would hold more numbers than allowed."""
 
@@ -130,6 +135,7 @@ KINDS: dict[type[Exception], Kind] = {
     FieldError: Kind(422, "bad-option", "An option has a bad value"),
     InvalidOptionsError: Kind(422, "bad-option", "An option has a bad value"),
     TooManyPicturesError: Kind(413, "too-many-pictures", "The request holds too many pictures"),
+    BodyTooLargeError: Kind(413, "upload-too-large", "The request body is too large"),
     AnswerTooLargeError: Kind(413, "answer-too-large", "The answer would be too large"),
     OverloadedError: Kind(503, "overloaded", "Too many requests are waiting"),
     NotReadyError: Kind(503, "not-ready", "The service is still starting"),

@@ -24,7 +24,8 @@ from app.schemas import (
     TargetAnswer,
     TraceAnswer,
 )
-from app.service import VERSIONS, Timings
+from app.service import VERSIONS
+from app.timings import Timings
 from explainers.capturing import strongest
 from explainers.errors import LayerError
 from explainers.explanation import Explanation

@@ -109,6 +109,20 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class NoOptions(BaseModel):
+    """Options of routes that take none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ModelsOptions(NoOptions):
+    """Options of GET /models."""
+
+    source: Literal["own", "embedded", "torchvision", "timm"] | None = Field(
+        None, description="List only the models of one source."
+    )
+
+
 class PredictOptions(Options):
     """Options of POST /predict."""
 

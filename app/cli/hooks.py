@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @layer_option("Dotted module path or glob; repeatable. Default: all without submodules.")
 @format_option(TRACE_FORMATS)
 def trace(
-    pictures: tuple[Path, ...], device: str | None, output: Path | None, form: "TraceFormat | None", **given: Any
+    pictures: tuple[Path, ...], device: str | None, output: str | None, form: "TraceFormat | None", **given: Any
 ) -> None:
     """Write the time line of all hook calls for each PICTURE, and print what stands out."""
     chosen, tasks = plan(pictures, output, form, TRACE_FORMATS)
@@ -78,7 +78,7 @@ def trace(
 @click.option("--rank", type=click.Choice(["activation", "effect"]), default="activation", show_default=True)
 @drawing_options
 def capture(
-    pictures: tuple[Path, ...], device: str | None, output: Path | None, form: "CaptureFormat | None", **given: Any
+    pictures: tuple[Path, ...], device: str | None, output: str | None, form: "CaptureFormat | None", **given: Any
 ) -> None:
     """Write what passes through layers for each PICTURE: statistics, arrays, or the strongest feature maps."""
     chosen, tasks = plan(pictures, output, form, CAPTURE_FORMATS)
@@ -128,7 +128,7 @@ def capture(
 def intervene(
     pictures: tuple[Path, ...],
     device: str | None,
-    output: Path | None,
+    output: str | None,
     form: "InterveneFormat | None",
     edits: tuple[str, ...],
     file: Any,

@@ -28,7 +28,7 @@ def test_case_tells_labels_apart_where_it_must():
     [
         ("taby", "Near matches: tabby"),
         ("cat", "Near matches: Tiger cat"),
-        ("zebra", "GET /models/NAME"),
+        ("zebra", "`seewhy predict PICTURE --top"),
         ("crane", "classes 2, 3"),
         ("", "no class ''"),
         ("1.5", "no class '1.5'"),
