@@ -112,7 +112,8 @@ def _decoded(content: bytes, max_pixels: int, least: Callable[[int, int], Size] 
             return Reduced(picture, picture.width, picture.height)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise PictureTooLargeError(
-            f"The picture has more than the {max_pixels:,} pixels allowed; send a smaller one."
+            f"The picture has more than the {max_pixels:,} pixels allowed (SEEWHY_MAX_PIXELS of a service); send a "
+            "smaller one."
         ) from error
     except UnidentifiedImageError as error:
         raise UnreadablePictureError(
@@ -132,7 +133,7 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
     if width * height > max_pixels:
         raise PictureTooLargeError(
             f"The picture is {width}×{height} = {width * height:,} pixels, more than the {max_pixels:,} "
-            "allowed; send a smaller one."
+            "allowed (SEEWHY_MAX_PIXELS of a service); send a smaller one."
         )
     if width < 1 or height < 1:
         raise UnreadablePictureError("The picture has no pixels; send one that has.")

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from explainers.accelerators import choose
-from explainers.errors import LayerError
+from explainers.errors import ExplainerError
 from explainers.layers import survey
+from explainers.modules import evaluation_mode, logits_of
 from models.errors import ModelError
 from models.preprocess import Interpolation, Preprocess
 from models.spec import LoadedModel, ModelSpec
@@ -34,7 +35,7 @@ def wrap_model(
     it may be trained between answers.
 
     Args:
-        module: a classifier: (N, 3, H, W) float32 to logits (N, K).
+        module: a classifier: (N, 3, H, W) to logits (N, K), or to a tuple or dictionary that holds them.
         labels: K of them, in the order of the logits; None for ``class 0``, ``class 1`` and so on.
         input_size: side of its input, or (height, width).
         resize: what the shorter side of a picture is resized to before the centre of `input_size` is cut out; None for
@@ -54,19 +55,18 @@ def wrap_model(
     size = (input_size, input_size) if isinstance(input_size, int) else input_size
     preprocess = Preprocess(size, (resize, resize) if resize else size, "shorter", interpolation, mean, std)
     name = name or type(module).__name__
-    device = next((value.device for value in module.parameters()), torch.device("cpu"))
+    first = next(module.parameters(), torch.empty(0))
+    empty = torch.zeros((1, 3, *size), device=first.device, dtype=first.dtype)
     try:
         layers = survey(module, (3, *size), tuple(default_layers))
-    except LayerError as error:
+        with torch.no_grad(), evaluation_mode(module):
+            classes = logits_of(module(empty)).shape[1]
+    except ExplainerError as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:
         raise ModelError(
             f"{name} raised {type(error).__name__} on a picture of (3, {size[0]}, {size[1]}): {error}"
         ) from error
-    outputs = layers.layers[0].output_shape
-    classes = outputs[-1] if outputs is not None and len(outputs) == 2 else None
-    if classes is None:
-        raise ModelError(f"{name} does not return logits of shape (N, K); wrap it in a module that does.")
     found = tuple(labels) if labels is not None else tuple(f"class {index}" for index in range(classes))
     if len(found) != classes:
         raise ModelError(f"{name} has {classes} classes, but {len(found)} labels are given.")
@@ -81,4 +81,4 @@ def wrap_model(
         weights=None,
         default_layers=tuple(default_layers),
     )
-    return LoadedModel(spec, module, layers, device, None, None, choose(accelerator, device))
+    return LoadedModel(spec, module, layers, first.device, None, None, choose(accelerator, first.device))

@@ -54,6 +54,20 @@ def test_a_module_that_was_trained_on_answers_as_it_is_now(module):
     assert explain(model, CAT).target.index == 1
 
 
+def test_logits_may_stand_in_a_dictionary(module):
+    class Told(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = module
+
+        def forward(self, images):
+            return {"logits": self.inner(images), "loss": None}
+
+    model = wrap_model(Told(), input_size=64, name="told")
+    assert (model.name, model.labels, model.default_layers) == ("told", ("class 0", "class 1"), ("inner.conv",))
+    assert explain(model, CAT).map.shape == (16, 16)
+
+
 def test_the_wrapped_module_is_as_the_loaded_one():
     loaded = load_model("mobilenet_v3_small", weights=None)
     module = mobilenet_v3_small()
@@ -78,7 +92,7 @@ def test_what_does_not_fit_is_said(module, options, said):
 
 
 def test_what_is_no_classifier_is_said():
-    with pytest.raises(ModelError, match="does not return logits"):
+    with pytest.raises(ModelError, match="Expected logits of shape"):
         wrap_model(nn.Conv2d(3, 4, 3), input_size=16)
     with pytest.raises(ModelError, match="raised RuntimeError on a picture"):
         wrap_model(nn.Linear(3, 4), input_size=16)
