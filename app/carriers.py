@@ -9,6 +9,7 @@ In all of them, options may also stand in the query string; a repeated field is 
 
 import base64
 import binascii
+import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 
 _HOW = (
     "Send it as the multipart file field 'image' (curl -F image=@cat.png), as the body with an image/* content type, "
-    "or as base64 in the JSON member 'image'."
+    "or as base64 in the member 'image' of JSON (with -H 'Content-Type: application/json')."
 )
 
 
@@ -112,6 +113,8 @@ def _read_form(request: Request, other: str | None) -> Sent:
             raise FieldError("Send one picture per request.", field=name)
     surplus = [name for name in request.files if name not in ("image", other)]
     if surplus:
+        if "image" not in request.files and "image" not in request.form:
+            raise FieldError(f"The picture's field is called 'image', not {surplus[0]!r}. {_HOW}", field=surplus[0])
         files = "Only 'image'" if other is None else f"Only 'image' and '{other}'"
         raise FieldError(
             f"{files} may be a file; send options as plain fields (curl -F '{surplus[0]}=<FILE' sends a file's text).",
@@ -153,7 +156,8 @@ def decoded(name: str, encoded: Any) -> bytes:
     try:
         return base64.b64decode("".join(encoded.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise FieldError(f"{name} is not valid base64.", field=name) from error
+        hint = " URLs are not fetched; send the picture itself." if re.match(r"\s*https?:", encoded) else ""
+        raise FieldError(f"{name} is not valid base64.{hint}", field=name) from error
 
 
 def merged(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:

@@ -84,8 +84,10 @@ def plan(
     is_folder = not output or output.endswith(_SLASHES) or place.is_dir()
     if single and not is_folder:
         return form or _form_of(place, forms), [Task(found[0].picture, place)]
-    if place.exists() and not place.is_dir():
-        raise click.BadParameter("several pictures need a folder", param_hint="-o")
+    several = "several pictures need a folder, such as heatmaps/; --sheet puts them on one page"
+    named_as_file = not is_folder and place.suffix.lower() in (".jpg", *(f".{one}" for one in forms))
+    if named_as_file or (place.exists() and not place.is_dir()):
+        raise click.BadParameter(several, param_hint="-o")
     form = form or forms[0]
     return form, list(_tasks(found, place, ".jpg" if form == "jpeg" else f".{form}"))
 

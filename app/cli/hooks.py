@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 def trace(
     pictures: tuple[Path, ...], device: str | None, output: str | None, form: "TraceFormat | None", **given: Any
 ) -> None:
-    """Write the time line of all hook calls for each PICTURE, and print what stands out."""
+    """Write the time line of hook calls for each PICTURE.
+
+    Prints what stands out in it.
+    """
     chosen, tasks = plan(pictures, output, form, TRACE_FORMATS)
 
     from app.carriers import parse
@@ -80,7 +83,10 @@ def trace(
 def capture(
     pictures: tuple[Path, ...], device: str | None, output: str | None, form: "CaptureFormat | None", **given: Any
 ) -> None:
-    """Write what passes through layers for each PICTURE: statistics, arrays, or the strongest feature maps."""
+    """Write what passes through layers for each PICTURE.
+
+    That is statistics, arrays, or the strongest feature maps.
+    """
     chosen, tasks = plan(pictures, output, form, CAPTURE_FORMATS)
 
     from app.carriers import parse
@@ -136,7 +142,10 @@ def intervene(
     extra: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Write what edits change for each PICTURE: predictions and heatmaps before and after."""
+    """Write what edits change for each PICTURE.
+
+    That is predictions and heatmaps before and after.
+    """
     chosen, tasks = plan(pictures, output, form, INTERVENE_FORMATS)
     listed = [_json(text, "--edit") for text in edits]
     if file is not None:

@@ -60,6 +60,13 @@ def rows_of(path):
     return list(csv.DictReader(io.StringIO(text))) if path.endswith("csv") else list(map(json.loads, text.splitlines()))
 
 
+def test_several_pictures_are_not_written_into_one(run, photos):
+    done = run("explain", photos, "-o", "one.png")
+    assert done.exit_code == 2
+    assert "several pictures need a folder" in done.output
+    assert not Path("one.png").exists()
+
+
 def test_a_folder_means_the_pictures_in_it_and_below(run, photos):
     result = run("explain", photos, "-o", "out")
     assert result.exit_code == 1
