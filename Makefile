@@ -1,6 +1,7 @@
 # Everything runs in .venv, made on first use from Python 3.11 or later.
 PYTHON ?= python3
 PORT ?= 8000
+DOCS_PORT ?= 8001
 BIN := .venv/bin
 # Two processes of one thread each are quicker than one of two: most tensors of the tests are small.
 WORKERS ?= 2
@@ -61,10 +62,11 @@ docs: .venv/installed-docs ## build the documentation as a site, in site/; warni
 	$(BIN)/python -m docs.settings
 	$(BIN)/python -m docs.routes
 	PYTHONPATH=. $(BIN)/zensical build --strict --clean
+	@echo "The site is in site/; its search needs a server: make docs-serve."
 
-docs-serve: .venv/installed-docs ## show the documentation while it is written, on http://localhost:8000
+docs-serve: .venv/installed-docs ## show the documentation while it is written, on port 8001 (DOCS_PORT=9001 for another)
 	$(BIN)/python -m docs.routes
-	PYTHONPATH=. $(BIN)/zensical serve
+	PYTHONPATH=. $(BIN)/zensical serve --dev-addr localhost:$(DOCS_PORT)
 
 notebook: .venv/installed-tests ## run examples/notebook.ipynb and keep what it shows
 	$(BIN)/python -m docs.notebook

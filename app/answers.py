@@ -28,7 +28,8 @@ from app.schemas import (
     RegionAnswer,
     TargetAnswer,
 )
-from app.service import VERSIONS, Explained, Predicted
+from app.service import VERSIONS
+from app.stages import Explained, Predicted
 from explainers.agreement import rank_correlation
 from explainers.base import Explainer
 from explainers.explanation import Explanation

@@ -10,17 +10,17 @@ In all of them, options may also stand in the query string; a repeated field is 
 import base64
 import binascii
 import io
+import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flask import Request
 from pydantic import BaseModel, ValidationError
 from werkzeug.datastructures import MultiDict
-from werkzeug.exceptions import RequestEntityTooLarge
 
+from app.bodies import parse_object, read_body
 from app.errors import FieldError, InvalidOptionsError, MalformedRequestError, UnsupportedBodyError
 from app.record import current
-from app.schemas import RepeatedMemberError, parse_json
 from explainers.edits import NO_LIST, edit_fault
 from explainers.errors import near_matches, plain_fault
 from explainers.registry import METHODS
@@ -35,7 +35,7 @@ MAX_FAULTS = 20
 
 _HOW = (
     "Send it as the multipart file field 'image' (curl -F image=@cat.png), as the body with an image/* content type, "
-    "or as base64 in the JSON member 'image'."
+    "or as base64 in the member 'image' of JSON (with -H 'Content-Type: application/json')."
 )
 
 
@@ -119,7 +119,7 @@ def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationEr
         message = plain_fault(fault)
         if fault["type"] == "extra_forbidden":
             known = sorted(schema.model_fields)
-            hint = near_matches(field, known) or f"It takes {', '.join(known)}."
+            hint = near_matches(field, known) or (f"It takes {', '.join(known)}." if known else "It takes none.")
             message = f"There is no such option. {hint}"
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
             message = "It is given several times; give it once."
@@ -136,6 +136,8 @@ def _read_form(request: Request, other: str | None) -> Sent:
             raise FieldError("Send one picture per request.", field=name)
     surplus = [name for name in request.files if name not in ("image", other)]
     if surplus:
+        if "image" not in request.files and "image" not in request.form:
+            raise FieldError(f"The picture's field is called 'image', not {surplus[0]!r}. {_HOW}", field=surplus[0])
         files = "Only 'image'" if other is None else f"Only 'image' and '{other}'"
         raise FieldError(
             f"{files} may be a file; send options as plain fields (curl -F '{surplus[0]}=<FILE' sends a file's text).",
@@ -151,14 +153,7 @@ def _read_form(request: Request, other: str | None) -> Sent:
 
 
 def _read_json(request: Request, other: str | None) -> Sent:
-    try:
-        body = parse_json(read_body(request))
-    except RepeatedMemberError as error:
-        raise FieldError(f"In the JSON {error}.", field=error.name[:100]) from error
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise MalformedRequestError("The body is not a JSON object.")
+    body = parse_object(read_body(request))
     encoded = body.pop("image", None)
     if encoded is None:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
@@ -184,16 +179,8 @@ def decoded(name: str, encoded: Any) -> bytes:
     try:
         return base64.b64decode("".join(encoded.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise FieldError(f"{name} is not valid base64.", field=name) from error
-
-
-def read_body(request: Request) -> bytes:
-    """Return the body; one of unstated length that reaches the limit was cut there, and is refused."""
-    body = request.get_data()
-    limit = request.max_content_length
-    if request.content_length is None and limit is not None and len(body) >= limit:
-        raise RequestEntityTooLarge
-    return body
+        hint = " URLs are not fetched; send the picture itself." if re.match(r"\s*https?:", encoded) else ""
+        raise FieldError(f"{name} is not valid base64.{hint}", field=name) from error
 
 
 def merged(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 Only what is ours is strict here. Members of requests that a protocol has and we do not need are let through.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr
 
 from app.instances import Range
 from app.schemas import ExplainAnswer, ExplainOptions, Name, PredictionAnswer, PredictOptions
@@ -15,6 +15,10 @@ RANGE = Field(
     description="What numbers of an array mean: `byte`, levels of 0 to 255; `unit`, levels of 0 to 1; `normalized`, "
     "the model's own input. By default whole numbers are `byte`, others `normalized`.",
 )
+
+
+Members: TypeAlias = Annotated[dict[str, Any], BeforeValidator(lambda given: {} if given is None else given)]
+"""An object that a client may leave out, or send as null."""
 
 
 class ClassifyOptions(PredictOptions):
@@ -44,9 +48,9 @@ class V1Request(BaseModel):
 
     instances: list[Any] = Field(
         description='Pictures: base64, {"b64": BASE64}, {"image": {"b64": BASE64}}, or nested lists of numbers, '
-        "[H, W, 3] or [3, H, W]."
+        "[H, W, 3] or [3, H, W]. An object may have a `target` too, the class to explain."
     )
-    parameters: dict[str, Any] = Field(default={}, description="Options, the same for all instances.")
+    parameters: Members = Field(default={}, description="Options, the same for all instances.")
     signature_name: Any = Field(None, description="Let through.")
 
 
@@ -128,7 +132,7 @@ class V2Input(BaseModel):
     name: Name
     shape: list[StrictInt] = Field(max_length=8)
     datatype: Name
-    parameters: dict[str, Any] = {}
+    parameters: Members = {}
     data: Any = Field(None, description="Numbers, flat or nested; base64 in a BYTES tensor. None where it is binary.")
 
 
@@ -136,16 +140,20 @@ class V2RequestedOutput(BaseModel):
     """A tensor that a request asks for."""
 
     name: Name
-    parameters: dict[str, Any] = {}
+    parameters: Members = {}
 
 
 class V2Request(BaseModel):
     """Request of the Open Inference Protocol."""
 
     id: StrictStr | None = Field(None, max_length=1000)
-    parameters: dict[str, Any] = Field(default={}, description="Options, the same for all pictures.")
+    parameters: Members = Field(default={}, description="Options, the same for all pictures.")
     inputs: list[V2Input]
-    outputs: list[V2RequestedOutput] = Field(default=[], max_length=64)
+    outputs: Annotated[
+        list[V2RequestedOutput],
+        Field(max_length=64),
+        BeforeValidator(lambda given: [] if given is None else given),
+    ] = []
 
 
 class V2Output(BaseModel):

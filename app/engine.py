@@ -51,7 +51,8 @@ _NO_MEMORY = (
 _GONE = "The client closed its connection."
 _TOO_LATE = (
     "The answer was not ready in time. Ask for fewer classes, samples or steps, for a layer of fewer channels or for a "
-    "cheaper method (GET /methods tells the costs), or try again later; SEEWHY_DEADLINE is the limit."
+    "cheaper method (`seewhy methods` or GET /methods tells the costs), or try again later; SEEWHY_DEADLINE is the "
+    "limit."
 )
 
 

@@ -12,6 +12,7 @@ ServiceError
 ├── FieldError                 422  one field at fault
     ├── InvalidOptionsError        422  several fields may be at fault
 ├── TooManyPicturesError       413  more pictures than one request may hold
+├── BodyTooLargeError          413  a body of more lists, objects and texts than allowed
 ├── AnswerTooLargeError        413  an answer of more numbers than allowed
 ├── OverloadedError            503  the queue is full
 ├── OutOfMemoryError           503  not even one picture at a time fits
@@ -102,6 +103,10 @@ class TooManyPicturesError(ServiceError):
     """The request holds more pictures than allowed."""
 
 
+class BodyTooLargeError(ServiceError):
+    """The body holds more lists, objects and texts than allowed."""
+
+
 class AnswerTooLargeError(ServiceError):
     """The answer would hold more numbers than allowed."""
 
@@ -154,6 +159,7 @@ KINDS: dict[type[Exception], Kind] = {
     FieldError: Kind(422, "bad-option", "An option has a bad value"),
     InvalidOptionsError: Kind(422, "bad-option", "An option has a bad value"),
     TooManyPicturesError: Kind(413, "too-many-pictures", "The request holds too many pictures"),
+    BodyTooLargeError: Kind(413, "upload-too-large", "The request body is too large"),
     AnswerTooLargeError: Kind(413, "answer-too-large", "The answer would be too large"),
     OverloadedError: Kind(503, "overloaded", "Too many requests are waiting"),
     OutOfMemoryError: Kind(503, "out-of-memory", "Memory is too small for this request at present"),

@@ -7,17 +7,19 @@ explanation. https://html.spec.whatwg.org/multipage/server-sent-events.html
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.answers import document, encode
+from app.answers import encode
+from app.cache import Answer
 from app.errors import GONE, ClientGoneError, kind_of, problem_of
 from app.record import current
-from app.schemas import ExplainOptions, ProgressAnswer
-from app.service import Explained, Service, Underway
+from app.schemas import ProgressAnswer
+from app.service import Service
+from app.stages import Explained, Underway
 from explainers.explanation import draw_map
 
 MEDIA_TYPE = "text/event-stream"
@@ -39,14 +41,14 @@ _log = logging.getLogger(__name__)
 Steps = Generator[Underway, None, Explained]
 
 
-def stream(service: Service, options: ExplainOptions, steps: Steps, underway: Underway) -> Iterator[str]:
+def stream(service: Service, steps: Steps, underway: Underway, finish: Callable[[Explained], Answer]) -> Iterator[str]:
     """Yield the events of an explanation.
 
     Args:
         service: whose explanation it is.
-        options: of the request.
         steps: of the explanation, begun; whoever made them closes them.
         underway: what the first of them gave.
+        finish: makes the answer, JSON.
     """
     record = current()
     started = time.monotonic()
@@ -58,9 +60,7 @@ def stream(service: Service, options: ExplainOptions, steps: Steps, underway: Un
             except StopIteration as end:
                 explained: Explained = end.value
                 break
-        with service.processors:
-            answer = document(explained, options.values, service.settings.max_json_values)
-        yield event("answer", answer.model_dump_json(exclude_unset=True))
+        yield event("answer", finish(explained).body.decode())
     except GeneratorExit:
         record.problem = GONE
         raise

@@ -11,7 +11,6 @@ from PIL import Image
 from app.answers import encode, identity, method_identity, ranked
 from app.errors import AnswerTooLargeError
 from app.hook_service import Captured, Intervened, Swept, Traced
-from app.record import Timings
 from app.schemas import (
     CaptureAnswer,
     CapturedAnswer,
@@ -26,6 +25,7 @@ from app.schemas import (
     TraceAnswer,
 )
 from app.service import VERSIONS
+from app.timings import Timings
 from explainers.capturing import strongest
 from explainers.errors import LayerError
 from explainers.explanation import Explanation

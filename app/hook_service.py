@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
+from app.decoding import Decoded
 from app.engine import Deadline, Job
 from app.errors import FieldError
-from app.record import Timings, current
+from app.record import current
 from app.schemas import CaptureOptions, InterveneOptions, TraceOptions
-from app.service import Decoded, Service
+from app.service import Service
+from app.timings import Timings
 from app.work import Alone
 from explainers.base import Explainer
 from explainers.capturing import Capture, capture_images

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.decoding import Decoded
 from app.engine import Deadline, Done, Job, Work
 from app.errors import FieldError, ModelNotFoundError, TooManyPicturesError
 from app.instances import Encoded, Given, Normalized, Range, Taken, drawable
-from app.record import Timings, current
+from app.record import current
 from app.schemas import ExplainOptions
-from app.service import Decoded, Explained, Plan, Service
+from app.service import Service
+from app.stages import Explained, Plan
+from app.timings import Timings
 from app.work import ChannelGradients, Predict
 from explainers.errors import PictureError
 from explainers.geometry import Geometry
@@ -114,22 +117,26 @@ class InstanceService:
             spent.count(one, "predict")
         return Classified(model, np.concatenate([one.result.logits.numpy() for one in done]))
 
-    def explain(self, pictures: Sequence[Given], options: ExplainOptions, drawn: bool) -> list[Explained]:
+    def explain(self, pictures: Sequence[Given], options: Sequence[ExplainOptions], drawn: bool) -> list[Explained]:
         """Explain each of some pictures; raises what `Service.explain` raises.
 
         Args:
             pictures: decoded here.
-            options: the same for all.
+            options: of each; they differ in their targets alone.
             drawn: whether the answer is to be drawn.
         """
-        plan = self._service.plan(options)
+        kinds = {tuple(one.target): one for one in options}
+        plans = {targets: self._service.plan(one) for targets, one in kinds.items()}
+        own = [plans[tuple(one.target)] for one in options]
+        plan = own[0]
         timings = [current().timed() for _ in pictures]
         shown = list(self._shown(pictures, plan.model, plan.deadline, drawn, timings))
-        found = self._explained(plan, [(one, plan.first) for one in shown], timings)
-        others = [(one, plan.others(done[0])) for one, done in zip(shown, found, strict=True)]
+        found = self._explained(plan, [(one, its.first) for one, its in zip(shown, own, strict=True)], timings)
+        others = [(one, its.others(done[0])) for one, its, done in zip(shown, own, found, strict=True)]
         for done, more in zip(found, self._explained(plan, others, timings), strict=True):
             done += more
-        explained = [plan.explained(*one) for one in zip(shown, found, timings, strict=True)]
+        results = zip(shown, found, timings, strict=True)
+        explained = [its.explained(*one) for its, one in zip(own, results, strict=True)]
         self._service.observer.explained(plan.model, [part for one in explained for part in one.explanations])
         return explained
 

@@ -136,8 +136,9 @@ class Taken:
                 f"{place} has numbers beyond 0 to {most}; range says what they mean: byte, unit or normalized.",
                 field=place,
             )
-        levels = last if kind == "byte" else last.astype(np.float64) * 255
-        return Pixels(Image.fromarray((levels + 0.5).astype(np.uint8)))
+        if array.dtype.kind == "f" or kind == "unit":
+            last = last.astype(np.float64) * (255 / most) + 0.5
+        return Pixels(Image.fromarray(np.ascontiguousarray(last, dtype=np.uint8)))
 
     def _normalized(self, array: NDArray[np.float32], place: str) -> Tensor:
         height, width = self.preprocess.size

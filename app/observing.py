@@ -38,6 +38,7 @@ class Operations(Observer):
     """
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self.metrics = Metrics(settings)
         self._make_traces = traces_of(settings)
         self._traces: Traces | None = None
@@ -94,6 +95,8 @@ class Operations(Observer):
         """Count and log a model."""
         _tell(self.metrics.loaded, model, seconds)
         _log.info("Loaded the model %s in %.1f s", model.name, seconds)
+        if model.name == self._settings.default_model:
+            _log.info("Ready on http://%s:%d", self._settings.host, self._settings.port)
 
     def not_loaded(self, name: str, error: BaseException) -> None:
         """Count and log a model that could not be loaded."""

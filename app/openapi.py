@@ -109,12 +109,14 @@ def _paths() -> dict[str, Any]:
             )
         },
         "/models": {"get": _get("models", "All models", _json(schemas.ModelsAnswer), [source], (422,))},
-        "/models/{name}": {"get": _get("model", "One model", _json(schemas.ModelDetailAnswer), [name], (404,))},
+        "/models/{name}": {"get": _get("model", "One model", _json(schemas.ModelDetailAnswer), [name], (404, 422))},
         "/models/{name}/layers": {
-            "get": _get("layers", "Every module in execution order", _json(schemas.LayersAnswer), [name], (404,))
+            "get": _get("layers", "Every module in execution order", _json(schemas.LayersAnswer), [name], (404, 422))
         },
-        "/methods": {"get": _get("methods", "All methods", _json(schemas.MethodsAnswer))},
-        "/colormaps": {"get": _get("colormaps", "All colour maps, with their colours", _json(schemas.ColormapsAnswer))},
+        "/methods": {"get": _get("methods", "All methods", _json(schemas.MethodsAnswer), codes=(422,))},
+        "/colormaps": {
+            "get": _get("colormaps", "Colour maps with their colours", _json(schemas.ColormapsAnswer), codes=(422,))
+        },
         "/healthz": {"get": _get("healthz", "Whether the process is alive", _json(schemas.HealthAnswer))},
         "/readyz": {
             "get": _get("readyz", "Whether the default model is loaded", _json(schemas.HealthAnswer), codes=(503,))

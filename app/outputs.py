@@ -10,7 +10,7 @@ from app.compatible_schemas import V2RequestedOutput
 from app.errors import FieldError
 from app.instance_service import Classified
 from app.instances import Numbers
-from app.service import Explained
+from app.stages import Explained
 from app.tensors import Tensor
 from explainers.explanation import Explanation
 from explainers.targets import best

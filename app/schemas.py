@@ -67,14 +67,14 @@ class RepeatedMemberError(ValueError):
         self.name = name
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Return what JSON says.
+def loads(text: str | bytes, **how: Any) -> Any:
+    """Return what JSON says, as `json.loads` does.
 
     Raises:
         RepeatedMemberError: which value is meant cannot be known.
         ValueError, RecursionError: it is no JSON, or nested too deeply.
     """
-    return json.loads(text, object_pairs_hook=_unrepeated)
+    return json.loads(text, object_pairs_hook=_unrepeated, **how)
 
 
 def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _json(value: Any) -> Any:
     try:
-        found = parse_json(value) if isinstance(value, str) else value
+        found = loads(value) if isinstance(value, str) else value
     except RepeatedMemberError:
         raise
     except (ValueError, RecursionError):
@@ -136,6 +136,20 @@ class Options(BaseModel):
     model: Name | None = Field(None, description="A name of GET /models; by default the service's default model.")
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NoOptions(BaseModel):
+    """Options of routes that take none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ModelsOptions(NoOptions):
+    """Options of GET /models."""
+
+    source: Literal["own", "embedded", "torchvision", "timm"] | None = Field(
+        None, description="List only the models of one source."
+    )
 
 
 class PredictOptions(Options):

@@ -5,8 +5,11 @@ stands on it; where there are several, it does, so that they share that memory.
 """
 
 import ctypes
+import errno
 import os
+import socket
 import sys
+from contextlib import suppress
 from typing import Any
 
 from flask import Flask
@@ -73,12 +76,36 @@ class Server(BaseApplication):  # type: ignore[misc]
 
 
 def serve(settings: Settings) -> None:
-    """Serve until told to stop."""
+    """Serve until told to stop.
+
+    Raises:
+        FieldError: another program has the port.
+    """
+    _check_port(settings.host, settings.port)
     _share_processors(settings.workers)
     share_figures(settings.workers)
     if settings.workers > 1:
         checked_app(settings)
     Arbiter(Server(settings)).run()
+
+
+def _check_port(host: str, port: int) -> None:
+    """Find out at once what gunicorn would try for seconds."""
+    with suppress(socket.gaierror):  # which gunicorn tells
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(address)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    from app.errors import FieldError  # this process imports no PyTorch
+
+                    raise FieldError(
+                        f"Port {port} is in use; choose another: make serve PORT={port + 1000}, or "
+                        f"seewhy serve --port {port + 1000}.",
+                        field="port",
+                    ) from error
 
 
 def _share_processors(workers: int) -> None:
@@ -106,11 +133,13 @@ def checked_app(settings: Settings) -> Flask:
 
 def _prepare(worker: Any) -> None:
     """Make a worker ready, before it has threads."""
-    from app.errors import EXPECTED
+    from app.errors import EXPECTED, NotReadyError
 
     _share_heaps()
     try:
         worker.wsgi.extensions["seewhy"].require_ready()
+    except NotReadyError:
+        pass  # it has begun to load
     except EXPECTED as error:
         worker.log.info("%s", error)
 

@@ -4,186 +4,35 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import wait
-from dataclasses import dataclass
 from importlib.metadata import version
-from math import ceil
-from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
 from app.cache import Cache
 from app.decoders import Decoders
+from app.decoding import Decoded, decode
 from app.engine import Deadline, Done, Engine, Job, results
 from app.errors import DeadlineError, FieldError, NotReadyError
 from app.patience import stopping
 from app.presence import client_gone
 from app.processors import processors
-from app.record import UNOBSERVED, Observer, Timings, current
+from app.record import UNOBSERVED, Observer, current
 from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
 from app.settings import Settings
-from app.work import Explain, Predict
+from app.stages import Explained, Plan, Predicted, Underway
+from app.timings import Timings
+from app.work import Predict
 from explainers.base import Explainer
 from explainers.errors import TargetError
-from explainers.explanation import Explanation, explanations
-from explainers.geometry import Geometry
 from explainers.modules import module_paths
 from explainers.picture import Reduced, Size, read_reduced
 from explainers.registry import Method, build_methods, get_method, import_methods
-from explainers.render import Style, fit, fitted
-from explainers.targets import Prediction, best, class_index, predictions
+from explainers.render import Style
+from explainers.targets import best, class_index, predictions
 from models import LoadedModel, Registry
 from models.errors import WeightsUnavailableError
 
 VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
-
-
-_LEAST = 1.75
-"""A copy that is made smaller for a drawing has at least this many pixels for each of the drawing's, along a side."""
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """An upload as the model and as a drawing need it.
-
-    Attributes:
-        image: (C, H, W) float32, normalised.
-        geometry: which part of the upload the model sees.
-        picture: the upright upload, or a smaller copy of it to draw on.
-    """
-
-    image: Tensor
-    geometry: Geometry
-    picture: Image.Image
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Everything that an answer of /predict is made from.
-
-    Attributes:
-        model: which model answered.
-        predictions: the most probable classes.
-        timings: of the stages.
-    """
-
-    model: LoadedModel
-    predictions: tuple[Prediction, ...]
-    timings: Timings
-
-
-@dataclass(frozen=True)
-class Explained:
-    """Everything that an answer of /explain is made from.
-
-    Attributes:
-        model: which model answered.
-        methods: which methods, with their options.
-        explanations: one per explained class and method, those of one class together.
-        style: how to draw them.
-        logits: (K,) float32.
-        timings: of the stages so far.
-        deadline: when to give up.
-    """
-
-    model: LoadedModel
-    methods: tuple[tuple[Method, Explainer], ...]
-    explanations: list[Explanation]
-    style: Style
-    logits: "np.ndarray[Any, np.dtype[np.float32]]"
-    timings: Timings
-    deadline: Deadline
-
-    @property
-    def targets(self) -> tuple[Prediction, ...]:
-        """The explained classes, each once: of several methods, passes may differ by a rounding."""
-        return tuple({one.target.index: one.target for one in reversed(self.explanations)}.values())[::-1]
-
-
-@dataclass(frozen=True)
-class Underway:
-    """An explanation that a model is asked for and has not given yet.
-
-    Attributes:
-        jobs: one per class that is explained now.
-        before, classes: how many classes have been explained already, and are to be in all.
-        decoded: the picture.
-        style: how to draw the answer.
-        signed: whether negative values mean evidence against the class.
-        deadline: when to give up.
-    """
-
-    jobs: Sequence[Job]
-    before: int
-    classes: int
-    decoded: Decoded
-    style: Style
-    signed: bool
-    deadline: Deadline
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the jobs, for so long at most; return whether there is nothing more to wait for."""
-        running = wait([job.future for job in self.jobs], seconds).not_done
-        return not running or not self.deadline.remaining or self.deadline.gone()
-
-    @property
-    def share(self) -> float | None:
-        """How much of all the work is done, 0 to 1; None before any of it began."""
-        if not self.before and not any(job.progress.passes[1] for job in self.jobs):
-            return None
-        return min(1.0, (self.before + sum(job.progress.share for job in self.jobs)) / self.classes)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to be explained, whatever the picture is.
-
-    Attributes:
-        model: which model answers.
-        methods: which methods, with their options.
-        style: how to draw.
-        first: the classes to explain; None for the most probable one.
-        top: how many of the most probable classes to explain; 1 where classes are named.
-        against: the class to contrast them with.
-        deadline: when to give up.
-    """
-
-    model: LoadedModel
-    methods: tuple[tuple[Method, Explainer], ...]
-    style: Style
-    first: tuple[int | None, ...]
-    top: int
-    against: int | None
-    deadline: Deadline
-
-    @property
-    def work(self) -> Explain:
-        """What the model is to do."""
-        return Explain(tuple(explainer for _, explainer in self.methods))
-
-    def others(self, first: Done) -> list[int]:
-        """Return the classes that come after the most probable one, now that this is explained."""
-        logits = first.result[0].logits[0].numpy()
-        return [index for index in best(logits, self.top)[1:] if index != self.against]
-
-    def explained(self, shown: Decoded, done: Sequence[Done], timings: Timings) -> Explained:
-        """Return what was found about one picture."""
-        return Explained(
-            model=self.model,
-            methods=self.methods,
-            explanations=[
-                explanations(self.model, method.name, shown.picture, shown.geometry, attribution)[0]
-                for one in done
-                for (method, _), attribution in zip(self.methods, one.result, strict=True)
-            ],
-            style=self.style,
-            logits=done[0].result[0].logits[0].numpy(),
-            timings=timings,
-            deadline=self.deadline,
-        )
 
 
 class Service:
@@ -378,37 +227,9 @@ class Service:
         )
 
     def decode(self, upload: bytes, model: LoadedModel, timings: Timings, drawn: bool = True) -> Decoded:
-        """Return a picture as the model and as a drawing need it.
-
-        Where both need far fewer pixels than the upload has, a JPEG is decoded at a smaller scale, and the model's
-        input is made from the drawing's copy of the upload.
-
-        Args:
-            upload: the bytes of the picture.
-            model: whose input it becomes.
-            timings: of the stages.
-            drawn: whether there is to be a drawing; without one, `Decoded.picture` is of any size.
-
-        Raises:
-            PictureError: it cannot be read, or is too large.
-        """
-        preprocess, max_side = model.preprocess, self.settings.max_side
-
-        def least(width: int, height: int) -> Size:
-            wanted = fitted(width, height, max_side) if drawn else (0, 0)
-            if wanted == (width, height):
-                return wanted
-            needed = preprocess.least(width, height)
-            return max(needed[0], ceil(_LEAST * wanted[0])), max(needed[1], ceil(_LEAST * wanted[1]))
-
+        """Return a picture as the model and as a drawing need it; see `app.decoding.decode`."""
         with timings.stage("decode"), self.processors:
-            sent = self._read(upload, least)
-            # All that drawing needs; the upload may be far larger.
-            picture = fit(sent.picture, max_side, sent.size) if drawn else sent.picture
-            enough = preprocess.least(*sent.size)
-            small = picture.width >= enough[0] and picture.height >= enough[1]
-            image = preprocess(picture if small else sent.picture, sent.size)
-            return Decoded(image, preprocess.geometry(*sent.size), picture)
+            return decode(upload, model.preprocess, self.settings.max_side, self._read, drawn)
 
     def _read(self, upload: bytes, least: Callable[[int, int], Size]) -> Reduced:
         """Decode here, or in a process of its own."""

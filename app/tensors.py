@@ -1,31 +1,22 @@
-"""Tensors of the Open Inference Protocol, as JSON and as binary data after it."""
+"""Tensors of the Open Inference Protocol, as JSON and as binary data."""
 
 import base64
-import json
-import re
 import struct
-import uuid
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
-from flask import Request
-from pydantic import ValidationError
-from werkzeug.exceptions import RequestEntityTooLarge
 
-from app.carriers import decoded, read_body
-from app.compatible_schemas import V2Input, V2Request, V2RequestedOutput
-from app.errors import FieldError, MalformedRequestError, UnsupportedBodyError
+from app.carriers import decoded
+from app.compatible_schemas import V2Input
+from app.errors import FieldError, MalformedRequestError
 from app.instances import Numbers, numbers
-from explainers.errors import near_matches, plain_fault
+from explainers.errors import near_matches
 
 HEADER = "Inference-Header-Content-Length"
-
-_GZIP = 16 + zlib.MAX_WBITS
-"""What zlib takes for a gzip header."""
+"""The header that tells how many bytes of a body are JSON."""
 
 DATATYPES: dict[str, str] = {
     "UINT8": "<u1",
@@ -43,160 +34,16 @@ DATATYPES: dict[str, str] = {
 """What is in a tensor that holds numbers, as NumPy names it."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a request holds.
-
-    Attributes:
-        id: of the request; made up where it has none.
-        parameters: options, still unchecked.
-        tensor: an array with the shape that the request gives, or the items of a BYTES tensor.
-        outputs: what is asked for; empty for the usual.
-    """
-
-    id: str
-    parameters: dict[str, Any]
-    tensor: Numbers | list[bytes]
-    outputs: tuple[V2RequestedOutput, ...]
-
-    def wanted(self, usual: Sequence[str], others: Sequence[str] = ()) -> tuple[V2RequestedOutput, ...]:
-        """Return the outputs that are asked for, or the usual ones.
-
-        Args:
-            usual: names of those that come unasked.
-            others: names of further ones.
-
-        Raises:
-            FieldError: there is no such output, or it is asked for twice.
-        """
-        named = [one.name for one in self.outputs]
-        for name in named:
-            if name not in (*usual, *others):
-                hint = near_matches(name, (*usual, *others)) or f"Choose from {', '.join((*usual, *others))}."
-                raise FieldError(f"There is no output {name!r}. {hint}", field="outputs")
-            if named.count(name) > 1:
-                raise FieldError(f"The output {name!r} is asked for twice.", field="outputs")
-        return self.outputs or tuple(V2RequestedOutput(name=name) for name in usual)
-
-    def pictures(self) -> list[bytes | Numbers]:
-        """Return the pictures one by one.
-
-        Raises:
-            FieldError: the tensor has no axes of pictures.
-        """
-        if isinstance(self.tensor, list):
-            return list(self.tensor)
-        if self.tensor.ndim == 3:
-            return [self.tensor]
-        if self.tensor.ndim == 4:
-            return list(self.tensor)
-        raise FieldError(
-            f"A tensor of shape {list(self.tensor.shape)} holds no pictures; send [N, H, W, 3] or [N, 3, H, W], or "
-            "BYTES of shape [N].",
-            field="inputs[0].shape",
-        )
-
-    def is_binary(self, output: V2RequestedOutput) -> bool:
-        """Whether an output goes after the JSON, and not into it."""
-        binary = output.parameters.get("binary_data", self.parameters.get("binary_data_output", False))
-        if not isinstance(binary, bool):
-            raise FieldError("binary_data must be true or false.", field="binary_data")
-        return binary
-
-
-def uncompressed(request: Request, limit: int) -> bytes:
-    """Return the body of a request, whatever its Content-Encoding is.
+def read_tensor(sent: V2Input, binary: bytes) -> Numbers | list[bytes]:
+    """Return the tensor of a request: an array of the shape that it gives, or the items of a BYTES tensor.
 
     Args:
-        request: of Flask.
-        limit: the most bytes that it may become.
-
-    Raises:
-        UnsupportedBodyError: an encoding that is not known.
-        MalformedRequestError: it is not what its encoding says.
-        RequestEntityTooLarge: it becomes too large.
-    """
-    body, encoding = read_body(request), request.headers.get("Content-Encoding", "identity").lower()
-    if encoding == "identity":
-        return body
-    if encoding not in ("gzip", "deflate"):
-        raise UnsupportedBodyError(f"There is no way to read Content-Encoding {encoding!r} here; send gzip or deflate.")
-    reader = zlib.decompressobj(_GZIP if encoding == "gzip" else zlib.MAX_WBITS)
-    try:
-        body = reader.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise MalformedRequestError(f"The body is not {encoding}, as its Content-Encoding says.") from error
-    if len(body) > limit:
-        raise RequestEntityTooLarge
-    return body
-
-
-def parse_json(text: bytes) -> Any:
-    """Return what a JSON text holds.
-
-    Raises:
-        MalformedRequestError: it is no JSON, which has no NaN or Infinity.
-    """
-
-    def refuse(name: str) -> Any:
-        raise MalformedRequestError(f"The body holds {name}, which is no JSON; send finite numbers.")
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
-        raise MalformedRequestError(f"The body is not JSON: {error}.") from error
-
-
-def parse_object(text: bytes) -> dict[str, Any]:
-    """Return the object that a JSON text holds.
-
-    Raises:
-        MalformedRequestError: it holds none.
-    """
-    found = parse_json(text)
-    if not isinstance(found, dict):
-        raise MalformedRequestError("The body is not a JSON object.")
-    return found
-
-
-def read_request(body: bytes, header_length: str | None) -> Asked:
-    """Read a request.
-
-    Args:
-        body: JSON, and perhaps binary data after it.
-        header_length: how long the JSON is, where binary data follows.
+        sent: its description, and its data where these are JSON.
+        binary: what follows the JSON.
 
     Raises:
         MalformedRequestError, FieldError: it does not make sense.
     """
-    length = len(body)
-    if header_length is not None:
-        length = int(header_length) if re.fullmatch(r"[0-9]{1,15}", header_length) else -1
-        if not 0 < length <= len(body):
-            raise MalformedRequestError(
-                f"{HEADER} is {header_length[:50]!r}; it is how many of the body's {len(body)} bytes are JSON."
-            )
-    try:
-        request = V2Request.model_validate(parse_object(body[:length]))
-    except ValidationError as error:
-        fault = error.errors()[0]
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
-        raise FieldError(f"{place}: {plain_fault(fault)}", field=place) from error
-    if len(request.inputs) != 1:
-        raise FieldError(f"Send one input, and all pictures in it; there are {len(request.inputs)}.", field="inputs")
-    (sent,) = request.inputs
-    named = [*sent.parameters, *(name for one in request.outputs for name in one.parameters)]
-    if any(name.startswith("shared_memory") for name in named):
-        raise FieldError("There is no shared memory here; send and ask for the tensor itself.", field="parameters")
-    return Asked(
-        id=request.id or str(uuid.uuid4()),
-        parameters=request.parameters,
-        tensor=_tensor(sent, body[length:]),
-        outputs=tuple(request.outputs),
-    )
-
-
-def _tensor(sent: V2Input, binary: bytes) -> Numbers | list[bytes]:
     datatype = sent.datatype.upper()
     if datatype not in (*DATATYPES, "BYTES"):
         known = (*DATATYPES, "BYTES")
@@ -309,22 +156,3 @@ class Tensor:
             return self.values.tobytes()
         items = [one if isinstance(one, bytes) else one.encode() for one in self.values.ravel().tolist()]
         return b"".join(part for one in items for part in (struct.pack("<I", len(one)), one))
-
-
-def write_answer(head: dict[str, Any], tensors: Sequence[tuple[Tensor, bool]]) -> tuple[bytes, int | None]:
-    """Return the body of an answer, and how long its JSON is where binary data follows.
-
-    Args:
-        head: the members besides the outputs.
-        tensors: each with whether it is to be binary.
-    """
-    outputs, rest = [], []
-    for tensor, binary in tensors:
-        if binary:
-            rest.append(tensor.in_binary())
-            parameters = {**tensor.parameters, "binary_data_size": len(rest[-1])}
-            outputs.append(tensor.described() | {"parameters": parameters})
-        else:
-            outputs.append(tensor.in_json())
-    text = json.dumps({**head, "outputs": outputs}).encode()
-    return b"".join([text, *rest]), len(text) if rest else None

@@ -30,7 +30,7 @@ def take(context: BrowserContext, url: str, name: str) -> bytes:
     page.set_viewport_size(SIZE)  # type: ignore[arg-type]
     page.goto(f"{url}/{query}")
     page.wait_for_selector(ready)
-    page.wait_for_function("[...document.querySelectorAll('.map')].every((map) => !map.hidden)")
+    page.wait_for_function("() => [...document.querySelectorAll('.map')].every((map) => !map.hidden)")
     page.wait_for_load_state("networkidle")
     taken = page.screenshot()
     page.close()

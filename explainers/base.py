@@ -312,6 +312,8 @@ def asked(
 ) -> Iterator[Question]:
     """Yield a question about images of a prepared module; arguments and errors are those of `Explainer.explain`."""
     for given in (targets, against):
+        if given is not None and not isinstance(given, Tensor):
+            raise TargetError(f"Expected a tensor of one integer per image, got {given!r}; give torch.tensor([281]).")
         if given is not None and (given.shape != images.shape[:1] or given.is_floating_point()):
             raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {given!r}.")
     with deferred(), prepared(model, images) as (module, copies):

@@ -6,7 +6,7 @@ from dataclasses import dataclass as plain
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
@@ -59,6 +59,11 @@ class LayerExplainer(Explainer):
         tuple[str, ...],
         Field(description="Dotted path or glob of the layer, repeatable; several are fused."),
     ] = ()
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _several(cls, given: object) -> object:
+        return (given,) if isinstance(given, str) else given
 
     def layers_of(self, question: Question) -> tuple[str, ...]:
         """Return the layers asked for, or else the model's own.

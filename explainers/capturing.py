@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten
 
 from explainers.base import checked_logits, prepared
 from explainers.errors import CaptureTooLargeError, LayerError, OptionError
-from explainers.explanation import Model
+from explainers.explanation import Model, must_know_pictures
 from explainers.goals import goal_of
 from explainers.hooks import HookSession
 from explainers.layers import grid_axes
@@ -148,6 +148,7 @@ def capture(
         LayerError: a layer that the model lacks, or none of them runs.
         PictureError, TargetError: as `explain`.
     """
+    must_know_pictures(model)
     images = model.preprocess(read_picture(picture))[None].to(model.device)
     index = None if target is None else class_index(target, model.labels)
     wanted = (layers,) if isinstance(layers, str) else tuple(layers)

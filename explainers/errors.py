@@ -18,6 +18,7 @@ Every message says what to do next.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -117,13 +118,16 @@ def plain_fault(fault: Mapping[str, Any]) -> str:
 def near_matches(name: str, names: Iterable[str], limit: int = 5) -> str:
     """Return a sentence such as ``Near matches: layer3, layer4.`` or an empty string.
 
-    Case is ignored, and a name that contains the misspelt one counts as near.
+    Case is ignored. Names that have it as a word come first, the shortest of them before the others, as ``tiger cat``
+    for ``cat``; names that merely contain it come last.
     """
     name = name[:100]  # the search is quadratic in it
     by_lower = {candidate.lower(): candidate for candidate in names if candidate}
     wanted = name.lower()
-    close = difflib.get_close_matches(wanted, by_lower, n=limit, cutoff=0.6)
-    close += [candidate for candidate in by_lower if wanted and wanted in candidate and candidate not in close]
+    holding = [candidate for candidate in by_lower if wanted and wanted in candidate]
+    close = sorted((one for one in holding if wanted in re.split(r"[^a-z0-9]+", one)), key=len)
+    close += difflib.get_close_matches(wanted, by_lower, n=limit, cutoff=0.6)
+    close = [*dict.fromkeys([*close, *holding])]
     if not close:
         return ""
     return f"Near matches: {', '.join(by_lower[candidate] for candidate in close[:limit])}."

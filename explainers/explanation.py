@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from explainers import render
 from explainers.base import Attribution, Explainer
+from explainers.errors import UnsupportedModuleError
 from explainers.geometry import Geometry
 from explainers.goals import NO_CONTRAST
 from explainers.picture import PictureSource, read_picture
@@ -257,7 +258,7 @@ def explain(
     """Explain why a model gave a picture a class.
 
     Args:
-        model: a `LoadedModel`.
+        model: a `LoadedModel`, from `load_model` or `wrap_model`.
         picture: a path, bytes, PIL image or array; see `read_picture`.
         method: a name of `list_methods()`.
         target: class index or label; None for the most probable class.
@@ -269,6 +270,7 @@ def explain(
         PictureError: the picture cannot be read.
         OptionError: an unknown method or option, or a value out of bounds.
         LayerError, TargetError: a layer or class that the model lacks.
+        UnsupportedModuleError: a bare module, which does not tell how it sees pictures.
     """
     return compare(model, picture, (method,), target, layer, against, **options)[0]
 
@@ -294,6 +296,7 @@ def compare(
     Returns:
         One explanation per method, all of the same class.
     """
+    must_know_pictures(model)
     entries = [get_method(name) for name in methods]
     explainers = explainers_of(entries, layer, options)
     upright = read_picture(picture)
@@ -307,6 +310,24 @@ def compare(
         explanations(model, entry.name, upright, geometry, attribution)[0]
         for entry, attribution in zip(entries, found, strict=True)
     ]
+
+
+def must_know_pictures(model: object) -> None:
+    """Raise where a model does not tell how it sees pictures.
+
+    Raises:
+        UnsupportedModuleError: it is a bare module, a name, or nothing of the kind.
+    """
+    if isinstance(model, nn.Module):
+        raise UnsupportedModuleError(
+            f"{type(model).__name__} is a bare module: how it sees pictures, and what its classes are called, is not "
+            "known. Give `models.wrap_model(module, labels=..., input_size=...)`; or have a method explain tensors, as "
+            "`GradCAM().explain(module, images)` does."
+        )
+    if isinstance(model, str):
+        raise UnsupportedModuleError(f"{model!r} is the name of a model; give `models.load_model({model!r})`.")
+    if not hasattr(model, "preprocess"):
+        raise UnsupportedModuleError(f"A model is needed, as `models.load_model` returns, not {type(model).__name__}.")
 
 
 def explainers_of(

@@ -6,6 +6,7 @@ import numpy as np
 from cmap import Colormap
 from PIL import Image, ImageDraw
 
+from explainers.errors import OptionError
 from explainers.render import Style, colour, default_colormap, ends, fit, font_for, panel, value_range
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def plot(explanation: "Explanation", ax: "Axes | None", colorbar: bool, title: s
         from matplotlib import pyplot
 
         ax = pyplot.subplots()[1]
+    if not hasattr(ax, "imshow"):
+        raise OptionError(f"ax is a {type(ax).__name__}; give one Axes, such as axes[0].", "ax")
     width, height = explanation.geometry.width, explanation.geometry.height
     ax.imshow(explanation.drawn_map(style), extent=(-0.5, width - 0.5, height - 0.5, -0.5))
     ax.set_title(explanation.caption if title is None else title)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from explainers.base import Attribution, Explainer, checked_logits, prepared
 from explainers.edits import Edit, EditError, MisfitError, Swap, parse_edits, part_of
 from explainers.errors import LayerError, NonFiniteError
-from explainers.explanation import Explanation, Model, explanations
+from explainers.explanation import Explanation, Model, explanations, must_know_pictures
 from explainers.goals import Goal
 from explainers.hooks import HookSession
 from explainers.modules import first_names, match_modules
@@ -154,6 +154,7 @@ def intervene(
         EditError: an edit that is none, or does not fit; `field` names it.
         PictureError, OptionError, LayerError, TargetError: as `explain`.
     """
+    must_know_pictures(model)
     checked = parse_edits(edits)
     entry = get_method(method)
     if layer is not None:

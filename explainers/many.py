@@ -15,7 +15,7 @@ from torch import Tensor
 
 from explainers.base import Explainer
 from explainers.errors import ExplainerError, OptionError
-from explainers.explanation import Explanation, Model, explainers_of, explanations
+from explainers.explanation import Explanation, Model, explainers_of, explanations, must_know_pictures
 from explainers.geometry import Geometry
 from explainers.modules import module_paths
 from explainers.picture import PictureSource, read_picture
@@ -145,6 +145,7 @@ def explain_many(
         OptionError, LayerError, TargetError: as `explain`.
         PictureError, OSError: while iterating: a picture that cannot be read, with ``on_error="raise"``.
     """
+    must_know_pictures(model)
     if isinstance(pictures, str | bytes | os.PathLike | Image.Image):
         raise OptionError("Give several pictures, such as a list of paths; `explain` takes one.", field="pictures")
     if batch_size < 1:

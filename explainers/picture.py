@@ -2,8 +2,9 @@
 
 import io
 import os
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -85,7 +86,16 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
         _check_size(source, max_pixels)
         _load(source)
         return _rgb(ImageOps.exif_transpose(source), source.info.get("icc_profile"))
-    return _decoded(source if isinstance(source, bytes) else Path(source).read_bytes(), max_pixels).picture
+    if isinstance(source, bytes):
+        return _decoded(source, max_pixels).picture
+    if not isinstance(source, str | os.PathLike):
+        hint = "; `explain_many` takes several" if isinstance(source, Sequence) else ""
+        raise UnreadablePictureError(
+            f"A picture is a path, bytes, a PIL image or an array, not {type(source).__name__}{hint}."
+        )
+    if isinstance(source, str) and re.match(r"https?://", source):
+        raise UnreadablePictureError("Pictures are not fetched from the web; give a path or the bytes.")
+    return _decoded(Path(source).read_bytes(), max_pixels).picture
 
 
 def read_reduced(content: bytes, least: Callable[[int, int], Size], max_pixels: int = MAX_PIXELS) -> Reduced:
@@ -119,7 +129,8 @@ def _decoded(content: bytes, max_pixels: int, least: Callable[[int, int], Size] 
             return Reduced(picture, picture.width, picture.height)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise PictureTooLargeError(
-            f"The picture has more than the {max_pixels:,} pixels allowed; send a smaller one."
+            f"The picture has more than the {max_pixels:,} pixels allowed (SEEWHY_MAX_PIXELS of a service); send a "
+            "smaller one."
         ) from error
     except UnidentifiedImageError as error:
         raise UnreadablePictureError(
@@ -142,7 +153,7 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
     if width * height > max_pixels:
         raise PictureTooLargeError(
             f"The picture is {width}×{height} = {width * height:,} pixels, more than the {max_pixels:,} "
-            "allowed; send a smaller one."
+            "allowed (SEEWHY_MAX_PIXELS of a service); send a smaller one."
         )
     if min(image.size) < 1:
         raise UnreadablePictureError("The picture has no pixels; send one that has.")

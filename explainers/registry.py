@@ -94,7 +94,11 @@ class Method:
         """
         for option in options:
             if option not in self.options:
-                hint = near_matches(option, self.options) or f"It takes {', '.join(self.options) or 'no options'}."
+                others = [method.name for method in METHODS.values() if option in method.options]
+                hint = f"These methods have it: {', '.join(others[:_MOST_NAMED])}" if others else ""
+                hint += (", and others." if len(others) > _MOST_NAMED else ".") if others else ""
+                hint = hint or near_matches(option, self.options)
+                hint = hint or f"It takes {', '.join(self.options) or 'no options'}."
                 raise OptionError(f"Method {self.name!r} has no option {option!r}. {hint}", field=option)
         try:
             built: Explainer = self._adapter.validate_python(dict(options))
@@ -136,6 +140,8 @@ def build_methods(
 
 
 _methods: dict[str, Method] = {}
+
+_MOST_NAMED = 8
 
 METHODS: Mapping[str, Method] = MappingProxyType(_methods)
 """All methods by name."""

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from explainers.base import checked_logits, prepared
 from explainers.edits import Edit, EditError, Mean, MisfitError, Normalize, PermuteChannels, parse_edits, part_of
-from explainers.explanation import Model
+from explainers.explanation import Model, must_know_pictures
 from explainers.goals import goal_of
 from explainers.hooks import HookSession
 from explainers.intervention import Place, check_layers, swapped_tensors
@@ -100,6 +100,7 @@ def sweep_channels(
         EditError: an edit that is none, does not fit, or cannot be swept.
         PictureError, TargetError: as `explain`.
     """
+    must_know_pictures(model)
     (checked,) = parse_edits([edit])
     images = model.preprocess(read_picture(picture))[None].to(model.device)
     swapped = None if other is None else model.preprocess(read_picture(other))[None].to(model.device)

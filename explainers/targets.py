@@ -46,7 +46,8 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
         if found:
             return found[0]
         if not re.fullmatch(r"[+-]?\d{1,18}", wanted):
-            hint = near_matches(target.strip(), labels) or "GET /models/NAME lists the labels."
+            listed = f"`seewhy predict PICTURE --top {len(labels)}` or GET /models/NAME lists the labels."
+            hint = near_matches(target.strip(), labels) or listed
             raise TargetError(f"The model has no class {target!r}. {hint}")
         target = int(wanted)
     if not 0 <= target < len(labels):

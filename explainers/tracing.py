@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten
 
 from explainers.base import prepared
 from explainers.errors import LayerError, OptionError
-from explainers.explanation import Model
+from explainers.explanation import Model, must_know_pictures
 from explainers.goals import goal_of
 from explainers.hooks import HookSession
 from explainers.layers import PASSING, grid_axes
@@ -160,6 +160,7 @@ def trace(
         PictureError: the picture cannot be read.
         LayerError, TargetError: a layer or class that the model lacks.
     """
+    must_know_pictures(model)
     images = model.preprocess(read_picture(picture))[None].to(model.device)
     index = None if target is None else class_index(target, model.labels)
     return trace_images(model, images, index, layers)

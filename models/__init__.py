@@ -7,6 +7,7 @@ from models.errors import ModelError
 from models.preprocess import Preprocess
 from models.registry import Registry, list_models, load_model
 from models.spec import LoadedModel, ModelSpec
+from models.wrapping import wrap_model
 
 __all__ = [
     "LoadedModel",
@@ -16,4 +17,5 @@ __all__ = [
     "Registry",
     "list_models",
     "load_model",
+    "wrap_model",
 ]

@@ -23,12 +23,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import timm
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from torch import nn
 
 from explainers.errors import near_matches
 from models.errors import ModelsFileError
+from models.hub import timm
 from models.preprocess import Interpolation, Preprocess
 from models.spec import ModelSpec, WeightsSource
 from models.weights import fill_by_name

@@ -162,6 +162,10 @@ def load_model(
         WeightsUnavailableError: the weights cannot be had; the message says how to get them.
         BadWeightsError: the file is damaged, or belongs to another architecture.
     """
+    if not isinstance(name, str):
+        raise UnknownModelError(
+            f"A model's name is needed, not {type(name).__name__}; `wrap_model` makes a model of a module."
+        )
     return _from_environment(download).load(name, weights, device, accelerator, dtype)
 
 

@@ -123,6 +123,12 @@ class LoadedModel:
         parts = (self.name, self.sha256, self.preprocess, self.labels, self.default_layers, self.device, dtype)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
+    def __repr__(self) -> str:
+        height, width = self.preprocess.size
+        return (
+            f"LoadedModel({self.name}, {height}x{width}, {len(self.labels)} classes, weights {self.weights or 'none'})"
+        )
+
     @property
     def no_default_layer(self) -> str | None:
         """Why `default_layers` is empty; None otherwise."""

@@ -45,7 +45,7 @@ def missing_reason(spec: ModelSpec) -> str:
         ways.append("set SEEWHY_DOWNLOAD=1 on a machine with access to the internet")
     return (
         f"The weights {spec.weights.name!r} of {spec.name!r} are not on this machine: {', or '.join(ways)}. "
-        "GET /models lists what is at hand."
+        "`seewhy models --available` or GET /models lists what is at hand."
     )
 
 

@@ -6,15 +6,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
-from huggingface_hub import hf_hub_download, try_to_load_from_cache
-from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 from torch import Tensor, nn
 from torchvision import models as torchvision_models
 
 from explainers.errors import near_matches
 from models.errors import BadWeightsError, UnknownModelError
+from models.hub import ImageNetInfo, hf_hub_download, infer_imagenet_subset, timm, try_to_load_from_cache
 from models.preprocess import Preprocess
 from models.spec import ModelSpec, WeightsSource
 from models.weights import SUFFIXES, fill_by_name, fill_by_order, published_digest
@@ -46,7 +44,7 @@ def zoo_spec(name: str, weights: str | None = None) -> ModelSpec:
         return _timm_spec(name, weights)
     if name in _torchvision_names():
         return _torchvision_spec(name, weights)
-    hint = near_matches(name, zoo_names()) or "GET /models lists all names."
+    hint = near_matches(name, zoo_names()) or "`seewhy models` or GET /models lists all names."
     raise UnknownModelError(f"There is no model {name!r}. {hint}")
 
 
@@ -154,12 +152,15 @@ def _timm_names() -> tuple[str, ...]:
     )
 
 
+_LIST_TIMM = "`seewhy models --source timm` or GET /models?source=timm lists them."
+
+
 def _timm_spec(name: str, weights: str | None) -> ModelSpec:
     full = name.removeprefix(TIMM_PREFIX) + (f".{weights}" if weights is not None else "")
     base = full.split(".", 1)[0]
     if base not in _timm_names():
         hint = near_matches(name, (TIMM_PREFIX + known for known in _timm_names()))
-        raise UnknownModelError(f"timm has no classifier {base!r}. {hint or 'GET /models?source=timm lists them.'}")
+        raise UnknownModelError(f"timm has no classifier {base!r}. {hint or _LIST_TIMM}")
     tags = [known.split(".", 1)[1] for known in timm.list_pretrained(base + "*") if known.split(".", 1)[0] == base]
     if "." in full and full.split(".", 1)[1] not in tags:
         raise UnknownModelError(

@@ -6,7 +6,8 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel
 
 from app.api import service
-from app.errors import FieldError, NotFoundError
+from app.carriers import flat, parse
+from app.errors import NotFoundError
 from app.schemas import (
     ColormapAnswer,
     ColormapsAnswer,
@@ -17,6 +18,8 @@ from app.schemas import (
     ModelAnswer,
     ModelDetailAnswer,
     ModelsAnswer,
+    ModelsOptions,
+    NoOptions,
     PaperAnswer,
     WeightsAnswer,
 )
@@ -28,15 +31,11 @@ from models.spec import ModelSpec
 
 blueprint = Blueprint("catalogue", __name__)
 
-SOURCES = ("own", "embedded", "torchvision", "timm")
-
 
 @blueprint.get("/models")
 def models() -> Response:
     """List the models; `source` narrows the list."""
-    source = request.args.get("source")
-    if source is not None and source not in SOURCES:
-        raise FieldError(f"There is no source {source!r}; choose from {', '.join(SOURCES)}.", field="source")
+    source = parse(ModelsOptions, flat(request.args)).source
     specs = [spec for spec in service().registry.specs() if source in (None, spec.source)]
     return _json(ModelsAnswer(models=[_describe(spec) for spec in specs]))
 
@@ -44,6 +43,7 @@ def models() -> Response:
 @blueprint.get("/models/<path:name>")
 def model(name: str) -> Response:
     """Describe one model, labels included."""
+    _check_options()
     spec = _spec(name)
     found = _survey(spec)
     described = _describe(spec).model_dump()
@@ -54,6 +54,7 @@ def model(name: str) -> Response:
 @blueprint.get("/models/<path:name>/layers")
 def layers(name: str) -> Response:
     """List every module of a model in execution order."""
+    _check_options()
     rows = [LayerAnswer.model_validate(asdict(layer)) for layer in _survey(_spec(name)).layers]
     return _json(LayersAnswer(model=name, layers=rows))
 
@@ -61,12 +62,14 @@ def layers(name: str) -> Response:
 @blueprint.get("/methods")
 def methods() -> Response:
     """List the methods and their options."""
+    _check_options()
     return _json(MethodsAnswer(methods=[describe_method(METHODS[name]) for name in list_methods()]))
 
 
 @blueprint.get("/colormaps")
 def colormaps() -> Response:
     """List the colour maps with their colours."""
+    _check_options()
     rows = [
         ColormapAnswer(
             name=name, diverging=name in DIVERGING, colors=[f"#{colour.hex()}" for colour in _triples(palette(name))]
@@ -74,6 +77,11 @@ def colormaps() -> Response:
         for name in SEQUENTIAL + DIVERGING
     ]
     return _json(ColormapsAnswer(colormaps=rows))
+
+
+def _check_options() -> None:
+    """Refuse options where there are none to give."""
+    parse(NoOptions, flat(request.args))
 
 
 def _triples(colours: bytes) -> list[bytes]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from app.record import Timings
+from app.timings import Timings
 from explainers.explanation import Explanation
 from explainers.targets import Prediction
 from models import LoadedModel

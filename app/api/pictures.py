@@ -12,7 +12,9 @@ from app.cache import Answer
 from app.carriers import parse, read_request
 from app.record import current
 from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
-from app.service import Explained
+from app.service import Service
+from app.settings import Settings
+from app.stages import Explained
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -49,12 +51,8 @@ def explain() -> Response:
     else:
         current().cache = "miss" if cache.limit else ""
         explained = service().explain(upload, options, drawn=form != "npz")
-        with service().processors:
-            answer = _answer(explained, options, form)
         tag = tag or service().etag(upload, options, MEDIA_TYPES[form])
-        if tag is not None:
-            cache.put(tag, answer)
-        response = _response(answer)
+        response = _response(_kept(service(), tag, explained, options, form))
         response.headers["Server-Timing"] = explained.timings.header
     if tag is not None:
         response.set_etag(tag, weak=True)
@@ -73,10 +71,15 @@ def _streamed(upload: bytes, options: ExplainOptions) -> Response:
     kept = service().cache.get(tag) if tag is not None else None
     if kept is not None:
         current().cache = "hit"
-        return Response(events.event("answer", kept.body.decode()), mimetype=events.MEDIA_TYPE)
-    steps = service().steps(upload, options, watched=True)
-    response = Response(events.stream(service(), options, steps, next(steps)), mimetype=events.MEDIA_TYPE)
-    response.call_on_close(steps.close)  # which gives the work up where it is not finished
+        response = Response(events.event("answer", kept.body.decode()), mimetype=events.MEDIA_TYPE)
+    else:
+        asked = service()  # the stream outlives what Flask keeps of the request
+        steps = asked.steps(upload, options, watched=True)
+        underway = next(steps)
+        tag = tag or asked.etag(upload, options, MEDIA_TYPES["json"])
+        told = events.stream(asked, steps, underway, lambda explained: _kept(asked, tag, explained, options, "json"))
+        response = Response(told, mimetype=events.MEDIA_TYPE)
+        response.call_on_close(steps.close)  # which gives the work up where it is not finished
     # Neither a cache nor a proxy (nginx) is to keep events back.
     response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept"})
     return response
@@ -88,8 +91,16 @@ def _response(answer: Answer) -> Response:
     return response
 
 
-def _answer(explained: Explained, options: ExplainOptions, form: Format) -> Answer:
-    settings = service().settings
+def _kept(asked: Service, tag: str | None, explained: Explained, options: ExplainOptions, form: Format) -> Answer:
+    """Make an answer, and keep it for who asks for the same again."""
+    with asked.processors:
+        answer = _answer(explained, options, form, asked.settings)
+    if tag is not None:
+        asked.cache.put(tag, answer)
+    return answer
+
+
+def _answer(explained: Explained, options: ExplainOptions, form: Format, settings: Settings) -> Answer:
     if form == "json":
         answer = document(explained, options.values, settings.max_json_values)
         body = answer.model_dump_json(exclude_unset=True).encode()

@@ -10,7 +10,8 @@ from flask import Blueprint, Response, request
 from app.answers import draw, encode
 from app.api import negotiated, service
 from app.api.compatible import answer, instances, options_of
-from app.carriers import flat, merged, parse, read_body
+from app.bodies import parse_json, read_body
+from app.carriers import flat, merged, parse
 from app.compatible_schemas import ClassifyOptions, ExplainParameters, TorchServeError, TorchServeStatus
 from app.errors import (
     FieldError,
@@ -22,7 +23,6 @@ from app.errors import (
 )
 from app.instances import Encoded, Given, Numbers, Range
 from app.schemas import MEDIA_TYPES
-from app.tensors import parse_json
 from explainers.geometry import Geometry
 from explainers.methods.integrated import IntegratedGradients
 from explainers.targets import best, predictions
@@ -100,7 +100,7 @@ def explain(name: str, version: str | None = None) -> Response:
     if form == "json":
         response = Response(json.dumps(_numbers(picture, spec, options).tolist()), mimetype="application/json")
     else:
-        (explained,) = instances().explain([picture], options, drawn=True)
+        (explained,) = instances().explain([picture], [options], drawn=True)
         with service().processors:
             response = Response(encode(draw(explained), form), mimetype=MEDIA_TYPES[form])
     response.headers["Vary"] = "Accept"
@@ -117,7 +117,7 @@ def _numbers(picture: Given, spec: ModelSpec, options: ExplainParameters) -> Num
     ((_, explainer),) = service().explainers(options.method, options)
     if isinstance(explainer, IntegratedGradients) and (explainer.sign, explainer.smooth) == ("signed", "none"):
         return instances().channels(picture, explainer, options)
-    (explained,) = instances().explain([picture], options, drawn=False)
+    (explained,) = instances().explain([picture], [options], drawn=False)
     height, width = spec.preprocess.size
     return Geometry(width, height, (0.0, 0.0, width, height)).lay_back(explained.explanations[0].map)[np.newaxis]
 

@@ -1,11 +1,14 @@
 """KServe's V1 protocol, /v1/models, which TensorFlow Serving and TorchServe answer too."""
 
+from typing import Any
+
 from flask import Blueprint, Response, request
 
 from app.answers import check_values, document, ranked
 from app.api import service
 from app.api.compatible import answer, instances, options_of
-from app.carriers import parse, read_body
+from app.bodies import parse_object, read_body
+from app.carriers import parse
 from app.compatible_schemas import (
     ExplainParameters,
     PredictParameters,
@@ -15,8 +18,8 @@ from app.compatible_schemas import (
     V1Predictions,
     V1Request,
 )
+from app.errors import FieldError
 from app.instances import Given, Range
-from app.tensors import parse_object
 from explainers.targets import best, predictions
 from models.spec import ModelSpec
 
@@ -40,6 +43,7 @@ def predict(name: str) -> Response:
     """Classify pictures."""
     spec, sent = instances().spec(name), _read()
     options = parse(PredictParameters, options_of(sent.parameters, name))
+    _targets(sent)  # clients send the same instances to both
     found = instances().predict(name, _pictures(sent, spec, options.range))
     if options.output == "labels":
         labels = found.model.labels
@@ -54,7 +58,14 @@ def explain(name: str) -> Response:
     """Explain pictures; each explanation is a document as POST /explain answers."""
     spec, sent = instances().spec(name), _read()
     options = parse(ExplainParameters, options_of(sent.parameters, name))
-    found = instances().explain(_pictures(sent, spec, options.range), options, drawn=True)
+    targets = _targets(sent)
+    if any(target is not None for target in targets) and (options.target or options.top):
+        raise FieldError("Classes stand in an instance and in parameters; give them in one place.", field="target")
+    own = [
+        options if one is None else parse(ExplainParameters, options_of({**sent.parameters, "target": one}, name))
+        for one in targets
+    ]
+    found = instances().explain(_pictures(sent, spec, options.range), own, drawn=True)
     most = service().settings.max_json_values
     if options.values is True:
         check_values([one for explained in found for one in explained.explanations], most)
@@ -67,6 +78,11 @@ def _read() -> V1Request:
     sent = parse(V1Request, parse_object(read_body(request)))
     instances().check_count(len(sent.instances))
     return sent
+
+
+def _targets(sent: V1Request) -> list[Any]:
+    """Take out of the instances the classes that they name, as those of TorchServe behind KServe do."""
+    return [one.pop("target", None) if isinstance(one, dict) else None for one in sent.instances]
 
 
 def _pictures(sent: V1Request, spec: ModelSpec, meaning: Range | None) -> list[Given]:

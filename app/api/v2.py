@@ -8,6 +8,7 @@ from flask import Blueprint, Response, request
 
 from app.api import service
 from app.api.compatible import answer, instances, options_of
+from app.bodies import read_body
 from app.carriers import parse
 from app.compatible_schemas import (
     ClassifyOptions,
@@ -22,9 +23,10 @@ from app.compatible_schemas import (
     V2TensorMetadata,
 )
 from app.errors import FieldError, VersionNotFoundError
+from app.inference import Asked, read_request, write_answer
 from app.instances import Given, Range
 from app.outputs import DRAWN, EXPLAINED, PREDICTED, explained_tensors, predicted_tensors
-from app.tensors import HEADER, Asked, Tensor, read_request, uncompressed, write_answer
+from app.tensors import HEADER, Tensor
 from models.spec import ModelSpec
 
 blueprint = Blueprint("v2", __name__, url_prefix="/v2")
@@ -102,7 +104,8 @@ def explain(name: str, version: str = VERSION) -> Response:
     wanted, settings = asked.wanted(EXPLAINED, DRAWN), service().settings
     limits = [settings.max_values if asked.is_binary(one) else settings.max_json_values for one in wanted]
     drawn = any(one.name in DRAWN for one in wanted)
-    found = instances().explain(_pictures(asked, spec, options.range), options, drawn)
+    pictures = _pictures(asked, spec, options.range)
+    found = instances().explain(pictures, [options] * len(pictures), drawn)
     with service().processors:
         tensors = explained_tensors(found, wanted, options.values, limits)
     return _answer(name, asked, wanted, tensors)
@@ -116,8 +119,7 @@ def _spec(name: str, version: str) -> ModelSpec:
 
 
 def _read() -> Asked:
-    limit = service().settings.max_upload_bytes
-    return read_request(uncompressed(request, limit), request.headers.get(HEADER))
+    return read_request(read_body(request), request.headers.get(HEADER))
 
 
 def _options(asked: Asked, name: str) -> dict[str, Any]:

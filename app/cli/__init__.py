@@ -73,7 +73,7 @@ for command in (explain, predict, trace, capture, intervene, models, layers, met
 
 @main.command()
 def settings() -> None:
-    """List the settings: environment variable, present value, default and help."""
+    """List the settings: variable, value, default, help."""
     from app.settings import Settings
 
     table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(Settings().rows()))

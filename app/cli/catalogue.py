@@ -30,7 +30,10 @@ def models(source: str | None, available: bool) -> None:
 @click.command()
 @click.argument("model", shell_complete=complete_model)
 def layers(model: str) -> None:
-    """List every module of MODEL in execution order; * marks the default layer of CAMs."""
+    """List every module of MODEL in execution order.
+
+    * marks the default layer of CAMs.
+    """
     registry = open_service(None).registry
     found = registry.survey(registry.spec(model))
     table(

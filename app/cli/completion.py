@@ -8,7 +8,9 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that completes commands, options, models, methods and layers in SHELL.
+    """Print the script for Tab to complete in SHELL.
+
+    It completes commands, options, models, methods and layers.
 
     \b
     bash, in ~/.bashrc:                 eval "$(seewhy completion bash)"

@@ -12,14 +12,15 @@ import click
 from PIL import Image
 
 from app.answers import arrays, document, draw, encode
-from app.cli.files import DASH, Task, read, write
+from app.cli.files import DASH, Task, printable, read, write
 from app.cli.options import DRAWINGS
 from app.cli.run import at_once, each, print_bytes, ready
 from app.cli.sheet import Sheet
 from app.cli.summary import Summary
 from app.cli.terminal import Protocol, protocol, show
 from app.schemas import ExplainOptions, Format
-from app.service import Explained, Service
+from app.service import Service
+from app.stages import Explained
 from explainers.render import fit
 
 _SHOWN = 1024
@@ -100,7 +101,7 @@ class Explaining:
 
             def told(task: Task, result: _Result) -> None:
                 if sheet and result.tile:
-                    sheet.add(result.tile, f"{task.picture.name}{result.caption}")
+                    sheet.add(result.tile, f"{printable(Path(task.picture.name))}{result.caption}")
                 if not result.line:
                     if summary:
                         summary.add_skipped(str(task.picture), str(task.output))
@@ -171,8 +172,9 @@ class Explaining:
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         said = _said(explained)
         methods = ", ".join(method.name for method, _ in explained.methods)
+        place = f" -> {printable(task.output)}" if to_files else ""
         return _Result(
-            line=f"{task.picture}: {said} by {methods}" + (f" -> {task.output}" if to_files else ""),
+            line=f"{printable(task.picture)}: {said} by {methods}{place}",
             caption=f": {said}",
             rows=tuple(_rows(task, explained, milliseconds)) if self.extras.summary else (),
             body=b"" if to_files or shown else body,

@@ -3,6 +3,7 @@
 import glob
 import itertools
 import os
+import re
 import stat
 import sys
 from collections import Counter
@@ -22,6 +23,8 @@ DASH = Path("-")
 
 _OWN = ".seewhy"
 """What answers have before their suffix; such files are not taken from folders."""
+
+_SLASHES = tuple(filter(None, (os.sep, os.altsep)))
 
 _parts = itertools.count()
 
@@ -53,34 +56,45 @@ class _Found:
 
 
 def plan(
-    arguments: Sequence[Path], output: Path | None, form: Form | None, forms: Sequence[Form]
+    arguments: Sequence[Path], output: str | None, form: Form | None, forms: Sequence[Form], sheet: Path | None = None
 ) -> tuple[Form, list[Task]]:
     """Return the format of the answers, and the pictures with the files that their answers go into.
 
-    A folder means all pictures below it, hidden ones and earlier answers left out, and its answers keep their places;
-    an argument that is no file may be a glob.
+    A folder means all pictures below it, hidden ones and what an earlier run made left out, and its answers keep their
+    places; an argument that is no file may be a glob.
 
     Args:
         arguments: as typed.
-        output: a file for the only picture, or a folder; `DASH`; None for the present folder.
+        output: as typed: a file for the only picture, or a folder, as one that ends in a slash is; `-`; None for the
+            present folder.
         form: None to choose it by the output's suffix.
         forms: to choose from; the first one is the default.
+        sheet: the contact sheet, whose pages are no pictures to explain.
 
     Raises:
         click.UsageError: a folder or a glob without pictures, or an output that cannot be.
     """
-    found = list(dict.fromkeys(one for argument in arguments for one in _expanded(argument)))
-    if output == DASH and len(found) > 1:
+    found = list(dict.fromkeys(one for argument in arguments for one in _expanded(argument, sheet)))
+    place = Path(output or "")
+    if place == DASH and len(found) > 1:
         raise click.UsageError(f"The standard output takes the answer of one picture, and these are {len(found)}.")
-    if output == DASH:
+    if place == DASH:
         return form or forms[0], [Task(found[0].picture, DASH)]
     single = len(arguments) == 1 and found[0].picture == arguments[0]
-    if output is not None and single and not output.is_dir():
-        return form or _form_of(output, forms), [Task(found[0].picture, output)]
-    if output is not None and output.exists() and not output.is_dir():
-        raise click.BadParameter("several pictures need a folder", param_hint="-o")
+    is_folder = not output or output.endswith(_SLASHES) or place.is_dir()
+    if single and not is_folder:
+        return form or _form_of(place, forms), [Task(found[0].picture, place)]
+    several = "several pictures need a folder, such as heatmaps/; --sheet puts them on one page"
+    named_as_file = not is_folder and place.suffix.lower() in (".jpg", *(f".{one}" for one in forms))
+    if named_as_file or (place.exists() and not place.is_dir()):
+        raise click.BadParameter(several, param_hint="-o")
     form = form or forms[0]
-    return form, list(_tasks(found, output or Path(), ".jpg" if form == "jpeg" else f".{form}"))
+    return form, list(_tasks(found, place, ".jpg" if form == "jpeg" else f".{form}"))
+
+
+def printable(path: Path) -> str:
+    """Return a path as it may be printed: what a name holds that no terminal can show, or should obey, is replaced."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(path))
 
 
 def read(picture: Path) -> bytes:
@@ -106,16 +120,16 @@ def write(path: Path, body: bytes) -> None:
         raise click.ClickException(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
-def _expanded(argument: Path) -> Iterator[_Found]:
+def _expanded(argument: Path, sheet: Path | None) -> Iterator[_Found]:
     if argument == DASH:
         if sys.stdin.isatty():
             raise click.UsageError("The standard input is a terminal: pipe a picture into it, or name a file.")
         yield _Found(DASH, Path("stdin"))
     elif argument.is_dir():
-        yield from _below(argument)
+        yield from _below(argument, sheet)
     elif not argument.exists() and glob.has_magic(str(argument)):
         matches = [Path(match) for match in sorted(glob.glob(str(argument), recursive=True))]
-        files = [match for match in matches if not match.is_dir() and not _is_own(match)]
+        files = [match for match in matches if not match.is_dir() and not _is_own(match, sheet)]
         if not files:
             raise click.UsageError(f"No file matches {str(argument)!r}.")
         yield from (_Found(file, Path(file.name)) for file in files)
@@ -123,21 +137,25 @@ def _expanded(argument: Path) -> Iterator[_Found]:
         yield _Found(argument, Path(argument.name))
 
 
-def _below(folder: Path) -> Iterator[_Found]:
+def _below(folder: Path, sheet: Path | None) -> Iterator[_Found]:
     empty = True
     for top, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             file = Path(top, name)
-            if file.suffix.lower() in SUFFIXES and not name.startswith(".") and not _is_own(file):
+            if file.suffix.lower() in SUFFIXES and not name.startswith(".") and not _is_own(file, sheet):
                 empty = False
                 yield _Found(file, file.relative_to(folder))
     if empty:
         raise click.UsageError(f"There is no picture in {str(folder)!r}; pictures end in {', '.join(SUFFIXES)}.")
 
 
-def _is_own(file: Path) -> bool:
-    return file.stem.endswith(_OWN)
+def _is_own(file: Path, sheet: Path | None) -> bool:
+    """Whether a file is an answer, or a page of the contact sheet."""
+    if file.stem.endswith(_OWN) or sheet is None:
+        return file.stem.endswith(_OWN)
+    is_page = file.suffix == sheet.suffix and re.fullmatch(rf"{re.escape(sheet.stem)}(-\d+)?", file.stem)
+    return bool(is_page) and file.parent.resolve() == sheet.parent.resolve()
 
 
 def _tasks(found: Sequence[_Found], folder: Path, suffix: str) -> Iterator[Task]:
@@ -146,14 +164,16 @@ def _tasks(found: Sequence[_Found], folder: Path, suffix: str) -> Iterator[Task]
     A name so never depends on the order of pictures, but where several folders hold the same name.
     """
     stems = Counter(one.place.with_suffix("") for one in found)
-    names = Counter(one.place for one in found)
-    numbers: Counter[Path] = Counter()
+    wholes = {one.place for one in found}
+    taken: set[Path] = set()
     for one in found:
-        name = one.place.stem if stems[one.place.with_suffix("")] == 1 else one.place.name
-        if names[one.place] > 1:
-            numbers[one.place] += 1
-            name += f"-{numbers[one.place]}" if numbers[one.place] > 1 else ""
-        yield Task(one.picture, folder / one.place.parent / f"{name}{_OWN}{suffix}")
+        stem = one.place.with_suffix("")
+        name = stem.name if stems[stem] == 1 and stem not in wholes else one.place.name
+        numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        outputs = (folder / one.place.parent / f"{each}{_OWN}{suffix}" for each in numbered)
+        output = next(each for each in outputs if each not in taken)
+        taken.add(output)
+        yield Task(one.picture, output)
 
 
 def _form_of(output: Path, forms: Sequence[Form]) -> Form:

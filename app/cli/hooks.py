@@ -36,9 +36,12 @@ if TYPE_CHECKING:
 @layer_option("Dotted module path or glob; repeatable. Default: all without submodules.")
 @format_option(TRACE_FORMATS)
 def trace(
-    pictures: tuple[Path, ...], device: str | None, output: Path | None, form: "TraceFormat | None", **given: Any
+    pictures: tuple[Path, ...], device: str | None, output: str | None, form: "TraceFormat | None", **given: Any
 ) -> None:
-    """Write the time line of all hook calls for each PICTURE, and print what stands out."""
+    """Write the time line of hook calls for each PICTURE.
+
+    Prints what stands out in it.
+    """
     chosen, tasks = plan(pictures, output, form, TRACE_FORMATS)
 
     from app.carriers import parse
@@ -78,9 +81,12 @@ def trace(
 @click.option("--rank", type=click.Choice(["activation", "effect"]), default="activation", show_default=True)
 @drawing_options
 def capture(
-    pictures: tuple[Path, ...], device: str | None, output: Path | None, form: "CaptureFormat | None", **given: Any
+    pictures: tuple[Path, ...], device: str | None, output: str | None, form: "CaptureFormat | None", **given: Any
 ) -> None:
-    """Write what passes through layers for each PICTURE: statistics, arrays, or the strongest feature maps."""
+    """Write what passes through layers for each PICTURE.
+
+    That is statistics, arrays, or the strongest feature maps.
+    """
     chosen, tasks = plan(pictures, output, form, CAPTURE_FORMATS)
 
     from app.carriers import parse
@@ -128,7 +134,7 @@ def capture(
 def intervene(
     pictures: tuple[Path, ...],
     device: str | None,
-    output: Path | None,
+    output: str | None,
     form: "InterveneFormat | None",
     edits: tuple[str, ...],
     file: Any,
@@ -136,7 +142,10 @@ def intervene(
     extra: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Write what edits change for each PICTURE: predictions and heatmaps before and after."""
+    """Write what edits change for each PICTURE.
+
+    That is predictions and heatmaps before and after.
+    """
     chosen, tasks = plan(pictures, output, form, INTERVENE_FORMATS)
     listed = [_json(text, "--edit") for text in edits]
     if file is not None:

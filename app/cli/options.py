@@ -42,7 +42,7 @@ def picture_options(command: Command) -> Command:
 def output_option(command: Command) -> Command:
     """Add the option -o."""
     said = "File, or folder for several pictures; `-` for the standard output."
-    return click.option("-o", "--output", type=click.Path(path_type=Path, allow_dash=True), help=said)(command)
+    return click.option("-o", "--output", type=click.Path(allow_dash=True), help=said)(command)
 
 
 def format_option(forms: tuple[str, ...]) -> Callable[[Command], Command]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.files import Task, plan, read
+from app.cli.files import Task, plan, printable, read
 from app.cli.options import (
     FORMATS,
     format_option,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def explain(
     pictures: tuple[Path, ...],
     device: str | None,
-    output: Path | None,
+    output: str | None,
     form: "Format | None",
     extra: tuple[str, ...],
     skip_existing: bool,
@@ -56,7 +56,7 @@ def explain(
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 a mistake in the options, 130 interrupted.
     """
-    chosen, tasks = plan(pictures, output, form, FORMATS)
+    chosen, tasks = plan(pictures, output, form, FORMATS, sheet)
     settings = {**given_options(given), **dict(pair(one) for one in extra), "format": chosen}
 
     from app.carriers import parse
@@ -85,6 +85,6 @@ def predict(pictures: tuple[Path, ...], device: str | None, model: str | None, t
     def work(task: Task) -> str:
         best = service.predict(read(task.picture), options).predictions
         rows = [f"  {found.probability:7.2%}  {found.index:>5}  {found.label}" for found in best]
-        return "\n".join([f"{task.picture}:", *rows])
+        return "\n".join([f"{printable(task.picture)}:", *rows])
 
     each(tasks, work, lambda _, line: click.echo(line), threads=at_once(service.settings.max_batch))

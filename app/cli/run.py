@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from app.cli.files import DASH, Task, write
+from app.cli.files import DASH, Task, printable, write
 
 if TYPE_CHECKING:
     from app.service import Service
@@ -108,7 +108,7 @@ def each(
                         told(task, finished.result())
                     else:
                         failures += 1
-                        click.echo(f"{click.style('Error:', fg='red')} {task.picture}: {fault}", err=True)
+                        click.echo(f"{click.style('Error:', fg='red')} {printable(task.picture)}: {fault}", err=True)
                         failed(task, fault)
                 done += 1
     except KeyboardInterrupt:
@@ -132,9 +132,9 @@ def each_alone(tasks: Sequence[Task], form: str, work: Callable[[Task], tuple[st
     def done(task: Task) -> tuple[str, bytes]:
         line, body = work(task)
         if task.output == DASH:
-            return f"{task.picture}: {line}", body
+            return f"{printable(task.picture)}: {line}", body
         write(task.output, body)
-        return f"{task.picture}: {line} -> {task.output}", b""
+        return f"{printable(task.picture)}: {line} -> {printable(task.output)}", b""
 
     def told(task: Task, made: tuple[str, bytes]) -> None:
         line, body = made

@@ -33,7 +33,7 @@ class Summary:
             raise click.BadParameter("a summary ends in .csv or .jsonl", param_hint="--summary")
         self._is_csv = path.suffix.lower() == ".csv"
         kept = self._read(path) if goes_on and path.exists() else []
-        self._pictures = {row["picture"] for row in kept}
+        self._pictures = {_escaped(row["picture"]) for row in kept}
         head = self._line(dict(zip(COLUMNS, COLUMNS, strict=True))) if self._is_csv else ""
         write(path, (head + "".join(map(self._line, kept))).encode())
         self._file = path.open("a", encoding="utf-8", newline="")
@@ -45,7 +45,7 @@ class Summary:
 
     def add_skipped(self, picture: str, output: str) -> None:
         """Write a row of a picture whose answer was there before, unless an earlier run did."""
-        if picture not in self._pictures:
+        if _escaped(picture) not in self._pictures:
             self.add({"picture": picture, "output": output})
 
     def close(self) -> None:
@@ -54,20 +54,25 @@ class Summary:
 
     def _line(self, row: dict[str, Any]) -> str:
         if not self._is_csv:
-            return json.dumps(row, ensure_ascii=False) + "\n"
+            return _escaped(json.dumps(row, ensure_ascii=False)) + "\n"
         told = {name: " ".join(value) if isinstance(value, list) else value for name, value in row.items()}
         text = io.StringIO()
         csv.DictWriter(text, COLUMNS, lineterminator="\n").writerow(told)
-        return text.getvalue()
+        return _escaped(text.getvalue())
 
     def _read(self, path: Path) -> list[dict[str, Any]]:
         """Return the rows of a file that are whole and tell of no error."""
         text = path.read_text(encoding="utf-8")
-        text = text[: text.rfind("\n") + 1]  # the last line may be cut short
+        *lines, _ = text.split("\n")  # the last line may be cut short
         try:
-            rows = list(csv.DictReader(io.StringIO(text))) if self._is_csv else list(map(json.loads, text.splitlines()))
+            rows = list(csv.DictReader(f"{line}\n" for line in lines)) if self._is_csv else list(map(json.loads, lines))
         except ValueError:
             rows = [{}]
         if any(not isinstance(row, dict) or set(row) != set(COLUMNS) for row in rows):
             raise click.BadParameter(f"{path} is no summary to go on with; name another file", param_hint="--summary")
         return [row for row in rows if not row["error"]]
+
+
+def _escaped(text: str) -> str:
+    """Return text in which the bytes of names that are no UTF-8 are written as JSON writes them."""
+    return text.encode(errors="backslashreplace").decode()

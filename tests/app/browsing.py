@@ -13,7 +13,7 @@ def answered(page):
     """Wait until the page shows the answer to all that was asked."""
     expect(page.locator("#figure")).to_have_class(re.compile("answered"))
     expect(page.locator("#figure")).to_have_attribute("aria-busy", "false")
-    page.wait_for_function("!document.querySelector('#stage .map').hidden")
+    page.wait_for_function("() => !document.querySelector('#stage .map').hidden")
     return page
 
 
@@ -46,6 +46,6 @@ def explained_anew(page, act):
         }"""
     )
     act()
-    page.wait_for_function("window.asked")
+    page.wait_for_function("() => window.asked")
     answered(page)
     return [tuple(pair) for pair in page.evaluate("window.asked")]

@@ -112,3 +112,23 @@ def _soon():
     from app.engine import Deadline
 
     return Deadline.after(30)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/models?sauce=timm", "Near matches: source."),
+        ("/models?x=1", "There is no such option. It takes source."),
+        ("/models?source=tim", "timm"),
+        ("/models?source=own&source=timm", "give it once"),
+        ("/models/efficientnet_lite0?source=timm", "There is no such option. It takes none."),
+        ("/models/efficientnet_lite0/layers?cam=true", "There is no such option. It takes none."),
+        ("/methods?family=cam", "There is no such option. It takes none."),
+        ("/colormaps?name=vik", "There is no such option. It takes none."),
+    ],
+)
+def test_options_are_refused_as_those_of_pictures_are(client, path, said):
+    response = client.get(path)
+    assert (response.status_code, response.mimetype) == (422, "application/problem+json")
+    assert said in response.get_json()["errors"][0]["message"]
+    assert client.get(f"{path.partition('?')[0]}?source=").status_code == 200  # a field left blank is none

@@ -60,6 +60,13 @@ def rows_of(path):
     return list(csv.DictReader(io.StringIO(text))) if path.endswith("csv") else list(map(json.loads, text.splitlines()))
 
 
+def test_several_pictures_are_not_written_into_one(run, photos):
+    done = run("explain", photos, "-o", "one.png")
+    assert done.exit_code == 2
+    assert "several pictures need a folder" in done.output
+    assert not Path("one.png").exists()
+
+
 def test_a_folder_means_the_pictures_in_it_and_below(run, photos):
     result = run("explain", photos, "-o", "out")
     assert result.exit_code == 1
@@ -137,6 +144,54 @@ def test_names_do_not_depend_on_the_order_of_pictures(run, photos):
         result = run("explain", *pictures, "-o", "out")
         assert "photos/a.png: " in result.stdout
         assert all(f"-> out/{line.split('/')[1].split(':')[0]}.seewhy" in line for line in result.stdout.splitlines())
+
+
+def test_no_two_pictures_have_one_answer(run, photos):
+    names = ["d.png", "d.jpg", "d.png.png", "d.png-2.png"]
+    for name in (*names, "sub/d.png"):
+        Image.new("RGB", (60, 50)).save(photos / name)
+    result = run("explain", *(photos / name for name in (*names, "sub/d.png")), "-o", "out")
+    assert result.exit_code == 0, result.output
+    outputs = [line.partition("-> ")[2] for line in result.stdout.splitlines()]
+    assert outputs[:3] == [f"out/{name}.seewhy.png" for name in names[:3]]
+    assert len(set(outputs)) == len(files("out")) == 5
+
+
+@pytest.mark.parametrize("place", ["new/", "new/er/"])
+def test_what_ends_in_a_slash_is_a_folder(run, photos, place):
+    assert run("explain", "photos/a.png", "-o", place).exit_code == 0
+    assert files("new") == [f"{place.removeprefix('new/')}a.seewhy.png"]
+
+
+@pytest.mark.parametrize("again", ["photos", "photos/*.*[gG]"])
+def test_a_contact_sheet_is_no_picture_of_the_next_run(run, photos, again, monkeypatch):
+    monkeypatch.setattr(sheet, "_PAGE", 2)
+    arguments = (again, "-o", "out", "--sheet", "photos/sheet.png")
+    run("explain", *arguments)
+    assert {"sheet.png", "sheet-2.png"} < set(files("photos"))
+    before = files("out")
+    result = run("explain", *arguments, "--skip-existing")
+    assert "sheet" not in result.output
+    assert files("out") == before
+    assert "photos/sheet.png: " in run("explain", "photos/sheet.png", "-o", "out").stdout  # named, it is one
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_name_may_hold_any_byte(photos, suffix):
+    Path("photos/a.png").rename(os.fsdecode(b"photos/a\xff\x1b[31m\xe2\x80\xa8.png"))
+    command = [*COMMAND, "explain", "photos/a*", "photos/b.jpg", "-o", "out", "--summary", f"rows.{suffix}"]
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run([*command, "--sheet", "all.png"], capture_output=True, env=strict, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        "photos/a\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}.png: "
+    )
+    assert len(files("out")) == 2
+    before = Path(f"rows.{suffix}").read_bytes()
+    assert b"\\udcff" in before
+    again = subprocess.run([*command, "--skip-existing"], capture_output=True, env=strict, text=True, check=False)
+    assert (again.returncode, again.stdout) == (0, ""), again.stderr
+    assert Path(f"rows.{suffix}").read_bytes() == before
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])

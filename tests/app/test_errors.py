@@ -323,3 +323,15 @@ def test_an_etag_ends_with_the_declaration_it_came_from(tmp_path, cat):
 def test_characters_that_no_encoding_has(client, cat):
     body = '{"\\ud800": 1, "image": "' + base64.b64encode(cat).decode() + '"}'
     problem(client.post("/explain", data=body, content_type="application/json"), 422)
+
+
+@pytest.mark.parametrize("name", ["file", "img"])
+def test_a_picture_under_another_name_is_told_the_right_one(client, cat, name):
+    body = problem(client.post("/explain", data={name: (io.BytesIO(cat), "cat.png")}), 422)
+    assert faults(body) == {name}
+    assert f"called 'image', not '{name}'" in body["detail"]
+
+
+def test_an_address_is_not_fetched(client):
+    body = problem(client.post("/explain", json={"image": "https://example.org/cat.jpg"}), 422)
+    assert "URLs are not fetched" in body["detail"]

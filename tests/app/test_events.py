@@ -109,6 +109,27 @@ def test_a_method_of_one_pass_has_a_stream_too(post, cat):
     assert not any("preview" in data for _, data in found)
 
 
+def test_the_answer_of_a_stream_is_kept(cat):
+    app = create_app(Settings(cache_bytes=10_000_000))
+
+    def asked(accept):
+        data = {"method": "rise", "samples": "40", "image": (io.BytesIO(cat), "cat.png")}
+        response = app.test_client().post("/explain", data=data, headers={"Accept": accept})
+        return response.get_data(as_text=True), response.headers
+
+    stream, first = asked("text/event-stream")
+    name, answer = parsed(stream)[-1]
+    body, headers = asked("application/json")
+    again, second = asked("text/event-stream")
+    app.extensions["seewhy"].engine.stop()
+    assert (name, answer) == ("answer", json.loads(body))
+    assert headers["Server-Timing"] == "cache"
+    assert headers["X-SeeWhy-Label"] == "tiger cat"
+    assert parsed(again) == [("answer", answer)]
+    for one in ("Cache-Control", "X-Accel-Buffering", "Vary"):
+        assert second[one] == first[one]
+
+
 def test_an_answer_that_is_kept_comes_at_once(cat):
     app = create_app(Settings(cache_bytes=10_000_000))
     client = app.test_client()

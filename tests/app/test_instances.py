@@ -2,6 +2,7 @@
 
 import base64
 import io
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -71,6 +72,17 @@ def test_range_says_what_numbers_are(taken):
     assert np.asarray(byte.picture).tolist() == np.full((2, 2, 3), 200).tolist()
     whole = Taken(taken.preprocess, 100, "normalized").from_array(np.zeros((3, 4, 5), dtype=int), "x")
     assert whole.image.dtype == torch.float32
+
+
+def test_levels_are_not_blown_up(taken):
+    levels = np.full((2000, 1000, 3), 7, dtype=np.uint8)
+    large = Taken(taken.preprocess, levels.size, None)
+    tracemalloc.start()
+    found = large.from_array(levels, "x")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2 * levels.nbytes
+    assert found.picture.getpixel((999, 1999)) == (7, 7, 7)
 
 
 @pytest.mark.parametrize(

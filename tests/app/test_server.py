@@ -116,6 +116,16 @@ sys.exit("torch" in sys.modules)
     assert subprocess.run([sys.executable, "-c", told]).returncode == 0
 
 
+def test_a_port_that_is_taken_is_told_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "app.cli", "serve", "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert f"Port {port} is in use; choose another" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_termination_answers_what_was_accepted():
     port = free_port()
     process = start(port)

@@ -74,10 +74,31 @@ def test_each_picture_has_its_own_best_classes(ask, text, coffee):
     assert labels == [["tiger cat", "Egyptian cat"], ["espresso", "cup"]]
 
 
+def test_an_instance_may_name_its_class(ask, text, coffee):
+    """As KServe's examples of TorchServe do, which send the same to both verbs."""
+    other = base64.b64encode(coffee).decode()
+    body = {"instances": [{"data": text, "target": 281}, {"data": other, "target": ["cup"]}, {"data": text}]}
+    found = ask("explain", body).get_json()["explanations"]
+    assert [one["explanations"][0]["target"]["label"] for one in found] == ["tabby", "cup", "tiger cat"]
+    found = ask("predict", body | {"parameters": {"top": 1}}).get_json()["predictions"]
+    assert [one[0]["label"] for one in found] == ["tiger cat", "espresso", "tiger cat"]
+    for given in ({"target": "lynx"}, {"top": 2}):
+        assert "in one place" in refused(ask("explain", body | {"parameters": given}))
+    for target, said in (("tabbi", "tabby"), ({}, "target"), (1000, "0 to 999")):
+        assert said in refused(ask("explain", {"instances": [{"data": text, "target": target}]}))
+    bad = {"data": base64.b64encode(b"no picture").decode(), "target": 1}
+    assert refused(ask("explain", {"instances": [{"data": text}, bad]})).startswith("Picture 2 of 2")
+
+
 def test_an_input_is_explained_in_its_own_coordinates(ask):
     sent = np.linspace(-1, 1, 3 * 224 * 224).reshape(3, 224, 224).tolist()
     body = ask("explain", {"instances": [sent], "parameters": {"values": True}}).get_json()
     assert body["explanations"][0]["explanations"][0]["heatmap"]["shape"] == [224, 224]
+
+
+def test_null_parameters_are_none(ask, text):
+    body = {"instances": [text], "parameters": None, "signature_name": None}
+    assert ask("predict", body).get_json()["predictions"][0][0]["label"] == "tiger cat"
 
 
 @pytest.mark.parametrize("verb", ["predict", "explain"])

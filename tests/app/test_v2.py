@@ -227,6 +227,14 @@ def test_compressed_requests(client, text, encoding):
     assert "gzip" in refused(client.post(f"/v2/models/{MODEL}/infer", data=body, headers={"Content-Encoding": "br"}))
 
 
+def test_null_is_what_was_left_out(ask, text):
+    """As clients write it that have all members of the protocol in a class."""
+    body = tensor(text, parameters=None) | {"id": None, "parameters": None, "outputs": None}
+    assert set(outputs(ask(body))) == {"logits", "probabilities", "indices", "classes"}
+    found = outputs(ask(body | {"outputs": [{"name": "classes", "parameters": None}]}))
+    assert found["classes"]["data"][0] == "tiger cat"
+
+
 HOSTILE = [
     ({}, "inputs"),
     ([], "object"),

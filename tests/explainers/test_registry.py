@@ -49,6 +49,7 @@ def test_options_make_the_explainer(name, options, explainer):
         ("gradcam", {"sing": "signed"}, "sing", "Near matches: sign"),
         ("gradcam", {"zzz": 1}, "zzz", "It takes sign, smooth, layers"),
         ("saliency", {"layers": ["a"]}, "layers", "no option 'layers'"),
+        ("gradcam", {"samples": 10}, "samples", "These methods have it: .*smoothgrad"),
         ("saliency", {"sign": "negative"}, "sign", "'positive', 'signed' or 'absolute'"),
         ("gradcam", {"layers": 4}, "layer", "must be a list"),
         ("gradcam", {"layers": [4]}, "layer", "must be text"),

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from explainers.errors import TargetError
+from explainers.errors import TargetError, near_matches
 from explainers.targets import best, class_index, predictions
 
 LABELS = ["tabby", "Tiger cat", "crane", "crane", "7"]
@@ -28,7 +28,7 @@ def test_case_tells_labels_apart_where_it_must():
     [
         ("taby", "Near matches: tabby"),
         ("cat", "Near matches: Tiger cat"),
-        ("zebra", "GET /models/NAME"),
+        ("zebra", "`seewhy predict PICTURE --top"),
         ("crane", "classes 2, 3"),
         ("", "no class ''"),
         ("1.5", "no class '1.5'"),
@@ -61,3 +61,8 @@ def test_the_best_come_first_and_equal_ones_in_class_order():
 def test_predictions_of_large_logits_do_not_overflow():
     found = predictions(np.array([1e4, -1e4], np.float32), ["a", "b"], [0, 1])
     assert [row.probability for row in found] == [1.0, 0.0]
+
+
+def test_near_matches_that_hold_the_word_come_first():
+    names = ["scar", "cur", "sports car", "car wheel", "carton"]
+    assert near_matches("Car", names) == "Near matches: car wheel, sports car, scar, cur, carton."

@@ -21,7 +21,7 @@ from app.schemas import (
     Options,
     PredictOptions,
     TraceOptions,
-    parse_json,
+    loads,
 )
 from explainers.edits import OPS, At, EditError, parse_edits
 from explainers.errors import PictureError
@@ -94,7 +94,7 @@ def value_of(content: Iterator[int], words: Sequence[str], depth: int = 0) -> An
 def built(content: bytes, words: Sequence[str]) -> Any:
     """Return a value from JSON, if that is what this is, and else one that is built from the bytes."""
     try:
-        return parse_json(content)
+        return loads(content)
     except (ValueError, RecursionError):
         return value_of(iter(content), words)
 

@@ -45,7 +45,7 @@ def test_every_name_has_a_spec_with_a_label_per_class(registry):
     ("name", "weights", "message"),
     [
         ("resnet5O", None, "Near matches: resnet50"),
-        ("zzzzzz", None, "GET /models"),
+        ("zzzzzz", None, "`seewhy models` or GET /models"),
         ("timm/resnet5O", None, "Near matches: timm/resnet50"),
         ("vgg16", "IMAGENET1K_FEATURES", "it has IMAGENET1K_V1"),
         ("resnet50", "IMAGENET1K_V3", "IMAGENET1K_V1, IMAGENET1K_V2"),

@@ -1,6 +1,8 @@
 """Every torchvision classifier by name: its default layer, and that it explains and leaves nothing behind."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -176,3 +178,18 @@ def test_every_torchvision_classifier_explains(name):
     assert not any(part._forward_hooks or part._backward_hooks for part in model.module.modules())
     del model
     gc.collect()
+
+
+def test_in_jupyter_it_is_imported_in_silence():
+    """As a kernel without ipywidgets looks to tqdm."""
+    script = (
+        "import sys, types\n"
+        "kernel = types.SimpleNamespace(config={'IPKernelApp': {}})\n"
+        "sys.modules['IPython'] = types.SimpleNamespace(get_ipython=lambda: kernel, version_info=(9,))\n"
+        "sys.modules['ipykernel.zmqshell'] = types.ModuleType('zmqshell')\n"
+        "sys.modules['ipywidgets'] = None\n"
+        "import models\n"
+        "assert 'tqdm.autonotebook' in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

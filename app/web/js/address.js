@@ -2,13 +2,15 @@
 
 import { DEFAULTS, change, onChange, state } from "./state.js";
 
-const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "by", "inside"];
+const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside"];
 const LISTS = ["layer", "compare"];
 const CLASSES = ["target", "against"];
+const OURS = ["image", "format", "view", "values", "top"]; // in HTTP; the page decides about them by itself
+const PAUSE = 250; // milliseconds: browsers refuse to change the address at every step of a slider
 
 export function toQuery(from) {
   const query = new URLSearchParams();
-  for (const name of [...TEXTS, ...CLASSES, "alpha"]) {
+  for (const name of [...TEXTS, "by", ...CLASSES, "alpha"]) {
     if (from[name] !== DEFAULTS[name]) query.set(name, from[name]);
   }
   for (const name of LISTS) for (const value of from[name]) query.append(name, value);
@@ -22,12 +24,14 @@ export function fromQuery(query) {
   const found = { options: {} };
   for (const [name, value] of query) {
     if (TEXTS.includes(name)) found[name] = value;
-    else if (LISTS.includes(name)) (found[name] ??= []).push(value);
+    else if (name === "by") found.by = value === "layer" ? "layer" : "method";
+    else if (LISTS.includes(name)) found[name] = [...new Set([...(found[name] ?? []), value])];
     else if (CLASSES.includes(name)) found[name] = /^\d+$/.test(value) ? Number(value) : value;
-    else if (name === "alpha") found.alpha = Math.min(1, Math.max(0, Number(value) || 0));
+    else if (name === "alpha") found.alpha = Math.min(1, Math.max(0, Number(value || NaN)));
     else if (name === "off") found.off = value.split(",").filter((one) => /^\d+$/.test(one)).map(Number);
-    else found.options[name] = value;
+    else if (!OURS.includes(name)) found.options[name] = value;
   }
+  if (Number.isNaN(found.alpha)) delete found.alpha;
   return found;
 }
 
@@ -35,10 +39,20 @@ export function readAddress() {
   change(fromQuery(new URLSearchParams(location.search)));
 }
 
+/** The address of what is chosen. */
+export function address() {
+  const query = toQuery(state).toString();
+  return `${location.origin}${location.pathname}${query ? `?${query}` : ""}`;
+}
+
 export function keepAddress() {
-  onChange(() => {
-    const query = toQuery(state).toString();
-    const wanted = `${location.pathname}${query ? `?${query}` : ""}`;
-    if (wanted !== `${location.pathname}${location.search}`) history.replaceState(null, "", wanted);
+  let waiting = null;
+  const keep = () => {
+    if (address() !== location.href) history.replaceState(null, "", address());
+  };
+  onChange((patch) => {
+    clearTimeout(waiting);
+    if ("alpha" in patch) waiting = setTimeout(keep, PAUSE);
+    else keep();
   });
 }

@@ -22,15 +22,17 @@ async function send(path, given) {
   const response = await keyedFetch(path, given).catch(unreachable);
   if (response.ok) return response;
   if (response.headers.get("Content-Type")?.includes("json")) throw new Problem(await response.json());
-  throw new Problem({ detail: `The server answered ${response.status} ${response.statusText}.`, status: response.status });
+  throw new Problem({ detail: `The server answered ${`${response.status} ${response.statusText}`.trim()}.`, status: response.status });
 }
+
+export const get = (path) => send(path, {});
 
 const kept = new Map();
 
 /** What a route of the catalogue answers; asked for once. */
 export function catalogue(path) {
   if (!kept.has(path)) {
-    const asked = send(path, {}).then((response) => response.json());
+    const asked = get(path).then((response) => response.json());
     kept.set(path, asked);
     asked.catch(() => kept.delete(path));
   }

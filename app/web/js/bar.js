@@ -15,7 +15,8 @@ export async function coloursOf(name) {
 /** Colours as the image of a bar from left to right. */
 export const gradient = (colours) => `linear-gradient(to right, ${colours.filter((_, place) => place % 15 === 0).join(",")})`;
 
-export async function showBar(explanation) {
+export async function showBar(answer) {
+  const explanation = answer?.explanations[0];
   shown = explanation?.drawn ?? null;
   byId("bar").hidden = !shown;
   if (!shown) return;
@@ -24,7 +25,7 @@ export async function showBar(explanation) {
   byId("bar-high").textContent = number(high);
   byId("bar-middle").textContent = low < 0 && high === -low ? "0" : number((low + high) / 2);
   const { min, max } = explanation.heatmap;
-  byId("bar-range").textContent = `map ${number(min)} to ${number(max)}`;
+  byId("bar-range").textContent = `${answer.method.name} map ${number(min)} to ${number(max)}`;
   byId("bar").setAttribute("aria-label", `Colours from ${number(low)} to ${number(high)}, ${colormap}`);
   const colours = await coloursOf(colormap);
   byId("bar-colours").style.backgroundImage = gradient(colours);

@@ -7,7 +7,7 @@ import { byId, make } from "./dom.js";
 import { chooseLayers, layersOf } from "./layers.js";
 import { modelName } from "./models.js";
 import { readNpz } from "./npz.js";
-import { problemBox } from "./problems.js";
+import { problemBox, showProblem } from "./problems.js";
 import { methodNamed } from "./question.js";
 import { change, state } from "./state.js";
 import { percent, signed } from "./words.js";
@@ -23,10 +23,7 @@ let intervening = null;
 let answered = null; // the question that the shown effect answers
 
 export function prepareChannels() {
-  byId("inside-layer").addEventListener("click", async () => {
-    const chosen = await chooseLayers({ model: await modelName(), title: "Feature maps of", chosen: state.inside ? [state.inside] : [], most: 1 });
-    if (chosen?.length && chosen[0] !== captured?.layer) change({ inside: chosen[0], off: [] });
-  });
+  byId("inside-layer").addEventListener("click", () => choose().catch(showProblem));
   byId("off-strongest").addEventListener("click", () => {
     change({ off: captured.channels.filter((one) => one.effect > 0).slice(0, 10).map((one) => one.channel) });
   });
@@ -40,6 +37,11 @@ export function prepareChannels() {
   );
 }
 
+async function choose() {
+  const chosen = await chooseLayers({ model: await modelName(), title: "Feature maps of", chosen: state.inside ? [state.inside] : [], most: 1 });
+  if (chosen?.length && chosen[0] !== captured?.layer) change({ inside: chosen[0], off: [] });
+}
+
 function common() {
   const fields = [];
   if (state.model) fields.push(["model", state.model]);
@@ -47,10 +49,18 @@ function common() {
   return fields;
 }
 
+async function standard() {
+  const found = (await layersOf(await modelName())).find((one) => one.default);
+  if (!found) throw new Error("No layer of this model was found by itself; choose one.");
+  return found.path;
+}
+
 export async function showChannels() {
-  const layer = state.inside ?? (await layersOf(await modelName())).find((one) => one.default)?.path;
-  if (!layer) {
-    byId("maps").replaceChildren(problemBox({ message: "No layer of this model was found by itself; choose one." }));
+  let layer;
+  try {
+    layer = state.inside ?? (await standard());
+  } catch (error) {
+    refuse(error);
     return;
   }
   const fields = [...common(), ["layer", layer], ["kind", "output"], ["kind", "grad_output"], ["format", "npz"]];
@@ -77,13 +87,26 @@ async function capture(key, layer, fields) {
     count = STEP;
     fill();
   } catch (error) {
-    if (error.name !== "AbortError") byId("maps").replaceChildren(problemBox(error));
+    if (capturing === mine) refuse(error);
   } finally {
     if (capturing === mine) {
       capturing = null;
       byId("maps").removeAttribute("aria-busy");
     }
   }
+}
+
+/** Says why there are no maps, nor anything to do with them. */
+function refuse(error) {
+  captured = null;
+  intervening?.abort();
+  answered = null;
+  byId("effect").hidden = true;
+  byId("maps").replaceChildren(problemBox(error));
+  byId("maps-count").textContent = "";
+  byId("more-maps").hidden = true;
+  byId("off-strongest").disabled = true;
+  byId("off-none").disabled = true;
 }
 
 /** Channels of an array, the one that does most to the class first: by the sum of output times gradient. */
@@ -114,6 +137,8 @@ function fill() {
   byId("maps-count").textContent = `${Math.min(shown.length, channels.length)} of ${channels.length} feature maps, those that do most first`;
   byId("maps").replaceChildren(...shown.map(tile));
   byId("more-maps").hidden = count >= channels.length;
+  byId("off-strongest").disabled = false;
+  byId("effect").hidden = false;
   mark();
 }
 

@@ -82,6 +82,10 @@ function contrast(one) {
 async function offerLabels(model) {
   if (labelled === model) return;
   labelled = model;
-  const { labels } = await catalogue(modelPath(model));
-  byId("labels").replaceChildren(...labels.map((label) => new Option(label)));
+  try {
+    const { labels } = await catalogue(modelPath(model));
+    if (labelled === model) byId("labels").replaceChildren(...labels.map((label) => new Option(label)));
+  } catch {
+    labelled = null; // the next answer asks for them again
+  }
 }

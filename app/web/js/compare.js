@@ -6,7 +6,7 @@ import { chooseLayers, layersOf } from "./layers.js";
 import { rankCorrelation, valueAt } from "./maps.js";
 import { modelName } from "./models.js";
 import { Overlay } from "./overlay.js";
-import { problemBox } from "./problems.js";
+import { problemBox, showProblem } from "./problems.js";
 import { HEATMAP, methodNamed, question } from "./question.js";
 import { methodGroups } from "./settings.js";
 import { change, onChange, state } from "./state.js";
@@ -17,6 +17,8 @@ const USUAL = ["gradcam++", "layercam", "saliency"];
 
 /** Cards by what they were asked; those whose question stays are kept. */
 let cards = new Map();
+let filling = null; // what the compared ones are being found for
+let listed = null; // what the chips show
 
 export function prepareCompare() {
   for (const by of ["method", "layer"]) {
@@ -26,15 +28,19 @@ export function prepareCompare() {
   add.addEventListener("change", () => {
     if (add.value) change({ compare: [...state.compare, add.value] });
   });
-  byId("compare-layers").addEventListener("click", async () => {
-    const model = await modelName();
-    const chosen = await chooseLayers({ model, title: "Layers to compare", chosen: state.compare, most: MOST });
-    if (chosen?.length) change({ compare: chosen });
-  });
+  byId("compare-layers").addEventListener("click", () => choose().catch(showProblem));
   onChange((patch) => {
     if ("alpha" in patch) for (const card of cards.values()) card.overlay.draw();
+    // Whoever comes back to the view asks again for what failed.
+    if ("show" in patch) for (const [key, card] of cards) if (card.failed) cards.delete(key);
     if (state.show === "compare" && state.picture) show();
   });
+}
+
+async function choose() {
+  const model = await modelName();
+  const chosen = await chooseLayers({ model, title: "Layers to compare", chosen: state.compare, most: MOST });
+  if (chosen?.length) change({ compare: chosen });
 }
 
 /** The method whose layers are compared: the chosen one, where it looks at layers. */
@@ -54,16 +60,24 @@ async function standard() {
   return paths.slice(-4);
 }
 
-let filling = false;
-
-async function show() {
-  if (!state.compare.length) {
-    if (filling) return;
-    filling = true;
-    const compare = await standard().finally(() => (filling = false));
+/** Finds what to compare, where nothing is chosen yet. */
+async function fill() {
+  const sought = `${state.by} ${state.model}`;
+  if (filling === sought) return;
+  filling = sought;
+  try {
+    const compare = await standard();
+    if (filling !== sought || state.compare.length) return;
+    if (!compare.length) throw new Error("This model has no layer with a grid of features to compare.");
     change({ compare });
-    return;
+  } catch (error) {
+    if (filling === sought) byId("cards").replaceChildren(problemBox(error));
+  } finally {
+    if (filling === sought) filling = null;
   }
+}
+
+function show() {
   for (const by of ["method", "layer"]) byId(`by-${by}`).checked = state.by === by;
   const names = state.compare.slice(0, MOST);
   showControls(names);
@@ -77,12 +91,20 @@ async function show() {
   }
   for (const [key, card] of cards) if (!kept.has(key)) card.stop();
   cards = kept;
-  byId("cards").replaceChildren(...[...cards.values()].map((card) => card.element));
+  const elements = [...cards.values()].map((card) => card.element);
+  const place = byId("cards");
+  // What stays in its place keeps the focus.
+  const same = elements.length === place.children.length && elements.every((one, at) => one === place.children[at]);
+  if (!same) place.replaceChildren(...elements);
   showAgreement();
+  if (!names.length) fill();
 }
 
 function showControls(names) {
   const byMethod = state.by === "method";
+  const shown = JSON.stringify([state.by, layered(), names]);
+  if (shown === listed) return;
+  listed = shown;
   const add = byId("compare-add");
   add.hidden = !byMethod;
   add.disabled = names.length >= MOST;
@@ -96,11 +118,17 @@ function showControls(names) {
         "aria-label": `Remove ${name}`,
         textContent: "✕",
         disabled: names.length === 1,
-        on: { click: () => change({ compare: names.filter((one) => one !== name) }) },
+        on: { click: () => drop(names, name) },
       });
       return make("li", {}, name, remove);
     }),
   );
+}
+
+function drop(names, name) {
+  change({ compare: names.filter((one) => one !== name) });
+  const left = [...byId("chips").querySelectorAll("button:enabled")];
+  (left[Math.min(names.indexOf(name), left.length - 1)] ?? byId(state.by === "method" ? "compare-add" : "compare-layers")).focus();
 }
 
 function makeCard(name, fields, asked) {
@@ -114,7 +142,7 @@ function makeCard(name, fields, asked) {
     class: "quiet",
     textContent: "Open",
     "aria-label": `Open ${name}`,
-    on: { click: () => change({ layer: [], options: {}, ...asked, show: "explain" }) },
+    on: { click: () => change({ ...asked, show: "explain" }) },
   });
   const element = make(
     "article",
@@ -125,16 +153,16 @@ function makeCard(name, fields, asked) {
     bar,
   );
   const asking = new AbortController();
-  const card = { name, element, overlay, map: null, value, heatmap: null, stop: () => asking.abort() };
+  const card = { name, element, overlay, value, heatmap: null, failed: false, stop: () => asking.abort() };
   const onProgress = ({ done, total, preview }) => {
     if (total) Object.assign(bar, { max: total, value: done });
-    if (preview) overlay.showMap(preview).catch(() => {});
+    if (preview) overlay.showPreview(preview).catch(() => {});
   };
   explain(state.picture.file, [...fields, ...HEATMAP], { signal: asking.signal, onProgress })
     .then(async (answer) => {
       const [first] = answer.explanations;
       card.heatmap = first.heatmap;
-      await overlay.showMap(first.overlay, first.heatmap);
+      await overlay.showMap(first);
       overlay.describe(`Heatmap of ${name} for ${first.target.label}`);
       const rather = first.against ? ` rather than ${first.against.label}` : "";
       const blank = first.diagnostics.some((one) => one.code === "blank-map") ? ", blank" : "";
@@ -143,10 +171,12 @@ function makeCard(name, fields, asked) {
     })
     .catch((error) => {
       if (error.name === "AbortError") return;
+      card.failed = true;
+      overlay.dropPreview();
       facts.replaceWith(problemBox(error));
     })
     .finally(() => bar.remove());
-  overlay.element.addEventListener("pointermove", (event) => card.heatmap && !overlay.isSheet && readAll(overlay.pixel(event)));
+  overlay.element.addEventListener("pointermove", (event) => overlay.isReadable && readAll(overlay.pixel(event)));
   overlay.element.addEventListener("pointerleave", () => readAll(null));
   return card;
 }

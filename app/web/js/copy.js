@@ -1,10 +1,11 @@
 // Commands and code that ask for exactly what the page shows, and files of it.
 
+import { address } from "./address.js";
 import { post } from "./api.js";
 import { announce, byId, make } from "./dom.js";
 import { examplePath } from "./picture.js";
 import { showProblem } from "./problems.js";
-import { drawingQuestion, question } from "./question.js";
+import { drawingQuestion } from "./question.js";
 import { overlay } from "./stage.js";
 import { state } from "./state.js";
 
@@ -91,13 +92,13 @@ export function prepareCopy() {
   const on = (id, action) => byId(id).addEventListener("click", (event) => state.answer && action(event.currentTarget));
   on("copy-curl", (button) => copy(curl("/explain", drawingQuestion(), "heatmap.png"), button));
   on("copy-python", (button) => copy(python("/explain", drawingQuestion(), "heatmap.png"), button));
-  on("copy-link", (button) => copy(location.href, button));
+  on("copy-link", (button) => copy(address(), button));
   on("save-png", async () => save(await overlay.blob(), `${stem()}.png`));
   on("save-json", () => save(new Blob([JSON.stringify(state.answer, null, 1)], { type: "application/json" }), `${stem()}.json`));
   on("save-npz", async (button) => {
     button.setAttribute("aria-busy", "true");
     try {
-      const answer = await post("/explain", state.picture.file, [...question(), ["format", "npz"]]);
+      const answer = await post("/explain", state.picture.file, [...state.asked, ["format", "npz"]]);
       save(await answer.blob(), `${stem()}.npz`);
     } catch (error) {
       showProblem(error);

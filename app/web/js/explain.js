@@ -10,7 +10,10 @@ import { duration, percent } from "./words.js";
 
 const ASKS = ["picture", "model", "method", "options", "target", "against", "layer", "colormap", "scale"];
 
+const PATIENCE = 300; // milliseconds: most answers are there before progress is worth a word
+
 let pending = null;
+let waiting = null;
 
 export function prepareExplain() {
   onChange((patch) => {
@@ -35,25 +38,24 @@ async function run() {
   const mine = new AbortController();
   pending = mine;
   clearProblems();
+  restore();
   busy(true);
-  let previewed = false;
   const onProgress = (event) => {
     if (pending !== mine) return;
     showProgress(event);
     if (event.preview) showPreview(event.preview);
-    previewed ||= Boolean(event.preview);
   };
   try {
-    const fields = [...question(), ...HEATMAP];
-    const answer = await explain(state.picture.file, fields, { signal: mine.signal, onProgress });
+    const asked = question();
+    const answer = await explain(state.picture.file, [...asked, ...HEATMAP], { signal: mine.signal, onProgress });
     if (pending !== mine) return;
-    change({ answer });
+    change({ answer, asked });
     const { label, probability } = explained();
     announce(`${label}, ${percent(probability)}, explained by ${answer.method.name}.`);
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;
-    if (previewed) restore();
-    showProblem(error);
+    restore();
+    showProblem(error, run);
   } finally {
     if (pending === mine) {
       pending = null;
@@ -64,9 +66,16 @@ async function run() {
 
 function busy(is) {
   byId("figure").setAttribute("aria-busy", String(is));
-  byId("progress").hidden = !is;
   byId("progress-bar").removeAttribute("value");
   byId("progress-text").textContent = "Working…";
+  clearTimeout(waiting);
+  if (is) waiting = setTimeout(showWork, PATIENCE);
+  else byId("progress").hidden = true;
+}
+
+function showWork() {
+  byId("progress").hidden = false;
+  announce("Working…");
 }
 
 function showProgress({ done, total, elapsed_ms: elapsed }) {

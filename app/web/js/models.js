@@ -1,22 +1,26 @@
 // The choice of a model: those whose weights are at hand first, the others with the reason why they cannot be chosen.
 
-import { catalogue } from "./api.js";
+import { catalogue, modelPath, post } from "./api.js";
 import { ask, search } from "./dialog.js";
 import { byId, make } from "./dom.js";
+import { showProblem } from "./problems.js";
 import { change, onChange, state } from "./state.js";
 
 const SHOWN = 60; // most rows at a time
+
+let standard = null;
 
 /** The name of the model that answers: the one that was asked for, or the service's default. */
 export async function modelName() {
   if (state.model) return state.model;
   if (state.answer) return state.answer.model.name;
-  const { models } = await catalogue("/models?source=embedded");
-  return (models.find((one) => one.loaded) ?? models[0]).name;
+  // The list of models does not tell the default one, which it may not even have: the service knows names of more.
+  standard ??= (await (await post("/predict", state.picture.file, [["top", "1"]])).json()).model.name;
+  return standard;
 }
 
 export function prepareModels() {
-  byId("model").addEventListener("click", choose);
+  byId("model").addEventListener("click", () => choose().catch(showProblem));
   onChange((patch) => {
     if ("model" in patch || "answer" in patch) show();
   });
@@ -29,7 +33,7 @@ function show() {
 
 async function choose() {
   const { models } = await catalogue("/models");
-  const current = await modelName();
+  const current = await modelName().catch(() => null); // which the choice does not need
   const ordered = [...models].sort((one, other) => other.weights.available - one.weights.available);
   const list = make("ul", { class: "choices" });
   const more = make("p", { class: "help" });
@@ -52,10 +56,15 @@ async function choose() {
   );
   const wanted = await ask("Model", content, { accept: "Use this model", result: () => chosen });
   if (!wanted || wanted === current) return;
-  const [from, to] = [current, wanted].map((name) => models.find((one) => one.name === name));
-  // Classes keep their meaning between models of one data set.
-  const classes = from?.classes === to.classes ? {} : { target: null, against: null };
+  const named = state.target !== null || state.against !== null;
+  const classes = named && !(current && (await haveSameClasses(current, wanted))) ? { target: null, against: null } : {};
   change({ ...classes, model: wanted, layer: [], inside: null, off: [], compare: state.by === "layer" ? [] : state.compare });
+}
+
+/** Whether classes keep their meaning between two models, as they do where both learnt from one data set. */
+async function haveSameClasses(one, other) {
+  const [first, second] = await Promise.all([one, other].map((name) => catalogue(modelPath(name)).catch(() => null)));
+  return first !== null && second !== null && String(first.labels) === String(second.labels);
 }
 
 function row(model, checked, choose) {

@@ -7,8 +7,11 @@ import { state } from "./state.js";
 export class Overlay {
   #canvas = make("canvas", { class: "map", "aria-hidden": "true" });
   #picture = make("img", { class: "below", alt: "", draggable: false });
-  #drawn = null;
-  #heatmap = null;
+  #map = null; // {image, heatmap, isSheet}
+  #preview = null; // an image
+  #turn = 0; // what is decoded later than something newer is not shown any more
+  #previews = 0;
+  #showing = null;
 
   constructor(element = make("div")) {
     this.element = element;
@@ -18,11 +21,12 @@ export class Overlay {
 
   /** Shows the picture, and no heatmap yet. */
   showPicture({ url, width, height }, alt = "") {
-    this.#drawn = null;
+    this.#turn += 1;
+    this.#map = null;
+    this.#preview = null;
     this.#picture.src = url;
     this.#picture.alt = alt;
-    this.element.style.aspectRatio = `${width} / ${height}`;
-    this.element.style.setProperty("--ratio", width / height);
+    this.#shape(width, height);
     this.draw();
   }
 
@@ -30,44 +34,62 @@ export class Overlay {
     this.#picture.alt = alt;
   }
 
-  /** Shows a drawn heatmap, a data URL; `heatmap` says where it lies, and is null for a preview. */
-  async showMap(source, heatmap = null) {
-    const image = new Image();
-    image.src = source;
-    await image.decode();
-    this.#drawn = image;
-    this.#heatmap = heatmap;
+  /** Shows the map of an explanation: a drawing of its own, and no map over the picture, where it has regions. */
+  showMap({ overlay, heatmap, regions }) {
+    this.#showing = this.#show(overlay, heatmap, regions.length > 0);
+    return this.#showing;
+  }
+
+  async #show(source, heatmap, isSheet) {
+    this.#turn += 1;
+    const mine = this.#turn;
+    const image = await decoded(source);
+    if (mine !== this.#turn) return;
+    this.#map = { image, heatmap, isSheet };
+    this.#preview = null;
     this.draw();
   }
 
-  /** Whether the drawing is a sheet of its own, and no map over the picture. */
+  /** Shows a map as far as it has come, until the next one, whole or not. */
+  async showPreview(source) {
+    this.#previews += 1;
+    const [turn, mine] = [this.#turn, this.#previews];
+    const image = await decoded(source);
+    if (turn !== this.#turn || mine !== this.#previews) return;
+    this.#preview = image;
+    this.draw();
+  }
+
+  dropPreview() {
+    this.#previews += 1;
+    this.#preview = null;
+    this.draw();
+  }
+
   get isSheet() {
-    const [height, width] = this.#heatmap?.shape ?? [0, 0];
-    const { naturalWidth = 0, naturalHeight = 1 } = this.#drawn ?? {};
-    return height > 0 && Math.abs(naturalWidth / naturalHeight - width / height) > 0.02 * (width / height);
+    return this.#map?.isSheet ?? false;
+  }
+
+  get isPreview() {
+    return Boolean(this.#preview);
+  }
+
+  /** Whether what is seen is a map over the picture, with a value for each pixel. */
+  get isReadable() {
+    return Boolean(this.#map) && !this.isSheet && !this.isPreview;
   }
 
   draw() {
-    const image = this.#drawn;
-    this.#canvas.hidden = !image;
-    if (!image) return;
-    const { naturalWidth: width, naturalHeight: height } = image;
-    Object.assign(this.#canvas, { width, height });
+    const shown = this.#preview ? { image: this.#preview } : this.#map;
+    this.#canvas.hidden = !shown;
+    if (!shown) return;
+    paint(this.#canvas, shown);
+    this.#shape(this.#canvas.width, this.#canvas.height);
+  }
+
+  #shape(width, height) {
     this.element.style.aspectRatio = `${width} / ${height}`;
     this.element.style.setProperty("--ratio", width / height);
-    const context = this.#canvas.getContext("2d");
-    if (this.#heatmap) {
-      // What the model never saw is grey and dim, however strong the map.
-      context.drawImage(image, 0, 0);
-      if (this.isSheet) return;
-      const [left, top, right, bottom] = seen(this.#heatmap, width, height);
-      context.clearRect(left, top, right - left, bottom - top);
-      context.beginPath();
-      context.rect(left, top, right - left, bottom - top);
-      context.clip();
-    }
-    context.globalAlpha = state.alpha;
-    context.drawImage(image, 0, 0);
   }
 
   /** Shows the map right of `share` of the width only. */
@@ -77,21 +99,52 @@ export class Overlay {
 
   /** The pixel of the upload under a pointer. */
   pixel(event) {
-    const [height, width] = this.#heatmap.shape;
+    const [height, width] = this.#map.heatmap.shape;
     const box = this.element.getBoundingClientRect();
     const place = (at, start, size, pixels) =>
       Math.min(pixels - 1, Math.max(0, Math.floor(((at - start) / size) * pixels)));
     return [place(event.clientX, box.left, box.width, width), place(event.clientY, box.top, box.height, height)];
   }
 
-  /** Picture and map as one picture, as they are shown, without the wipe. */
+  /** Picture and map as one picture, as the service draws them: without wipe or preview, over white. */
   async blob() {
-    const { width, height } = this.#canvas;
+    await this.#showing;
+    const map = make("canvas");
+    paint(map, this.#map);
+    const { width, height } = map;
     const canvas = make("canvas", { width, height });
     const context = canvas.getContext("2d");
+    context.fillStyle = "#fff";
+    context.fillRect(0, 0, width, height);
     context.imageSmoothingQuality = "high";
     if (!this.isSheet) context.drawImage(this.#picture, 0, 0, width, height);
-    context.drawImage(this.#canvas, 0, 0);
+    context.drawImage(map, 0, 0);
     return new Promise((done) => canvas.toBlob(done, "image/png"));
   }
+}
+
+async function decoded(source) {
+  const image = new Image();
+  image.src = source;
+  await image.decode();
+  return image;
+}
+
+/** Paints a map in the strength that is asked for; `heatmap`, which a preview has not, says where it lies. */
+function paint(canvas, { image, heatmap = null, isSheet = false }) {
+  const { naturalWidth: width, naturalHeight: height } = image;
+  Object.assign(canvas, { width, height });
+  const context = canvas.getContext("2d");
+  if (heatmap) {
+    // What the model never saw is grey and dim, however strong the map.
+    context.drawImage(image, 0, 0);
+    if (isSheet) return;
+    const [left, top, right, bottom] = seen(heatmap, width, height);
+    context.clearRect(left, top, right - left, bottom - top);
+    context.beginPath();
+    context.rect(left, top, right - left, bottom - top);
+    context.clip();
+  }
+  context.globalAlpha = state.alpha;
+  context.drawImage(image, 0, 0);
 }

@@ -19,7 +19,6 @@ import { prepareTabs } from "./tabs.js";
 
 async function start() {
   readAddress();
-  const linked = { target: state.target, against: state.against, off: state.off };
   learn((await catalogue("/methods")).methods);
   prepareStage();
   preparePicture();
@@ -33,8 +32,8 @@ async function start() {
   await prepareSettings();
   keepAddress();
   prepareExplain();
-  if (state.example) await openExample(state.example, linked);
+  if (state.example) await openExample(state.example);
   document.body.dataset.ready = "true";
 }
 
-start().catch(showProblem);
+start().catch((error) => showProblem(error, () => location.reload()));

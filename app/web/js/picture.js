@@ -1,6 +1,6 @@
 // The picture: chosen, dropped, pasted, or one of the examples.
 
-import { post } from "./api.js";
+import { Problem, get, post } from "./api.js";
 import { byId, make } from "./dom.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { change, state } from "./state.js";
@@ -17,23 +17,32 @@ export const examplePath = (name) => `/static/examples/${encodeURIComponent(name
 
 let turn = 0;
 
-/** Shows a file as the picture, upright; `kept` are parts of the state that belong to it. */
-async function open(file, kept = {}) {
+/** Shows a file, or what a promise gives as one, as the picture, upright; `example` is its name where it is one. */
+async function open(source, example = null) {
   turn += 1;
   const mine = turn;
   clearProblems();
   try {
-    const picture = await decoded(file);
-    if (mine !== turn) return;
+    const picture = await decoded(await source);
     const former = state.picture;
-    change({ example: null, target: null, against: null, off: [], answer: null, ...kept, picture });
+    if (mine !== turn) {
+      URL.revokeObjectURL(picture.url);
+      return;
+    }
+    // The first picture is the one that the classes and channels of a link are about.
+    const fresh = former ? { target: null, against: null, off: [] } : {};
+    change({ ...fresh, answer: null, example, picture });
     if (former) URL.revokeObjectURL(former.url);
   } catch (error) {
-    if (mine === turn) showProblem(error);
+    if (mine === turn) showProblem(error, () => (example ? openExample(example) : open(source)));
   }
 }
 
-async function decoded(file) {
+async function decoded(chosen) {
+  const bytes = await chosen.arrayBuffer();
+  // What is asked later is asked of what was chosen, whatever becomes of the file on the disk.
+  const file = new File([bytes], chosen.name, { type: chosen.type });
+  if (looksOtherwise(bytes)) return { file, ...(await fromServer(file)) };
   const url = URL.createObjectURL(file);
   const image = new Image();
   image.src = url;
@@ -46,9 +55,18 @@ async function decoded(file) {
   }
 }
 
-/** Returns the upright picture as the service has it, for what the browser cannot show, such as TIFF. */
+/** Whether browsers show another picture than the service reads: one that moves, or a WebP that is to be turned. */
+function looksOtherwise(bytes) {
+  const start = new TextDecoder("latin1").decode(bytes.slice(0, 4096));
+  if (start.startsWith("GIF8")) return true;
+  if (start.startsWith("PNG", 1)) return start.includes("acTL");
+  const flags = start.startsWith("WEBPVP8X", 8) ? new Uint8Array(bytes)[20] : 0;
+  return (flags & 0b1010) !== 0; // EXIF, animation
+}
+
+/** Returns the upright picture as the service has it, for what the browser shows otherwise or not at all, as TIFF. */
 export async function fromServer(file) {
-  const fields = [["view", "side-by-side"], ["alpha", "0"], ["format", "png"]];
+  const fields = [["method", "saliency"], ["view", "side-by-side"], ["alpha", "0"], ["format", "png"]];
   const pair = await createImageBitmap(await (await post("/explain", file, fields)).blob());
   const canvas = make("canvas", { width: pair.width / 2, height: pair.height });
   canvas.getContext("2d").drawImage(pair, 0, 0);
@@ -56,13 +74,13 @@ export async function fromServer(file) {
   return { url: URL.createObjectURL(blob), width: canvas.width, height: canvas.height };
 }
 
-export async function openExample(name, kept = {}) {
-  const response = await fetch(examplePath(name)).catch(() => null);
-  if (!response?.ok) {
-    showProblem({ message: `There is no example ${name}.`, errors: [] });
-    return;
-  }
-  await open(new File([await response.blob()], `${name}.jpg`, { type: "image/jpeg" }), { ...kept, example: name });
+export const openExample = (name) => open(exampleFile(name), name);
+
+async function exampleFile(name) {
+  const response = await get(examplePath(name)).catch((error) => {
+    throw error.status === 404 ? new Problem({ detail: `There is no example ${name}.` }) : error;
+  });
+  return new File([await response.blob()], `${name}.jpg`, { type: "image/jpeg" });
 }
 
 export function preparePicture() {

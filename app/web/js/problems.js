@@ -2,21 +2,24 @@
 
 import { announce, byId, make } from "./dom.js";
 
-const OTHER_NAMES = { layers: "layer", colors: "colormap", edits: "channels" };
-
-/** Shows a problem. `scope` is the part of the page whose controls it may be about. */
-export function showProblem(problem, scope = document) {
+/** Shows a problem. `again()` does once more what failed: offered where the request itself is not to blame. */
+export function showProblem(problem, again = null) {
   const left = [];
-  const found = problem.errors?.length ? problem.errors : [{ field: "", message: problem.message }];
+  const faulty = problem.errors?.length > 0;
+  const found = faulty ? problem.errors : [{ field: "", message: problem.message }];
   for (const { field, message } of found) {
     const name = field.split(/[.[]/)[0];
-    const box = scope.querySelector(`[data-field="${CSS.escape(OTHER_NAMES[name] ?? name)}"]`);
+    const box = document.querySelector(`[data-field="${CSS.escape(name)}"]`);
     if (box) showBeside(box, message);
     else left.push(name && !message.includes(name) ? `${name}: ${message}` : message);
   }
   byId("problem").hidden = !left.length;
   byId("problem-text").textContent = left.join(" ");
+  const { status = 0 } = problem;
+  byId("retry").hidden = !again || faulty || (status >= 400 && status < 500 && status !== 429);
+  byId("retry").onclick = again;
   announce(found.map((one) => one.message).join(" "));
+  document.querySelector("#problem:not([hidden]), .faulty .fault").scrollIntoView({ block: "nearest" });
 }
 
 function showBeside(box, message) {
@@ -30,9 +33,9 @@ function showBeside(box, message) {
   for (let around = box.closest("details"); around; around = around.parentElement.closest("details")) around.open = true;
 }
 
-export function clearProblems(scope = document) {
+export function clearProblems() {
   byId("problem").hidden = true;
-  for (const box of scope.querySelectorAll(".faulty")) {
+  for (const box of document.querySelectorAll(".faulty")) {
     box.classList.remove("faulty");
     box.querySelector(".fault").hidden = true;
     for (const control of box.querySelectorAll("[aria-invalid]")) control.removeAttribute("aria-invalid");

@@ -30,7 +30,7 @@ export function question(changed = {}) {
 
 /** What makes the same picture as the page shows, for whoever asks the service for a drawing. */
 export function drawingQuestion() {
-  const fields = question();
+  const fields = [...state.asked];
   if (state.alpha !== 0.5) fields.push(["alpha", String(state.alpha)]);
   fields.push(["format", "png"]);
   return fields;

@@ -6,6 +6,7 @@ import { byId, make } from "./dom.js";
 import { chooseLayers } from "./layers.js";
 import { modelName } from "./models.js";
 import { keptOptions } from "./options.js";
+import { showProblem } from "./problems.js";
 import { allMethods, methodNamed } from "./question.js";
 import { change, onChange, state } from "./state.js";
 
@@ -36,7 +37,7 @@ export async function prepareSettings() {
   const method = byId("method");
   method.replaceChildren(...methodGroups());
   method.addEventListener("change", () => change({ method: method.value, options: keptOptions(method.value) }));
-  byId("layer").addEventListener("click", choose);
+  byId("layer").addEventListener("click", () => choose().catch(showProblem));
   byId("scale").addEventListener("change", scale);
   for (const id of ["scale-low", "scale-high"]) byId(id).addEventListener("change", scale);
   const { colormaps } = await catalogue("/colormaps");

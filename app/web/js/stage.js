@@ -16,9 +16,9 @@ let point = null; // the pixel that the keyboard reads
 export function prepareStage() {
   overlay.element.addEventListener("pointermove", readPointer);
   overlay.element.addEventListener("pointerdown", readPointer);
-  overlay.element.addEventListener("pointerleave", () => read(point));
+  overlay.element.addEventListener("pointerleave", () => overlay.isReadable && read(point));
   byId("reader").addEventListener("keydown", readKeys);
-  byId("reader").addEventListener("focus", () => state.answer && read((point ??= middle()), true));
+  byId("reader").addEventListener("focus", () => overlay.isReadable && read((point ??= middle()), true));
   byId("reader").addEventListener("blur", () => read((point = null)));
   const alpha = byId("alpha");
   alpha.addEventListener("input", () => change({ alpha: Number(alpha.value) }));
@@ -30,6 +30,7 @@ export function prepareStage() {
 function show(patch) {
   if ("picture" in patch && state.picture) {
     overlay.showPicture(state.picture, "The picture");
+    dress();
     point = null;
     wipe(0);
     byId("figure").hidden = false;
@@ -46,13 +47,14 @@ async function showAnswer() {
   const { answer, picture } = state;
   byId("figure").classList.toggle("answered", Boolean(answer));
   read(null);
-  showBar(answer?.explanations[0] ?? null);
+  showBar(answer);
   if (!answer) return;
   const [first] = answer.explanations;
   await upright(first.heatmap.shape, picture);
   if (state.answer !== answer) return;
-  await overlay.showMap(first.overlay, first.heatmap);
-  byId("figure").classList.toggle("sheet", overlay.isSheet);
+  await overlay.showMap(first);
+  if (state.answer !== answer) return;
+  dress();
   overlay.describe(`Heatmap of ${answer.method.name} for ${explained().label}, ${percent(explained().probability)}`);
 }
 
@@ -60,19 +62,30 @@ async function showAnswer() {
 async function upright([height, width], picture) {
   const turned = width !== height && width > height !== picture.width > picture.height;
   if (!turned) return;
+  const { url } = picture;
   Object.assign(picture, await fromServer(picture.file));
-  overlay.showPicture(picture);
+  URL.revokeObjectURL(url);
+  if (state.picture === picture) overlay.showPicture(picture);
 }
 
 /** Shows the heatmap as far as it has come. */
-export function showPreview(source) {
-  overlay.showMap(source).catch(() => {}); // the next one may be whole
+export async function showPreview(source) {
+  await overlay.showPreview(source).catch(() => {}); // the next one may be whole
+  dress();
 }
 
 /** Shows again what was there before a preview. */
 export function restore() {
-  if (state.answer) showAnswer();
-  else if (state.picture) overlay.showPicture(state.picture, "The picture");
+  overlay.dropPreview();
+  dress();
+}
+
+/** Shows beside the map what belongs to the one that is seen, and no more. */
+function dress() {
+  const { classList } = byId("figure");
+  classList.toggle("refining", overlay.isPreview);
+  classList.toggle("sheet", overlay.isSheet && !overlay.isPreview);
+  if (!overlay.isReadable) read(null);
 }
 
 function middle() {
@@ -81,13 +94,14 @@ function middle() {
 }
 
 function readPointer(event) {
-  if (state.answer && !overlay.isSheet) read(overlay.pixel(event));
+  if (overlay.isReadable) read(overlay.pixel(event));
 }
 
 function readKeys(event) {
   const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-  if (!steps || !state.answer) return;
+  if (!steps || !overlay.isReadable) return;
   event.preventDefault();
+  point ??= middle();
   const [height, width] = state.answer.explanations[0].heatmap.shape;
   const step = event.shiftKey ? 1 : Math.max(1, Math.round(width / 40));
   const within = (value, size) => Math.min(size - 1, Math.max(0, value));

@@ -13,7 +13,8 @@ export const DEFAULTS = Object.freeze({
   colormap: null, // by default the one that fits the map
   scale: "image",
   alpha: 0.5,
-  answer: null, // of the server, to the question that all of the above are
+  answer: null, // of the server, to the last question that it answered
+  asked: null, // that question, as fields; what is chosen since may differ, while it works or when it could not
   by: "method", // what is compared: method or layer
   compare: [], // names of these
   inside: null, // layer whose feature maps are shown

@@ -20,8 +20,3 @@ export function duration(milliseconds) {
   const seconds = milliseconds / 1000;
   return seconds < 60 ? `${seconds.toFixed(seconds < 10 ? 1 : 0)} s` : `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
-
-/** How often what is counted: "1 forward pass", "51 forward passes". */
-export function count(how, one) {
-  return `${how} ${one}${String(how) === "1" ? "" : one.endsWith("s") ? "es" : "s"}`;
-}

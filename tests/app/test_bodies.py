@@ -1,0 +1,63 @@
+"""Bodies of requests on every route: compressed ones, and JSON that would take much memory."""
+
+import base64
+import gzip
+import io
+import json
+import zlib
+
+import pytest
+
+from app import bodies
+
+MODEL = "efficientnet_lite0"
+
+
+@pytest.fixture
+def bodies_of(cat):
+    text = base64.b64encode(cat).decode()
+    return {
+        "/predict": (json.dumps({"image": text}).encode(), "application/json"),
+        "/predict?top=5": (cat, "image/png"),
+        f"/v1/models/{MODEL}:predict": (json.dumps({"instances": [text]}).encode(), "application/json"),
+        f"/v2/models/{MODEL}/infer": (
+            json.dumps({"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "data": [text]}]}).encode(),
+            "application/json",
+        ),
+        f"/predictions/{MODEL}": (cat, "application/octet-stream"),
+    }
+
+
+def test_bodies_may_be_compressed_on_every_route(client, bodies_of):
+    for path, (body, kind) in bodies_of.items():
+        for encoding, packed in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body)), ("identity", body)):
+            headers = {"Content-Encoding": encoding}
+            response = client.post(path, data=packed, content_type=kind, headers=headers)
+            assert response.status_code == 200, (path, encoding, response.get_data(as_text=True))
+            assert "tiger cat" in response.get_data(as_text=True)
+
+
+def test_what_is_not_whole_is_told(client, bodies_of):
+    for path, (body, kind) in bodies_of.items():
+        packed = gzip.compress(body)
+        bomb = gzip.compress(bytes(33 * 2**20))
+        for sent, encoding, status, said in (
+            (packed[:-20], "gzip", (400,), "is cut short"),
+            (packed + packed, "gzip", (400,), "goes on after its end"),
+            (body, "gzip", (400,), "is not gzip"),
+            (body, "br", (400, 415), "gzip or deflate"),
+            (bomb, "gzip", (413,), "too large"),
+        ):
+            response = client.post(path, data=sent, content_type=kind, headers={"Content-Encoding": encoding})
+            assert response.status_code in status, path
+            assert said in response.get_data(as_text=True), path
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"{},", b"[[[]]],", b'"",'])
+def test_tiny_parts_are_counted_before_they_cost_memory(client, piece, monkeypatch):
+    monkeypatch.setattr(bodies.json, "loads", lambda *_, **__: pytest.fail("parsed"))
+    many = b'{"instances": [' + piece * 1_000_000 + b"[]]}"
+    for path in ("/explain", f"/v1/models/{MODEL}:predict", f"/v2/models/{MODEL}/infer", f"/predictions/{MODEL}"):
+        response = client.post(path, data=io.BytesIO(many), content_type="application/json")
+        assert response.status_code == 413, path
+        assert "more than the 1,000,000 that one request may" in response.get_data(as_text=True)

@@ -1,0 +1,306 @@
+"""The page when things come late, one after another, or not at all: what it shows belongs together."""
+
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import requests
+from PIL import Image
+from playwright.sync_api import expect
+
+from tests.app.browsing import answered, drawn, explained_anew, upload
+from tests.app.conftest import EXAMPLES
+
+LATE = """([path, pause]) => {
+    const fetch = window.fetch;
+    window.fetch = async (asked, given) => {
+        if (asked.endsWith(path)) await new Promise((done) => setTimeout(done, pause));
+        return fetch(asked, given);
+    };
+}"""
+
+
+def clipboard(page):
+    return page.evaluate("navigator.clipboard.readText()")
+
+
+def refining(page):
+    """Wait for the preview of a method that takes long."""
+    page.select_option("#method", "rise")
+    page.fill("#options-list [name=samples]", "20000", force=True)
+    page.locator("#options-list [name=samples]").dispatch_event("change")
+    expect(page.locator("#figure")).to_have_class(re.compile("refining"))
+
+
+def test_a_map_that_is_decoded_late_is_not_painted_over_another_picture(page):
+    page.evaluate(
+        """() => {
+            const decode = Image.prototype.decode;
+            let late = 1500;
+            Image.prototype.decode = async function () {
+                if (this.src.startsWith("data:")) {
+                    const pause = late;
+                    late = 0;
+                    await new Promise((done) => setTimeout(done, pause));
+                }
+                return decode.call(this);
+            };
+        }"""
+    )
+    page.set_input_files("#image", EXAMPLES / "cat.png")
+    expect(page.locator("#answer-label")).to_have_text("tiger cat")
+    upload(page, "coffee.png")
+    page.wait_for_timeout(2000)
+    assert page.locator("#stage .map").evaluate("map => [map.width, map.height]") == [600, 400]
+    expect(page.locator("#stage .below")).to_have_attribute("alt", re.compile("espresso"))
+
+
+def test_the_picture_chosen_last_is_shown(page):
+    page.evaluate(LATE, ["rocket.jpg", 1500])
+    page.get_by_role("button", name="A rocket at its launch").click()
+    upload(page, "coffee.png")
+    page.wait_for_timeout(2000)
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+
+
+def test_a_preview_has_no_values_and_is_never_taken_for_the_answer(page):
+    upload(page)
+    before = drawn(page)
+    page.click("#options > summary")
+    refining(page)
+    page.locator("#stage").hover()
+    page.locator("#reader").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#bar")).to_be_hidden()
+    assert np.array_equal(drawn(page), before)
+    page.keyboard.press("Escape")
+    expect(page.locator("#bar")).to_be_visible()
+    page.locator("#stage").hover()
+    expect(page.locator("#reading")).to_contain_text("x ")
+
+
+def test_after_a_cancel_files_and_commands_are_those_of_the_map_that_is_shown(page):
+    upload(page)
+    page.click("#options > summary")
+    refining(page)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#bar-range")).to_contain_text("gradcam map")
+    page.click("#copy-curl")
+    assert "method=gradcam" in clipboard(page)
+    page.click("#copy-python")
+    assert "rise" not in clipboard(page)
+    with page.expect_download() as download:
+        page.click("#save-npz")
+    with np.load(download.value.path()) as arrays:
+        assert list(arrays["methods"]) == ["gradcam"]
+
+
+def test_the_keyboard_reads_values_of_a_picture_that_came_while_it_was_there(page):
+    upload(page)
+    page.locator("#reader").focus()
+    upload(page, "coffee.png")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#reading")).to_contain_text("x 315, y 200: ")
+
+
+def test_what_failed_can_be_asked_for_again(page):
+    page.set_viewport_size({"width": 390, "height": 600})
+    upload(page)
+    page.route("**/explain", lambda route: route.abort())
+    page.click("#predictions .class:has-text('tabby')")
+    problem = page.locator("#problem")
+    expect(problem).to_contain_text("cannot be reached")
+    expect(problem).to_be_in_viewport()
+    page.unroute("**/explain")
+    explained_anew(page, page.get_by_role("button", name="Try again").click)
+    expect(page.locator("#answer-label")).to_have_text("tabby")
+    expect(problem).to_be_hidden()
+
+
+def test_what_would_fail_again_is_not_offered_again(page):
+    problem = json.dumps({"title": "x", "status": 413, "detail": "The body is too large."})
+    page.route("**/explain", lambda route: route.fulfill(status=413, content_type="application/json", body=problem))
+    page.set_input_files("#image", EXAMPLES / "cat.png")
+    expect(page.locator("#problem")).to_contain_text("too large")
+    expect(page.locator("#retry")).to_be_hidden()
+
+
+def test_quick_answers_move_nothing(page, url):
+    upload(page)
+    with (EXAMPLES / "cat.png").open("rb") as picture:
+        asked = {"view": "heatmap", "values": "map", "target": "281"}
+        events = {"Accept": "text/event-stream"}
+        body = requests.post(f"{url}/explain", files={"image": picture}, data=asked, headers=events, timeout=60).content
+    page.route("**/explain", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.evaluate(
+        """() => {
+            window.moved = false;
+            const progress = document.querySelector("#progress");
+            new MutationObserver(() => { window.moved ||= !progress.hidden; }).observe(progress, { attributes: true });
+        }"""
+    )
+    explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
+    assert not page.evaluate("window.moved")
+
+
+def test_the_address_is_not_changed_at_every_step_of_a_slider(page):
+    upload(page)
+    page.evaluate(
+        """() => {
+            window.changes = 0;
+            const replace = history.replaceState.bind(history);
+            history.replaceState = (...given) => { window.changes += 1; replace(...given); };
+            const slider = document.querySelector("#alpha");
+            for (let step = 0; step <= 90; step += 1) {
+                slider.value = step / 100;
+                slider.dispatchEvent(new Event("input"));
+            }
+        }"""
+    )
+    page.click("#copy-link")
+    assert clipboard(page).endswith("?alpha=0.9")
+    expect(page).to_have_url(re.compile(r"\?alpha=0\.9$"))
+    assert page.evaluate("window.changes") < 5
+
+
+def test_a_link_without_a_picture_keeps_its_classes_for_the_first_one(page, url):
+    page.goto(f"{url}/?target=281&against=282")
+    upload(page)
+    expect(page.locator("#contrast")).to_contain_text("tabby rather than tiger cat")
+    upload(page, "coffee.png")
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+    expect(page.locator("#contrast")).to_be_hidden()
+
+
+@pytest.mark.parametrize("query", ["format=png", "view=side-by-side", "values=true", "alpha=much", "top=2&image=x"])
+def test_a_link_decides_nothing_that_is_the_pages_own(page, url, query):
+    page.goto(f"{url}/?example=cat&{query}")
+    answered(page)
+    expect(page.locator("#predictions .class")).to_have_count(5)
+    expect(page.locator("#alpha-value")).to_have_text("50%")
+
+
+def test_layers_are_those_of_the_default_model_before_any_answer(page, url):
+    answer = {"model": {"name": "efficientnet_lite2", "weights": "imagenet", "sha256": None}, "predictions": []}
+    page.route("**/predict", lambda route: route.fulfill(json=answer))
+    page.goto(f"{url}/?example=cat&method=gradcm")
+    expect(page.locator("#method-fault")).to_be_visible()
+    with page.expect_request("**/models/efficientnet_lite2/layers"):
+        page.click("#layer")
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_classes_are_kept_for_a_model_that_has_the_same_ones(page, url, same):
+    def others(route):
+        found = route.fetch().json()
+        route.fulfill(json={**found, "labels": [f"another {label}" for label in found["labels"]]})
+
+    if not same:
+        page.route("**/models/efficientnet_lite1", others)
+    page.goto(f"{url}/?example=cat&target=281")
+    answered(page)
+    page.click("#model")
+    page.locator("dialog input[value=efficientnet_lite1]").check()
+    sent = explained_anew(page, page.get_by_role("button", name="Use this model").click)
+    assert dict(sent)["model"] == "efficientnet_lite1"
+    assert ("target" in dict(sent)) is same
+
+
+@pytest.mark.parametrize("button", ["#layer", "#model"])
+def test_a_chooser_that_cannot_list_says_why(page, button):
+    upload(page)
+    page.route(re.compile("/models"), lambda route: route.abort())
+    page.click(button)
+    expect(page.locator("#problem")).to_contain_text("cannot be reached")
+
+
+def test_views_of_an_unknown_model_say_so(page, url):
+    page.goto(f"{url}/?example=cat&model=nope&show=compare&by=layer")
+    expect(page.locator("#cards")).to_contain_text("nope")
+    page.click("#tab-inside")
+    expect(page.locator("#maps")).to_contain_text("nope")
+    for name in ("Switch the 10 strongest off", "All on"):
+        expect(page.get_by_role("button", name=name)).to_be_disabled()
+    expect(page.locator("#more-maps")).to_be_hidden()
+
+
+def test_a_model_without_layers_to_compare_says_so(page, url):
+    page.route("**/layers", lambda route: route.fulfill(json={"model": "x", "layers": []}))
+    page.goto(f"{url}/?example=cat&show=compare&by=layer")
+    expect(page.locator("#cards")).to_contain_text("no layer with a grid")
+
+
+def test_layers_that_are_found_late_are_not_compared_as_methods(page):
+    upload(page)
+    page.evaluate(LATE, ["/layers", 1000])
+    page.click("#tab-compare")
+    expect(page.locator(".card")).to_have_count(4)
+    page.locator("label", has=page.locator("#by-layer")).click()
+    page.locator("label", has=page.locator("#by-method")).click()
+    page.wait_for_timeout(1500)
+    expect(page.locator(".card h3")).to_have_text(["gradcam", "gradcam++", "layercam", "saliency"])
+
+
+def test_an_unknown_way_to_compare_is_by_method(page, url):
+    page.goto(f"{url}/?example=cat&show=compare&by=colour&compare=fem&compare=fem")
+    expect(page.locator(".card h3")).to_have_text(["fem"])
+    expect(page.locator("#chips li")).to_have_count(1)
+
+
+def test_what_is_opened_is_the_map_of_its_card(page, url):
+    page.goto(f"{url}/?example=cat&layer=blocks.5&sign=signed&show=compare&compare=gradcam&compare=layercam")
+    expect(page.locator(".card progress")).to_have_count(0)
+    for name, options in (("layercam", set()), ("gradcam", {("sign", "signed")})):
+        page.click("#tab-compare")
+        sent = explained_anew(page, page.get_by_role("button", name=f"Open {name}", exact=True).click)
+        assert set(sent) >= {("method", name), ("layer", "blocks.5"), *options}
+        expect(page.locator("#layer-name")).to_have_text("blocks.5")
+        page.goto(f"{url}/?example=cat&layer=blocks.5&sign=signed&show=compare&compare=gradcam&compare=layercam")
+        expect(page.locator(".card progress")).to_have_count(0)
+
+
+def test_what_failed_in_a_card_is_asked_again_by_who_comes_back(page):
+    upload(page)
+    page.route("**/explain", lambda route: route.abort())
+    page.click("#tab-compare")
+    expect(page.locator(".card .fault-box")).to_have_count(4)
+    page.unroute("**/explain")
+    page.click("#tab-compare")
+    expect(page.locator(".card .facts", has_text="tiger cat")).to_have_count(4)
+
+
+def test_the_focus_stays_among_what_is_compared(page, url):
+    page.goto(f"{url}/?example=cat&show=compare&compare=gradcam&compare=fem&compare=layercam")
+    expect(page.locator(".card progress")).to_have_count(0)
+    answered(page)
+    page.get_by_role("button", name="Remove fem").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Remove layercam")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#compare-add")).to_be_focused()
+    opener = page.get_by_role("button", name="Open gradcam")
+    opener.focus()
+    page.evaluate("async () => (await import('/static/js/state.js')).change({ answer: null })")
+    expect(opener).to_be_focused()
+
+
+def test_colours_that_tell_something_are_kept_where_the_system_chooses_them(page, url):
+    page.emulate_media(forced_colors="active")
+    page.goto(f"{url}/?example=cat&against=281")
+    answered(page)
+
+    def colours(selector):
+        shot = page.locator(selector).first.screenshot()
+        return len(np.unique(np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).reshape(-1, 3), axis=0))
+
+    assert colours("#bar-colours") > 100
+    assert page.locator("#predictions .fill").first.evaluate("one => getComputedStyle(one).backgroundColor") == (
+        "rgb(198, 95, 159)"
+    )
+    outline = "one => getComputedStyle(one).outlineStyle"
+    assert page.locator(".rather[aria-pressed=true]").evaluate(outline) == "solid"
+    assert page.locator(".rather[aria-pressed=false]").last.evaluate(outline) == "none"
+    edges = page.locator("[role=tab]").evaluate_all("all => all.map((one) => getComputedStyle(one).borderBottomWidth)")
+    assert edges == ["3px", "0px", "0px"]

@@ -1,0 +1,87 @@
+"""Pictures that browsers and the service might see differently: the page shows what the service saw."""
+
+import io
+
+import numpy as np
+import pytest
+import requests
+from PIL import Image
+from playwright.sync_api import expect
+
+from tests.app.browsing import answered, drawn
+from tests.app.conftest import EXAMPLES
+
+
+@pytest.fixture(scope="module")
+def coffee():
+    with Image.open(EXAMPLES / "coffee.png") as picture:
+        return picture.convert("RGB").resize((300, 200))
+
+
+def turned(picture, file):
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    picture.transpose(Image.Transpose.ROTATE_180).save(file, exif=exif, lossless=True)
+
+
+def moving(picture, file):
+    negative = picture.point([255 - level for level in range(256)] * 3)
+    picture.save(file, save_all=True, append_images=[negative], duration=60, loop=0)
+
+
+def transparent(picture, file):
+    layered = picture.convert("RGBA")
+    layered.putalpha(Image.linear_gradient("L").resize(picture.size))
+    layered.save(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("turned.webp", turned),
+        ("moving.gif", moving),
+        ("moving.webp", moving),
+        ("moving.png", moving),
+        ("transparent.png", transparent),
+    ],
+)
+def test_the_picture_is_the_one_that_the_service_reads(page, url, tmp_path, coffee, name, made):
+    made(coffee, tmp_path / name)
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    page.set_input_files("#image", tmp_path / name)
+    answered(page)
+    with (tmp_path / name).open("rb") as picture:
+        found = requests.post(f"{url}/explain", files={"image": picture}, data={"alpha": "0"}, timeout=60)
+    expected = Image.open(io.BytesIO(found.content)).convert("RGB")
+    page.locator("#alpha").fill("0")
+    assert np.abs(drawn(page) - np.asarray(expected).astype(int)).mean() < 2
+    page.locator("#wipe").evaluate("handle => handle.hidden = true")
+    box = page.locator("#stage").bounding_box()
+    inside = {"x": box["x"] + 0.4 * box["width"], "y": box["y"] + 200, "width": 0.2 * box["width"], "height": 200}
+    shots = {page.screenshot(clip=inside) for _ in range(4)}
+    assert len(shots) == 1  # it stands still
+    seen = np.asarray(Image.open(io.BytesIO(shots.pop())).convert("RGB")).astype(int)
+    scale = 300 / box["width"]
+    left, top = 120, round(200 * scale)
+    wanted = np.asarray(expected).astype(int)[top : top + round(200 * scale), left : left + 60]
+    assert np.abs(seen.mean((0, 1)) - wanted.mean((0, 1))).max() < 6
+
+
+def test_a_thin_picture_is_no_sheet(page, tmp_path, coffee):
+    coffee.resize((4000, 7)).save(tmp_path / "thin.png")
+    page.set_input_files("#image", tmp_path / "thin.png")
+    answered(page)
+    expect(page.locator("#wipe")).to_be_visible()
+    page.locator("#reader").focus()
+    expect(page.locator("#reading")).to_contain_text("x 2000, y 3: ")
+
+
+def test_what_was_chosen_is_asked_of_whatever_becomes_of_the_file(page, tmp_path):
+    file = tmp_path / "cat.png"
+    file.write_bytes((EXAMPLES / "cat.png").read_bytes())
+    page.set_input_files("#image", file)
+    answered(page)
+    file.write_bytes((EXAMPLES / "coffee.png").read_bytes())
+    page.click("#predictions .class:has-text('tabby')")
+    expect(page.locator("#answer-label")).to_have_text("tabby")
+    expect(page.locator("#predictions .label").first).to_have_text("tiger cat")

@@ -1,0 +1,121 @@
+"""A module that is in memory already, as a model."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models import mobilenet_v3_small
+
+from explainers import capture, explain, explain_many, intervene, sweep_channels, trace
+from explainers.errors import UnsupportedModuleError
+from models import ModelError, load_model, wrap_model
+from models.errors import UnknownModelError
+from tests import nets
+from tests.app.conftest import EXAMPLES
+
+CAT = EXAMPLES / "cat.png"
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, padding=1, stride=4)
+        self.drop = nn.Dropout(0.9)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, images):
+        return self.head(self.drop(self.conv(images).relu()).mean(dim=(2, 3)))
+
+
+@pytest.fixture
+def module():
+    return nets.seeded(Small)
+
+
+def test_a_module_explains_pictures_and_is_left_as_it_was(module, untouched):
+    untouched(module.train())
+    model = wrap_model(module, ["healthy", "ill"], input_size=64)
+    assert model.default_layers == ("conv",)
+    assert repr(model) == "LoadedModel(Small, 64x64, 2 classes, weights none)"
+    found = explain(model, CAT, target="ill")
+    assert module.training
+    assert (found.target.label, found.map.shape, found.heatmap.shape) == ("ill", (16, 16), (300, 451))
+    assert [one.target.label for one in explain_many(model, [CAT, CAT], target=1)] == ["ill", "ill"]
+    assert (explain(wrap_model(deepcopy(module).eval(), input_size=64), CAT, target=1).map == found.map).all()
+
+
+def test_a_module_that_was_trained_on_answers_as_it_is_now(module):
+    model = wrap_model(module, input_size=64)
+    before = explain(model, CAT)
+    assert before.target.label in ("class 0", "class 1")
+    with torch.no_grad():
+        module.head.bias += torch.tensor([0.0, 50.0])
+    assert explain(model, CAT).target.index == 1
+
+
+def test_logits_may_stand_in_a_dictionary(module):
+    class Told(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = module
+
+        def forward(self, images):
+            return {"logits": self.inner(images), "loss": None}
+
+    model = wrap_model(Told(), input_size=64, name="told")
+    assert (model.name, model.labels, model.default_layers) == ("told", ("class 0", "class 1"), ("inner.conv",))
+    assert explain(model, CAT).map.shape == (16, 16)
+
+
+def test_the_wrapped_module_is_as_the_loaded_one():
+    loaded = load_model("mobilenet_v3_small", weights=None)
+    module = mobilenet_v3_small()
+    module.load_state_dict(loaded.module.state_dict())
+    size, resized = loaded.preprocess.size, loaded.preprocess.scale_size[0]
+    wrapped = wrap_model(module, loaded.labels, size, resized)
+    assert wrapped.default_layers == loaded.default_layers
+    first, second = (explain(model, CAT, target="tabby") for model in (loaded, wrapped))
+    assert abs(first.map - second.map).max() <= 1e-4 * abs(first.map).max()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"labels": ["one"]}, "2 classes, but 1 labels"),
+        ({"input_size": 2, "default_layers": ["head"]}, "'head' is no layer with a grid"),
+    ],
+)
+def test_what_does_not_fit_is_said(module, options, said):
+    with pytest.raises(ModelError, match=said):
+        wrap_model(module, **{"input_size": 64, **options})
+
+
+def test_what_is_no_classifier_is_said():
+    with pytest.raises(ModelError, match="Expected logits of shape"):
+        wrap_model(nn.Conv2d(3, 4, 3), input_size=16)
+    with pytest.raises(ModelError, match="raised RuntimeError on a picture"):
+        wrap_model(nn.Linear(3, 4), input_size=16)
+    with pytest.raises(ModelError, match="`load_model` takes names"):
+        wrap_model("resnet18")
+    with pytest.raises(UnknownModelError, match="`wrap_model`"):
+        load_model(nn.Identity())
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: explain(model, CAT),
+        lambda model: explain_many(model, [CAT]),
+        lambda model: intervene(model, CAT, [{"layer": "conv", "op": "zero"}]),
+        lambda model: sweep_channels(model, CAT, {"layer": "conv", "op": "zero"}),
+        lambda model: trace(model, CAT),
+        lambda model: capture(model, CAT, "conv"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("given", "said"), [(Small, "wrap_model"), (lambda: "resnet18", "load_model"), (dict, "A model is needed")]
+)
+def test_what_knows_nothing_of_pictures_is_told_how(ask, given, said):
+    with pytest.raises(UnsupportedModuleError, match=said):
+        ask(given())
