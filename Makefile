@@ -26,8 +26,8 @@ test-all: .venv/installed-tests ## run the test suite, long tests included
 sweep: .venv/installed-tests ## compare every module of torchvision's classifiers with autograd; writes docs/sweep.md
 	$(BIN)/python -m tests.sweep --write --bare 10
 
-soak: .venv/installed-tests ## send 10,000 requests of all kinds from 64 threads; compare answers, watch memory (half an hour)
-	$(BIN)/python -m tests.soak
+soak: .venv/installed-tests ## load and faults for an hour; writes docs/reliability.md
+	$(BIN)/python -m tests.reliability --write
 
 fuzz: .venv/installed-tests ## try hostile input for a quarter of an hour; writes docs/reliability.md
 	$(BIN)/python -m tests.hostile --write

@@ -1,6 +1,5 @@
-"""What breaks, and what users see of it: `python -m tests.faults` makes a table of the tests marked `fault`."""
+"""What breaks, and what users see of it: a table of the tests that are marked `fault`."""
 
-import sys
 from dataclasses import dataclass, field
 
 import pytest
@@ -50,14 +49,3 @@ def table(found: list[Fault]) -> list[str]:
         count = f"{one.passed} of {one.passed + len(one.failed)}" if one.failed else str(one.passed)
         rows.append(f"| {one.what} | {one.seen} | {count} |")
     return rows
-
-
-def main() -> None:
-    """Print the table; exit with 1 where a test failed."""
-    found = faults()
-    print(*table(found), sep="\n")
-    sys.exit(not found or any(one.failed for one in found))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,11 @@
-"""Four times as many requests as the service can answer: `python -m tests.overload`.
+"""Four times as many requests as the service can answer.
 
 First as many clients as are let in ask one request after the other, which tells how many a second there is room for.
 Then four times as many come, whether or not the ones before them are answered, as strangers do.
 """
 
-import argparse
 import itertools
 import signal
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -53,18 +51,10 @@ class Report:
         in_time = bool(self.answered) and np.percentile(self.answered, 99) <= DEADLINE
         return set(self.codes) <= {200, 503} and not self.bare and bool(in_time)
 
-    def lines(self) -> list[str]:
-        """Return it in words."""
-        late = np.percentile(self.answered, [50, 99])
-        found = [
-            f"{self.capacity:.0f} requests a second are answered by themselves; {self.offered:.0f} were sent",
-            f"by status {dict(sorted(self.codes.items()))}; without Retry-After {self.bare}",
-            f"answered in {late[0]:.2f} s (median), {late[1]:.2f} s (p99), of {DEADLINE:.0f} s",
-        ]
-        if self.refused:
-            late = np.percentile(self.refused, [50, 99])
-            found.append(f"refused in {late[0]:.3f} s (median), {late[1]:.3f} s (p99)")
-        return found
+    def late(self, seconds: list[float]) -> str:
+        """Return the median and the 99th percentile in words."""
+        middle, most = np.percentile(seconds, [50, 99])
+        return f"{middle:.2g} s (median), {most:.2g} s (p99)"
 
 
 def overload(seconds: float) -> Report:
@@ -110,16 +100,3 @@ def overload(seconds: float) -> Report:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
-
-
-def main() -> None:
-    """Print what came of it; exit with 1 where something is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
-    report = overload(parser.parse_args().seconds)
-    print(*report.lines(), sep="\n")
-    sys.exit(not report.is_right)
-
-
-if __name__ == "__main__":
-    main()

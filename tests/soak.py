@@ -1,11 +1,10 @@
-"""Many different requests at once, for long, against the service as it is run: `python -m tests.soak`, `make soak`.
+"""Many different requests at once, for long, against the service as it is run.
 
 Each request is answered alone first. Then threads send all of them again and again in random order, and each answer is
 compared with the one given alone: a batch that mixes up its pictures, a hook that is left behind or a model that is
 changed shows as a difference. Meanwhile the memory, open files and threads of the server are watched.
 """
 
-import argparse
 import io
 import json
 import os
@@ -13,7 +12,6 @@ import random
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +40,8 @@ METHODS = {
     "lrp": {},
     "rise": {"samples": "24", "probability": "0.8"},
 }
+THREADS = 64
+
 TOLERANCE = 1e-4
 """Of a heatmap or a logit, over the largest."""
 
@@ -176,7 +176,9 @@ class Report:
 def soak(count: int, threads: int, models: tuple[str, ...] = MODELS, seed: int = 0) -> Report:
     """Send that many requests, after one of each kind alone, and return what came of it."""
     port = free_port()
-    process = start(port, SEEWHY_MAX_IN_FLIGHT="128", SEEWHY_QUEUE_SIZE="1000", SEEWHY_DEADLINE="300")
+    process = start(
+        port, SEEWHY_MAX_IN_FLIGHT="128", SEEWHY_QUEUE_SIZE="1000", SEEWHY_DEADLINE="300", SEEWHY_LOG_LEVEL="error"
+    )
     base, report, kept = f"http://127.0.0.1:{port}", Report(), local()
     try:
         asked = questions(models)
@@ -209,28 +211,3 @@ def soak(count: int, threads: int, models: tuple[str, ...] = MODELS, seed: int =
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)
-
-
-def main() -> None:
-    """Print what came of a long run; exit with 1 where something is wrong."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--threads", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    report = soak(given.requests, given.threads, seed=given.seed)
-    first, last = report.states[len(report.states) // 4], report.states[-1]
-    print(f"{report.asked} requests of {len(questions())} kinds by {given.threads} threads in {report.seconds:.0f} s")
-    print(f"by status {dict(report.codes)}; largest difference from the answer given alone {report.worst:.2g}")
-    print(f"resident {first.resident / 1e6:.0f} MB, at the end {last.resident / 1e6:.0f} MB ({report.growth:+.1%})")
-    print(f"open files {first.files}, at the end {last.files}; threads {first.threads}, at the end {last.threads}")
-    print(f"hooks on models between the parts of the run: at most {max(one.hooks for one in report.states)}")
-    for line in report.wrong[:20]:
-        print("wrong:", line)
-    sys.exit(
-        bool(report.wrong) or set(report.codes) != {200} or report.growth > 0.02 or any(s.hooks for s in report.states)
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -19,6 +19,7 @@ from app.engine import Deadline
 from tests import soak
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, start
+from tests.overload import overload
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -121,6 +122,15 @@ def test_answers_under_load_are_those_given_alone():
     assert report.states[-1].threads <= report.states[0].threads + 8
     assert [one.hooks for one in report.states] == [0] * len(report.states)
     assert report.states[-1].files <= report.states[0].files + 32
+
+
+def test_at_four_times_the_capacity_each_is_answered_in_time_or_refused():
+    found = overload(5)
+    assert found.is_right, found
+    assert found.offered > 2 * found.capacity
+    assert found.codes[503] > 0
+    # A refusal costs no more than reading the request; the clients share the processors.
+    assert sorted(found.refused)[len(found.refused) // 2] < 2
 
 
 def test_the_comparison_sees_a_swapped_answer():

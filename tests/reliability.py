@@ -1,0 +1,95 @@
+"""Load and faults, for longer than the tests try them: `python -m tests.reliability`, `make soak`.
+
+It prints the tables of docs/reliability.md, writes them there with ``--write``, and ends with an error if anything is
+wrong.
+"""
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.faults import faults
+from tests.faults import table as table_of_faults
+from tests.overload import DEADLINE, FACTOR, overload
+from tests.soak import THREADS, questions, soak
+
+PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
+BEGIN, END = "<!-- load: begin -->", "<!-- load: end -->"
+
+MOST_GROWTH = 0.02
+"""Of resident memory, between the second and the last quarter of a run."""
+
+
+def load(wrong: list[str], count: int) -> Iterator[str]:
+    """Yield the rows about many requests at once."""
+    found = soak(count, THREADS)
+    first, last = found.states[len(found.states) // 4], found.states[-1]
+    hooks = max(one.hooks for one in found.states)
+    yield "| load held | |"
+    yield "| --- | --- |"
+    kinds = len(questions())
+    yield f"| requests, of {kinds} kinds, from {THREADS} threads | {found.asked:,} in {found.seconds:.0f} s |"
+    yield f"| answers by status | {_counts(found.codes)} |"
+    yield f"| answers unlike those given alone | {len(found.wrong)}; largest difference {found.worst:.1g} |"
+    early, late = first.resident / 1e6, last.resident / 1e6
+    yield f"| resident memory | {early:,.0f} MB, at the end {late:,.0f} MB ({found.growth:+.1%}) |"
+    yield f"| open files | {first.files}, at the end {last.files} |"
+    yield f"| threads | {first.threads}, at the end {last.threads} |"
+    yield f"| hooks left on models | {hooks} |"
+    wrong += found.wrong
+    if set(found.codes) != {200} or hooks or found.growth > MOST_GROWTH:
+        wrong.append(f"soak: {dict(found.codes)}, {hooks} hooks, growth {found.growth:.1%}")
+
+
+def crowd(wrong: list[str], seconds: float) -> Iterator[str]:
+    """Yield the rows about more requests than can be answered."""
+    found = overload(seconds)
+    yield f"| {FACTOR} times the capacity | |"
+    yield "| --- | --- |"
+    yield f"| requests a second | {found.offered:.0f}, where {found.capacity:.0f} can be answered |"
+    yield f"| answers by status | {_counts(found.codes)} |"
+    yield f"| answered in | {found.late(found.answered)}, of {DEADLINE:.0f} s allowed |"
+    if found.refused:
+        yield f"| refused in | {found.late(found.refused)}; without `Retry-After`: {found.bare} |"
+    if not found.is_right:
+        wrong.append(f"overload: {dict(found.codes)}, {found.bare} without Retry-After")
+
+
+def broken(wrong: list[str]) -> Iterator[str]:
+    """Yield the rows about what breaks."""
+    found = faults()
+    yield from table_of_faults(found)
+    wrong += [test for one in found for test in one.failed] or ([] if found else ["no test of faults ran"])
+
+
+def _counts(codes: dict[int, int]) -> str:
+    return ", ".join(f"{count:,} × {code or 'connection broken'}" for code, count in sorted(codes.items()))
+
+
+def main() -> int:
+    """Run everything; return whether anything is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.reliability", description=__doc__)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=60, help="of more requests than can be answered")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/reliability.md")
+    given = parser.parse_args()
+    wrong: list[str] = []
+    lines = [f"Python {platform.python_version()}, {os.cpu_count()} processors; clients and service share them."]
+    for table in (load(wrong, given.requests), crowd(wrong, given.seconds), broken(wrong)):
+        lines.append("")
+        for line in table:
+            print(line, flush=True)
+            lines.append(line)
+    if given.write and not wrong:
+        page = PAGE.read_text(encoding="utf-8")
+        before, _, rest = page.partition(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    print(*wrong, sep="\n", file=sys.stderr)
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
