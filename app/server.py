@@ -1,11 +1,12 @@
 """gunicorn, configured from the settings; one process of several threads by default.
 
-The first process of gunicorn only watches the others. Where there is one other, it imports neither PyTorch nor what
-stands on it; where there are several, it does, so that they share that memory.
+The first process of gunicorn only watches the others. It imports all that they need, so that they share that memory,
+and that one which takes the place of another answers within two seconds.
 """
 
 import ctypes
 import errno
+import gc
 import os
 import socket
 import sys
@@ -84,8 +85,8 @@ def serve(settings: Settings) -> None:
     _check_port(settings.host, settings.port)
     _share_processors(settings.workers)
     share_figures(settings.workers)
-    if settings.workers > 1:
-        checked_app(settings)
+    checked_app(settings)
+    gc.freeze()
     Arbiter(Server(settings)).run()
 
 

@@ -7,10 +7,12 @@ wrong.
 import argparse
 import os
 import platform
+import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.app.serving import free_port, recovery, start
 from tests.faults import faults
 from tests.faults import table as table_of_faults
 from tests.overload import DEADLINE, FACTOR, overload
@@ -18,6 +20,9 @@ from tests.soak import THREADS, questions, soak
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
 BEGIN, END = "<!-- load: begin -->", "<!-- load: end -->"
+
+MOST_SECONDS = 2.0
+"""Until pictures are answered again after the only process was killed."""
 
 MOST_GROWTH = 0.02
 """Of resident memory, between the second and the last quarter of a run."""
@@ -58,8 +63,24 @@ def crowd(wrong: list[str], seconds: float) -> Iterator[str]:
         wrong.append(f"overload: {dict(found.codes)}, {found.bare} without Retry-After")
 
 
+def killed(wrong: list[str], times: int = 5) -> float:
+    """Kill the only process that answers, some times; return the median of the seconds until pictures are answered."""
+    port = free_port()
+    process = start(port, SEEWHY_LOG_LEVEL="error")
+    try:
+        found = statistics.median(recovery(process, port) for _ in range(times))
+    finally:
+        process.terminate()
+        process.wait(60)
+    if found > MOST_SECONDS:
+        wrong.append(f"after kill -9 the service took {found:.1f} s")
+    return found
+
+
 def broken(wrong: list[str]) -> Iterator[str]:
     """Yield the rows about what breaks."""
+    yield f"After `kill -9` of the only process pictures are answered again in {killed(wrong):.1f} s (median of five)."
+    yield ""
     found = faults()
     yield from table_of_faults(found)
     wrong += [test for one in found for test in one.failed] or ([] if found else ["no test of faults ran"])

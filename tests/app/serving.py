@@ -1,10 +1,12 @@
 """Starting the service as its users do, on a free port."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import requests
 
@@ -29,3 +31,22 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def children(process):
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def recovery(process, port):
+    """Kill the only worker, and return the seconds until pictures are classified again."""
+    picture = (Path(__file__).parents[2] / "examples" / "cat.png").read_bytes()
+    os.kill(children(process)[0], signal.SIGKILL)
+    killed = time.monotonic()
+    while time.monotonic() < killed + 60:
+        try:
+            if requests.post(f"http://127.0.0.1:{port}/predict", files={"image": picture}, timeout=60).ok:
+                return time.monotonic() - killed
+        except requests.ConnectionError:
+            pass
+        time.sleep(0.02)
+    raise AssertionError("the service did not come back")

@@ -55,7 +55,7 @@ def test_what_is_not_whole_is_told(client, bodies_of):
 
 @pytest.mark.parametrize("piece", [b"[],", b"{},", b"[[[]]],", b'"",'])
 def test_tiny_parts_are_counted_before_they_cost_memory(client, piece, monkeypatch):
-    monkeypatch.setattr(bodies.json, "loads", lambda *_, **__: pytest.fail("parsed"))
+    monkeypatch.setattr(bodies, "loads", lambda *_, **__: pytest.fail("parsed"))
     many = b'{"instances": [' + piece * 1_000_000 + b"[]]}"
     for path in ("/explain", f"/v1/models/{MODEL}:predict", f"/v2/models/{MODEL}/infer", f"/predictions/{MODEL}"):
         response = client.post(path, data=io.BytesIO(many), content_type="application/json")

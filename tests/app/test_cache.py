@@ -93,7 +93,7 @@ def test_the_same_request_gets_the_same_bytes_without_the_work(caching, cat, for
     fields = {"format": form, "target": ["tabby", "lynx"]}
     first = sent(caching, cat, **fields)
     assert first.status_code == 200
-    monkeypatch.setattr("app.decoding.read_reduced", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("app.service.read_reduced", lambda *_: pytest.fail("decoded"))
     again = sent(caching, cat, **fields)
     assert again.status_code == 200
     assert again.data == first.data

@@ -265,7 +265,7 @@ def test_etag_repeats_and_saves_the_work(post, cat):
 
 def test_a_picture_that_the_client_has_is_not_even_decoded(post, cat, monkeypatch):
     first = post(cat)
-    monkeypatch.setattr("app.decoding.read_reduced", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("app.service.read_reduced", lambda *_: pytest.fail("decoded"))
     assert post(cat, headers={"If-None-Match": first.headers["ETag"]}).status_code == 304
 
 
@@ -316,7 +316,7 @@ def test_a_large_jpeg_is_decoded_at_the_scale_that_is_enough(small_answers, larg
     service = small_answers.extensions["seewhy"]
     sizes = []
     monkeypatch.setattr(
-        "app.decoding.read_reduced", lambda *given: sizes.append((found := read_reduced(*given)).picture.size) or found
+        "app.service.read_reduced", lambda *given: sizes.append((found := read_reduced(*given)).picture.size) or found
     )
     drawn = service.decode(large[0], lite0, Timings())
     plain = service.decode(large[0], lite0, Timings(), drawn=False)

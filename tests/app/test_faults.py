@@ -18,16 +18,12 @@ from PIL import Image
 from app.engine import Deadline
 from tests import soak
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import free_port, start
+from tests.app.serving import children, free_port, recovery, start
 from tests.overload import overload
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 CAT = (EXAMPLES / "cat.png").read_bytes()
-
-
-def children(process):
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 @pytest.mark.fault(
@@ -91,6 +87,18 @@ def test_a_full_disk_does_not_matter():
         for fields in ({}, {"format": "npz"}, {"method": "rise", "samples": "8"}):
             url = f"http://127.0.0.1:{port}/explain"
             assert requests.post(url, files={"image": bitmap.getvalue()}, data=fields, timeout=60).status_code == 200
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def test_what_takes_the_place_of_a_killed_process_has_imported_already():
+    # Importing PyTorch takes longer than all else that a new process does.
+    port = free_port()
+    process = start(port)
+    try:
+        assert "libtorch_cpu" in Path(f"/proc/{process.pid}/maps").read_text()
+        assert recovery(process, port) < 30
     finally:
         process.terminate()
         assert process.wait(60) == 0

@@ -105,7 +105,7 @@ def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(workers,
     assert "Traceback" not in done.stderr
 
 
-def test_the_process_that_watches_the_others_does_not_import_pytorch():
+def test_pytorch_is_not_imported_before_it_is_told_how_many_processors_it_has():
     told = """
 import sys, app.cli, app.server
 from app.settings import Settings
