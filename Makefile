@@ -7,6 +7,10 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
+# About the releases that are installed; PyPI knows no local versions (2.11.0+cpu).
+AUDIT = $(BIN)/pip list --format=freeze --exclude-editable | sed 's/+.*//' > .venv/audited.txt \
+	&& $(BIN)/pip-audit --disable-pip --no-deps --progress-spinner off --requirement .venv/audited.txt
+
 .PHONY: help setup serve test test-all soak fuzz sweep peers bench methods docs docs-serve check audit format pictures notebook screens clean
 
 help: ## list the targets
@@ -32,15 +36,15 @@ soak: .venv/installed-tests ## load and faults for an hour; writes docs/reliabil
 fuzz: .venv/installed-tests ## try hostile input for a quarter of an hour; writes docs/reliability.md
 	$(BIN)/python -m tests.hostile --write
 
-check: .venv/installed-tests ## lint, type-check, and look for dangerous code
+check: .venv/installed-tests ## lint, type-check, look for dangerous code and for known holes in what is installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive app explainers models
+	$(AUDIT) --format json --output .venv/audited.json
 
-audit: .venv/installed-audit ## look for known holes in what is installed (asks PyPI about every package)
-	$(BIN)/pip list --format=freeze --exclude-editable | sed 's/+.*//' > .venv/audited.txt
-	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement .venv/audited.txt
+audit: .venv/installed-tests ## look for known holes in what is installed; what the index tells nothing about is named
+	$(AUDIT)
 
 format: .venv/installed-tests ## format the code
 	$(BIN)/ruff check --fix .
@@ -100,11 +104,6 @@ clean: ## remove .venv and all caches
 .venv/installed-docs: pyproject.toml | .venv/bin/python
 	@echo "Installing SeeWhy, PyTorch and the tools of the documentation into .venv: about 5 GB, a few minutes, this once."
 	$(BIN)/pip install --quiet --editable '.[docs]'
-	@touch .venv/installed $@
-
-.venv/installed-audit: pyproject.toml | .venv/bin/python
-	@echo "Installing SeeWhy, PyTorch and pip-audit into .venv: about 5 GB, a few minutes, this once."
-	$(BIN)/pip install --quiet --editable '.[audit]'
 	@touch .venv/installed $@
 
 .venv/installed-bench: pyproject.toml | .venv/bin/python
