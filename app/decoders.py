@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import signal
-import subprocess
+import subprocess  # nosec B404
 import sys
 import warnings
 from collections.abc import Callable
@@ -95,7 +95,7 @@ class _Decoder:
         self._connection, other = Pipe()
         with other:
             descriptor = other.fileno()
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # nosec B603 - a program of this package, with numbers for arguments
                 [sys.executable, "-P", str(_PROGRAM), *map(str, (descriptor, most_bytes, seconds))],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from pathlib import Path
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable by which prometheus_client is told the folder."""
 
-PARENTS = ("/dev/shm", None)
+PARENTS = ("/dev/shm", None)  # nosec B108 - a new folder is made in it, by mkdtemp
 """Where the folder may be; None for the folder of temporary files."""
 
 SPACE = {"counter": 2**20, "gauge_livesum": 2**18, "histogram": 2**22, "summary": 2**20}
