@@ -4,6 +4,7 @@ The first process of gunicorn only watches the others. It imports all that they 
 and that one which takes the place of another answers within two seconds.
 """
 
+import atexit
 import ctypes
 import errno
 import gc
@@ -48,6 +49,8 @@ class Server(BaseApplication):  # type: ignore[misc]
             "worker_class": "app.worker.PatientWorker",
             "pre_request": head_read,
             "timeout": int(settings.deadline) + 60,
+            # Longer than the minute for which balancers keep a connection: else these send requests into closed ones.
+            "keepalive": 65,
             "graceful_timeout": int(settings.deadline),
             "accesslog": None,  # the application logs its requests
             "logconfig_dict": configuration(settings),
@@ -86,8 +89,14 @@ def serve(settings: Settings) -> None:
     _share_processors(settings.workers)
     share_figures(settings.workers)
     checked_app(settings)
-    gc.freeze()
+    _share_memory()
     Arbiter(Server(settings)).run()
+
+
+def _share_memory() -> None:
+    """Keep the collector of garbage from touching what was imported, which would copy it into each process."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # at the end extension modules count what is left of them
 
 
 def _check_port(host: str, port: int) -> None:

@@ -1,6 +1,7 @@
 """gunicorn's worker of threads, for clients that are slow, many, or late."""
 
 import threading
+import time
 from functools import partial
 from selectors import EVENT_READ
 from typing import Any
@@ -25,7 +26,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
             super().enqueue_req(conn)
             return
         conn.sock.setblocking(False)
-        conn.set_timeout()
+        conn.timeout = time.monotonic() + HEADER_SECONDS
         self.pending_conns.append(conn)
         self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 import requests
 
+from app.server import Server
+from app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, start
 
@@ -103,6 +106,28 @@ def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(workers,
     assert done.returncode != 0
     assert "Error: models.toml, [models.mine], weights: Field required." in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_idle_connection_is_kept_for_longer_than_balancers_keep_it(url):
+    assert Server(Settings()).cfg.keepalive > 60
+    kept = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    for _ in range(2):
+        kept.request("GET", "/healthz")
+        assert kept.getresponse().read()
+        opened = kept.sock
+        time.sleep(3)
+    assert kept.sock is opened
+    kept.close()
+
+
+def test_nothing_is_said_at_the_end():
+    port = free_port()
+    with tempfile.TemporaryFile() as said:
+        process = start(port, stderr=said, SEEWHY_LOG_LEVEL="error")
+        process.terminate()
+        assert process.wait(60) == 0
+        said.seek(0)
+        assert said.read() == b""
 
 
 def test_pytorch_is_not_imported_before_it_is_told_how_many_processors_it_has():
