@@ -264,7 +264,8 @@ def _told_of(error: Exception) -> Told:
         detail = "The server has logged the cause. Try again; if it fails again, tell whoever runs this service."
         return Told(kind, str(error) if kind is not INTERNAL else detail, [])
     field = getattr(error, "field", None) or kind.field
-    faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, str(error))] if field else []
+    said = getattr(error, "fault", str(error))
+    faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, said)] if field else []
     # What a client sent may hold characters that UTF-8 cannot.
     return Told(kind, _printable(str(error)), [(_printable(name), _printable(said)) for name, said in faults])
 

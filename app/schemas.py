@@ -573,6 +573,10 @@ class MethodAnswer(BaseModel):
     )
     equation: str = Field(description="In LaTeX.")
     discriminates: bool = Field(description="Whether maps of two classes in one picture claim to differ.")
+    fine: bool = Field(
+        description="Whether the map has a value for each pixel that the model saw, unless options say otherwise; "
+        "`scale=robust` draws it so that a few extreme pixels do not leave the others pale."
+    )
     options: dict[str, dict[str, Any]] = Field(description="JSON schema of each option: type, default, bounds.")
 
 

@@ -54,7 +54,7 @@ def drawing(model: LoadedModel, method: Method) -> Image.Image:
     if found[0].regions:
         return panel([one.overlay(max_side=600) for one in found], captions, columns=1)
     # Of maps as fine as the pixels a few are extreme.
-    fine = {"scale": "robust", "alpha": 0.75} if max(found[0].map.shape) > 100 else {}
+    fine = {"scale": "robust", "alpha": 0.75} if method.fine else {}
     return panel([one.overlay(max_side=300, **fine) for one in found], captions, columns=2)
 
 

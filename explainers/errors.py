@@ -40,11 +40,15 @@ class PictureTooLargeError(PictureError):
 
 
 class OptionError(ExplainerError):
-    """An unknown method, or an option with a value it cannot take. `field` names the option."""
+    """An unknown method, or an option with a value it cannot take.
 
-    def __init__(self, message: str, field: str) -> None:
+    `field` names the option; `fault` says what is wrong with it where it need not be named any more.
+    """
+
+    def __init__(self, message: str, field: str, fault: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+        self.fault = fault or message
 
 
 class CaptureTooLargeError(ExplainerError):

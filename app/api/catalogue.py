@@ -101,6 +101,7 @@ def describe_method(method: Method) -> MethodAnswer:
         cost={"forwards": method.forwards, "backwards": method.backwards},
         equation=method.equation,
         discriminates=method.discriminates,
+        fine=method.fine,
         options=options,
     )
 

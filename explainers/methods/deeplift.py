@@ -117,6 +117,7 @@ _RULES = Rules(
     ),
     forwards="2",
     backwards="2",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class DeepLIFT(Explainer):

@@ -32,6 +32,7 @@ _COMPOSITE = Composite(first=_OWN_SIGN, conv=_OWN_SIGN, dense=excitation_rule, s
     ),
     forwards="1",
     backwards="1",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class ExcitationBackprop(LayerExplainer):

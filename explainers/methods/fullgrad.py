@@ -206,6 +206,7 @@ def _product(values: list[Tensor], gradients: list[Tensor]) -> float:
     ),
     forwards="2",
     backwards="1",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class FullGrad(Explainer):

@@ -56,6 +56,7 @@ DECONVNET = _rules("deconvnet", lambda _, gradient: gradient.clamp_min(0))
     ),
     forwards="1",
     backwards="1",
+    fine=True,
     discriminates=False,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,7 @@ class GuidedBackprop(Explainer):
     ),
     forwards="1",
     backwards="1",
+    fine=True,
     discriminates=False,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +130,7 @@ class Deconvnet(Explainer):
     ),
     forwards="2",
     backwards="2",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class GuidedGradCAM(LayerExplainer):

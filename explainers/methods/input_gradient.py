@@ -28,6 +28,7 @@ MOST_SAMPLES = 10_000
     ),
     forwards="1",
     backwards="1",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class InputXGradient(Explainer):
@@ -71,6 +72,7 @@ def noisy_copies(question: Question, samples: int, noise: float, seed: int) -> I
     ),
     forwards="1 + samples",
     backwards="samples",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class SmoothGrad(Saliency):
@@ -119,6 +121,7 @@ class SmoothGrad(Saliency):
     ),
     forwards="1 + samples",
     backwards="samples",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class VarGrad(Explainer):

@@ -42,6 +42,7 @@ def points_of_lines(images: Tensor, baselines: Tensor, steps: int) -> Iterator[S
     ),
     forwards="1 + steps",
     backwards="steps",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class IntegratedGradients(Explainer):
@@ -101,6 +102,7 @@ class IntegratedGradients(Explainer):
     ),
     forwards="1 + samples",
     backwards="samples",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class ExpectedGradients(Explainer):

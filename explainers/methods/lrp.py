@@ -45,6 +45,7 @@ CompositeName = Literal[
     ),
     forwards="1",
     backwards="1",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class LRP(Explainer):

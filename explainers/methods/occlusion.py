@@ -25,6 +25,7 @@ from explainers.registry import Paper, method
     ),
     forwards="1 + positions",
     backwards="0",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class Occlusion(Perturbation):

@@ -30,6 +30,7 @@ from explainers.samples import Sample, maps_of_sums
     ),
     forwards="1 + steps",
     backwards="steps",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class BlurIG(Explainer):
@@ -89,6 +90,7 @@ class BlurIG(Explainer):
     ),
     forwards="2 + steps",
     backwards="1 + steps",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class GuidedIG(Explainer):

@@ -29,6 +29,7 @@ MOST_DRAWN = 20_000_000
     ),
     forwards="1 + samples",
     backwards="0",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class RISE(Perturbation):

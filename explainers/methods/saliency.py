@@ -24,6 +24,7 @@ from explainers.registry import Paper, method
     ),
     forwards="1",
     backwards="1",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class Saliency(Explainer):

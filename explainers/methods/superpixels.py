@@ -74,6 +74,7 @@ class Superpixels(Perturbation):
     ),
     forwards="1 + segments",
     backwards="0",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class FeatureAblation(Superpixels):
@@ -108,6 +109,7 @@ class FeatureAblation(Superpixels):
     ),
     forwards="1 + samples",
     backwards="0",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class LIME(Superpixels):
@@ -159,6 +161,7 @@ class LIME(Superpixels):
     ),
     forwards="2 + samples",
     backwards="0",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class KernelSHAP(Superpixels):

@@ -40,6 +40,7 @@ SMOOTHING, SMALLEST, DILATION, LEAST = 0.8, 150, 5, 50
     ),
     forwards="1 + 2 * steps",
     backwards="2 * steps",
+    fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
 class XRAI(Explainer):

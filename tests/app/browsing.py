@@ -18,7 +18,9 @@ def answered(page):
 
 
 def upload(page, name="cat.png"):
+    former = page.locator("#stage .below").get_attribute("src")
     page.set_input_files("#image", EXAMPLES / name)
+    expect(page.locator("#stage .below")).not_to_have_attribute("src", former or "")
     return answered(page)
 
 

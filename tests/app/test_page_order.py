@@ -185,8 +185,8 @@ def test_a_link_decides_nothing_that_is_the_pages_own(page, url, query):
 def test_layers_are_those_of_the_default_model_before_any_answer(page, url):
     answer = {"model": {"name": "efficientnet_lite2", "weights": "imagenet", "sha256": None}, "predictions": []}
     page.route("**/predict", lambda route: route.fulfill(json=answer))
-    page.goto(f"{url}/?example=cat&method=gradcm")
-    expect(page.locator("#method-fault")).to_be_visible()
+    page.goto(f"{url}/?example=cat&samples=3")
+    expect(page.locator("#problem")).to_be_visible()
     with page.expect_request("**/models/efficientnet_lite2/layers"):
         page.click("#layer")
 

@@ -85,3 +85,20 @@ def test_what_was_chosen_is_asked_of_whatever_becomes_of_the_file(page, tmp_path
     page.click("#predictions .class:has-text('tabby')")
     expect(page.locator("#answer-label")).to_have_text("tabby")
     expect(page.locator("#predictions .label").first).to_have_text("tiger cat")
+
+
+def test_a_border_that_the_model_does_not_see_is_told(page, tmp_path, coffee):
+    def whole(route):
+        answer = route.fetch(headers={**route.request.headers, "accept": "application/json"}).json()
+        heatmap = answer["explanations"][0]["heatmap"]
+        heatmap["box"] = [0, 0, *reversed(heatmap["shape"])]
+        route.fulfill(json=answer)
+
+    coffee.save(tmp_path / "picture.png")
+    for sees, is_told in ((None, True), (whole, False)):
+        if sees:
+            page.route("**/explain", sees)
+        page.goto(page.url)
+        page.set_input_files("#image", tmp_path / "picture.png")
+        answered(page)
+        expect(page.locator("#unseen")).to_be_visible(visible=is_told)

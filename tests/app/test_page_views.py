@@ -282,6 +282,43 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(page, url, name):
     assert beyond == []
 
 
+def test_nothing_speaks_of_a_pointer_where_there_is_none(page, url):
+    example(page, url)
+    answered(page)
+    expect(page.locator("#reading")).to_have_text("Point at the picture to read a value.")
+    expect(page.locator("#found .help")).to_contain_text("with vs, or shift-click, contrast", use_inner_text=True)
+    page.set_viewport_size(NARROW)
+    page.reload()
+    answered(page)
+    expect(page.locator("#reading")).to_have_text("Touch the picture to read a value.")
+    expect(page.locator("#found .help")).to_contain_text("with vs contrast", use_inner_text=True)
+    page.locator("#stage").click()
+    expect(page.locator("#reading")).to_contain_text("x ")
+
+
+def test_what_is_wider_than_the_screen_says_so(page, url):
+    STATES["compare"](page, url)
+    hint = page.locator("#agreement .sideways")
+    expect(hint).to_be_hidden()
+    page.set_viewport_size(NARROW)
+    expect(hint).to_be_visible()
+    names = page.locator("#agreement tbody th").first
+    place = names.bounding_box()
+    page.locator("#agreement .scroll").evaluate("one => one.scrollTo(200, 0)")
+    assert names.bounding_box()["x"] == pytest.approx(place["x"], abs=5)  # names of rows stay in sight
+
+
+def test_the_trace_is_dark_where_the_page_is(page, url):
+    brightness = {}
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        STATES["inside"](page, url)
+        shot = Image.open(io.BytesIO(page.locator("#trace").screenshot())).convert("L")
+        brightness[scheme] = np.median(np.asarray(shot))
+    assert brightness["light"] > 200
+    assert brightness["dark"] < 60
+
+
 def test_the_page_is_light_or_dark_as_its_reader_likes(page):
     brightness = {}
     for scheme in ("light", "dark"):

@@ -189,6 +189,13 @@ def test_smoothing_and_contrasts_compose(name, smooth, net, wide):
         assert not torch.allclose(contrasted, plain)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_fine_maps_have_a_value_for_each_pixel(name, net, wide):
+    options = {"layers": ()} if name == "excitation-backprop" else {}
+    found = explained(name, net, wide, **options).maps
+    assert (found.shape[1:] == wide.shape[2:]) is METHODS[name].fine
+
+
 SHOWING = {
     *("smoothgradcam++", "scorecam", "sscam", "iscam", "smoothgrad", "vargrad", "integrated-gradients", "blur-ig"),
     *("expected-gradients", "guided-ig", "occlusion", "rise", "extremal-perturbation"),

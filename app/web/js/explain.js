@@ -1,16 +1,18 @@
 // Asks for an explanation whenever the question changes; shows how far it has come, and lets it be cancelled.
 
-import { explain } from "./api.js";
+import { amend } from "./address.js";
+import { Problem, explain } from "./api.js";
 import { announce, byId } from "./dom.js";
+import { keptOptions } from "./options.js";
 import { clearProblems, showProblem } from "./problems.js";
-import { HEATMAP, question } from "./question.js";
-import { change, explained, onChange, state } from "./state.js";
+import { HEATMAP, methodNamed, question } from "./question.js";
+import { DEFAULTS, change, explained, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
-import { duration, percent } from "./words.js";
+import { percent, progress } from "./words.js";
 
 const ASKS = ["picture", "model", "method", "options", "target", "against", "layer", "colormap", "scale"];
 
-const PATIENCE = 300; // milliseconds: most answers are there before progress is worth a word
+export const PATIENCE = 300; // milliseconds: most answers are there before progress is worth a word
 
 let pending = null;
 let waiting = null;
@@ -55,13 +57,21 @@ async function run() {
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;
     restore();
-    showProblem(error, run);
+    if (error.errors?.some((one) => one.field === "method") && !methodNamed(state.method)) explainByDefault(error);
+    else showProblem(error, run);
   } finally {
     if (pending === mine) {
       pending = null;
       busy(false);
     }
   }
+}
+
+/** A link may name a method that there is not: the default one stands in, and it is said what was wrong. */
+function explainByDefault({ message }) {
+  const { method } = DEFAULTS;
+  amend({ method, options: keptOptions(method) });
+  showProblem(new Problem({ detail: message, errors: [{ field: "method", message: `${message} This is ${method}.` }] }));
 }
 
 function busy(is) {
@@ -78,11 +88,9 @@ function showWork() {
   announce("Working…");
 }
 
-function showProgress({ done, total, elapsed_ms: elapsed }) {
+function showProgress(event) {
+  const { done, total } = event;
   if (!total) return; // it waits
-  const bar = byId("progress-bar");
-  bar.max = total;
-  bar.value = done;
-  const left = done ? (elapsed / done) * (total - done) : 0;
-  byId("progress-text").textContent = `${Math.floor((100 * done) / total)}%${left > 1000 ? `, ${duration(left)} left` : ""}`;
+  Object.assign(byId("progress-bar"), { max: total, value: done });
+  byId("progress-text").textContent = progress(event);
 }

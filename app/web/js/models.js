@@ -2,7 +2,7 @@
 
 import { catalogue, modelPath, post } from "./api.js";
 import { ask, search } from "./dialog.js";
-import { byId, make } from "./dom.js";
+import { byId, make, prose } from "./dom.js";
 import { showProblem } from "./problems.js";
 import { change, onChange, state } from "./state.js";
 
@@ -69,10 +69,12 @@ async function haveSameClasses(one, other) {
 
 function row(model, checked, choose) {
   const { available, reason } = model.weights;
+  // What is embedded comes as a package; where that is not installed the word would be a riddle.
+  const source = model.source === "embedded" && !available ? "a package" : model.source;
   const radio = make("input", { type: "radio", name: "model", value: model.name, checked, disabled: !available });
   radio.addEventListener("change", choose);
   const size = model.input_size.join(" × ");
-  const said = `${model.source} · ${model.licence} · ${size} · ${model.classes} classes`;
+  const said = `${source} · ${model.licence} · ${size} · ${model.classes} classes`;
   return make(
     "li",
     {},
@@ -85,7 +87,7 @@ function row(model, checked, choose) {
         {},
         make("strong", { textContent: model.name }),
         make("small", { textContent: said }),
-        available ? null : make("small", { class: "reason", textContent: reason }),
+        available ? null : make("small", { class: "reason" }, ...prose(reason)),
       ),
     ),
   );

@@ -7,12 +7,9 @@ import { change, onChange, state } from "./state.js";
 export function prepareOptions() {
   onChange((patch) => {
     if ("method" in patch) fill();
-    else if ("options" in patch) tell();
+    else if ("options" in patch) refill();
   });
-  byId("options-reset").addEventListener("click", () => {
-    change({ options: {} });
-    fill();
-  });
+  byId("options-reset").addEventListener("click", () => change({ options: {} }));
   fill();
 }
 
@@ -30,6 +27,14 @@ function fill() {
   byId("options-list").replaceChildren(...listed().map(([name, schema]) => row(name, schema)));
   tell();
   byId("options").open ||= Object.keys(state.options).length > 0;
+}
+
+function refill() {
+  for (const [name, schema] of listed()) {
+    const control = byId("options-list").querySelector(`[name="${name}"]`);
+    fillIn(control, state.options[name] ?? standard(schema));
+  }
+  tell();
 }
 
 function tell() {
@@ -51,7 +56,6 @@ function keep(name, schema, control) {
   const value = schema.type === "boolean" ? String(control.checked) : control.value.trim();
   const { [name]: former, ...others } = state.options;
   const options = value === "" || value === standard(schema) ? others : { ...others, [name]: value };
-  if (value === "") fillIn(control, standard(schema));
   change({ options });
 }
 

@@ -5,6 +5,7 @@ import { catalogue } from "./api.js";
 import { prepareClasses } from "./classes.js";
 import { prepareCompare } from "./compare.js";
 import { prepareCopy } from "./copy.js";
+import { prepareScrolls } from "./dom.js";
 import { prepareExplain } from "./explain.js";
 import { prepareInside } from "./inside.js";
 import { prepareModels } from "./models.js";
@@ -20,6 +21,7 @@ import { prepareTabs } from "./tabs.js";
 async function start() {
   readAddress();
   learn((await catalogue("/methods")).methods);
+  prepareScrolls();
   prepareStage();
   preparePicture();
   prepareTabs();

@@ -24,15 +24,13 @@ async function open(source, example = null) {
   clearProblems();
   try {
     const picture = await decoded(await source);
-    const former = state.picture;
     if (mine !== turn) {
       URL.revokeObjectURL(picture.url);
       return;
     }
     // The first picture is the one that the classes and channels of a link are about.
-    const fresh = former ? { target: null, against: null, off: [] } : {};
+    const fresh = state.picture ? { target: null, against: null, off: [] } : {};
     change({ ...fresh, answer: null, example, picture });
-    if (former) URL.revokeObjectURL(former.url);
   } catch (error) {
     if (mine === turn) showProblem(error, () => (example ? openExample(example) : open(source)));
   }

@@ -1,6 +1,6 @@
 // What is wrong, in words, beside the control at fault; what has no control is said at the top.
 
-import { announce, byId, make } from "./dom.js";
+import { announce, byId, make, prose } from "./dom.js";
 
 /** Shows a problem. `again()` does once more what failed: offered where the request itself is not to blame. */
 export function showProblem(problem, again = null) {
@@ -24,7 +24,7 @@ export function showProblem(problem, again = null) {
 
 function showBeside(box, message) {
   const fault = box.querySelector(".fault");
-  fault.textContent = message;
+  fault.replaceChildren(...prose(message));
   fault.hidden = false;
   box.classList.add("faulty");
   for (const control of box.querySelectorAll("input, select, button")) {

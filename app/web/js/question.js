@@ -12,6 +12,9 @@ export function learn(found) {
 export const allMethods = () => [...methods.values()];
 export const methodNamed = (name) => methods.get(name);
 
+/** How maps of a method are scaled where nobody says otherwise: of fine ones a few pixels would leave the others pale. */
+export const usualScale = (name) => (methods.get(name)?.fine ? "robust" : "image");
+
 /** The state as pairs of names and values, without what is at its default. */
 export function question(changed = {}) {
   const asked = { ...state, ...changed };
@@ -24,7 +27,8 @@ export function question(changed = {}) {
   if (!method || "layer" in method.options) for (const layer of asked.layer) fields.push(["layer", layer]);
   for (const [name, value] of Object.entries(asked.options)) fields.push([name, value]);
   if (asked.colormap) fields.push(["colormap", asked.colormap]);
-  if (asked.scale !== "image") fields.push(["scale", asked.scale]);
+  const scale = asked.scale ?? usualScale(asked.method);
+  if (scale !== "image") fields.push(["scale", scale]);
   return fields;
 }
 

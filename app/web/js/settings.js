@@ -7,7 +7,7 @@ import { chooseLayers } from "./layers.js";
 import { modelName } from "./models.js";
 import { keptOptions } from "./options.js";
 import { showProblem } from "./problems.js";
-import { allMethods, methodNamed } from "./question.js";
+import { allMethods, methodNamed, usualScale } from "./question.js";
 import { change, onChange, state } from "./state.js";
 
 const FAMILIES = {
@@ -66,7 +66,7 @@ function scale() {
   const [low, high] = [byId("scale-low"), byId("scale-high")];
   const wanted = byId("scale").value;
   byId("scale-ends").hidden = wanted !== "fixed";
-  if (wanted !== "fixed") change({ scale: wanted });
+  if (wanted !== "fixed") change({ scale: wanted === usualScale(state.method) ? null : wanted });
   else {
     const { drawn } = state.answer?.explanations[0] ?? { drawn: { low: 0, high: 1 } };
     if (low.value === "") low.value = Number(drawn.low.toPrecision(3));
@@ -78,14 +78,19 @@ function scale() {
 function show(patch) {
   if ("method" in patch) showMethod();
   if ("layer" in patch || "answer" in patch || "method" in patch) showLayer();
-  if ("scale" in patch) {
-    const fixed = state.scale.includes(",");
-    byId("scale").value = fixed ? "fixed" : state.scale;
-    byId("scale-ends").hidden = !fixed;
-    if (fixed) [byId("scale-low").value, byId("scale-high").value] = state.scale.split(",");
-  }
+  if ("scale" in patch || "method" in patch) showScale();
   if ("colormap" in patch) byId("colormap").value = state.colormap ?? "";
   if ("answer" in patch && state.answer) swatch(state.answer.explanations[0].drawn.colormap);
+}
+
+function showScale() {
+  const scale = state.scale ?? usualScale(state.method);
+  const fixed = scale.includes(",");
+  const control = byId("scale");
+  control.value = fixed ? "fixed" : scale;
+  byId("scale-ends").hidden = !fixed;
+  if (fixed) [byId("scale-low").value, byId("scale-high").value] = scale.split(",");
+  byId("scale-said").textContent = scale === "image" ? "" : (control.selectedOptions[0]?.textContent ?? "");
 }
 
 async function swatch(name) {

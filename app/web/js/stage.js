@@ -1,7 +1,7 @@
 // The stage: the picture with its heatmap, how strong and how much of it, and the value under the pointer.
 
-import { byId } from "./dom.js";
-import { valueAt } from "./maps.js";
+import { byId, isTouched } from "./dom.js";
+import { seen, valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
 import { fromServer } from "./picture.js";
 import { change, explained, onChange, state } from "./state.js";
@@ -55,6 +55,8 @@ async function showAnswer() {
   await overlay.showMap(first);
   if (state.answer !== answer) return;
   dress();
+  const [height, width] = first.heatmap.shape;
+  byId("unseen").hidden = String(seen(first.heatmap, width, height)) === String([0, 0, width, height]);
   overlay.describe(`Heatmap of ${answer.method.name} for ${explained().label}, ${percent(explained().probability)}`);
 }
 
@@ -114,7 +116,7 @@ function read(pixel, aloud = false) {
   const mark = byId("mark");
   mark.hidden = !pixel || !aloud;
   if (!pixel || !state.answer) {
-    byId("reading").textContent = "Point at the picture to read a value.";
+    byId("reading").textContent = `${isTouched() ? "Touch" : "Point at"} the picture to read a value.`;
     markValue(null);
     return;
   }

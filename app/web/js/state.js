@@ -11,7 +11,7 @@ export const DEFAULTS = Object.freeze({
   against: null,
   layer: [],
   colormap: null, // by default the one that fits the map
-  scale: "image",
+  scale: null, // by default the one that fits the method
   alpha: 0.5,
   answer: null, // of the server, to the last question that it answered
   asked: null, // that question, as fields; what is chosen since may differ, while it works or when it could not

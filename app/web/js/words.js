@@ -15,6 +15,12 @@ export function signed(value, digits = 2) {
   return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
 }
 
+/** How far work has come, of an event that tells its total. */
+export function progress({ done, total, elapsed_ms: elapsed }) {
+  const left = done ? (elapsed / done) * (total - done) : 0;
+  return `${Math.floor((100 * done) / total)}%${left > 1000 ? `, ${duration(left)} left` : ""}`;
+}
+
 export function duration(milliseconds) {
   if (milliseconds < 1000) return `${Math.max(1, Math.round(milliseconds))} ms`;
   const seconds = milliseconds / 1000;

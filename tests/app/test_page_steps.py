@@ -1,0 +1,134 @@
+"""Back and Forward on the page, and what its links hold."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.app.browsing import answered, explained_anew, upload
+
+STRIDE = 600  # milliseconds: what comes sooner is one step with the one before
+
+
+@pytest.fixture
+def asking(page, url):
+    """A picture about which several questions were asked, after a page of another site."""
+    page.goto("about:blank")
+    page.goto(url)
+    upload(page)
+    for act in (
+        lambda: page.click("#predictions .class:has-text('tabby')"),
+        lambda: page.select_option("#method", "saliency"),
+        page.get_by_role("button", name="Contrast with tiger cat").click,
+    ):
+        page.wait_for_timeout(STRIDE)
+        explained_anew(page, act)
+    page.evaluate("window.same = true")
+    return page
+
+
+def test_back_leads_to_the_question_before(asking, url):
+    page = asking
+    assert page.url == f"{url}/?method=saliency&target=281&against=282"
+    explained_anew(page, page.go_back)
+    assert page.url == f"{url}/?method=saliency&target=281"
+    expect(page.locator("#contrast")).to_be_hidden()
+    sent = explained_anew(page, page.go_back)
+    assert page.url == f"{url}/?target=281"
+    assert {("method", "gradcam"), ("target", "281")} <= set(sent)
+    expect(page.locator("#method")).to_have_value("gradcam")
+    explained_anew(page, page.go_back)
+    expect(page.locator("#answer-label")).to_have_text("tiger cat")
+    explained_anew(page, page.go_forward)
+    expect(page.locator("#answer-label")).to_have_text("tabby")
+    assert page.evaluate("window.same")  # nothing was loaded anew
+
+
+def test_back_leads_to_the_picture_before(page, url):
+    upload(page)
+    page.wait_for_timeout(STRIDE)
+    upload(page, "coffee.png")
+    page.wait_for_timeout(STRIDE)
+    explained_anew(page, lambda: page.select_option("#method", "layercam"))
+    explained_anew(page, page.go_back)
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+    page.go_back()
+    expect(page.locator("#answer-label")).to_have_text("tiger cat")
+    assert page.locator("#stage .below").evaluate("one => one.decode().then(() => one.naturalWidth)") == 451
+    page.go_forward()
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+
+
+def test_back_leads_from_view_to_view_without_asking_anew(page):
+    upload(page)
+    page.wait_for_timeout(STRIDE)
+    page.click("#tab-inside")
+    expect(page.locator(".tile")).to_have_count(24)
+    sent = []
+    page.on("request", lambda request: sent.append(request.url))
+    page.go_back()
+    expect(page.locator("#panel-explain")).to_be_visible()
+    page.wait_for_timeout(300)
+    assert sent == []
+
+
+def test_options_and_a_dialog_follow_back(page):
+    upload(page)
+    page.click("#options > summary")
+    page.wait_for_timeout(STRIDE)
+    explained_anew(page, lambda: page.select_option("#method", "smoothgrad"))
+    field = page.locator("#options-list [name=samples]")
+    usual = field.input_value()
+    page.wait_for_timeout(STRIDE)
+    explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
+    field.fill("3")
+    explained_anew(page, lambda: field.press("Enter"))
+    page.click("#model")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(field).to_have_value(usual)
+    expect(page.locator("#options-count")).to_have_text("all at their defaults")
+
+
+def test_quick_changes_and_sliders_are_one_step(page):
+    upload(page)
+    page.wait_for_timeout(STRIDE)
+    before = page.evaluate("history.length")
+    page.locator("#method").focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowDown")
+    for step in range(10):
+        page.locator("#alpha").fill(str(step / 10))
+    answered(page)
+    assert page.evaluate("history.length") == before + 1
+
+
+def test_an_unknown_method_of_a_link_is_no_step(page, url):
+    page.goto(f"{url}/?example=cat&method=gradcm")
+    answered(page)
+    before = page.evaluate("history.length")
+    page.wait_for_timeout(STRIDE)
+    explained_anew(page, lambda: page.click("#predictions .class:has-text('tabby')"))
+    explained_anew(page, page.go_back)
+    expect(page.locator("#method")).to_have_value("gradcam")
+    assert page.evaluate("history.length") == before + 1
+
+
+def test_a_step_of_before_the_page_was_loaded_anew(page, url):
+    page.goto(f"{url}/?example=cat")
+    answered(page)
+    page.wait_for_timeout(STRIDE)
+    page.get_by_role("button", name="A cup of coffee on a table").click()
+    expect(page.locator("#answer-label")).to_have_text("espresso")
+    page.reload()
+    answered(page)
+    page.go_back()
+    expect(page.locator("#answer-label")).to_have_text("tiger cat")
+
+
+def test_a_copied_link_holds_the_view_that_is_shown(page, url):
+    query = "&compare=gradcam&compare=fem&inside=blocks.5&off=3%2C5"
+    page.goto(f"{url}/?example=cat&target=281{query}")
+    answered(page)
+    page.click("#copy-link")
+    assert page.evaluate("navigator.clipboard.readText()") == f"{url}/?example=cat&target=281"
+    expect(page).to_have_url(f"{url}/?example=cat&inside=blocks.5&target=281&compare=gradcam&compare=fem&off=3%2C5")
