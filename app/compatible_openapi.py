@@ -11,7 +11,7 @@ from app.schemas import MEDIA_TYPES
 from app.tensors import HEADER
 
 _BYTES = {"type": "string", "format": "binary"}
-_BINARY = {"application/octet-stream": {"schema": _BYTES}}
+_SENT = {**_BYTES, "minLength": 1}
 _PARAMETERS = {
     "name": "A name of GET /models.",
     "version": "Each model has one: 1; on TorchServe's routes it is also called 1.0.",
@@ -62,14 +62,15 @@ def _v1() -> Described:
 
 
 def _v2() -> Described:
-    sent, answered = {**_json(schemas.V2Request), **_BINARY}, {**_json(schemas.V2Answer), **_BINARY}
+    sent = {**_json(schemas.V2Request), "application/octet-stream": {"schema": _SENT}}
+    answered = {**_json(schemas.V2Answer), "application/octet-stream": {"schema": _BYTES}}
     yield "get", "/v2", _operation("v2_server", "Which server this is", _json(schemas.V2Server))
     yield "get", "/v2/health/live", _operation("v2_live", "Whether the process is alive", _json(schemas.V2Live))
     yield "get", "/v2/health/ready", _operation("v2_ready", "Whether it can answer", _json(schemas.V2Ready))
     yield "get", "/v2/models", _operation("v2_models", "The models at hand", _json(schemas.V1Models))
     binary = f"Both are JSON, or JSON and binary tensors; the header {HEADER} tells how long the JSON is then."
     told = "How many bytes of the body are JSON, where binary tensors follow."
-    length = [{"name": HEADER, "in": "header", "description": told, "schema": {"type": "integer"}}]
+    length = [{"name": HEADER, "in": "header", "description": told, "schema": {"type": "integer", "minimum": 1}}]
     infer = f"The V2 protocol. Options stand in `parameters`: `top`, `range`. {binary}"
     explain = f"The V2 protocol. Options stand in `parameters`: {_EXPLAIN} {binary}"
     for path, end in (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "_version")):
@@ -85,13 +86,6 @@ def _v2() -> Described:
 
 
 def _torchserve() -> Described:
-    data = "The picture: an image file, base64, or nested lists of numbers."
-    form = {"type": "object", "required": ["data"], "additionalProperties": True}
-    sent = {
-        "multipart/form-data": {"schema": {**form, "properties": {"data": {**_BYTES, "description": data}}}},
-        "application/json": {"schema": {**form, "properties": {"data": {"description": data}}}},
-        **_BINARY,
-    }
     numbers: dict[str, Any] = {"type": "number"}
     for _ in range(3):
         numbers = {"type": "array", "items": numbers}
@@ -100,7 +94,7 @@ def _torchserve() -> Described:
     maps = {"application/json": {"schema": numbers}}
     maps |= {MEDIA_TYPES[form]: {"schema": _BYTES} for form in ("png", "jpeg", "webp")}
     error = schemas.TorchServeError
-    where = "TorchServe's. Options stand in the query string, the form or the JSON object:"
+    where = "TorchServe's. JSON may be the picture itself. Options stand in the query string, the form or the object:"
     predict = f"{where} `top`, `range`."
     explain = (
         f"{where} {_EXPLAIN} Without a method these are integrated gradients of 15 steps, [C, H, W], and of another "
@@ -115,19 +109,38 @@ def _torchserve() -> Described:
     yield "get", "/ping", ping
     options = [_option("range", schemas.ClassifyOptions), _option("top", schemas.ClassifyOptions)]
     more = [_option(name, schemas.ExplainParameters) for name in ("method", "target", "layer", "range")]
+    sent, explained = _torchserve_body(options, more=False), _torchserve_body(more, more=True)
     for tail, end in (("", ""), ("/{version}", "_version")):
         for verb, last in (("post", end), ("put", f"{end}_put")):
             summary = "What a model says of a picture"
             told = _operation(f"torchserve_predict{last}", summary, labels, sent, predict, error, options)
             yield verb, f"/predictions/{{name}}{tail}", told
-            told = _operation(f"torchserve_explain{last}", "Why it says so", maps, sent, explain, error, more)
+            told = _operation(f"torchserve_explain{last}", "Why it says so", maps, explained, explain, error, more)
             yield verb, f"/explanations/{{name}}{tail}", told
+
+
+def _torchserve_body(options: list[dict[str, Any]], more: bool) -> dict[str, Any]:
+    """Describe what is sent; `more` says whether a method may have options beside these."""
+    data = {"description": "The picture: an image file, base64, or nested lists of numbers; `body` will do as a name."}
+    members = {one["name"]: {**one["schema"], "description": one["description"]} for one in options}
+    body = {"type": "object", "required": ["data"]}
+    return {
+        "multipart/form-data": {"schema": {**body, "properties": {"data": _SENT | data}, "additionalProperties": True}},
+        "application/json": {"schema": {**body, "properties": {"data": data} | members, "additionalProperties": more}},
+        "application/octet-stream": {"schema": _SENT},
+    }
 
 
 def _option(name: str, options: type[BaseModel]) -> dict[str, Any]:
     schema = options.model_json_schema()["properties"][name]
     schema = {part: value for part, value in schema.items() if part not in ("default", "description")}
-    return {"name": name, "in": "query", "description": options.model_fields[name].description, "schema": schema}
+    return {
+        "name": name,
+        "in": "query",
+        "description": options.model_fields[name].description,
+        "allowEmptyValue": True,
+        "schema": schema,
+    }
 
 
 def _operation(

@@ -47,8 +47,9 @@ class V1Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     instances: list[Any] = Field(
+        json_schema_extra={"minItems": 1},
         description='Pictures: base64, {"b64": BASE64}, {"image": {"b64": BASE64}}, or nested lists of numbers, '
-        "[H, W, 3] or [3, H, W]. An object may have a `target` too, the class to explain."
+        "[H, W, 3] or [3, H, W]. An object may have a `target` too, the class to explain.",
     )
     parameters: Members = Field(default={}, description="Options, the same for all instances.")
     signature_name: Any = Field(None, description="Let through.")
@@ -148,7 +149,7 @@ class V2Request(BaseModel):
 
     id: StrictStr | None = Field(None, max_length=1000)
     parameters: Members = Field(default={}, description="Options, the same for all pictures.")
-    inputs: list[V2Input]
+    inputs: list[V2Input] = Field(json_schema_extra={"minItems": 1, "maxItems": 1})
     outputs: Annotated[
         list[V2RequestedOutput],
         Field(max_length=64),

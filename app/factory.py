@@ -5,7 +5,7 @@ from flask import Flask, Response, request
 from app.access import register_access
 from app.admission import Admission
 from app.api import catalogue, health, hooks, pages, pictures, torchserve, v1, v2
-from app.api.compatible import protocol_error
+from app.api.compatible import ModelName, protocol_error
 from app.carriers import InMemoryRequest
 from app.decoders import quiet_decoders
 from app.envelope import Envelope
@@ -50,6 +50,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     operations.watch(app)
     app.extensions["seewhy"] = Service(settings, observer=operations)
     app.extensions["seewhy-operations"] = operations
+    app.url_map.converters["model"] = ModelName
     for module in (pictures, hooks, catalogue, health, pages, v1, v2, torchserve):
         app.register_blueprint(module.blueprint)
     theirs = dict.fromkeys(("v1", "v2"), protocol_error)

@@ -33,7 +33,7 @@ def document() -> str:
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
             "servers": [{"url": "/"}],
-            "paths": _guarded(_paths()),
+            "paths": _guarded(_cut(_paths())),
             "components": {
                 "schemas": {"ProgressAnswer": schemas.ProgressAnswer.model_json_schema()},
                 "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": _KEY}},
@@ -56,12 +56,22 @@ def _guarded(paths: dict[str, Any]) -> dict[str, Any]:
     return paths
 
 
+def _cut(paths: dict[str, Any]) -> dict[str, Any]:
+    """Say of the routes with parameters that there may be too much of them; it is gunicorn that answers then."""
+    said = "A path and a query string of more than 4 kB; options may stand in the body."
+    too_long = {"description": said, "content": {"text/html": {"schema": {"type": "string"}}}}
+    for described in (one for verbs in paths.values() for one in verbs.values() if one["parameters"]):
+        described["responses"]["414"] = too_long
+    return paths
+
+
 def _paths() -> dict[str, Any]:
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     source = {
         "name": "source",
         "in": "query",
         "description": "List only the models of one source.",
+        "allowEmptyValue": True,
         "schema": {"type": "string", "enum": ["own", "embedded", "torchvision", "timm"]},
     }
     text = {"text/html": {"schema": {"type": "string"}}}
@@ -218,7 +228,12 @@ def _member(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    described = {"name": name, "in": "query", "description": schema.get("description", "")}
+    described = {
+        "name": name,
+        "in": "query",
+        "description": schema.get("description", ""),
+        "allowEmptyValue": True,
+    }
     if name == "edits":
         return {**described, "content": {"application/json": {"schema": deepcopy(schema)}}}
     return {**described, "schema": deepcopy(schema)}

@@ -4,11 +4,21 @@ from typing import Any
 
 from flask import Response
 from pydantic import BaseModel
+from werkzeug.routing import BaseConverter
 
 from app.api import service
 from app.compatible_schemas import ProtocolError
 from app.errors import FieldError, Told
 from app.instance_service import InstanceService
+
+
+class ModelName(BaseConverter):
+    """A model's name in a path, which may hold slashes. What a route adds to it is no part of it: otherwise the routes
+    that describe a model would answer at ``:predict`` and ``/infer`` too.
+    """
+
+    part_isolating = False
+    regex = r"(?!/)(?:(?!/(?:ready|infer|explain|versions)(?:/|$))[^:])+"
 
 
 def instances() -> InstanceService:

@@ -32,13 +32,13 @@ def models() -> Response:
     return answer(V1Models(models=instances().names()))
 
 
-@blueprint.get("/models/<path:name>")
+@blueprint.get("/models/<model:name>")
 def model(name: str) -> Response:
     """Say whether a model is ready."""
     return answer(ReadyModel(name=instances().ready(name).name, ready=True))
 
 
-@blueprint.post("/models/<path:name>:predict")
+@blueprint.post("/models/<model:name>:predict")
 def predict(name: str) -> Response:
     """Classify pictures."""
     spec, sent = instances().spec(name), _read()
@@ -53,7 +53,7 @@ def predict(name: str) -> Response:
     return answer(V1Predictions(predictions=rows.tolist()))
 
 
-@blueprint.post("/models/<path:name>:explain")
+@blueprint.post("/models/<model:name>:explain")
 def explain(name: str) -> Response:
     """Explain pictures; each explanation is a document as POST /explain answers."""
     spec, sent = instances().spec(name), _read()

@@ -64,8 +64,8 @@ def models() -> Response:
     return answer(V1Models(models=instances().names()))
 
 
-@blueprint.get("/models/<path:name>")
-@blueprint.get("/models/<path:name>/versions/<version>")
+@blueprint.get("/models/<model:name>")
+@blueprint.get("/models/<model:name>/versions/<version>")
 def model(name: str, version: str = VERSION) -> Response:
     """Describe a model's tensors."""
     spec = _spec(name, version)
@@ -76,16 +76,16 @@ def model(name: str, version: str = VERSION) -> Response:
     )
 
 
-@blueprint.get("/models/<path:name>/ready")
-@blueprint.get("/models/<path:name>/versions/<version>/ready")
+@blueprint.get("/models/<model:name>/ready")
+@blueprint.get("/models/<model:name>/versions/<version>/ready")
 def model_ready(name: str, version: str = VERSION) -> Response:
     """Say whether a model is ready."""
     _spec(name, version)
     return answer(ReadyModel(name=instances().ready(name).name, ready=True))
 
 
-@blueprint.post("/models/<path:name>/infer")
-@blueprint.post("/models/<path:name>/versions/<version>/infer")
+@blueprint.post("/models/<model:name>/infer")
+@blueprint.post("/models/<model:name>/versions/<version>/infer")
 def infer(name: str, version: str = VERSION) -> Response:
     """Classify pictures."""
     spec, asked = _spec(name, version), _read()
@@ -95,8 +95,8 @@ def infer(name: str, version: str = VERSION) -> Response:
     return _answer(name, asked, wanted, predicted_tensors(found, options.top, wanted))
 
 
-@blueprint.post("/models/<path:name>/explain")
-@blueprint.post("/models/<path:name>/versions/<version>/explain")
+@blueprint.post("/models/<model:name>/explain")
+@blueprint.post("/models/<model:name>/versions/<version>/explain")
 def explain(name: str, version: str = VERSION) -> Response:
     """Explain pictures."""
     spec, asked = _spec(name, version), _read()

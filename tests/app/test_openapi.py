@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from openapi_spec_validator import validate
 
@@ -21,7 +23,7 @@ def test_the_document_is_valid_openapi_3_1(client):
 def test_every_route_is_described(app, client):
     described = set(document(client)["paths"])
     internal = {"/static/{filename}", "/docs/assets/{name}"}
-    served = {rule.rule.replace("<path:", "<").replace("<", "{").replace(">", "}") for rule in app.url_map.iter_rules()}
+    served = {re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule) for rule in app.url_map.iter_rules()}
     assert served - internal == described
 
 
@@ -92,6 +94,16 @@ def test_every_status_of_explain_is_described(client):
     wanted = {kind.status for kind in KINDS.values()} - {404}
     assert {str(status) for status in wanted} <= set(responses)
     assert {404, 405} < set(HTTP_KINDS)
+
+
+def test_every_parameter_may_be_empty_and_all_together_too_long(client):
+    described = [one for verbs in document(client)["paths"].values() for one in verbs.values()]
+    queries = [one for route in described for one in route["parameters"] if one["in"] == "query"]
+    assert queries
+    assert all(one["allowEmptyValue"] for one in queries)
+    assert client.get("/models?source=").status_code == 200
+    assert {"414" in route["responses"] for route in described if route["parameters"]} == {True}
+    assert {"414" in route["responses"] for route in described if not route["parameters"]} == {False}
 
 
 def test_answers_match_their_schemas(client, post, cat):

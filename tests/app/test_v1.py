@@ -157,7 +157,9 @@ def test_unknown_models_paths_and_verbs(client, ask, text):
     refused(client.get("/v1/models/nonesuch"), 404)
     refused(client.get("/v1/nonesuch"), 404)
     response = client.get(f"/v1/models/{MODEL}:predict")
-    refused(response, 404)  # as the name of a model it is none
+    refused(response, 405)
+    assert response.headers["Allow"] == "OPTIONS, POST"
+    refused(ask("classify", {"examples": []}), 404)  # a verb that is not served
     response = client.delete("/v1/models")
     refused(response, 405)
     assert "GET" in response.headers["Allow"]

@@ -345,5 +345,7 @@ def test_unknown_models_and_paths(client, ask, text):
     assert "Near matches" in refused(ask(tensor(text), name="efficientnet_lite00"), 404)
     refused(client.get("/v2/models/nonesuch/ready"), 404)
     refused(client.post("/v2/repository/index"), 404)
-    refused(client.get(f"/v2/models/{MODEL}/infer"), 404)
+    for path in (MODEL, f"{MODEL}/versions/1", "timm/resnet50"):
+        refused(client.get(f"/v2/models/{path}/infer"), 405)
+        assert client.options(f"/v2/models/{path}/explain").headers["Allow"] == "OPTIONS, POST"
     refused(client.delete("/v2"), 405)

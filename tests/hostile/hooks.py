@@ -9,6 +9,8 @@ from typing import Any
 
 import schemathesis
 from hypothesis import strategies as st
+from schemathesis.generation import GenerationMode
+from schemathesis.generation.meta import ComponentInfo
 
 from tests.hostile.pictures import encoded, photograph
 
@@ -53,6 +55,10 @@ NAMES: dict[str, list[Any]] = {
 """Values that the service has an answer for; None leaves the option out, as what is not named here is."""
 
 
+CARRIED = ("image", "data", "instances", "inputs")
+"""Members and fields that carry the pictures of a request."""
+
+
 @schemathesis.hook
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
     """Give most requests that the document allows a picture that can be read, and most of those names that exist."""
@@ -60,25 +66,49 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     if meta is None or not meta.generation.mode.is_positive or meta.phase.name.name == "COVERAGE":
         return
     place = zlib.crc32(repr((case.query, case.body)).encode("utf-8", "replace"))
+    if case.method not in ("POST", "PUT"):
+        return
     if isinstance(case.body, dict) and place % 8:
-        case.body = _with_pictures(case.body, place)
-    if case.method == "POST" and place % 4:
-        path = case.operation.path
-        body = {name: one for name, one in case.body.items() if name == "image"} if isinstance(case.body, dict) else {}
-        query = {name: _chosen(name, place) for name in case.query or {} if name in NAMES}
-        if path == "/hooks/capture":
-            query["layer"] = _chosen("layer", place)
-        case.query = {name: value for name, value in query.items() if value is not None}
-        if path == "/hooks/intervene":
-            case.query["edits"] = json.dumps([EDITS[place % len(EDITS)]])
-        if body:
-            case.body = body
+        case.body = _with_pictures(case, place)
+    elif case.media_type == "application/octet-stream" and place % 8 and "/v2/" not in case.operation.path:
+        case.body = PICTURES[place % len(PICTURES)]
+    if place % 4:
+        _name_what_exists(case, place)
+    if place % 4 and "version" in (case.path_parameters or {}):
+        case.path_parameters["version"] = "1"
+    # Schemathesis cannot check bytes against a schema, and takes what it cannot check for invalid.
+    case.meta.generation.mode = GenerationMode.POSITIVE
+    for location in case.meta.components:
+        case.meta.components[location] = ComponentInfo(mode=GenerationMode.POSITIVE)
 
 
-def _with_pictures(body: dict[str, Any], place: int) -> dict[str, Any]:
+def _with_pictures(case: Any, place: int) -> dict[str, Any]:
     picture = PICTURES[place % len(PICTURES)]
-    sent = base64.b64encode(picture).decode() if isinstance(body.get("image"), str) else picture
-    return {name: sent if name in ("image", "other") else value for name, value in body.items()}
+    text = base64.b64encode(picture).decode()
+    if "instances" in case.body:
+        return {**case.body, "instances": [text, {"b64": text}][: 1 + place % 2]}
+    if "inputs" in case.body:
+        tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [text]}
+        return {**case.body, "inputs": [tensor]}
+    sent = text if case.media_type == "application/json" else picture
+    return {name: sent if name in ("image", "other", "data") else value for name, value in case.body.items()}
+
+
+def _name_what_exists(case: Any, place: int) -> None:
+    """Keep of the request its pictures and such options as there is an answer for."""
+    path = case.operation.path
+    body = {name: one for name, one in case.body.items() if name in CARRIED} if isinstance(case.body, dict) else {}
+    query = {name: _chosen(name, place) for name in case.query or {} if name in NAMES}
+    if path == "/hooks/capture":
+        query["layer"] = _chosen("layer", place)
+    case.query = {name: value for name, value in query.items() if value is not None}
+    if path == "/hooks/intervene":
+        case.query["edits"] = json.dumps([EDITS[place % len(EDITS)]])
+    if "explain" in path and path.startswith("/v"):
+        named = {name: _chosen(name, place) for name in ("layer", "method", "target")}
+        body["parameters"] = {name: value for name, value in named.items() if value is not None}
+    if body:
+        case.body = body
 
 
 def _chosen(name: str, place: int) -> Any:
