@@ -21,7 +21,7 @@ from app import create_app
 from app.logs import configuration
 from app.processors import processors
 from app.settings import Settings
-from app.worker import head_read
+from app.worker import Watcher, head_read
 from app.workers import forget_figures, join_figures, share_figures
 
 
@@ -87,7 +87,7 @@ def serve(settings: Settings) -> None:
     share_figures(settings.workers)
     checked_app(settings)
     gc.freeze()
-    Arbiter(Server(settings)).run()
+    Watcher(Server(settings)).run()
 
 
 def _check_port(host: str, port: int) -> None:
