@@ -56,8 +56,8 @@ class Admission:
             return
         if stopping.is_set():
             raise OverloadedError(_STOPPING)
-        length = request.content_length
-        size = self._largest if length is None else min(length, self._largest)
+        is_chunked = "Transfer-Encoding" in request.headers
+        size = self._largest if is_chunked else min(request.content_length or 0, self._largest)
         if not self.admit(size):
             raise OverloadedError(_BUSY)
         g.admitted = size

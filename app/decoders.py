@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import signal
+import socket
+import struct
 import subprocess  # nosec B404
 import sys
 import warnings
@@ -93,6 +95,11 @@ class _Decoder:
     def __init__(self, most_bytes: int, seconds: int, patience: float) -> None:
         self._patience = patience
         self._connection, other = Pipe()
+        self._most_bytes = most_bytes
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as sent:  # the same one, seen as a socket
+            sent.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(int(patience * 1e6), 10**6))
+            )
         with other:
             descriptor = other.fileno()
             self._process = subprocess.Popen(  # nosec B603 - a program of this package, with numbers for arguments
@@ -147,7 +154,7 @@ class _Decoder:
     def _bytes(self) -> bytes:
         if not self._connection.poll(self._patience):
             raise BrokenDecoderError
-        return self._connection.recv_bytes()
+        return self._connection.recv_bytes(self._most_bytes)
 
 
 def quiet_decoders() -> None:

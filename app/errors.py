@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from flask import Flask, Response, request
+from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
 from app.envelope import request_id
@@ -225,7 +225,7 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
         told = _told_of_http(error) if isinstance(error, HTTPException) else _told_of(error)
         current().problem = told.kind.code
         form = forms.get(request.path.split("/")[1])
-        if told.kind.status not in (401, 429):  # whose bodies are nobody's business
+        if "admitted" in g:  # other bodies are nobody's business, and threads that read them not counted
             _read_rest()
         response = form(error, told) if form else _problem(told)
         if allowed := getattr(error, "valid_methods", None):
@@ -263,6 +263,9 @@ def _told_of(error: Exception) -> Told:
         _log.exception("Request %s failed", request_id.get(), exc_info=error)
         detail = "The server has logged the cause. Try again; if it fails again, tell whoever runs this service."
         return Told(kind, str(error) if kind is not INTERNAL else detail, [])
+    if isinstance(error, MemoryError):  # it says nothing, or how large an array was
+        _log.warning("Memory does not suffice: %s", error, exc_info=error)
+        return Told(kind, "Memory does not suffice for this at present; try again when the server has less to do.", [])
     field = getattr(error, "field", None) or kind.field
     said = getattr(error, "fault", str(error))
     faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, said)] if field else []

@@ -5,12 +5,17 @@ second, shuts connections whose time is up: the thread finds the end of its inpu
 """
 
 import io
+import mmap
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from gunicorn.http.errors import ParseException
+from werkzeug.exceptions import BadRequest, ClientDisconnected
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -61,7 +66,13 @@ patience = Patience()
 """Of this process."""
 
 stopping = threading.Event()
-"""Set once this process has been told to stop."""
+"""Set once this process has been told to stop, and all others of the service with it."""
+
+all_stop = mmap.mmap(-1, 1)
+"""Whether all processes of the service stop: not 0. It is shared by those that are forked from this one."""
+
+answering = threading.local()
+"""What this thread answers: `request`, as gunicorn has parsed it."""
 
 
 class Patient:
@@ -83,18 +94,42 @@ class Patient:
         connection = environ.get("gunicorn.socket")
         if connection is None:  # of other servers no connection is known
             return self._inner(environ, start_response)
-        body = _Body(environ["wsgi.input"], connection, self._upload_seconds)
+        patience.release(connection)  # the head has been read
+        is_chunked = "HTTP_TRANSFER_ENCODING" in environ
+        length = None if is_chunked else int(environ.get("CONTENT_LENGTH") or 0)
+        body = _Body(environ["wsgi.input"], connection, self._upload_seconds, length)
         environ["wsgi.input"] = io.BufferedReader(body, _PIECE)
-        return _Answer(self._inner(environ, start_response), connection, self._download_seconds)
+        asked = getattr(answering, "request", None)
+
+        def start(
+            status: str,
+            headers: list[tuple[str, str]],
+            exc_info: tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None] | None = None,
+            /,
+        ) -> "Callable[[bytes], Any]":
+            if asked is not None and not body.is_read:
+                asked.force_close()  # gunicorn would have this thread wait for the rest
+            return start_response(status, headers, exc_info)
+
+        return _Answer(self._inner(environ, start), connection, self._download_seconds)
 
 
 class _Body(io.RawIOBase):
-    """The body of a request, for which a client has so many seconds in all."""
+    """The body of a request, for which a client has so many seconds in all.
 
-    def __init__(self, inner: Any, connection: object, seconds: float) -> None:
+    Args:
+        inner: gunicorn's.
+        connection: that it comes from.
+        seconds: for all of it.
+        length: of it in bytes; None for one that comes in chunks and says where it ends.
+    """
+
+    def __init__(self, inner: Any, connection: object, seconds: float, length: int | None) -> None:
         self._inner = inner
         self._connection = connection
         self._left = seconds
+        self._length = length
+        self.is_read = length == 0
 
     def readable(self) -> bool:
         return True
@@ -102,9 +137,19 @@ class _Body(io.RawIOBase):
     def readinto(self, buffer: "WriteableBuffer") -> int:
         view = memoryview(buffer).cast("B")
         started = time.monotonic()
-        with patience.allowing(self._connection, max(0.0, self._left)):
-            found: bytes = self._inner.read(len(view))
+        try:
+            with patience.allowing(self._connection, max(0.0, self._left)):
+                found: bytes = self._inner.read(len(view))
+        except ParseException as error:
+            raise BadRequest("The chunks of the body are not what they say.") from error
+        except OSError as error:
+            raise ClientDisconnected from error
         self._left -= time.monotonic() - started
+        if self._length is None:
+            self.is_read = not found
+        else:
+            self._length -= len(found)
+            self.is_read = not self._length
         view[: len(found)] = found
         return len(found)
 
@@ -123,9 +168,11 @@ class _Answer:
 
     def __next__(self) -> bytes:
         patience.release(self._connection)  # the part before this one is written; making the next takes its time
-        part = next(self._parts)
-        patience.allow(self._connection, self._seconds)
-        return part
+        try:
+            return next(self._parts)
+        finally:
+            # Also after the last part: a head without a body, or the end of chunks, is still to be sent.
+            patience.allow(self._connection, self._seconds)
 
     def close(self) -> None:
         patience.release(self._connection)

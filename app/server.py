@@ -22,7 +22,7 @@ from app import create_app
 from app.logs import configuration
 from app.processors import processors
 from app.settings import Settings
-from app.worker import head_read
+from app.worker import Watcher, head_read
 from app.workers import forget_figures, join_figures, share_figures
 
 
@@ -90,7 +90,7 @@ def serve(settings: Settings) -> None:
     share_figures(settings.workers)
     checked_app(settings)
     _share_memory()
-    Arbiter(Server(settings)).run()
+    Watcher(Server(settings)).run()
 
 
 def _share_memory() -> None:

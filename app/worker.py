@@ -1,61 +1,181 @@
-"""gunicorn's worker of threads, for clients that are slow, many, or late."""
+"""gunicorn's worker of threads, for clients that are slow, many, or late; and the process that watches the workers.
 
-import threading
+A thread answers; it never waits for the head of a request, nor for a client to close its end. The main loop does, for
+all connections at once.
+"""
+
+import atexit
+import logging
+import os
+import sys
 import time
+from collections import deque
+from contextlib import suppress
 from functools import partial
 from selectors import EVENT_READ
+from socket import SHUT_RD, SHUT_WR, socket
 from typing import Any
 
+from gunicorn.arbiter import Arbiter
+from gunicorn.http import get_parser
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
-from app.patience import patience, stopping
+from app.patience import all_stop, answering, patience, stopping
 
 HEADER_SECONDS = 5.0
-"""That a client may take to send the head of a request, once it has begun."""
+"""That a client may take to send the head of a request, and a thread to parse it."""
+
+HEADER_BYTES = 2**16
+"""That a head may have; connections that send more without an end are shut."""
+
+LINGER_SECONDS = 2.0
+"""That a connection stays half open for what its client still sends, since the last of it came..."""
+
+MOST_LINGER_SECONDS = 30.0
+"""...and in all. A client that is refused while it sends reads the answer once it is through."""
+
+_PIECE = 2**16
+_END = b"\r\n\r\n"
 
 
 class PatientWorker(ThreadWorker):  # type: ignore[misc]
-    """A connection gets a thread once its client has sent something, and a client has so long for the rest.
+    """A connection gets a thread once its client has sent the head of a request, and a client has so long for the rest.
 
-    While the process stops, it goes on accepting until what it has accepted is answered: `Admission` refuses the rest.
+    While the service stops, its workers go on accepting until what they have accepted is answered: `Admission` refuses
+    the rest. A worker that stops alone leaves new connections to the others.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._leaving: deque[TConn] = deque()
+
     def enqueue_req(self, conn: TConn) -> None:
-        """Wait for the first bytes of a new connection in the main loop, and not in a thread."""
-        if conn.initialized or conn.data_ready:
-            super().enqueue_req(conn)
-            return
+        """Wait for the head of a request in the main loop, and not in a thread."""
+        if conn.parser is None:
+            conn.parser = get_parser(self.cfg, conn.sock, conn.client)
+        conn.head = bytearray(conn.parser.unreader.take_buffered())
         conn.sock.setblocking(False)
         conn.timeout = time.monotonic() + HEADER_SECONDS
         self.pending_conns.append(conn)
-        self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
+        self.poller.register(conn.sock, EVENT_READ, partial(self._read_head, conn))
+        self._pass_on(conn)
+
+    def _read_head(self, conn: TConn, connection: socket) -> None:
+        """Read what has come of a head."""
+        try:
+            found = connection.recv(_PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            found = b""
+        conn.head += found
+        self._pass_on(conn, len(found))
+
+    def _pass_on(self, conn: TConn, found: int | None = None) -> None:
+        """Give a connection to a thread, if the head of a request is there, or nothing more can come."""
+        whole = _END in conn.head[-(found or len(conn.head)) - len(_END) :]
+        if not whole and len(conn.head) > HEADER_BYTES:
+            with suppress(OSError):  # closed by now
+                conn.sock.shutdown(SHUT_RD)  # the thread finds the end of its input
+            whole = True
+        if whole or found == 0:
+            self.poller.unregister(conn.sock)
+            self.pending_conns.remove(conn)
+            conn.parser.unreader.unread(bytes(conn.head))
+            conn.head = bytearray()
+            conn.data_ready = True
+            super().enqueue_req(conn)
 
     def handle(self, conn: TConn) -> Any:
-        """Read and answer a request; `head_read` comes in between."""
+        """Parse and answer a request; `Patient` gives it another time once it is parsed."""
         patience.allow(conn.sock, HEADER_SECONDS)
-        _reading.connection = conn.sock
         try:
             return super().handle(conn)
         finally:
             patience.release(conn.sock)
+            answering.request = None
+
+    def finish_request(self, conn: TConn, fs: Any) -> None:
+        """Keep a connection, or let go of it; gunicorn's main loop would wait for each client to close its end."""
+        if not fs.cancelled() and not fs.exception() and fs.result():
+            super().finish_request(conn, fs)
+            return
+        try:
+            conn.sock.setblocking(False)
+            conn.sock.shutdown(SHUT_WR)
+        except OSError:  # closed by now
+            self._close(conn)
+            return
+        conn.until = time.monotonic() + MOST_LINGER_SECONDS
+        conn.timeout = time.monotonic() + LINGER_SECONDS
+        self._leaving.append(conn)
+        self.poller.register(conn.sock, EVENT_READ, partial(self._drain, conn))
+
+    def _drain(self, conn: TConn, connection: socket) -> None:
+        """Read what a client still sends: with some of it unread, the system would take back the answer."""
+        try:
+            found = connection.recv(_PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            found = b""
+        if found:
+            conn.timeout = min(time.monotonic() + LINGER_SECONDS, conn.until)
+        else:
+            self._let_go(conn)
+
+    def _let_go(self, conn: TConn) -> None:
+        self.poller.unregister(conn.sock)
+        self._leaving.remove(conn)
+        self._close(conn)
+
+    def _close(self, conn: TConn) -> None:
+        self.nr_conns -= 1
+        conn.close()
 
     def murder_pending(self) -> None:
-        """Close connections that sent nothing, shut those that are too slow; the main loop does it every second."""
+        """Close connections that sent no head, shut those that are too slow; the main loop does it every second."""
         super().murder_pending()
         patience.shut_late()
+        now = time.monotonic()
+        for conn in [one for one in self._leaving if one.timeout < now]:
+            self._let_go(conn)
+        if not self.alive and not self._accepting:
+            self.set_accept_enabled(False)  # the others may have begun to stop meanwhile
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """Go on accepting while the process stops."""
-        if enabled or self.alive:
+        """Go on accepting while the service stops."""
+        if self.alive or not all_stop[0]:
             super().set_accept_enabled(enabled)
         else:
             stopping.set()
+            super().set_accept_enabled(True)
+
+    def run(self) -> None:
+        """Serve until told to stop, and end the process.
+
+        As Python ends it kills the threads that are in the midst of something, such as loading a model, and C++ takes
+        that for a fault.
+        """
+        super().run()
+        self.log.info("Worker exiting (pid: %s)", self.pid)
+        atexit._run_exitfuncs()  # the collector of traces, among others
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(0)
 
 
-_reading = threading.local()
-"""The connection that this thread reads the head of a request from."""
+class Watcher(Arbiter):  # type: ignore[misc]
+    """gunicorn's first process; it tells workers whether one of them is to stop, or all of them."""
+
+    def stop(self, graceful: bool = True) -> None:
+        """Stop all workers."""
+        if not self.reexec_pid:  # otherwise another first process has workers at the same address
+            all_stop[0] = 1
+        super().stop(graceful)
 
 
-def head_read(_worker: Any, _request: Any) -> None:
+def head_read(_worker: Any, request: Any) -> None:
     """gunicorn's `pre_request` hook: the head of a request has been read."""
-    patience.release(getattr(_reading, "connection", None))
+    answering.request = request

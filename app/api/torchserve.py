@@ -55,9 +55,11 @@ _KINDS: dict[type[Exception], str] = {
 }
 _TYPES = {
     400: "BadRequestException",
+    401: "InvalidKeyException",
     404: "ResourceNotFoundException",
     405: "MethodNotAllowedException",
     413: "BadRequestException",
+    429: "TooManyRequestsException",
     503: "ServiceUnavailableException",
     504: "RequestTimeoutException",
 }

@@ -94,6 +94,18 @@ def test_every_route_is_closed_but_those_that_are_listed(keys):
     assert described["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
 
 
+def test_routes_of_other_servers_refuse_in_their_own_form(keys):
+    client = client_of(api_keys=keys[0], rate_limit="1/hour")
+    key, asked = keys[1]["alice"], "/predictions/nonesuch"
+    refused, _, late = client.post(asked), client.post(asked, headers=key), client.post(asked, headers=key)
+    assert (refused.status_code, refused.get_json()["type"]) == (401, "InvalidKeyException")
+    assert "WWW-Authenticate" in refused.headers
+    assert (late.status_code, late.get_json()["type"]) == (429, "TooManyRequestsException")
+    assert "Retry-After" in late.headers
+    for path in ("/v1/models/m:predict", "/v2/models/m/infer"):
+        assert set(client.post(path).get_json()) == {"error"}
+
+
 def test_a_picture_is_not_read_before_the_key_is_known(keys):
     client = client_of(api_keys=keys[0])
 

@@ -1,8 +1,12 @@
 """Who is let in, and how long a client may take: by itself, and as gunicorn runs it."""
 
+import contextlib
 import io
 import itertools
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 from flask import Flask, Response, request
+from werkzeug.test import EnvironBuilder
 
 from app.admission import Admission
 from app.errors import register_errors
@@ -54,6 +59,12 @@ def test_a_request_counts_until_it_is_answered(admission, small):
 def test_a_body_without_a_length_counts_as_the_largest(small):
     body = {"input_stream": io.BytesIO(b"x"), "headers": {"Transfer-Encoding": "chunked"}}
     assert small.post("/", **body, environ_overrides={"wsgi.input_terminated": True}).text == "1 80"
+
+
+def test_a_request_without_a_body_counts_no_bytes(small):
+    environ = EnvironBuilder(method="POST").get_environ()
+    environ.pop("CONTENT_LENGTH", None)  # as gunicorn has it
+    assert small.open(environ).text == "1 0"
 
 
 def test_a_stream_counts_until_it_is_closed(admission, small):
@@ -147,6 +158,18 @@ def test_a_client_has_a_time_for_its_body_and_for_each_part_of_the_answer():
     other.close()
 
 
+def test_a_client_has_a_time_for_an_answer_without_a_body():
+    # Its head is sent when there are no more parts.
+    connection, other = socket.socketpair()
+    answer = Patient(lambda *_: [], 1, 1)({"gunicorn.socket": connection, "wsgi.input": io.BytesIO()}, lambda *_: None)
+    assert list(answer) == []
+    assert id(connection) in patience._until
+    answer.close()
+    assert id(connection) not in patience._until
+    connection.close()
+    other.close()
+
+
 @pytest.fixture(scope="module")
 def server():
     port = free_port()
@@ -205,10 +228,10 @@ def test_connections_that_send_nothing_take_no_thread(server):
     "heads of requests that come byte by byte",
     "nothing; these connections are closed",
 )
-def test_heads_that_come_byte_by_byte_take_threads_for_seconds_only(server):
-    slow = Trickle(server, 4, b"POST /explain HTTP/1.1\r\nHost: x\r\nX-A: ", b"a")
+def test_heads_that_come_byte_by_byte_take_no_thread(server):
+    slow = Trickle(server, 20, b"POST /explain HTTP/1.1\r\nHost: x\r\nX-A: ", b"a")
     time.sleep(0.3)
-    assert health(server) < 15
+    assert health(server) < 4
     assert all(shut.wait(10) for shut in slow.shut)
     slow.close()
 
@@ -227,6 +250,71 @@ def test_bodies_that_come_byte_by_byte_are_given_up(server):
     assert all(shut.wait(15) for shut in slow.shut)
     assert explain(server).status_code == 200
     slow.close()
+
+
+@pytest.mark.fault(
+    "bodies that never come, of more requests than there are threads",
+    "503 at once; probes are answered",
+)
+@pytest.mark.parametrize("asked", [b"POST /explain", b"GET /nonesuch", b"GET /healthz"])
+def test_bodies_that_never_come_leave_threads_to_probes(server, asked):
+    head = asked + b" HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 100000\r\n\r\nabc"
+    silent = [socket.create_connection(("127.0.0.1", server), timeout=20) for _ in range(12)]
+    for connection in silent:
+        connection.sendall(head)
+    time.sleep(0.5)
+    assert health(server) < 2
+    answers = [connection.recv(100) for connection in silent]
+    assert sum(answer.startswith(b"HTTP/1.1 ") for answer in answers) >= 12 - 3  # those let in are given up
+    for connection in silent:
+        connection.close()
+
+
+@pytest.mark.fault("clients that never close their end", "nothing; these connections are closed")
+def test_connections_that_are_never_closed_hold_up_nobody(server):
+    left = [socket.create_connection(("127.0.0.1", server), timeout=20) for _ in range(6)]
+    for connection in left:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    time.sleep(0.3)
+    assert health(server) < 1.5  # two seconds for each in turn, before
+    for connection in left:
+        connection.close()
+
+
+@pytest.mark.fault("chunks that are not what they say", "400")
+@pytest.mark.parametrize(
+    "chunks", [b"zz\r\nabc", b"-1\r\n", b"3\r\nabcd\r\n0\r\n\r\n", b"3\r\nabc\r\n0\r\nX y\r\n\r\n"]
+)
+@pytest.mark.parametrize("path", [b"/explain", b"/v1/models/efficientnet_lite0:predict", b"/nonesuch"])
+def test_chunks_that_lie_are_the_clients_mistake(server, path, chunks):
+    with socket.create_connection(("127.0.0.1", server), timeout=20) as lying:
+        kind = b"application/json" if b"v1" in path else b"image/png"
+        head = b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Type: " + kind
+        lying.sendall(head + b"\r\n\r\n" + chunks)
+        assert lying.recv(1000).startswith(b"HTTP/1.1 404" if path == b"/nonesuch" else b"HTTP/1.1 400")
+
+
+@pytest.mark.fault("heads without an end", "nothing; these connections are closed")
+def test_a_head_without_an_end_is_cut_off(server):
+    with socket.create_connection(("127.0.0.1", server), timeout=20) as endless:
+        with contextlib.suppress(OSError):  # shut meanwhile
+            endless.sendall(b"GET / HTTP/1.1\r\n" + b"X-A: b\r\n" * 20_000)
+        with contextlib.suppress(ConnectionResetError):
+            assert endless.recv(1000)[:12] in (b"", b"HTTP/1.1 431")
+    assert health(server) < 2
+
+
+def test_heads_may_come_in_parts_and_several_at_once(server):
+    asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server), timeout=20) as connection:
+        for part in (asked[:3], asked[3:-1], asked[-1:] + asked + asked[:20], asked[20:]):
+            connection.sendall(part)
+            time.sleep(0.2)
+        found = b""
+        while found.count(b"HTTP/1.1 200") < 3 or not found.endswith(b"}"):
+            piece = connection.recv(10_000)
+            assert piece
+            found += piece
 
 
 @pytest.mark.fault(
@@ -286,3 +374,45 @@ def test_a_server_that_stops_answers_what_it_accepted_and_refuses_the_rest():
         assert requests.get(f"http://127.0.0.1:{port}/readyz", timeout=10).status_code == 503
         assert accepted.result(60).status_code == 200
     assert process.wait(60) == 0
+
+
+@pytest.mark.fault(
+    "the service is told to load everything anew (`SIGHUP`)",
+    "nothing",
+)
+def test_a_worker_that_stops_alone_leaves_new_requests_to_others():
+    port = free_port()
+    process = start(port)
+    with ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(explain, port, method="rise", samples="600")
+        time.sleep(1)
+        process.send_signal(signal.SIGHUP)
+        codes = set()
+        while not accepted.done():
+            codes.add(requests.post(f"http://127.0.0.1:{port}/nonesuch", timeout=60).status_code)
+            time.sleep(0.05)
+        assert accepted.result().status_code == 200
+        assert codes == {404}
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+@pytest.mark.fault(
+    "the service is told to stop while a model loads",
+    "nothing; exit status 0",
+)
+def test_a_server_that_stops_while_a_model_loads_ends_without_a_fault(tmp_path):
+    for _ in range(3):  # it was a matter of chance
+        port = free_port()
+        log = tmp_path / "log"
+        command = [sys.executable, "-m", "app.cli", "serve", "--port", str(port)]
+        with log.open("w") as file:
+            process = subprocess.Popen(command, stderr=file)
+        while "Booting worker" not in log.read_text():
+            assert process.poll() is None
+            time.sleep(0.05)
+        assert requests.get(f"http://127.0.0.1:{port}/healthz", timeout=30).status_code == 200
+        process.terminate()
+        assert process.wait(60) == 0
+        assert "terminate called" not in log.read_text()
+        assert "SIGABRT" not in log.read_text()

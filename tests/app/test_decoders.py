@@ -119,6 +119,24 @@ def test_a_process_that_answers_too_late_is_replaced(made):
 
 
 @pytest.mark.fault(
+    "a decoding process that hangs",
+    "413 once its time is up; the process is replaced",
+)
+def test_a_process_that_reads_nothing_is_replaced(made):
+    decoders = made(patience=0.5)
+    small = pictures.sound()["PNG"]
+    decoders.read(small, whole, MAX_PIXELS)
+    stopped = process(decoders)
+    os.kill(stopped, signal.SIGSTOP)
+    noise = np.random.default_rng(0).integers(0, 256, (600, 600, 3), dtype=np.uint8)
+    with pytest.raises(PictureTooLargeError):
+        decoders.read(pictures.encoded(Image.fromarray(noise), "PNG"), whole, MAX_PIXELS)  # more than a pipe holds
+    assert process(decoders) is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped, 0)
+
+
+@pytest.mark.fault(
     "a picture that breaks the decoder (in its own process)",
     "415; the process is replaced",
 )

@@ -51,6 +51,16 @@ def test_text_named_jpg(client):
     assert "JPEG, PNG" in problem(client.post("/explain", data=data), 415)["detail"]
 
 
+def test_memory_that_does_not_suffice_for_a_picture_says_so(post, cat, monkeypatch):
+    def exhausted(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("app.service.read_reduced", exhausted)
+    body = problem(post(cat), 503)
+    assert body["type"].endswith(":out-of-memory")
+    assert "try again" in body["detail"]
+
+
 def test_truncated_jpeg(post, cat):
     whole = encoded(Image.open(io.BytesIO(cat)).convert("RGB"), "JPEG")
     assert "cut short" in problem(post(whole[: len(whole) // 2]), 415)["detail"]
