@@ -10,6 +10,8 @@ from tests.peers import NETS, PAGE, PEERS, TOLERANCE, Peer, difference
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+LARGE = {"vgg11", "densenet121"}
+
 LONG = {"scorecam", "ablationcam", "kernel-shap", "lime", "occlusion"}
 """Methods of hundreds of passes; by default they are compared on one network."""
 
@@ -18,7 +20,8 @@ def pairs():
     """Yield each peer with each network; the long ones are marked."""
     for peer in PEERS:
         for name in NETS:
-            marks = [pytest.mark.slow] if peer.method in LONG and name != "resnet18" else []
+            is_long = name in LARGE or (peer.method in LONG and name != "resnet18")
+            marks = [pytest.mark.slow] if is_long else []
             yield pytest.param(peer, name, marks=marks, id=f"{peer.method}-{peer.library}-{name}")
 
 

@@ -192,7 +192,7 @@ function showAgreement() {
 function cell(one, other) {
   if (one === other) return make("td", { class: "same", textContent: "–" });
   const value = agreement(...[one, other].sort((left, right) => (left.key < right.key ? -1 : 1)));
-  const made = make("td", { textContent: value === null ? "n/a" : value.toFixed(2).replace("-", "−") });
+  const made = make("td", { textContent: value === null ? "n/a" : value.toFixed(2).replace(/^-(?=.*[1-9])/, "−").replace("-", "") });
   made.style.setProperty("--strength", `${Math.round(Math.max(0, value ?? 0) * 45)}%`);
   return made;
 }
