@@ -379,6 +379,7 @@ def test_a_server_that_stops_answers_what_it_accepted_and_refuses_the_rest():
     "the service is told to load everything anew (`SIGHUP`)",
     "nothing",
 )
+@pytest.mark.slow
 def test_a_worker_that_stops_alone_leaves_new_requests_to_others():
     port = free_port()
     process = start(port)
@@ -400,6 +401,7 @@ def test_a_worker_that_stops_alone_leaves_new_requests_to_others():
     "the service is told to stop while a model loads",
     "nothing; exit status 0",
 )
+@pytest.mark.slow
 def test_a_server_that_stops_while_a_model_loads_ends_without_a_fault(tmp_path):
     for _ in range(3):  # it was a matter of chance
         port = free_port()

@@ -132,6 +132,7 @@ def test_answers_under_load_are_those_given_alone():
     assert report.states[-1].files <= report.states[0].files + 32
 
 
+@pytest.mark.slow
 def test_at_four_times_the_capacity_each_is_answered_in_time_or_refused():
     found = overload(5)
     assert found.is_right, found

@@ -13,6 +13,8 @@ from playwright.sync_api import expect
 from tests.app.browsing import answered, drawn, explained_anew, upload
 from tests.app.conftest import EXAMPLES
 
+pytestmark = pytest.mark.slow
+
 LATE = """([path, pause]) => {
     const fetch = window.fetch;
     window.fetch = async (asked, given) => {

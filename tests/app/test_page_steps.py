@@ -5,6 +5,8 @@ from playwright.sync_api import expect
 
 from tests.app.browsing import answered, explained_anew, upload
 
+pytestmark = pytest.mark.slow
+
 STRIDE = 600  # milliseconds: what comes sooner is one step with the one before
 
 

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 LARGE = {"vgg11", "densenet121"}
 
 LONG = {"scorecam", "ablationcam", "kernel-shap", "lime", "occlusion"}
-"""Methods of hundreds of passes; by default they are compared on one network."""
+"""Methods of hundreds of passes; they are compared by `make test-all` alone."""
 
 
 def pairs():
     """Yield each peer with each network; the long ones are marked."""
     for peer in PEERS:
         for name in NETS:
-            is_long = name in LARGE or (peer.method in LONG and name != "resnet18")
+            is_long = name in LARGE or peer.method in LONG
             marks = [pytest.mark.slow] if is_long else []
             yield pytest.param(peer, name, marks=marks, id=f"{peer.method}-{peer.library}-{name}")
 

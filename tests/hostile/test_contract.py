@@ -5,6 +5,8 @@ import pytest
 from tests.app.serving import free_port, start
 from tests.hostile.contract import check
 
+pytestmark = pytest.mark.slow
+
 LARGE = ("/explain", "/hooks/intervene")
 """Routes with so many options that going through all of them is for `make fuzz`."""
 

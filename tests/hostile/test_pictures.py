@@ -15,6 +15,8 @@ from explainers.errors import PictureTooLargeError, UnreadablePictureError
 from explainers.picture import FORMATS, MAX_SCANS, read_picture, read_reduced
 from tests.hostile import pictures, trial
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 5
 """Within which each is to be answered, however busy the machine."""
 
