@@ -10,7 +10,6 @@ import struct
 import subprocess  # nosec B404
 import sys
 import warnings
-from collections.abc import Callable
 from multiprocessing import Pipe
 from pathlib import Path
 from queue import LifoQueue
@@ -19,12 +18,10 @@ from typing import Any
 from PIL import Image, _imaging
 
 from explainers.errors import PictureError, PictureTooLargeError, UnreadablePictureError
-from explainers.picture import Reduced, Size
+from explainers.picture import Least, Reduced
 
 _PROGRAM = Path(__file__).with_name("decoder.py")
 _INHERITED = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
-
-Least = Callable[[int, int], Size]
 
 
 class BrokenDecoderError(Exception):

@@ -8,11 +8,11 @@ from PIL import Image
 from torch import Tensor
 
 from explainers.geometry import Geometry
-from explainers.picture import Reduced, Size
+from explainers.picture import Least, Reduced, Size
 from explainers.render import fit, fitted
 from models.preprocess import Preprocess
 
-Read = Callable[[bytes, Callable[[int, int], Size]], Reduced]
+Read = Callable[[bytes, Least], Reduced]
 """From the bytes of a picture, and what tells the least size that is enough for a given one, to the picture."""
 
 _LEAST = 1.75

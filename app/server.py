@@ -63,8 +63,6 @@ class Server(BaseApplication):  # type: ignore[misc]
             "forwarded_allow_ips": "",
             "control_socket_disable": True,
         }
-        if "control_socket_disable" not in self.cfg.settings:
-            del options["control_socket_disable"]  # older gunicorns have no such socket
         for name, value in options.items():
             self.cfg.set(name, value)
 
@@ -109,7 +107,7 @@ def _check_port(host: str, port: int) -> None:
                 tried.bind(address)
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
-                    from app.errors import FieldError  # this process imports no PyTorch
+                    from app.errors import FieldError  # imports PyTorch, which must wait for `_share_processors`
 
                     raise FieldError(
                         f"Port {port} is in use; choose another: make serve PORT={port + 1000}, or "

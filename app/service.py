@@ -3,7 +3,7 @@
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from importlib.metadata import version
 
 import torch
@@ -25,7 +25,7 @@ from app.work import Predict
 from explainers.base import Explainer
 from explainers.errors import TargetError
 from explainers.modules import module_paths
-from explainers.picture import Reduced, Size, read_reduced
+from explainers.picture import Least, Reduced, read_reduced
 from explainers.registry import Method, build_methods, get_method, import_methods
 from explainers.render import Style
 from explainers.targets import best, class_index, predictions
@@ -231,7 +231,7 @@ class Service:
         with timings.stage("decode"), self.processors:
             return decode(upload, model.preprocess, self.settings.max_side, self._read, drawn)
 
-    def _read(self, upload: bytes, least: Callable[[int, int], Size]) -> Reduced:
+    def _read(self, upload: bytes, least: Least) -> Reduced:
         """Decode here, or in a process of its own."""
         read = read_reduced if self._decoders is None else self._decoders.read
         return read(upload, least, self.settings.max_pixels)

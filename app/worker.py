@@ -62,14 +62,10 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
 
     def _read_head(self, conn: TConn, connection: socket) -> None:
         """Read what has come of a head."""
-        try:
-            found = connection.recv(_PIECE)
-        except BlockingIOError:
-            return
-        except OSError:
-            found = b""
-        conn.head += found
-        self._pass_on(conn, len(found))
+        found = _received(connection)
+        if found is not None:
+            conn.head += found
+            self._pass_on(conn, len(found))
 
     def _pass_on(self, conn: TConn, found: int | None = None) -> None:
         """Give a connection to a thread, if the head of a request is there, or nothing more can come."""
@@ -113,15 +109,10 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
 
     def _drain(self, conn: TConn, connection: socket) -> None:
         """Read what a client still sends: with some of it unread, the system would take back the answer."""
-        try:
-            found = connection.recv(_PIECE)
-        except BlockingIOError:
-            return
-        except OSError:
-            found = b""
+        found = _received(connection)
         if found:
             conn.timeout = min(time.monotonic() + LINGER_SECONDS, conn.until)
-        else:
+        elif found is not None:
             self._let_go(conn)
 
     def _let_go(self, conn: TConn) -> None:
@@ -164,6 +155,16 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(0)
+
+
+def _received(connection: socket) -> bytes | None:
+    """Return what has come, nothing where the client has closed its end or is gone; None if nothing has come yet."""
+    try:
+        return connection.recv(_PIECE)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 class Watcher(Arbiter):  # type: ignore[misc]

@@ -28,6 +28,9 @@ PictureSource: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArra
 
 Size: TypeAlias = tuple[int, int]
 
+Least: TypeAlias = Callable[[int, int], Size]
+"""From the width and height of a picture to the least size of it that is enough."""
+
 _SRGB = ImageCms.createProfile("sRGB")
 
 _TILE_WIDTH, _TILE_LENGTH = 322, 323
@@ -98,7 +101,7 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
     return _decoded(Path(source).read_bytes(), max_pixels).picture
 
 
-def read_reduced(content: bytes, least: Callable[[int, int], Size], max_pixels: int = MAX_PIXELS) -> Reduced:
+def read_reduced(content: bytes, least: Least, max_pixels: int = MAX_PIXELS) -> Reduced:
     """Return the picture as `read_picture` does, but a JPEG decoded at half, a quarter or an eighth if that is enough.
 
     Decoding so takes less of everything that comes after the entropy coding, and each pixel is the mean of those
@@ -115,7 +118,7 @@ def read_reduced(content: bytes, least: Callable[[int, int], Size], max_pixels: 
     return _decoded(content, max_pixels, least)
 
 
-def _decoded(content: bytes, max_pixels: int, least: Callable[[int, int], Size] | None = None) -> Reduced:
+def _decoded(content: bytes, max_pixels: int, least: Least | None = None) -> Reduced:
     if not content:
         raise UnreadablePictureError("The picture is empty (0 bytes); send the bytes of an image file.")
     try:
@@ -179,7 +182,7 @@ def _check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
             )
 
 
-def _drafted(image: Image.Image, least: Callable[[int, int], Size]) -> Reduced:
+def _drafted(image: Image.Image, least: Least) -> Reduced:
     """Decode a JPEG at the smallest scale that is enough."""
     lying = _orientation(image) in (5, 6, 7, 8)
     width, height = image.size[::-1] if lying else image.size

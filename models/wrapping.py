@@ -13,8 +13,6 @@ from models.errors import ModelError
 from models.preprocess import Interpolation, Preprocess
 from models.spec import LoadedModel, ModelSpec
 
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
 
 def wrap_model(
     module: nn.Module,
@@ -22,8 +20,8 @@ def wrap_model(
     input_size: int | tuple[int, int] = 224,
     resize: int | None = None,
     interpolation: Interpolation = "bilinear",
-    mean: tuple[float, float, float] = _MEAN,
-    std: tuple[float, float, float] = _STD,
+    mean: tuple[float, ...] = Preprocess.mean,
+    std: tuple[float, ...] = Preprocess.std,
     default_layers: Sequence[str] = (),
     name: str | None = None,
     accelerator: str = "auto",

@@ -10,16 +10,13 @@ import platform
 import statistics
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.app.serving import free_port, recovery, start
 from tests.faults import faults
 from tests.faults import table as table_of_faults
 from tests.overload import DEADLINE, FACTOR, overload
 from tests.soak import THREADS, questions, soak
-
-PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
-BEGIN, END = "<!-- load: begin -->", "<!-- load: end -->"
+from tests.tables import printed, written
 
 MOST_SECONDS = 2.0
 """Until pictures are answered again after the only process was killed."""
@@ -98,16 +95,10 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write the tables into docs/reliability.md")
     given = parser.parse_args()
     wrong: list[str] = []
-    lines = [f"Python {platform.python_version()}, {os.cpu_count()} processors; clients and service share them."]
-    for table in (load(wrong, given.requests), crowd(wrong, given.seconds), broken(wrong)):
-        lines.append("")
-        for line in table:
-            print(line, flush=True)
-            lines.append(line)
+    heading = f"Python {platform.python_version()}, {os.cpu_count()} processors; clients and service share them."
+    lines = printed(heading, (load(wrong, given.requests), crowd(wrong, given.seconds), broken(wrong)))
     if given.write and not wrong:
-        page = PAGE.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        written("load", lines)
     print(*wrong, sep="\n", file=sys.stderr)
     return bool(wrong)
 

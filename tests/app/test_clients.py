@@ -5,7 +5,6 @@ import importlib
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,21 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.app.conftest import EXAMPLES
-from tests.app.test_server import free_port, start
 
 CLIENTS = Path(__file__).parents[1] / "clients"
 PYTHON = Path(sys.prefix) / "clients" / "bin" / "python"
 CAT = EXAMPLES / "cat.png"
 BEST = {"index": 282, "label": "tiger cat", "probability": pytest.approx(0.3928, abs=1e-3)}
-
-
-@pytest.fixture(scope="module")
-def url():
-    port = free_port()
-    process = start(port)
-    yield f"http://127.0.0.1:{port}"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
 
 
 @pytest.fixture

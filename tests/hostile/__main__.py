@@ -14,14 +14,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 
 from tests.app.serving import free_port, start
 from tests.hostile import contract, trial
 from tests.hostile.targets import TARGETS, kept
-
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
-BEGIN, END = "<!-- hostile: begin -->", "<!-- hostile: end -->"
+from tests.tables import printed, written
 
 Found = list[str]
 
@@ -89,16 +86,10 @@ def main() -> int:
     options = parser.parse_args()
     found: Found = []
     used = ", ".join(f"{name} {version(name)}" for name in ("pillow", "schemathesis", "atheris"))
-    lines = [f"Python {platform.python_version()}, {used}; {os.cpu_count()} processors, other work beside it."]
-    for table in (pictures(found), requests(found, options.examples), fuzzes(found, options.seconds)):
-        lines.append("")
-        for line in table:
-            print(line, flush=True)
-            lines.append(line)
+    heading = f"Python {platform.python_version()}, {used}; {os.cpu_count()} processors, other work beside it."
+    lines = printed(heading, (pictures(found), requests(found, options.examples), fuzzes(found, options.seconds)))
     if options.write and not found:
-        page = PAGE.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        written("hostile", lines)
     print(*found, sep="\n", file=sys.stderr)
     return bool(found)
 

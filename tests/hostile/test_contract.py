@@ -1,23 +1,11 @@
-import signal
-
 import pytest
 
-from tests.app.serving import free_port, start
 from tests.hostile.contract import check
 
 pytestmark = pytest.mark.slow
 
 LARGE = ("/explain", "/hooks/intervene")
 """Routes with so many options that going through all of them is for `make fuzz`."""
-
-
-@pytest.fixture(scope="module")
-def url():
-    port = free_port()
-    process = start(port)
-    yield f"http://127.0.0.1:{port}"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
 
 
 def test_requests_made_up_from_the_document_find_nothing(url):
