@@ -12,6 +12,7 @@ import random
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -191,7 +192,11 @@ def soak(count: int, threads: int, models: tuple[str, ...] = MODELS, seed: int =
 
         def one(question: Question) -> None:
             kept.session = getattr(kept, "session", None) or requests.Session()
-            status, found = ask(kept.session, base, question)
+            try:
+                status, found = ask(kept.session, base, question)
+            except requests.RequestException as broken:
+                status, found = 0, {}
+                report.wrong.append(f"{broken} {question}")
             report.codes[status] += 1
             gap = difference(found, alone[question]) if status == 200 else 0.0
             report.worst = max(report.worst, gap)
@@ -204,8 +209,10 @@ def soak(count: int, threads: int, models: tuple[str, ...] = MODELS, seed: int =
         step = max(threads, count // 40)
         with ThreadPoolExecutor(threads) as pool:
             for first in range(0, count, step):
-                list(pool.map(one, order[first : first + step]))
-                report.states.append(state(process, base))
+                asking = order[first : first + step]
+                list(pool.map(one, asking))
+                report.states.append(held := state(process, base))
+                print(f"{first + len(asking):,} requests, {held.resident / 1e6:,.0f} MB", file=sys.stderr, flush=True)
         report.asked, report.seconds = count, time.monotonic() - started
         return report
     finally:
