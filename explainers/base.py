@@ -398,8 +398,8 @@ def principal_component(values: Tensor) -> Tensor:
     Raises:
         NonFiniteError: they hold NaN or infinity.
     """
-    if not bool(torch.isfinite(values).all()):
-        raise NonFiniteError("The contributions hold NaN or infinity; use a float32 model, or another layer.")
+    message = "The contributions hold NaN or infinity; use a float32 model, or another layer."
+    require(torch.isfinite(values).all(), lambda: NonFiniteError(message))
     count, channels, rows, columns = values.shape
     matrix = values.double().reshape(count, channels, rows * columns)
     # The eigenvectors of the smaller of the two Gram matrices give the same projection at less cost.

@@ -151,4 +151,4 @@ class KPCACAM(CAM):
         centred = kernel - kernel.mean(dim=0) - kernel.mean(dim=1, keepdim=True) + kernel.mean()
         strengths, vectors = torch.linalg.eigh(centred)
         found: Tensor = vectors[:, -1] * strengths[-1].clamp_min(0).sqrt()
-        return -found if bool((found * features.sum(dim=1)).sum() < 0) else found
+        return torch.where((found * features.sum(dim=1)).sum() < 0, -found, found)

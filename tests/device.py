@@ -1,0 +1,208 @@
+"""A device other than the processor, made of the processor: `python -m tests.device [answers]`.
+
+Its tensors lie where no other tensor's operations reach them: what takes two devices at once, asks for the numbers in
+between, or draws them with the processor's generator shows as it would on a GPU, and backward passes run in a thread of
+the device. What it lacks is speed, and inference mode, which PyTorch does not allow to such tensors: it stands for
+`no_grad` here. PyTorch has one such device in a process, and for good: so this runs in a process of its own.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+from explainers import capture, checks, explain, intervene, sweep_channels, trace
+from explainers.registry import get_method, list_methods
+from models import load_model
+from tests import nets
+from tests.app.conftest import EXAMPLES
+
+aten = torch.ops.aten
+
+LOOKS = (aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select)
+"""Operations whose result the processor needs, which waits for the device."""
+
+LAYER = "conv"
+CLASSES = (1, 2)
+
+
+class Backend(_DummyBackendModule):
+    """What PyTorch asks of a device when random numbers are put back."""
+
+    def get_rng_state(self, device: Any = None) -> Tensor:
+        """Return some state."""
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:
+        """Keep none."""
+
+
+_setup_privateuseone_for_python_backend("away", Backend())
+AWAY = torch.device("away:0")
+
+
+class Away(Tensor):
+    """A tensor of the device: one of the processor, out of sight.
+
+    Attributes:
+        looks: the operations so far for which the processor had to wait.
+    """
+
+    held: Tensor
+    looks: ClassVar[list[str]] = []
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> "Away":
+        """Hide a tensor."""
+        made: Away = Tensor._make_wrapper_subclass(
+            cls,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            layout=held.layout,
+            device=AWAY,
+        )
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation on what is hidden, and hide what comes out."""
+        kwargs = dict(kwargs or {})
+        given = tree_leaves((args, kwargs))
+        others = [one for one in given if isinstance(one, Tensor) and not isinstance(one, Away)]
+        copies = func in (aten.copy_.default, aten._to_copy.default)
+        leaves = "device" in kwargs and torch.device(kwargs["device"]).type == "cpu"
+        leaves = leaves or (func is aten.copy_.default and not isinstance(args[0], Away))
+        if leaves or func.overloadpacket in LOOKS:
+            cls.looks.append(str(func))
+        elif not copies and any(one.ndim for one in others) and func.overloadpacket is not aten.index:
+            raise RuntimeError(f"{func} takes tensors of two devices.")
+        if any(isinstance(one, torch.Generator) for one in given):
+            raise RuntimeError(f"{func} draws with the generator of the processor.")
+        if "device" in kwargs:
+            kwargs["device"] = torch.device("cpu")
+        found = func(*_shown(args), **_shown(kwargs))
+        if leaves:
+            return found
+        return return_and_correct_aliasing(func, args, kwargs, _hidden(found))
+
+    def tolist(self) -> Any:
+        """Return the numbers, as PyTorch does but for classes of one's own."""
+        self.looks.append("tolist")
+        return self.held.tolist()
+
+    def __repr__(self, **_: Any) -> str:
+        return f"Away({tuple(self.shape)})"
+
+
+class Straight(nets.Net):
+    """Its logits are a linear layer of the averages of its feature maps, as CAM wants them."""
+
+    def middle(self, features: Tensor) -> Tensor:
+        """Return the feature maps."""
+        return features
+
+
+def _shown(values: Any) -> Any:
+    return tree_map(lambda one: one.held if isinstance(one, Away) else one, values)
+
+
+def _hidden(values: Any) -> Any:
+    return tree_map(lambda one: Away(one) if isinstance(one, Tensor) else one, values)
+
+
+def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any) -> Tensor:
+    return Away(torch.empty(size, dtype=dtype, memory_format=memory_format or torch.contiguous_format))
+
+
+def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> Tensor:
+    return Away(torch.empty_strided(size, stride, dtype=dtype))
+
+
+def _copy_from(source: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor:
+    if not isinstance(to, Away):
+        Away.looks.append("copy")
+    _shown(to).copy_(_shown(source))
+    return to
+
+
+_operations = torch.library.Library("aten", "IMPL")
+for _name, _operation in (
+    ("empty.memory_format", _empty),
+    ("empty_strided", _empty_strided),
+    ("_copy_from", _copy_from),
+):
+    _operations.impl(_name, _operation, "PrivateUse1")
+
+
+@contextmanager
+def no_inference_mode() -> Iterator[None]:
+    """Take `torch.no_grad` for `torch.inference_mode`."""
+    original = torch.inference_mode
+    torch.inference_mode = lambda mode=True: torch.no_grad() if mode else nullcontext()  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        torch.inference_mode = original  # type: ignore[misc]
+
+
+def difference(name: str) -> tuple[float, str, list[str]]:
+    """Return how far the maps of a method are from the processor's, where they lie, and the looks within the batch."""
+    here = nets.seeded(Straight if name == "cam" else nets.Net)
+    away = deepcopy(here).to(AWAY)
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    method, targets = get_method(name), torch.tensor(CLASSES)
+    explainer = method.build({"layers": (LAYER,)} if method.takes_layers else {})
+    expected, there = explainer.explain(here, images, targets).maps, images.to(AWAY)
+    Away.looks.clear()
+    with checks.deferred():
+        found = explainer.explain(away, there, targets).maps
+        looks = list(Away.looks)
+    return nets.relative_error(found.cpu(), expected), found.device.type, looks
+
+
+def answers(device: torch.device) -> dict[str, list[float]]:
+    """Return some numbers of each thing that Python offers, with the embedded model on a device."""
+    model = load_model("efficientnet_lite0", device=device, accelerator="eager")
+    cat, coffee = (EXAMPLES / name for name in ("cat.png", "coffee.png"))
+    edits = [
+        {"layer": "blocks.3", "op": "noise", "value": 0.5, "seed": 3},
+        {"layer": "blocks.2", "op": "swap", "channels": [0, 1]},
+        {"layer": "blocks.2", "at": "grad_output", "op": "scale", "value": 2},
+    ]
+    kinds = ("input", "output", "grad_input", "grad_output", "parameter_grad")
+    captured = capture(model, cat, ["blocks.3.1", "bn2"], kinds)
+    swept = sweep_channels(model, cat, {"layer": "blocks.3", "op": "zero"})
+    intervened = intervene(model, cat, edits, other=coffee, method="saliency")
+    traced = trace(model, cat, layers=["blocks.*"])
+    return {
+        "explain": explain(model, cat).map.flatten().tolist(),
+        "capture": [float(one.double().norm()) for one in captured.arrays.values()],
+        "sweep": [one.logit_change for one in sorted(swept.channels, key=lambda one: one.channel)],
+        "intervene": [intervened.logit_change, *intervened.map_change.flatten().tolist()],
+        "trace": [one.statistics.norm for event in traced.events for one in event.tensors if one.statistics],
+    }
+
+
+def main() -> None:
+    """Print, as JSON, what `difference` returns for each method, or with ``answers`` what these are here and there."""
+    with no_inference_mode():
+        if sys.argv[1:] == ["answers"]:
+            found: Any = [answers(torch.device("cpu")), answers(AWAY)]
+        else:
+            found = {name: difference(name) for name in list_methods()}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

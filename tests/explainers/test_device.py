@@ -1,0 +1,50 @@
+"""Whatever runs on the processor runs on another device, gives the same there, and waits no more than it must."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from explainers.registry import get_method, list_methods
+
+TOLERANCE = 1e-5
+
+LOOK = {"cam", "deeplift", "excitation-backprop", "fullgrad", "lrp"}
+"""Methods of a pass or two that look at what they found before they go on."""
+
+ONE_PASS = {name for name in list_methods() if {get_method(name).forwards, get_method(name).backwards} <= {*"0123"}}
+
+
+def run(*what):
+    command = [sys.executable, "-W", "ignore", "-m", "tests.device", *what]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.fixture(scope="module")
+def methods():
+    return run()
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_a_method_gives_the_same_on_another_device(name, methods):
+    difference, device, looks = methods[name]
+    assert difference <= TOLERANCE
+    assert device == "away"
+    if name in ONE_PASS - LOOK:
+        assert looks == []
+
+
+def test_the_methods_that_do_not_look_are_most_of_those_of_a_pass():
+    assert len(ONE_PASS - LOOK) > 15
+    assert LOOK < ONE_PASS
+
+
+@pytest.mark.slow
+def test_the_embedded_model_gives_the_same_on_another_device():
+    here, away = run("answers")
+    assert set(here) == {"explain", "capture", "sweep", "intervene", "trace"}
+    for what, numbers in here.items():
+        assert len(numbers) > 5
+        np.testing.assert_allclose(away[what], numbers, rtol=0, atol=TOLERANCE * np.abs(numbers).max())
