@@ -1,7 +1,7 @@
 """Load and faults, for longer than the tests try them: `python -m tests.reliability`, `make soak`.
 
-It prints the tables of docs/reliability.md, writes them there with ``--write``, and ends with an error if anything is
-wrong.
+It prints the tables of docs/reliability.md, with ``--write`` writes those there in which nothing is wrong, and ends with
+an error if anything is.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tests.app.serving import free_port, recovery, start
 from tests.faults import faults
@@ -88,19 +88,30 @@ def _counts(codes: dict[int, int]) -> str:
 
 
 def main() -> int:
-    """Run everything; return whether anything is wrong."""
+    """Run what is asked for, or everything; return whether anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.reliability", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="of load, crowd and faults; all if none is named")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=60, help="of more requests than can be answered")
     parser.add_argument("--write", action="store_true", help="write the tables into docs/reliability.md")
     given = parser.parse_args()
-    wrong: list[str] = []
+    parts: dict[str, Callable[[list[str]], Iterator[str]]] = {
+        "load": lambda wrong: load(wrong, given.requests),
+        "crowd": lambda wrong: crowd(wrong, given.seconds),
+        "faults": broken,
+    }
+    if unknown := set(given.parts) - set(parts):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
     heading = f"Python {platform.python_version()}, {os.cpu_count()} processors; clients and service share them."
-    lines = printed(heading, (load(wrong, given.requests), crowd(wrong, given.seconds), broken(wrong)))
-    if given.write and not wrong:
-        written("load", lines)
-    print(*wrong, sep="\n", file=sys.stderr)
-    return bool(wrong)
+    everything: list[str] = []
+    for name in given.parts or parts:
+        wrong: list[str] = []
+        lines = printed(heading, [parts[name](wrong)])
+        if given.write and not wrong:
+            written(name, lines)
+        everything += wrong
+    print(*everything, sep="\n", file=sys.stderr)
+    return bool(everything)
 
 
 if __name__ == "__main__":
