@@ -1,6 +1,6 @@
 """Load and faults, for longer than the tests try them: `python -m tests.reliability`, `make soak`.
 
-It prints the tables of docs/reliability.md, with ``--write`` writes those there in which nothing is wrong, and ends with
+It prints the tables of docs/reliability.md, with ``--write`` writes those that are right there, and ends with
 an error if anything is.
 """
 
