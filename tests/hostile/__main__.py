@@ -42,7 +42,7 @@ def pictures(found: Found) -> Iterator[str]:
 def requests(found: Found, examples: int) -> Iterator[str]:
     """Yield the table of Schemathesis' runs."""
     port = free_port()
-    process = start(port)
+    process = start(port, SEEWHY_LOG_LEVEL="error")
     yield "| Schemathesis | routes | requests | found |"
     yield "| --- | --- | ---: | ---: |"
     try:
