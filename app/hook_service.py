@@ -93,7 +93,9 @@ class HookService:
         self._check_patterns(model, options.layer)
         layers = tuple(options.layer) or (is_leaf,)
         shown = self._service.decode(upload, model, timings, drawn=False)
-        work = Alone(lambda model, images, targets: trace_images(model, images, _first(targets), layers))
+        work = Alone(
+            lambda model, images, targets: trace_images(model, images, _first(targets), layers, deadline.check)
+        )
         (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
         timings.count(done, "trace")
         found: Trace = done.result
@@ -121,7 +123,7 @@ class HookService:
         shown = self._service.decode(upload, model, timings, drawn=sheet)
         work = Alone(
             lambda model, images, targets: capture_images(
-                model, images, tuple(options.layer), tuple(kinds), _first(targets), most
+                model, images, tuple(options.layer), tuple(kinds), _first(targets), most, deadline.check
             )
         )
         (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])

@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -162,6 +162,7 @@ def capture_images(
     kinds: tuple[Kind, ...] = ("output",),
     target: int | None = None,
     max_bytes: int | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Capture:
     """Capture what passes through layers for a normalised picture.
 
@@ -169,6 +170,7 @@ def capture_images(
         model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left as it was.
         images: (1, C, H, W) floating, on the model's device.
         layers, kinds, target, max_bytes: as `capture`.
+        check: called after each pass through the model but the last; what it raises ends the capture.
 
     Raises:
         CaptureTooLargeError, LayerError, TargetError, ModelOutputError: as `capture`.
@@ -176,12 +178,14 @@ def capture_images(
     image_size = (images.shape[2], images.shape[3])
     with prepared(model, images) as (module, inputs):
         paths = _check_layers(module, inputs, layers, kinds, max_bytes)
+        check()
         backward = any(kind not in ("input", "output") for kind in kinds)
         with torch.set_grad_enabled(backward), HookSession(module) as hooks:
             hooks.record(*paths, kinds=kinds)
             logits = checked_logits(module(inputs.clone()))
             goal = goal_of(logits, None if target is None else torch.tensor([target]))
             if backward:
+                check()
                 hooks.backward(goal.scores(logits).sum())
     records = {
         "input": hooks.inputs,

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
 
@@ -13,6 +14,7 @@ from safetensors.numpy import load
 
 from app import create_app, schemas
 from app.engine import Deadline
+from app.errors import DeadlineError
 from app.settings import Settings
 from explainers import capture, intervene, sweep_channels
 from explainers.capturing import strongest
@@ -344,6 +346,22 @@ def test_an_intervention_that_takes_too_long_is_given_up_and_the_model_is_free(c
         assert client.post("/explain", data=data).status_code == 200
     finally:
         app.extensions["seewhy"].engine.stop()
+
+
+@pytest.mark.parametrize(("route", "fields"), [("trace", {}), ("capture", {"layer": "bn2"})])
+def test_what_nobody_waits_for_any_more_does_not_keep_the_model(route, fields, post, cat, monkeypatch):
+    looked = []
+    check = Deadline.check
+
+    def late(deadline):
+        if threading.current_thread().name.startswith("model-"):
+            looked.append(deadline)
+            raise DeadlineError("too late")
+        check(deadline)
+
+    monkeypatch.setattr(Deadline, "check", late)
+    assert post(cat, path=f"/hooks/{route}", **fields).status_code == 504
+    assert len(looked) == 1
 
 
 def test_the_limit_of_a_capture_is_a_setting(cat):

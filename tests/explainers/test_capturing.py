@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from explainers import GradCAM, capture
 from explainers.capturing import Capture, CapturedTensor, capture_images, strongest
 from explainers.errors import CaptureTooLargeError, LayerError, NonFiniteError, OptionError, TargetError
-from explainers.hooks import KINDS
+from explainers.hooks import KINDS, HookSession
 from models import LoadedModel
 from tests import nets
 
@@ -290,6 +290,27 @@ def test_other_faults(picture, untouched):
         nan.head.bias[0] = float("nan")
     with pytest.raises(NonFiniteError):
         capture_images(nan, picture, ("conv",))
+
+
+class TooLateError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("allowed", "passes"), [(0, 1), (1, 2)])
+def test_a_check_may_end_the_capture_between_its_passes(allowed, passes, picture, untouched):
+    calls = itertools.count()
+    ran = []
+
+    def check() -> None:
+        if next(calls) == allowed:
+            raise TooLateError
+
+    net = untouched(nets.seeded(nets.Net))
+    with HookSession(net) as hooks, pytest.raises(TooLateError):
+        hooks.before_forward(lambda *_: ran.append("forward"), "conv")
+        hooks.output_gradient(lambda _: ran.append("backward"), "conv")
+        capture_images(net, picture, ("conv",), ("output", "grad_output"), check=check)
+    assert ran == ["forward"] * passes
 
 
 class NoGradAtAll(nets.Net):
