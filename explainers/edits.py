@@ -379,6 +379,12 @@ OPS: Mapping[str, type[Edit]] = {
 _OPS_SAID = f"Choose from {', '.join(OPS)}."
 
 
+def largest_field(edit: Edit) -> str:
+    """Return the field that holds the largest number of an edit, as in ``.value``; empty for an edit without any."""
+    numbers = {name: abs(found) for name in ("value", "min", "max") if (found := getattr(edit, name, None)) is not None}
+    return f".{max(numbers, key=lambda name: numbers[name])}" if numbers else ""
+
+
 def part_of(edit: Edit, values: Tensor, image_size: tuple[int, int], swapped: Tensor | None = None) -> Part:
     """Return the part of a layer's tensor that an edit means.
 

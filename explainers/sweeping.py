@@ -13,7 +13,17 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from explainers.base import checked_logits, prepared
-from explainers.edits import Edit, EditError, Mean, MisfitError, Normalize, PermuteChannels, parse_edits, part_of
+from explainers.edits import (
+    Edit,
+    EditError,
+    Mean,
+    MisfitError,
+    Normalize,
+    PermuteChannels,
+    largest_field,
+    parse_edits,
+    part_of,
+)
 from explainers.explanation import Model, must_know_pictures
 from explainers.goals import goal_of
 from explainers.hooks import HookSession
@@ -158,7 +168,10 @@ def sweep_images(
 def _ranked(sweep: Sweep, channels: list[int], rows: Tensor) -> Sweep:
     """Return the sweep with its channels, of whose edits the logits are the rows."""
     if not bool(torch.isfinite(rows).all()):
-        raise EditError("With this edit the logits hold NaN or infinity; use a smaller value.", field="edits[0]")
+        raise EditError(
+            "With this edit the logits hold NaN or infinity; use a smaller value.",
+            field=f"edits[0]{largest_field(sweep.edit)}",
+        )
     logit = float(sweep.logits[sweep.target])
     probability = float(sweep.logits.double().softmax(dim=0)[sweep.target])
     logits = rows[:, sweep.target].tolist()

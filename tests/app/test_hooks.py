@@ -234,7 +234,8 @@ def edit(**members):
         (edit(at="parameter_grad", layer="bn2.act"), "edits[1].layer"),
         (edit(at="parameter_grad", calls=[0]), "edits[1].calls"),
         (edit(op="swap"), "edits[1].op"),
-        (edit(op="scale", value=3e38), "edits"),
+        (edit(op="scale", value=3e38), "edits[1].value"),
+        (edit(layer="b" * 201), "edits[1].layer"),
     ],
 )
 def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
@@ -277,6 +278,12 @@ def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
         ("intervene", {"edits": '[{"layer":"bn*","op":"zero"}]', "each_channel": "1"}, 422, "edits[0].layer"),
         (
             "intervene",
+            {"edits": '[{"layer":"classifier","op":"zero"}]', "each_channel": "1", "format": "png"},
+            422,
+            "edits[0].layer",
+        ),
+        (
+            "intervene",
             {"edits": '[{"layer":"bn2","op":"zero","at":"grad_output"}]', "each_channel": "1"},
             422,
             "edits[0].at",
@@ -294,6 +301,7 @@ def test_bad_input_is_refused_with_its_field(route, fields, status, field, refus
         (json.dumps(ZERO[0]), "put the one edit in [ ]"),
         (edit(op="scal", value=2), "Near matches: scale."),
         (edit(op="scale"), "It is missing"),
+        (edit(layer="b" * 201), "It is too long; it may have 200 characters."),
         (edit(chanels=[1]), "Near matches: channels"),
         (edit(channels="all"), "It must be a list."),
         (edit(region=[1, 2]), "top, left, bottom, right"),

@@ -565,6 +565,8 @@ def test_calls_beyond_the_last_are_named(picture):
     net = nets.seeded(nets.Twice)
     fault = refused(net, picture, {"op": "zero", "layer": "again", "calls": [0, 2]})
     assert (fault.field, "runs 2 times" in str(fault)) == ("edits[0].calls", True)
+    fault = refused(net, picture, {"op": "zero", "layer": "stem", "calls": [1]})
+    assert str(fault) == "'stem' runs once for this picture: its only call is 0."
 
 
 class NoGradBefore(nets.Net):
@@ -614,13 +616,18 @@ def test_a_layer_beside_the_way_of_the_gradient_is_named(at, picture):
         {"op": "scale", "value": 1e300, "at": "grad_output"},
         {"op": "set", "value": 1e300, "at": "grad_input"},
         {"op": "set", "value": 1e308, "layer": "head"},
+        {"op": "clamp", "min": 1e308, "max": 1.5e308},
     ],
     ids=nets.label,
 )
-def test_a_huge_value_is_a_fault_of_the_edits_not_of_the_model(edit, picture, untouched):
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_huge_value_is_a_fault_of_the_edit_not_of_the_model(edit, index, picture, untouched):
     net = untouched(nets.seeded(nets.Net))
-    fault = refused(net, picture, {"layer": "conv", **edit}, explainer=SALIENCY)
-    assert fault.field == "edits"
+    edits = [{"layer": "head", "op": "scale", "value": 2}, {"layer": "stem", "op": "zero", "at": "parameter_grad"}]
+    edits[index] = {"layer": "conv", **edit}
+    fault = refused(net, picture, *edits, explainer=SALIENCY)
+    field = {"max": "max", "min": "min"}.get([*edit][-1], "value")
+    assert fault.field == f"edits[{index}].{field}"
     assert not isinstance(fault, NonFiniteError)
 
 

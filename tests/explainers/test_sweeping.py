@@ -482,7 +482,7 @@ def test_channels_that_only_the_first_call_has_are_refused(pictures):
 def test_a_huge_value_is_a_fault_of_the_edit(op, value, pictures):
     fields = {"min": value} if op == "clamp" else {"value": value}
     fault = refused(nets.seeded(nets.Net), pictures[0], {"op": op, "layer": "conv", **fields})
-    assert fault.field == "edits[0]"
+    assert fault.field == f"edits[0].{next(iter(fields))}"
 
 
 def test_errors_that_are_no_edits_fault(pictures):
