@@ -21,6 +21,7 @@ from explainers.capturing import capture_images
 from explainers.edits import OPS, EditError, parse_edits
 from explainers.errors import ExplainerError, LayerError, ModelOutputError, NonFiniteError, TargetError
 from explainers.intervention import Edited, edit_images
+from explainers.registry import get_method
 from explainers.sweeping import sweep_images
 from explainers.tracing import trace_images
 from models import LoadedModel
@@ -479,6 +480,20 @@ def test_what_goes_into_an_in_place_module_is_edited_for_all_who_hold_it(kind, p
 
 
 # Models without a declared layer, in half precision, with tokens
+
+
+@pytest.mark.parametrize("name", ["deconvnet", "deeplift", "excitation-backprop", "guided-backprop", "lrp"])
+def test_methods_of_other_rules_go_back_through_edits(name, picture, untouched):
+    net = untouched(nets.seeded(nets.Net).requires_grad_(False))
+    without = nets.seeded(nets.Net)
+    with torch.no_grad():
+        without.conv.weight[[1, 3]] = 0
+        without.conv.bias[[1, 3]] = 0
+    explainer = get_method(name).build({})
+    found = edited(net, picture, {"op": "zero", "layer": "conv", "channels": [1, 3]}, explainer=explainer)
+    expected = explainer.explain(without, picture, torch.tensor([0]))
+    assert nets.relative_error(found.after.maps, expected.maps) < 1e-5
+    assert nets.relative_error(found.before.maps, expected.maps) > 0.01
 
 
 def test_a_bare_module_finds_its_layer_without_the_edits():
