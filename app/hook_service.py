@@ -179,7 +179,7 @@ class HookService:
         style = self._service.style(options)
         for field in ("method", "layer", "values", *options.method_options):
             if field in options.model_fields_set | set(options.method_options):
-                raise FieldError("A sweep makes no heatmap; leave this option out.", field=field)
+                raise FieldError(f"A sweep makes no heatmap; leave {field!r} out.", field=field)
         timings, deadline, model, target = self._start(options.model, options.target)
         edit: Edit = options.edits[0]
         check_layers(model.module, (edit,), other is not None)

@@ -243,6 +243,7 @@ def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
     assert (status, [place for place, _ in faults]) == (422, [field])
     assert code in ("bad-edit", "bad-option")
     assert faults[0][1].endswith(".")
+    assert not faults[0][1].startswith(field)
 
 
 @pytest.mark.parametrize(

@@ -539,8 +539,8 @@ def test_other_precisions(dtype, picture, images):
         ({"region": [0, 0, 9, 1]}, "region", "8x8"),
         ({"layer": "head", "region": [0, 0, 1, 1]}, "region", "no feature map"),
         ({"layer": "head", "at": "grad_input", "region": [0, 0, 1, 1]}, "region", "no feature map"),
-        ({"calls": [1]}, "calls", "0 to 0"),
-        ({"calls": [0, 7], "at": "grad_output"}, "calls", "0 to 0"),
+        ({"calls": [1]}, "calls", "only call is 0"),
+        ({"calls": [0, 7], "at": "grad_output"}, "calls", "only call is 0"),
         ({"op": "swap"}, "op", "other"),
         ({"op": "swap", "at": "grad_output"}, "op", "other"),
         ({"at": "parameter_grad", "parameter": "wait"}, "parameter", "weight, bias"),
@@ -581,7 +581,8 @@ def test_calls_beyond_the_last_are_named(picture):
     fault = refused(net, picture, {"op": "zero", "layer": "again", "calls": [0, 2]})
     assert (fault.field, "runs 2 times" in str(fault)) == ("edits[0].calls", True)
     fault = refused(net, picture, {"op": "zero", "layer": "stem", "calls": [1]})
-    assert str(fault) == "'stem' runs once for this picture: its only call is 0."
+    assert str(fault) == "edits[0].calls: 'stem' runs once for this picture: its only call is 0."
+    assert fault.fault == "'stem' runs once for this picture: its only call is 0."
 
 
 class NoGradBefore(nets.Net):
