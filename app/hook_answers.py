@@ -27,7 +27,7 @@ from app.schemas import (
 from app.service import VERSIONS
 from app.timings import Timings
 from explainers.capturing import strongest
-from explainers.errors import LayerError
+from explainers.edits import EditError
 from explainers.explanation import Explanation
 from explainers.sheets import contact_sheet, intervention_panel, sweep_sheet
 from explainers.statistics import statistics
@@ -156,11 +156,14 @@ def sweep_drawing(swept: Swept, count: int) -> Image.Image:
     """Draw the feature maps of the first channels.
 
     Raises:
-        LayerError: the layer's output is no grid of features.
+        EditError: the layer's output is no grid of features.
     """
     sheet = sweep_sheet(swept.sweep, count, swept.shown.picture, swept.shown.geometry, swept.style)
     if sheet is None:
-        raise LayerError(f"{swept.sweep.layer!r} has no grid of features that could be drawn; use format=json.")
+        raise EditError(
+            f"{swept.sweep.layer or '.'!r} has no grid of features that could be drawn; use format=json.",
+            field="edits[0].layer",
+        )
     return sheet
 
 

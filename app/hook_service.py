@@ -93,7 +93,9 @@ class HookService:
         self._check_patterns(model, options.layer)
         layers = tuple(options.layer) or (is_leaf,)
         shown = self._service.decode(upload, model, timings, drawn=False)
-        work = Alone(lambda model, images, targets: trace_images(model, images, _first(targets), layers))
+        work = Alone(
+            lambda model, images, targets: trace_images(model, images, _first(targets), layers, deadline.check)
+        )
         (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
         timings.count(done, "trace")
         found: Trace = done.result
@@ -121,7 +123,7 @@ class HookService:
         shown = self._service.decode(upload, model, timings, drawn=sheet)
         work = Alone(
             lambda model, images, targets: capture_images(
-                model, images, tuple(options.layer), tuple(kinds), _first(targets), most
+                model, images, tuple(options.layer), tuple(kinds), _first(targets), most, deadline.check
             )
         )
         (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
@@ -177,7 +179,7 @@ class HookService:
         style = self._service.style(options)
         for field in ("method", "layer", "values", *options.method_options):
             if field in options.model_fields_set | set(options.method_options):
-                raise FieldError("A sweep makes no heatmap; leave this option out.", field=field)
+                raise FieldError(f"A sweep makes no heatmap; leave {field!r} out.", field=field)
         timings, deadline, model, target = self._start(options.model, options.target)
         edit: Edit = options.edits[0]
         check_layers(model.module, (edit,), other is not None)

@@ -9,11 +9,8 @@ import torch
 from PIL import Image
 
 from explainers import capture, explain, intervene, sweep_channels, trace
-from explainers.capturing import strongest
 from explainers.charts import draw_trace
-from explainers.picture import read_picture
-from explainers.render import Style, panel
-from explainers.sheets import contact_sheet, intervention_panel
+from explainers.render import panel
 from models import LoadedModel, load_model
 
 ROOT = Path(__file__).parents[1]
@@ -25,8 +22,6 @@ def pictures(model: LoadedModel) -> dict[str, Image.Image]:
     cat, coffee = ROOT / "examples" / "cat.png", ROOT / "examples" / "coffee.png"
     targets = ("espresso", "cup")
     cups = [explain(model, coffee, target=target) for target in targets]
-    upright = read_picture(cat)
-    geometry = model.preprocess.geometry(upright.width, upright.height)
     captured = capture(model, cat, ["bn2"], ["output", "grad_output"], target="tabby")
     ranked = sweep_channels(model, cat, {"layer": "bn2", "op": "zero"}, target="tabby").channels
     ten = [effect.channel for effect in ranked[:10]]
@@ -34,10 +29,8 @@ def pictures(model: LoadedModel) -> dict[str, Image.Image]:
     drawn = io.BytesIO(draw_trace(trace(model, cat, target="tabby"), "png", "efficientnet_lite0: tabby"))
     return {
         "trace.png": Image.open(drawn).convert("RGB"),
-        "capture.png": contact_sheet(
-            strongest(captured, 16, by_effect=True), upright, geometry, Style(max_side=1100), by_effect=True
-        ),
-        "intervene.png": intervention_panel(zeroed.before, zeroed.after, Style()),
+        "capture.png": captured.sheet(rank="effect", max_side=1100),
+        "intervene.png": zeroed.panel(),
         "heatmap.png": explain(model, cat).overlay(),
         "side-by-side.png": explain(model, cat).overlay(view="side-by-side"),
         "espresso-and-cup.png": panel(

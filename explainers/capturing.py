@@ -2,14 +2,15 @@
 
 import io
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import safetensors.torch
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
@@ -21,11 +22,14 @@ from explainers.hooks import HookSession
 from explainers.layers import grid_axes
 from explainers.modules import Where
 from explainers.picture import PictureSource, read_picture
+from explainers.render import Style
+from explainers.showing import Seen, must_be_picture, must_show, picture_of
 from explainers.sites import KINDS, Kind
 from explainers.taps import is_differentiable
 from explainers.targets import class_index
 
 ArrayForm = Literal["npz", "safetensors"]
+Rank = Literal["activation", "effect"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +66,14 @@ class Capture:
         target: class index whose logit the gradients are of.
         logits: (K,) float32.
         image_size: (H, W) of the model's input, by whose proportions a feature map is told from other tensors.
+        seen: the picture and where the model saw it, for `sheet`; None in a capture of a tensor.
     """
 
     tensors: tuple[CapturedTensor, ...]
     target: int
     logits: Tensor
     image_size: tuple[int, int]
+    seen: Seen | None = None
 
     @property
     def arrays(self) -> dict[str, Tensor]:
@@ -88,18 +94,49 @@ class Capture:
         np.savez(buffer, allow_pickle=False, **{key: tensor.numpy() for key, tensor in wide.items()})
         return buffer.getvalue()
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write `arrays` to a file whose suffix, ``.npz`` or ``.safetensors``, names the format; return its path.
+    def sheet(self, top: int = 16, rank: Rank = "activation", **style: Any) -> Image.Image:
+        """Draw the strongest feature maps, ranked and labelled, over what the model saw of the picture.
+
+        Args:
+            top: how many, at most.
+            rank: by mean magnitude, or by effect (see `strongest`).
+            style: see `render.Style`.
+
+        Raises:
+            LayerError: nothing that was captured is a feature map.
+            OptionError: a value out of bounds, or an unknown name; or the kinds for `rank` were not captured.
+            PictureError: the capture is of a tensor.
+        """
+        from explainers.sheets import contact_sheet  # which draws much else
+
+        must_show(top)
+        if rank not in ("activation", "effect"):
+            raise OptionError(f"There is no rank {rank!r}; choose activation or effect.", field="rank")
+        by_effect = rank == "effect"
+        if by_effect and not {"output", "grad_output"} <= {one.kind for one in self.tensors}:
+            raise OptionError("The rank by effect needs the kinds output and grad_output; capture both.", field="rank")
+        picture, geometry = picture_of(self.seen)
+        return contact_sheet(strongest(self, top, by_effect), picture, geometry, Style(**style), by_effect)
+
+    def save(self, path: str | os.PathLike[str], **sheet: Any) -> Path:
+        """Write a file whose suffix names the format, and return its path.
+
+        Args:
+            path: ``.npz`` or ``.safetensors`` for `arrays`, or the suffix of a picture for a `sheet`.
+            sheet: what `sheet` takes.
 
         Raises:
             OptionError: another suffix.
+            Exception: what `sheet` raises.
         """
         path = Path(path)
         forms: dict[str, ArrayForm] = {".npz": "npz", ".safetensors": "safetensors"}
         form = forms.get(path.suffix.lower())
         if form is None:
-            raise OptionError(f"{path.suffix!r} is no format of arrays; use .npz or .safetensors.", field="path")
-        path.write_bytes(self.encoded(form))
+            must_be_picture(path, "use .npz, .safetensors, or that of a picture, such as .png.")
+            self.sheet(**sheet).save(path)
+        else:
+            path.write_bytes(self.encoded(form))
         return path
 
     def __repr__(self) -> str:
@@ -149,10 +186,13 @@ def capture(
         PictureError, TargetError: as `explain`.
     """
     must_know_pictures(model)
-    images = model.preprocess(read_picture(picture))[None].to(model.device)
+    upright = read_picture(picture)
+    images = model.preprocess(upright)[None].to(model.device)
     index = None if target is None else class_index(target, model.labels)
     wanted = (layers,) if isinstance(layers, str) else tuple(layers)
-    return capture_images(model, images, wanted, (kinds,) if isinstance(kinds, str) else tuple(kinds), index, max_bytes)
+    asked = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    found = capture_images(model, images, wanted, asked, index, max_bytes)
+    return replace(found, seen=(upright, model.preprocess.geometry(upright.width, upright.height)))
 
 
 def capture_images(
@@ -162,6 +202,7 @@ def capture_images(
     kinds: tuple[Kind, ...] = ("output",),
     target: int | None = None,
     max_bytes: int | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Capture:
     """Capture what passes through layers for a normalised picture.
 
@@ -169,6 +210,7 @@ def capture_images(
         model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left as it was.
         images: (1, C, H, W) floating, on the model's device.
         layers, kinds, target, max_bytes: as `capture`.
+        check: called after each pass through the model but the last; what it raises ends the capture.
 
     Raises:
         CaptureTooLargeError, LayerError, TargetError, ModelOutputError: as `capture`.
@@ -176,12 +218,14 @@ def capture_images(
     image_size = (images.shape[2], images.shape[3])
     with prepared(model, images) as (module, inputs):
         paths = _check_layers(module, inputs, layers, kinds, max_bytes)
+        check()
         backward = any(kind not in ("input", "output") for kind in kinds)
         with torch.set_grad_enabled(backward), HookSession(module) as hooks:
             hooks.record(*paths, kinds=kinds)
             logits = checked_logits(module(inputs.clone()))
             goal = goal_of(logits, None if target is None else torch.tensor([target]))
             if backward:
+                check()
                 hooks.backward(goal.scores(logits).sum())
     records = {
         "input": hooks.inputs,

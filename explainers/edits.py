@@ -40,6 +40,9 @@ Seed = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 class EditError(OptionError):
     """An edit that cannot be applied; `field` names it by index and field, as in ``edits[0].channels``."""
 
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(f"{field}: {message}", field, message)
+
 
 class MisfitError(Exception):
     """A field of an edit that does not fit the tensor; whoever knows the edit's index makes it an `EditError`."""
@@ -320,7 +323,7 @@ def parse_edits(edits: Any) -> tuple[Edit, ...]:
         EditError: an edit that is none; `field` says which, and which field of it.
     """
     if isinstance(edits, Mapping | Edit | str | bytes) or not hasattr(edits, "__iter__"):
-        raise EditError("edits must be a list of edits.", field="edits")
+        raise EditError("It must be a list of edits.", field="edits")
     try:
         return EDITS.validate_python(tuple(edits))
     except ValidationError as error:
@@ -377,6 +380,12 @@ OPS: Mapping[str, type[Edit]] = {
     for kind in (Zero, Scale, Add, Set, Clamp, Noise, Negate, PermuteChannels, Mean, Normalize, Swap)
 }
 _OPS_SAID = f"Choose from {', '.join(OPS)}."
+
+
+def largest_field(edit: Edit) -> str:
+    """Return the field that holds the largest number of an edit, as in ``.value``; empty for an edit without any."""
+    numbers = {name: abs(found) for name in ("value", "min", "max") if (found := getattr(edit, name, None)) is not None}
+    return f".{max(numbers, key=lambda name: numbers[name])}" if numbers else ""
 
 
 def part_of(edit: Edit, values: Tensor, image_size: tuple[int, int], swapped: Tensor | None = None) -> Part:

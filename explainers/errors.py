@@ -115,6 +115,8 @@ def plain_fault(fault: Mapping[str, Any]) -> str:
         return f"It has {context['actual_length']} items; it must have {least} or more."
     if kind == "too_long":
         return f"It has too many items; it may have {context['max_length']}."
+    if kind == "string_too_long":
+        return f"It is too long; it may have {context['max_length']} characters."
     said = str(fault["msg"]).removeprefix("Value error, ").replace("Input should be", "It must be").rstrip(".")
     return f"{said[:1].upper()}{said[1:]}."
 

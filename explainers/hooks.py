@@ -382,6 +382,11 @@ class HookSession:
         if site is None:
             if isinstance(module, torch.jit.ScriptModule):
                 raise UnsupportedModuleError(f"{path!r} is TorchScript, where hooks cannot reach; choose other layers.")
+            if "_orig_mod" in path.split("."):
+                raise UnsupportedModuleError(
+                    f"{path!r} lies in a module made by torch.compile, which runs as fused kernels; choose that module "
+                    "or another layer, or put its `_orig_mod` in its place."
+                )
             site = self._sites[id(module)] = Site(self, first_names(self._modules, [path])[0], module)
             # Hooks of an outer session come first, inputs are restored from the innermost session outwards.
             self._handles.append(module.register_forward_pre_hook(site.enter, with_kwargs=True))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from explainers.base import Attribution, Explainer, checked_logits, prepared
-from explainers.edits import Edit, EditError, MisfitError, Swap, parse_edits, part_of
+from explainers.edits import Edit, EditError, MisfitError, Swap, largest_field, parse_edits, part_of
 from explainers.errors import LayerError, NonFiniteError
 from explainers.explanation import Explanation, Model, explanations, must_know_pictures
 from explainers.goals import Goal
@@ -195,6 +195,7 @@ def edit_images(
         EditError: an edit that does not fit the model; or that makes its output infinite.
         LayerError, TargetError, ModelOutputError: as `Explainer.explain`.
     """
+    applied: list[Applied] = []
     with prepared(model, images) as (module, inputs):
         check_layers(module, edits, other is not None)
         before = explainer.explain(model, inputs, targets, report=lambda *_: check())
@@ -208,7 +209,7 @@ def edit_images(
         )
         try:
             with torch.enable_grad(), HookSession(module) as hooks:
-                editor = _Editor(hooks, edits, swapped, (inputs.shape[2], inputs.shape[3]), noted=True, check=check)
+                editor = _Editor(hooks, edits, swapped, (inputs.shape[2], inputs.shape[3]), applied, check=check)
                 editor.hook(("input", "output", *GRADIENTS))
                 logits = checked_logits(module(inputs.clone()))
                 if any(edit.at in GRADIENTS for edit in edits) and logits.requires_grad:
@@ -216,15 +217,25 @@ def edit_images(
             editor.check_applied()
             with HookSession(module) as hooks, ExitStack() as last:
                 # The gradients of parameters have no part in a map.
-                _Editor(hooks, edits, swapped, editor.image_size, noted=False, last=last, check=check).hook(
+                _Editor(hooks, edits, swapped, editor.image_size, last=last, check=check).hook(
                     ("input", "output", "grad_input", "grad_output")
                 )
                 after = explainer.explain(model, inputs, before.targets, report=lambda *_: check())
         except NonFiniteError as error:
-            raise EditError(
-                "With these edits the logits or the map hold NaN or infinity; use smaller values.", field="edits"
-            ) from error
-    return Edited(before, after, tuple(editor.applied))
+            raise _too_large(edits, applied) from error
+    return Edited(before, after, tuple(applied))
+
+
+def _too_large(edits: tuple[Edit, ...], applied: list[Applied]) -> EditError:
+    """Return what is wrong with edits after which the logits or the map hold NaN or infinity."""
+    made = [one for one in applied if one.after.nan + one.after.inf > one.before.nan + one.before.inf]
+    likely = made[0] if made else max(applied, key=lambda one: one.after.norm, default=None)
+    index = likely.edit if likely else 0
+    only = "" if made or len(edits) == 1 else f" (edits[{index}] leaves the largest numbers)"
+    return EditError(
+        f"With these edits the logits or the map hold NaN or infinity{only}; use a smaller value.",
+        field=f"edits[{index}]{largest_field(edits[index])}",
+    )
 
 
 def check_layers(module: nn.Module, edits: tuple[Edit, ...], has_other: bool) -> None:
@@ -264,16 +275,15 @@ class _Editor:
         edits: tuple[Edit, ...],
         swapped: dict[Place, Tensor],
         image_size: tuple[int, int],
-        noted: bool,
+        applied: list[Applied] | None = None,
         last: ExitStack | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        self.applied: list[Applied] = []
         self.image_size = image_size
         self._hooks = hooks
         self._edits = edits
         self._swapped = swapped
-        self._noted = noted
+        self._notes = applied
         self._check = check
         self._first: dict[str, int] = {}  # per path, the number of its first call in this forward pass
         self._calls: dict[str, int] = {}  # per path, how often it ran in this forward pass
@@ -323,10 +333,12 @@ class _Editor:
                 )
             if edit.calls is not None and edit.at != "parameter_grad" and max(edit.calls) >= runs:
                 raise EditError(
-                    f"{edit.layer!r} runs {runs} times for this picture: its calls are 0 to {runs - 1}.",
+                    f"{edit.layer!r} runs once for this picture: its only call is 0."
+                    if runs == 1
+                    else f"{edit.layer!r} runs {runs} times for this picture: its calls are 0 to {runs - 1}.",
                     field=f"edits[{index}].calls",
                 )
-            if not any(one.edit == index for one in self.applied):
+            if not any(one.edit == index for one in self._notes or ()):
                 raise EditError(
                     f"No gradient flows from the target's logit to {edit.layer!r}; choose a layer that it depends on.",
                     field=f"edits[{index}].layer",
@@ -431,10 +443,10 @@ class _Editor:
             changed = edit.apply(values, part)
         except MisfitError as error:
             raise EditError(f"At {path or 'the model'!r}: {error}", field=f"edits[{index}].{error.field}") from None
-        if self._noted:
+        if self._notes is not None:
             # A parameter was given the axis of a batch.
             sides = (values, changed) if parameter is None else (values[0], changed[0])
-            self.applied.append(Applied(index, path, call, parameter, *map(statistics, sides)))
+            self._notes.append(Applied(index, path, call, parameter, *map(statistics, sides)))
         return changed
 
 

@@ -1,4 +1,4 @@
-"""What explanations and interventions have in common: they are saved as pictures, and show themselves in notebooks."""
+"""What results have in common: they are saved as pictures, and show themselves in notebooks."""
 
 import io
 import os
@@ -7,6 +7,43 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+
+from explainers.errors import OptionError, PictureError
+from explainers.geometry import Geometry
+
+Seen = tuple[Image.Image, Geometry]
+"""An upright picture, and where in it the model saw what."""
+
+
+def picture_of(seen: Seen | None) -> Seen:
+    """Return what a sheet is drawn over.
+
+    Raises:
+        PictureError: there is nothing.
+    """
+    if seen is None:
+        raise PictureError("There is no picture to draw over: this was made of a tensor. Start from a picture instead.")
+    return seen
+
+
+def must_show(top: int) -> None:
+    """Refuse a sheet of nothing.
+
+    Raises:
+        OptionError: fewer than one.
+    """
+    if top < 1:
+        raise OptionError(f"top is {top}; it must be 1 or more.", field="top")
+
+
+def must_be_picture(path: Path, otherwise: str) -> None:
+    """Refuse a path whose suffix is that of no picture.
+
+    Raises:
+        OptionError: it says what to do otherwise.
+    """
+    if path.suffix.lower() not in Image.registered_extensions():
+        raise OptionError(f"{path.suffix!r} is no format that this can be written in; {otherwise}", field="path")
 
 
 class Shown(ABC):

@@ -3,17 +3,32 @@
 Only what lies after the layer runs again and again, in batches; see `replay`.
 """
 
+import csv
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from explainers.base import checked_logits, prepared
-from explainers.edits import Edit, EditError, Mean, MisfitError, Normalize, PermuteChannels, parse_edits, part_of
+from explainers.edits import (
+    Edit,
+    EditError,
+    Mean,
+    MisfitError,
+    Normalize,
+    PermuteChannels,
+    largest_field,
+    parse_edits,
+    part_of,
+)
+from explainers.errors import LayerError
 from explainers.explanation import Model, must_know_pictures
 from explainers.goals import goal_of
 from explainers.hooks import HookSession
@@ -21,7 +36,9 @@ from explainers.intervention import Place, check_layers, swapped_tensors
 from explainers.layers import grid_axes
 from explainers.modules import first_names, logits_of, match_modules
 from explainers.picture import PictureSource, read_picture
+from explainers.render import Style
 from explainers.replay import Replay, UnreplayableError, checked_rows
+from explainers.showing import Seen, must_be_picture, must_show, picture_of
 from explainers.taps import is_differentiable
 from explainers.targets import class_index
 
@@ -61,6 +78,7 @@ class Sweep:
         probability: of the target without any edit.
         channels: the one whose edit lowers the logit most comes first.
         maps: (C, h, w) float32, the layer's feature maps without any edit; None where they are no grid.
+        seen: the picture and where the model saw it, for `sheet`; None in a sweep of a tensor.
     """
 
     layer: str
@@ -70,6 +88,45 @@ class Sweep:
     probability: float
     channels: tuple[ChannelEffect, ...]
     maps: Tensor | None
+    seen: Seen | None = None
+
+    def sheet(self, top: int = 16, **style: Any) -> Image.Image:
+        """Draw the feature maps of the first channels, with the change of the logit; see `render.Style`.
+
+        Raises:
+            LayerError: the layer's output is no grid over the picture.
+            OptionError: a value out of bounds, or an unknown name.
+            PictureError: the sweep is of a tensor.
+        """
+        from explainers.sheets import sweep_sheet  # which draws much else
+
+        must_show(top)
+        drawn = sweep_sheet(self, top, *picture_of(self.seen), Style(**style))
+        if drawn is None:
+            raise LayerError(f"{self.layer or '.'!r} has no grid of features that could be drawn; save a .csv.")
+        return drawn
+
+    def save(self, path: str | os.PathLike[str], **sheet: Any) -> Path:
+        """Write a file whose suffix names the format, and return its path.
+
+        Args:
+            path: ``.csv`` for a table of the channels, or the suffix of a picture for a `sheet`.
+            sheet: what `sheet` takes.
+
+        Raises:
+            OptionError: another suffix.
+            Exception: what `sheet` raises.
+        """
+        path = Path(path)
+        if path.suffix.lower() != ".csv":
+            must_be_picture(path, "use .csv, or that of a picture, such as .png.")
+            self.sheet(**sheet).save(path)
+            return path
+        with path.open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(field.name for field in fields(ChannelEffect))
+            table.writerows(map(astuple, self.channels))
+        return path
 
     def __repr__(self) -> str:
         first, last = self.channels[0], self.channels[-1]
@@ -102,10 +159,12 @@ def sweep_channels(
     """
     must_know_pictures(model)
     (checked,) = parse_edits([edit])
-    images = model.preprocess(read_picture(picture))[None].to(model.device)
+    upright = read_picture(picture)
+    images = model.preprocess(upright)[None].to(model.device)
     swapped = None if other is None else model.preprocess(read_picture(other))[None].to(model.device)
     index = None if target is None else class_index(target, model.labels)
-    return sweep_images(model, images, checked, index, swapped)
+    found = sweep_images(model, images, checked, index, swapped)
+    return replace(found, seen=(upright, model.preprocess.geometry(upright.width, upright.height)))
 
 
 def sweep_images(
@@ -158,7 +217,10 @@ def sweep_images(
 def _ranked(sweep: Sweep, channels: list[int], rows: Tensor) -> Sweep:
     """Return the sweep with its channels, of whose edits the logits are the rows."""
     if not bool(torch.isfinite(rows).all()):
-        raise EditError("With this edit the logits hold NaN or infinity; use a smaller value.", field="edits[0]")
+        raise EditError(
+            "With this edit the logits hold NaN or infinity; use a smaller value.",
+            field=f"edits[0]{largest_field(sweep.edit)}",
+        )
     logit = float(sweep.logits[sweep.target])
     probability = float(sweep.logits.double().softmax(dim=0)[sweep.target])
     logits = rows[:, sweep.target].tolist()

@@ -167,7 +167,11 @@ def trace(
 
 
 def trace_images(
-    model: Any, images: Tensor, target: int | None = None, layers: tuple[Where, ...] = (is_leaf,)
+    model: Any,
+    images: Tensor,
+    target: int | None = None,
+    layers: tuple[Where, ...] = (is_leaf,),
+    check: Callable[[], None] = lambda: None,
 ) -> Trace:
     """Trace one forward and one backward pass of a normalised picture.
 
@@ -178,13 +182,14 @@ def trace_images(
         images: (1, C, H, W) floating, on the model's device.
         target: class index; None for the most probable class.
         layers: paths, globs, types or predicates.
+        check: called at each event; what it raises ends the trace.
 
     Raises:
         LayerError, TargetError: a layer or class that the model lacks.
         ModelOutputError: the model returns no logits.
     """
     with prepared(model, images) as (module, inputs), torch.enable_grad(), HookSession(module) as hooks:
-        tracer = _Tracer(hooks, module, inputs)
+        tracer = _Tracer(hooks, module, inputs, check)
         paths = tracer.hook(layers)
         logits = logits_of(module(inputs.clone()))
         goal = goal_of(logits, None if target is None else torch.tensor([target]))
@@ -198,9 +203,10 @@ def trace_images(
 
 
 class _Tracer:
-    def __init__(self, hooks: HookSession, module: nn.Module, images: Tensor) -> None:
+    def __init__(self, hooks: HookSession, module: nn.Module, images: Tensor, check: Callable[[], None]) -> None:
         self.events: list[Event] = []
         self._hooks = hooks
+        self._check = check
         self._types = {path: type(part).__name__ for path, part in module.named_modules(remove_duplicate=False)}
         self._image_size = (images.shape[2], images.shape[3])
         self._device = images.device
@@ -272,6 +278,7 @@ class _Tracer:
             torch.cuda.synchronize(self._device)
         microseconds = (time.perf_counter() - self._started - self._spent) * 1e6
         with self._untimed():
+            self._check()
             call = self._hooks.current
             number = None if path is not None or call is None else call.number
             where = path if path is not None or call is None else call.path

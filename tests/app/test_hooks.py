@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
 
@@ -13,6 +14,7 @@ from safetensors.numpy import load
 
 from app import create_app, schemas
 from app.engine import Deadline
+from app.errors import DeadlineError
 from app.settings import Settings
 from explainers import capture, intervene, sweep_channels
 from explainers.capturing import strongest
@@ -232,7 +234,8 @@ def edit(**members):
         (edit(at="parameter_grad", layer="bn2.act"), "edits[1].layer"),
         (edit(at="parameter_grad", calls=[0]), "edits[1].calls"),
         (edit(op="swap"), "edits[1].op"),
-        (edit(op="scale", value=3e38), "edits"),
+        (edit(op="scale", value=3e38), "edits[1].value"),
+        (edit(layer="b" * 201), "edits[1].layer"),
     ],
 )
 def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
@@ -240,6 +243,7 @@ def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
     assert (status, [place for place, _ in faults]) == (422, [field])
     assert code in ("bad-edit", "bad-option")
     assert faults[0][1].endswith(".")
+    assert not faults[0][1].startswith(field)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +279,12 @@ def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
         ("intervene", {"edits": '[{"layer":"bn*","op":"zero"}]', "each_channel": "1"}, 422, "edits[0].layer"),
         (
             "intervene",
+            {"edits": '[{"layer":"classifier","op":"zero"}]', "each_channel": "1", "format": "png"},
+            422,
+            "edits[0].layer",
+        ),
+        (
+            "intervene",
             {"edits": '[{"layer":"bn2","op":"zero","at":"grad_output"}]', "each_channel": "1"},
             422,
             "edits[0].at",
@@ -292,6 +302,7 @@ def test_bad_input_is_refused_with_its_field(route, fields, status, field, refus
         (json.dumps(ZERO[0]), "put the one edit in [ ]"),
         (edit(op="scal", value=2), "Near matches: scale."),
         (edit(op="scale"), "It is missing"),
+        (edit(layer="b" * 201), "It is too long; it may have 200 characters."),
         (edit(chanels=[1]), "Near matches: channels"),
         (edit(channels="all"), "It must be a list."),
         (edit(region=[1, 2]), "top, left, bottom, right"),
@@ -344,6 +355,22 @@ def test_an_intervention_that_takes_too_long_is_given_up_and_the_model_is_free(c
         assert client.post("/explain", data=data).status_code == 200
     finally:
         app.extensions["seewhy"].engine.stop()
+
+
+@pytest.mark.parametrize(("route", "fields"), [("trace", {}), ("capture", {"layer": "bn2"})])
+def test_what_nobody_waits_for_any_more_does_not_keep_the_model(route, fields, post, cat, monkeypatch):
+    looked = []
+    check = Deadline.check
+
+    def late(deadline):
+        if threading.current_thread().name.startswith("model-"):
+            looked.append(deadline)
+            raise DeadlineError("too late")
+        check(deadline)
+
+    monkeypatch.setattr(Deadline, "check", late)
+    assert post(cat, path=f"/hooks/{route}", **fields).status_code == 504
+    assert len(looked) == 1
 
 
 def test_the_limit_of_a_capture_is_a_setting(cat):

@@ -9,13 +9,23 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from explainers import GradCAM, capture
 from explainers.capturing import Capture, CapturedTensor, capture_images, strongest
-from explainers.errors import CaptureTooLargeError, LayerError, NonFiniteError, OptionError, TargetError
-from explainers.hooks import KINDS
+from explainers.errors import (
+    CaptureTooLargeError,
+    LayerError,
+    NonFiniteError,
+    OptionError,
+    PictureError,
+    TargetError,
+)
+from explainers.hooks import KINDS, HookSession
+from explainers.render import Style
+from explainers.sheets import contact_sheet
 from models import LoadedModel
 from tests import nets
 
@@ -292,6 +302,28 @@ def test_other_faults(picture, untouched):
         capture_images(nan, picture, ("conv",))
 
 
+class TooLateError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("allowed", "passes"), [(0, 1), (1, 2)])
+def test_a_check_may_end_the_capture_between_its_passes(allowed, passes, picture, untouched):
+    calls = itertools.count()
+    ran = []
+
+    def check() -> None:
+        if next(calls) == allowed:
+            raise TooLateError
+
+    net = untouched(nets.seeded(nets.Net))
+    with HookSession(net) as hooks:
+        hooks.before_forward(lambda *_: ran.append("forward"), "conv")
+        hooks.output_gradient(lambda _: ran.append("backward"), "conv")
+        with pytest.raises(TooLateError):
+            capture_images(net, picture, ("conv",), ("output", "grad_output"), check=check)
+    assert ran == ["forward"] * passes
+
+
 class NoGradAtAll(nets.Net):
     def forward(self, images: Tensor) -> Any:
         return super().forward(images).detach()
@@ -429,6 +461,31 @@ def test_a_capture_is_saved_as_arrays(lite0, tmp_path):
     torch.testing.assert_close(load_file(found.save(tmp_path / "a.SAFETENSORS")), found.arrays, rtol=0, atol=0)
     with pytest.raises(OptionError, match="safetensors"):
         found.save(tmp_path / "a.pickle")
+
+
+def test_a_capture_is_drawn_as_a_sheet(lite0, tmp_path):
+    found = capture(lite0, CAT, "bn2", ["output", "grad_output"], target="tabby")
+    upright = read(CAT)
+    geometry = lite0.preprocess.geometry(upright.width, upright.height)
+    style = Style(view="heatmap", max_side=400)
+    for rank in ("activation", "effect"):
+        by_effect = rank == "effect"
+        expected = contact_sheet(strongest(found, 5, by_effect), upright, geometry, style, by_effect)
+        path = found.save(tmp_path / f"{rank}.png", top=5, rank=rank, view="heatmap", max_side=400)
+        with Image.open(path) as drawn:
+            assert np.array_equal(np.asarray(drawn), np.asarray(expected))
+    values = capture(lite0, CAT, "bn2")
+    for wrong, field in (({"rank": "size"}, "rank"), ({"top": 0}, "top"), ({"view": "x"}, "view")):
+        with pytest.raises(OptionError) as caught:
+            found.sheet(**wrong)
+        assert caught.value.field == field
+    with pytest.raises(OptionError, match="capture both"):
+        values.sheet(rank="effect")
+    images = lite0.preprocess(upright)[None]
+    with pytest.raises(PictureError, match="made of a tensor"):
+        capture_images(lite0, images, ("bn2",)).sheet()
+    with pytest.raises(LayerError, match="grid"):
+        capture(lite0, CAT, "classifier").sheet()
     assert len(list(tmp_path.iterdir())) == 2
 
 

@@ -300,6 +300,19 @@ def test_a_scripted_module_is_refused():
         HookSession(torch.jit.script(nn.Linear(2, 2)))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch, while it compiles
+def test_what_lies_in_a_compiled_part_is_refused_and_the_part_itself_is_not(images):
+    net = nets.seeded(nets.InPlaceModule)
+    net.conv = torch.compile(nn.Sequential(net.conv), backend="eager")
+    for where in ("conv._orig_mod", "conv._orig_mod.0", "*"):
+        with HookSession(net) as hooks, pytest.raises(UnsupportedModuleError, match=r"_orig_mod.*torch\.compile"):
+            hooks.record(where)
+    with HookSession(net) as hooks:
+        hooks.record("conv", "head")
+        hooks.backward(net(images).sum())
+    assert hooks.outputs["conv"][0].shape == hooks.grad_outputs["conv"][0].shape
+
+
 def test_as_module_takes_a_loaded_model_and_refuses_the_rest(lite0):
     assert as_module(lite0) is lite0.module
     with pytest.raises(UnsupportedModuleError, match="got str"):

@@ -21,6 +21,7 @@ from explainers.capturing import capture_images
 from explainers.edits import OPS, EditError, parse_edits
 from explainers.errors import ExplainerError, LayerError, ModelOutputError, NonFiniteError, TargetError
 from explainers.intervention import Edited, edit_images
+from explainers.registry import get_method
 from explainers.sweeping import sweep_images
 from explainers.tracing import trace_images
 from models import LoadedModel
@@ -481,6 +482,20 @@ def test_what_goes_into_an_in_place_module_is_edited_for_all_who_hold_it(kind, p
 # Models without a declared layer, in half precision, with tokens
 
 
+@pytest.mark.parametrize("name", ["deconvnet", "deeplift", "excitation-backprop", "guided-backprop", "lrp"])
+def test_methods_of_other_rules_go_back_through_edits(name, picture, untouched):
+    net = untouched(nets.seeded(nets.Net).requires_grad_(False))
+    without = nets.seeded(nets.Net)
+    with torch.no_grad():
+        without.conv.weight[[1, 3]] = 0
+        without.conv.bias[[1, 3]] = 0
+    explainer = get_method(name).build({})
+    found = edited(net, picture, {"op": "zero", "layer": "conv", "channels": [1, 3]}, explainer=explainer)
+    expected = explainer.explain(without, picture, torch.tensor([0]))
+    assert nets.relative_error(found.after.maps, expected.maps) < 1e-5
+    assert nets.relative_error(found.before.maps, expected.maps) > 0.01
+
+
 def test_a_bare_module_finds_its_layer_without_the_edits():
     """The survey runs an empty picture, whose features cannot be normalised."""
     net = nn.Sequential(
@@ -524,8 +539,8 @@ def test_other_precisions(dtype, picture, images):
         ({"region": [0, 0, 9, 1]}, "region", "8x8"),
         ({"layer": "head", "region": [0, 0, 1, 1]}, "region", "no feature map"),
         ({"layer": "head", "at": "grad_input", "region": [0, 0, 1, 1]}, "region", "no feature map"),
-        ({"calls": [1]}, "calls", "0 to 0"),
-        ({"calls": [0, 7], "at": "grad_output"}, "calls", "0 to 0"),
+        ({"calls": [1]}, "calls", "only call is 0"),
+        ({"calls": [0, 7], "at": "grad_output"}, "calls", "only call is 0"),
         ({"op": "swap"}, "op", "other"),
         ({"op": "swap", "at": "grad_output"}, "op", "other"),
         ({"at": "parameter_grad", "parameter": "wait"}, "parameter", "weight, bias"),
@@ -565,6 +580,9 @@ def test_calls_beyond_the_last_are_named(picture):
     net = nets.seeded(nets.Twice)
     fault = refused(net, picture, {"op": "zero", "layer": "again", "calls": [0, 2]})
     assert (fault.field, "runs 2 times" in str(fault)) == ("edits[0].calls", True)
+    fault = refused(net, picture, {"op": "zero", "layer": "stem", "calls": [1]})
+    assert str(fault) == "edits[0].calls: 'stem' runs once for this picture: its only call is 0."
+    assert fault.fault == "'stem' runs once for this picture: its only call is 0."
 
 
 class NoGradBefore(nets.Net):
@@ -614,13 +632,18 @@ def test_a_layer_beside_the_way_of_the_gradient_is_named(at, picture):
         {"op": "scale", "value": 1e300, "at": "grad_output"},
         {"op": "set", "value": 1e300, "at": "grad_input"},
         {"op": "set", "value": 1e308, "layer": "head"},
+        {"op": "clamp", "min": 1e308, "max": 1.5e308},
     ],
     ids=nets.label,
 )
-def test_a_huge_value_is_a_fault_of_the_edits_not_of_the_model(edit, picture, untouched):
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_huge_value_is_a_fault_of_the_edit_not_of_the_model(edit, index, picture, untouched):
     net = untouched(nets.seeded(nets.Net))
-    fault = refused(net, picture, {"layer": "conv", **edit}, explainer=SALIENCY)
-    assert fault.field == "edits"
+    edits = [{"layer": "head", "op": "scale", "value": 2}, {"layer": "stem", "op": "zero", "at": "parameter_grad"}]
+    edits[index] = {"layer": "conv", **edit}
+    fault = refused(net, picture, *edits, explainer=SALIENCY)
+    field = {"max": "max", "min": "min"}.get([*edit][-1], "value")
+    assert fault.field == f"edits[{index}].{field}"
     assert not isinstance(fault, NonFiniteError)
 
 

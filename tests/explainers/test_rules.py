@@ -120,6 +120,7 @@ REFUSED = {
     "mul": (lambda features: features * features.mean(dim=1, keepdim=True), {"lrp", "excitation-backprop"}),
     "maximum": (lambda features: torch.maximum(features, torch.zeros_like(features)), set()),
     "gt": (lambda features: features * (features > 0), set()),
+    "gt ": (lambda features: torch.where(features > 0, features, 0.0), set()),
     "detach": (lambda features: features * features.detach().sigmoid(), set()),
     "sigmoid": (lambda features: features * without_gradient(features), set()),
     "sigmoid ": (on_a_view, {"lrp", "excitation-backprop"}),

@@ -1,23 +1,30 @@
 """Sweeps: every row is what a single intervention on that channel gives, whatever the net does."""
 
+import csv
 import itertools
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torchvision
+from PIL import Image
 from torch import Tensor, nn
 
 from explainers import HookSession, Saliency, intervene, replay, sweep_channels, sweeping
 from explainers.edits import EditError, parse_edits
-from explainers.errors import ModelOutputError, NonFiniteError, TargetError
+from explainers.errors import LayerError, ModelOutputError, NonFiniteError, OptionError, PictureError, TargetError
 from explainers.intervention import edit_images
-from explainers.sweeping import Sweep, sweep_images
+from explainers.picture import read_picture
+from explainers.render import Style
+from explainers.sheets import sweep_sheet
+from explainers.sweeping import ChannelEffect, Sweep, sweep_images
 from models import LoadedModel
 from tests import nets
 
@@ -482,7 +489,7 @@ def test_channels_that_only_the_first_call_has_are_refused(pictures):
 def test_a_huge_value_is_a_fault_of_the_edit(op, value, pictures):
     fields = {"min": value} if op == "clamp" else {"value": value}
     fault = refused(nets.seeded(nets.Net), pictures[0], {"op": op, "layer": "conv", **fields})
-    assert fault.field == "edits[0]"
+    assert fault.field == f"edits[0].{next(iter(fields))}"
 
 
 def test_errors_that_are_no_edits_fault(pictures):
@@ -595,3 +602,25 @@ def test_a_sweep_of_the_embedded_model(lite0: LoadedModel, untouched, monkeypatc
     with pytest.raises(EditError) as caught:
         sweep_channels(lite0, CAT, {"op": "zero"})
     assert caught.value.field == "edits[0].layer"
+
+
+def test_a_sweep_is_saved_as_a_table_or_drawn(lite0: LoadedModel, tmp_path):
+    found = sweep_channels(lite0, CAT, {"op": "zero", "layer": "bn2", "channels": [112, 795, 90]}, target="tabby")
+    with found.save(tmp_path / "a.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [ChannelEffect(int(row.pop("channel")), **{key: float(row[key]) for key in row}) for row in rows] == [
+        *found.channels
+    ]
+    upright = read_picture(CAT)
+    geometry = lite0.preprocess.geometry(upright.width, upright.height)
+    expected = sweep_sheet(found, 2, upright, geometry, Style(max_side=300))
+    with Image.open(found.save(tmp_path / "a.png", top=2, max_side=300)) as drawn:
+        assert np.array_equal(np.asarray(drawn), np.asarray(expected))
+    with pytest.raises(OptionError, match="csv"):
+        found.save(tmp_path / "a.npz")
+    with pytest.raises(OptionError, match="top is 0"):
+        found.sheet(top=0)
+    with pytest.raises(LayerError, match="grid"):
+        sweep_channels(lite0, CAT, {"op": "zero", "layer": "classifier", "channels": [3]}).sheet()
+    with pytest.raises(PictureError, match="made of a tensor"):
+        replace(found, seen=None).sheet()

@@ -383,6 +383,25 @@ def test_what_is_refused(picture, untouched):
         trace_images(nets.Wrapped(net, lambda logits: None), picture)
 
 
+class TooLateError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("allowed", "last"), [(0, "before_forward"), (3, "after_forward"), (9, "full_backward")])
+def test_a_check_may_end_the_trace_forward_and_backward(allowed, last, picture, untouched):
+    calls = itertools.count()
+
+    def check() -> None:
+        if next(calls) == allowed:
+            raise TooLateError
+
+    net = untouched(nets.seeded(nets.Net))
+    assert trace_images(net, picture).events[allowed].kind == last
+    with pytest.raises(TooLateError):
+        trace_images(net, picture, check=check)
+    assert next(calls) == allowed + 1
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_whatever_the_callers_mode(mode, picture, untouched):
     net = untouched(nets.seeded(nets.Stochastic).train())
