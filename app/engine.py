@@ -200,7 +200,14 @@ class Job:
 
 
 class Worker:
-    """The thread that loads one model, and is then the only one to run it."""
+    """The thread that loads one model, and is then the only one to run it.
+
+    Args:
+        name: of the model.
+        load: makes it ready.
+        max_batch, queue_size, max_wait, observer: as for `Engine`.
+        earlier: why it could not be loaded the last time.
+    """
 
     def __init__(
         self,
@@ -210,8 +217,10 @@ class Worker:
         queue_size: int,
         max_wait: float,
         observer: Observer,
+        earlier: BaseException | None = None,
     ) -> None:
         self.loaded: Future[LoadedModel] = Future()
+        self._earlier = earlier
         self._name = name
         self._observer = observer
         self._load = load
@@ -246,6 +255,11 @@ class Worker:
     def failed(self) -> bool:
         """Whether the model could not be loaded."""
         return self.loaded.done() and self.loaded.exception() is not None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the model could not be loaded, now or, while it loads, the last time."""
+        return self.loaded.exception() if self.loaded.done() else self._earlier
 
     @property
     def idle(self) -> bool:
@@ -388,6 +402,12 @@ class Engine:
             return None
         return worker.loaded.result()
 
+    def failure(self, name: str) -> BaseException | None:
+        """Return why a model could not be loaded, also while that is tried again; None once it is loaded."""
+        with self._lock:
+            worker = self._workers.get(name)
+        return None if worker is None else worker.failure
+
     def model(self, name: str, deadline: Deadline) -> LoadedModel:
         """Return a model, loading it if need be.
 
@@ -430,17 +450,13 @@ class Engine:
             raise
         except DeadlineError:
             raise DeadlineError(f"The model {name!r} is still loading; try again in a few seconds.") from None
-        except Exception:
-            with self._lock:  # nothing of the failure is kept, and the next request tries again
-                if self._workers.get(name) is worker:
-                    del self._workers[name]
-            raise
         return worker, model
 
     def _worker(self, name: str) -> Worker:
         with self._lock:
             worker = self._workers.get(name)
             if worker is None or worker.failed:  # after a failure try again: the weights may have arrived
+                earlier = None if worker is None else worker.failure
                 self._make_room(name)
                 worker = Worker(
                     name,
@@ -449,6 +465,7 @@ class Engine:
                     self._queue_size,
                     self._max_wait,
                     self._observer,
+                    earlier,
                 )
                 self._workers[name] = worker
             self._workers.move_to_end(name)

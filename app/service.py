@@ -108,16 +108,18 @@ class Service:
 
         Raises:
             NotReadyError: it is loading.
-            ModelError: it cannot be loaded.
+            ModelError: it could not be loaded; each call tries again.
         """
         if stopping.is_set():
             raise NotReadyError("This server is stopping.")
         spec = self.registry.spec(self.settings.default_model)
         if self.engine.loaded(spec.name) is None:
+            failure = self.engine.failure(spec.name)
             try:
                 self.model(spec.name, Deadline.after(0))
-            except DeadlineError:
-                raise NotReadyError(f"The model {spec.name!r} is still loading; ask again in a few seconds.") from None
+            except DeadlineError:  # it is loading, maybe after a failure, which is told until it is loaded
+                loading = f"The model {spec.name!r} is still loading; ask again in a few seconds."
+                raise failure or NotReadyError(loading) from None
 
     def predict(self, upload: bytes, options: PredictOptions) -> Predicted:
         """Classify a picture; raises what `explain` raises."""

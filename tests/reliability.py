@@ -24,6 +24,9 @@ MOST_SECONDS = 2.0
 MOST_GROWTH = 0.02
 """Of resident memory, between the second and the last quarter of a run."""
 
+MORE_THREADS, MORE_FILES = 8, THREADS
+"""At the end than after a quarter of a run: no more than come and go with the connections of the clients."""
+
 
 def load(wrong: list[str], count: int) -> Iterator[str]:
     """Yield the rows about many requests at once."""
@@ -44,6 +47,8 @@ def load(wrong: list[str], count: int) -> Iterator[str]:
     wrong += found.wrong
     if set(found.codes) != {200} or hooks or found.growth > MOST_GROWTH:
         wrong.append(f"soak: {dict(found.codes)}, {hooks} hooks, growth {found.growth:.1%}")
+    if last.files > first.files + MORE_FILES or last.threads > first.threads + MORE_THREADS:
+        wrong.append(f"soak: files {first.files} to {last.files}, threads {first.threads} to {last.threads}")
 
 
 def crowd(wrong: list[str], seconds: float) -> Iterator[str]:

@@ -80,3 +80,46 @@ def test_nginx_takes_the_uploads_that_the_service_takes_and_waits_longer_than_it
 def test_a_busy_container_is_not_killed_for_being_busy():
     probe = CONTAINER["livenessProbe"]
     assert probe["periodSeconds"] * (probe["failureThreshold"] - 1) > DEFAULTS.deadline
+
+
+def test_a_pod_takes_no_more_than_its_share():
+    limits, requests = CONTAINER["resources"]["limits"], CONTAINER["resources"]["requests"]
+    assert set(limits) == set(requests) == {"cpu", "memory"}
+    assert limits["memory"] == "2Gi"
+    (volume,) = POD["volumes"]
+    assert volume["emptyDir"]["sizeLimit"]
+
+
+def test_a_pod_can_do_nothing_to_its_node_or_cluster():
+    assert POD["automountServiceAccountToken"] is False
+    assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(POD)
+
+
+def test_requests_come_from_the_ingress_alone_and_nothing_is_asked_of_others():
+    policy = OBJECTS["NetworkPolicy"]["spec"]
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    (rule,) = policy["ingress"]
+    (source,) = rule["from"]
+    assert source["namespaceSelector"]["matchLabels"]
+    assert [port["protocol"] for port in rule["ports"]] == ["TCP"]
+    assert policy["egress"] == []
+
+
+def test_pods_become_more_under_load_and_never_too_few():
+    scaling = OBJECTS["HorizontalPodAutoscaler"]["spec"]
+    assert 2 <= scaling["minReplicas"] < scaling["maxReplicas"]
+    (metric,) = scaling["metrics"]
+    assert metric["resource"]["name"] == "cpu"
+    assert metric["resource"]["target"]["averageUtilization"] < 100
+    assert "replicas" not in OBJECTS["Deployment"]["spec"]  # which would undo the scaling with each deployment
+    assert OBJECTS["Deployment"]["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert OBJECTS["PodDisruptionBudget"]["spec"]["maxUnavailable"] < scaling["minReplicas"]
+
+
+def test_a_check_looks_for_dangerous_code_and_known_holes():
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ncheck:")[2].partition("\n\n")[0]
+    for one in ("ruff check", "ruff format --check", "mypy", "bandit", "$(AUDIT)"):
+        assert f"$(BIN)/{one}" in recipe or (one.startswith("$") and one in recipe), one
+    assert "AUDIT = " in (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "make check\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

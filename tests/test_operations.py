@@ -102,6 +102,18 @@ def test_alerts_say_what_to_do():
         assert set(rule["annotations"]) == {"summary", "action"}
 
 
+def test_whatever_breaks_here_stands_in_the_table_of_failures():
+    from app.errors import GONE, HTTP_KINDS, INTERNAL, KINDS
+
+    table = PAGE.partition("## What breaks")[2]
+    kinds = {*KINDS.values(), *HTTP_KINDS.values(), INTERNAL}
+    codes = {kind.code for kind in kinds if kind.status >= 500} | {GONE}
+    assert {code for code in codes if f"`{code}`" not in table} == set()
+    for row in table.strip().splitlines()[2:]:
+        assert all(cell.strip() for cell in row.split("|")[1:-1]), row
+        assert row.count("|") == 4
+
+
 def test_every_member_of_a_log_line_is_documented():
     full = Record(
         "POST", "/explain", "id", "client", "address", "model", "method", ("top",), "problem", "hit", 200, 1, 2

@@ -93,7 +93,8 @@ def test_a_process_that_stops_refuses(small, client):
     stopping.set()
     try:
         assert small.post("/").status_code == 503
-        assert client.get("/readyz").status_code == 503
+        ready = client.get("/readyz")
+        assert (ready.status_code, ready.get_json()["detail"]) == (503, "This server is stopping.")
         assert client.get("/healthz").status_code == 200
     finally:
         stopping.clear()
@@ -345,13 +346,23 @@ def test_over_capacity_some_are_answered_and_others_refused_at_once(server):
     def timed(_):
         started = time.monotonic()
         found = explain(server, method="smoothgrad", samples="8")
-        return found.status_code, time.monotonic() - started
+        return found, time.monotonic() - started
 
     with ThreadPoolExecutor(24) as pool:
-        found = list(pool.map(timed, range(48)))
-    codes = [code for code, _ in found]
+        waiting = [pool.submit(timed, None) for _ in range(48)]
+        probed = []
+        while not all(one.done() for one in waiting):
+            probed += [requests.get(f"http://127.0.0.1:{server}/{path}", timeout=30) for path in ("healthz", "readyz")]
+    found = [one.result() for one in waiting]
+    codes = [response.status_code for response, _ in found]
     assert set(codes) == {200, 503}
     assert codes.count(200) >= 3
+    refused = [(response, seconds) for response, seconds in found if response.status_code == 503]
+    assert {response.headers.get("Retry-After") for response, _ in refused} == {"5"}
+    assert {response.json()["type"] for response, _ in refused} == {"urn:seewhy:problem:overloaded"}
+    # As soon as what else the processors do lets them.
+    assert sorted(seconds for _, seconds in refused)[len(refused) // 2] < 2
+    assert {response.status_code for response in probed} == {200}
     assert explain(server).status_code == 200
 
 

@@ -4,6 +4,7 @@ import base64
 import gzip
 import io
 import json
+import tracemalloc
 import zlib
 
 import pytest
@@ -51,6 +52,18 @@ def test_what_is_not_whole_is_told(client, bodies_of):
             response = client.post(path, data=sent, content_type=kind, headers={"Content-Encoding": encoding})
             assert response.status_code in status, path
             assert said in response.get_data(as_text=True), path
+
+
+def test_a_bomb_is_blown_up_to_the_limit_alone(client):
+    made = zlib.compressobj(9)
+    bomb = b"".join(made.compress(bytes(2**20)) for _ in range(200)) + made.flush()
+    tracemalloc.start()
+    try:
+        headers = {"Content-Encoding": "deflate"}
+        assert client.post("/predict", data=bomb, content_type="image/png", headers=headers).status_code == 413
+        assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("piece", [b"[],", b"{},", b"[[[]]],", b'"",'])

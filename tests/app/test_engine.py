@@ -29,6 +29,11 @@ def give_up():
     raise MemoryError
 
 
+def out_of_cuda_memory():
+    """Raise what PyTorch raises for a GPU, in words that say nothing."""
+    raise torch.OutOfMemoryError("Tried more than there is.")
+
+
 class Slow(nn.Module):
     """A classifier that can be held up, counts its passes, fails on pictures of NaN, and on batches that do not fit."""
 
@@ -180,6 +185,18 @@ def test_a_job_past_its_deadline_is_given_up_and_never_run(engine, module):
     occupying.join()
     engine.run("slow", [job()])
     assert module.batches == [1, 1]
+
+
+def test_a_job_past_its_deadline_never_runs_even_if_nobody_gave_it_up(engine, module):
+    occupying = hold(engine, module)
+    late = job(seconds=0.05)
+    engine.submit("slow", [late])
+    time.sleep(0.1)
+    module.gate.set()
+    occupying.join()
+    engine.run("slow", [job()])
+    assert module.batches == [1, 1]
+    assert not late.future.done()
 
 
 @pytest.mark.fault(
@@ -499,7 +516,7 @@ def test_a_bad_contrast_does_not_take_the_others_apart(engine, module):
     "memory does not suffice for a batch",
     "nothing; it is run in parts",
 )
-@pytest.mark.parametrize("runs_out", [allocate, give_up])
+@pytest.mark.parametrize("runs_out", [allocate, give_up, out_of_cuda_memory])
 def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, module):
     expected = [engine.run("slow", [job(value)])[0].result[0].maps for value in (0.5, 0.6, 0.7)]
     module.runs_out, module.fits = runs_out, 1
@@ -510,7 +527,7 @@ def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, modu
         torch.testing.assert_close(one.result[0].maps, other)
 
 
-@pytest.mark.parametrize("runs_out", [allocate, give_up])
+@pytest.mark.parametrize("runs_out", [allocate, give_up, out_of_cuda_memory])
 def test_where_memory_is_too_small_passes_of_one_picture_become_smaller(runs_out, engine, module):
     engine.model("slow", Deadline.after(10))
     module.runs_out, module.fits = runs_out, 1
@@ -525,7 +542,7 @@ def test_where_memory_is_too_small_passes_of_one_picture_become_smaller(runs_out
     "memory does not suffice for one picture (`MemoryError`, or out of memory on a GPU)",
     "503; the next request is answered",
 )
-@pytest.mark.parametrize("runs_out", [allocate, give_up])
+@pytest.mark.parametrize("runs_out", [allocate, give_up, out_of_cuda_memory])
 def test_where_memory_does_not_suffice_for_one_picture_it_is_said_and_the_next_is_answered(runs_out, engine, module):
     engine.model("slow", Deadline.after(10))
     module.runs_out, module.fits = runs_out, 0

@@ -1,5 +1,6 @@
 """What breaks while the service runs, and what users see of it: gunicorn, real sockets, real signals."""
 
+import contextlib
 import io
 import os
 import resource
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,10 @@ def test_a_full_disk_does_not_matter():
         assert process.wait(60) == 0
 
 
+@pytest.mark.fault(
+    "the only process of the service is killed",
+    "`/readyz` is 503 until another one has its model, within seconds",
+)
 def test_what_takes_the_place_of_a_killed_process_has_imported_already():
     # Importing PyTorch takes longer than all else that a new process does.
     port = free_port()
@@ -99,6 +105,14 @@ def test_what_takes_the_place_of_a_killed_process_has_imported_already():
     try:
         assert "libtorch_cpu" in Path(f"/proc/{process.pid}/maps").read_text()
         assert recovery(process, port) < 30
+        os.kill(children(process)[0], signal.SIGKILL)
+        told = Counter()
+        deadline = time.monotonic() + 60
+        while not told["readyz", 200] and time.monotonic() < deadline:
+            for path in ("healthz", "readyz"):
+                with contextlib.suppress(requests.ConnectionError):  # of the process that was killed
+                    told[path, requests.get(f"http://127.0.0.1:{port}/{path}", timeout=60).status_code] += 1
+        assert set(told) == {("healthz", 200), ("readyz", 503), ("readyz", 200)}
     finally:
         process.terminate()
         assert process.wait(60) == 0
@@ -127,6 +141,7 @@ def test_answers_under_load_are_those_given_alone():
     report = soak.soak(120, threads=16, models=("efficientnet_lite0",))
     assert dict(report.codes) == {200: 120}
     assert report.wrong == []
+    assert report.growth < 0.1  # of few requests; those of `make soak` may grow by 2 %
     assert report.states[-1].threads <= report.states[0].threads + 8
     assert [one.hooks for one in report.states] == [0] * len(report.states)
     assert report.states[-1].files <= report.states[0].files + 32

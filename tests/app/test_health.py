@@ -1,13 +1,18 @@
 """Probes answer at once, whatever the models are doing."""
 
+import hashlib
+import io
 import threading
 import time
 
 import pytest
+import torch
+from torch import nn
 
 from app import create_app
 from app.settings import Settings
-from tests.app.test_engine import hold, loaded, module  # noqa: F401
+from tests import nets
+from tests.app.test_engine import allocate, give_up, hold, loaded, module, out_of_cuda_memory  # noqa: F401
 
 
 @pytest.fixture
@@ -53,3 +58,124 @@ def test_probes_do_not_wait_for_a_model_at_work(own_app, module):  # noqa: F811
     assert [probe(own_app, path) for path in ("/healthz", "/metrics")] == [200, 200]
     module.gate.set()
     occupying.join()
+
+
+def fail():
+    raise RuntimeError("a model that raises")
+
+
+def exit_program():
+    raise SystemExit(3)
+
+
+class Faulty(nets.Net):
+    """A classifier that is told what to do before each pass."""
+
+    def forward(self, images):
+        return super().forward(images * self.do())
+
+    do = staticmethod(lambda: 1.0)
+
+
+@pytest.fixture
+def declared(tmp_path):
+    """Make services whose default model is one of our own, with weights that are written later."""
+    made = []
+
+    def make(architecture="tests.nets:Net", digest="", **settings):
+        lines = ["[models.mine]", f'architecture = "{architecture}"', 'weights = "w.pth"', 'labels = ["a", "b", "c"]']
+        (tmp_path / "models.toml").write_text(
+            "\n".join([*lines, "input_size = 32", f'sha256 = "{digest}"' * bool(digest)])
+        )
+        made.append(create_app(Settings(models=tmp_path / "models.toml", default_model="mine", **settings)))
+        return made[-1], tmp_path / "w.pth"
+
+    yield make
+    for app in made:
+        app.extensions["seewhy"].stop()
+
+
+def becomes(app, code):
+    """Whether /readyz says so within some seconds, and from then on nothing else; /healthz is well all the while."""
+    deadline = time.monotonic() + 20
+    said = []
+    while said[-3:] != [code] * 3 and time.monotonic() < deadline:
+        said.append(app.test_client().get("/readyz").get_json().get("type", "ready").rpartition(":")[2])
+        assert probe(app, "/healthz") == 200
+        time.sleep(0.1)
+    return said[-3:] == [code] * 3
+
+
+@pytest.mark.fault(
+    "weights of the default model that are not there, half copied or another model's",
+    "503, `/readyz` too, which says why; once they are mended all is well without a restart",
+)
+@pytest.mark.parametrize("digest", [True, False], ids=["with a digest", "without"])
+def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared, digest):
+    kept = io.BytesIO()
+    torch.save(nets.seeded(nets.Net).state_dict(), kept)
+    content = kept.getvalue()
+    other = io.BytesIO()
+    torch.save(nn.Linear(2, 2).state_dict(), other)
+    app, file = declared(digest=hashlib.sha256(content).hexdigest() if digest else "")
+    assert becomes(app, "weights-unavailable")
+    for wrong in (content[: len(content) // 2], other.getvalue(), b""):
+        file.write_bytes(wrong)
+        assert becomes(app, "model-unusable")
+        refused = app.test_client().get("/readyz")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+        assert "mine: The weights" in refused.get_json()["detail"]
+    file.write_bytes(content)
+    assert becomes(app, "ready")
+    assert probe(app, "/readyz") == 200
+
+
+@pytest.mark.fault(
+    "a model that raises, ends the program, runs out of memory or yields NaN",
+    "500, or 503 for memory; `/readyz` and `/healthz` say all is well, and the next request is answered",
+)
+@pytest.mark.parametrize(
+    ("do", "status", "code"),
+    [
+        (fail, 500, "internal"),
+        (exit_program, 500, "model-failed"),
+        (lambda: float("nan"), 500, "model-failed"),
+        (allocate, 503, "out-of-memory"),
+        (give_up, 503, "out-of-memory"),
+        (out_of_cuda_memory, 503, "out-of-memory"),
+    ],
+    ids=["raises", "exits", "NaN", "allocates", "MemoryError", "CUDA"],
+)
+def test_a_model_that_fails_leaves_a_service_that_is_ready(declared, monkeypatch, cat, do, status, code):
+    app, file = declared("tests.app.test_health:Faulty")
+    torch.save(nets.seeded(Faulty).state_dict(), file)
+    assert becomes(app, "ready")
+
+    def explained():
+        return app.test_client().post("/explain?method=saliency", data=cat, content_type="image/png")
+
+    assert explained().status_code == 200
+    with monkeypatch.context() as patch:
+        patch.setattr(Faulty, "do", staticmethod(do))
+        failed = explained()
+        assert (failed.status_code, failed.get_json()["type"]) == (status, f"urn:seewhy:problem:{code}")
+        assert ("Retry-After" in failed.headers) is (status == 503)
+        assert [probe(app, path) for path in ("/healthz", "/readyz")] == [200, 200]
+    assert explained().status_code == 200
+    assert [probe(app, path) for path in ("/healthz", "/readyz")] == [200, 200]
+
+
+@pytest.mark.fault("a service with no room for more", "503 for pictures; `/readyz` and `/healthz` say all is well")
+def test_a_service_with_no_room_is_ready_all_the_same(declared, cat):
+    app, file = declared(max_in_flight=1)
+    torch.save(nets.seeded(nets.Net).state_dict(), file)
+    assert becomes(app, "ready")
+    stream = app.test_client().post(
+        "/explain?method=rise&samples=8000", data=cat, headers={"Accept": "text/event-stream"}, content_type="image/png"
+    )
+    next(stream.response)
+    refused = app.test_client().post("/predict", data=cat, content_type="image/png")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    assert [probe(app, path) for path in ("/healthz", "/readyz")] == [200, 200]
+    stream.close()
+    assert app.test_client().post("/predict", data=cat, content_type="image/png").status_code == 200

@@ -1,6 +1,7 @@
 """Each limit at its edge and one beyond, and JSON that is lawful and absurd."""
 
 import base64
+import importlib
 import io
 import json
 import socket
@@ -8,8 +9,10 @@ import socket
 import numpy as np
 import pytest
 from PIL import Image
+from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from app import create_app
+from app.carriers import MAX_FAULTS, MAX_VALUES
 from app.settings import Settings
 from explainers.edits import MAX_EDITS
 from tests.app.conftest import encoded
@@ -60,9 +63,15 @@ def test_bytes_of_a_body(limited, small):
 
 
 def test_a_body_of_unstated_length(limited, small):
-    client = limited(max_upload_bytes=len(small))
-    stream = {"input_stream": io.BytesIO(small + b"more"), "environ_overrides": {"wsgi.input_terminated": True}}
-    problem(client.post("/predict", content_type="image/png", **stream), 413)
+    app = limited(max_upload_bytes=len(small) + 1).application
+    for more, status in [(b"", 200), (b"mo", 413)]:
+        sent = EnvironBuilder(
+            "/predict", method="POST", input_stream=io.BytesIO(small + more), content_type="image/png"
+        )
+        environ = {**sent.get_environ(), "wsgi.input_terminated": True}
+        del environ["CONTENT_LENGTH"]
+        _, answered, _ = run_wsgi_app(app, environ)
+        assert int(answered.split()[0]) == status
 
 
 def test_pixels_of_a_picture(limited, small):
@@ -84,6 +93,18 @@ def test_bytes_of_the_texts_in_a_form(client, small):
     for count, status in [(500_000, 422), (500_001, 413)]:
         found = problem(client.post("/predict", data=form(small, [("model", "m" * count)]), content_type=FORM), status)
         assert len(found["detail"]) < 1000
+
+
+def test_options_and_their_values(client, small):
+    image = base64.b64encode(small).decode()
+    for count, said in [(MAX_VALUES, "no such option"), (MAX_VALUES + 1, "options are more than")]:
+        options = {f"o{number}": 1 for number in range(count)}
+        found = problem(client.post("/predict", json={"image": image, **options}), 422)
+        assert said in found["detail"]
+        assert len(found.get("errors", ())) <= MAX_FAULTS
+    for count, said in [(MAX_VALUES, "classes"), (MAX_VALUES + 1, "values are more than")]:
+        found = problem(client.post("/explain", json={"image": image, "target": [1] * count}), 422)
+        assert said in found["detail"]
 
 
 def test_targets(limited, small):
@@ -230,6 +251,22 @@ def test_frames_beyond_the_first_are_not_read(client):
         with np.load(io.BytesIO(response.data)) as arrays:
             found[count] = arrays["logits"]
     assert np.array_equal(found[1], found[3])
+
+
+PLUGINS = {"GIF": "Gif", "WEBP": "WebP", "PNG": "Png", "TIFF": "Tiff", "MPO": "Mpo"}
+
+
+@pytest.mark.parametrize("kind", PLUGINS)
+def test_of_many_frames_one_is_decoded(client, kind, monkeypatch):
+    looked = []
+    plugin = importlib.import_module(f"PIL.{PLUGINS[kind]}ImagePlugin")
+    opened = getattr(plugin, f"{PLUGINS[kind]}ImageFile")
+    seek = opened.seek
+    monkeypatch.setattr(opened, "seek", lambda image, frame: (looked.append(frame), seek(image, frame)))
+    many = [Image.new("RGB", (9, 9), (level, 0, 0)) for level in (250, 0, 0)]
+    content = encoded(many[0], kind, save_all=True, append_images=many[1:])
+    assert client.post("/predict", data=content, content_type="image/x").status_code == 200
+    assert not any(looked)
 
 
 @pytest.fixture(scope="module")

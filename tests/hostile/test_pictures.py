@@ -15,8 +15,6 @@ from explainers.errors import PictureTooLargeError, UnreadablePictureError
 from explainers.picture import FORMATS, MAX_SCANS, read_picture, read_reduced
 from tests.hostile import pictures, trial
 
-pytestmark = pytest.mark.slow
-
 SECONDS = 5
 """Within which each is to be answered, however busy the machine."""
 
@@ -34,12 +32,14 @@ def answered():
     return [trial.Answered(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_every_picture_is_answered_rightly_over_every_carrier(answered):
     assert len(answered) > 1700
     assert {one.carrier for one in answered} == set(trial.CARRIERS)
     assert [one for one in answered if one.status not in one.expected] == []
 
 
+@pytest.mark.slow
 def test_errors_are_problems_that_say_what_to_do(answered):
     for one in answered:
         assert one.kind == ("application/json" if one.status == 200 else "application/problem+json"), one
@@ -48,11 +48,13 @@ def test_errors_are_problems_that_say_what_to_do(answered):
             assert not any(word in one.detail for word in ("Traceback", "site-packages", "0x7", "/home", "/tmp")), one
 
 
+@pytest.mark.slow
 def test_no_picture_takes_long_or_much_memory(answered):
     assert [one for one in answered if one.seconds > SECONDS] == []
     assert [one for one in answered if one.growth > GROWTH] == []
 
 
+@pytest.mark.slow
 def test_every_family_has_something_that_is_refused_or_is_right(answered):
     found = {}
     for one in answered:
