@@ -1,6 +1,7 @@
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -103,8 +104,11 @@ def test_a_picture_of_too_much_time_is_too_large_and_the_process_is_replaced(mad
     content = pictures.sound()["PNG"]
     assert decoders.read(content, whole, MAX_PIXELS).size == (64, 48)
     first = process(decoders)
+    content_of_a_minute = pictures.scans(2000)
+    started = time.monotonic()
     with pytest.raises(PictureTooLargeError, match="1 s of processor time"):
-        decoders.read(pictures.scans(2000), whole, 2**40)
+        decoders.read(content_of_a_minute, whole, 2**40)
+    assert time.monotonic() - started < 20  # of which patience would take 60
     assert decoders.read(content, whole, MAX_PIXELS).size == (64, 48)
     assert process(decoders) not in (None, first)
     with pytest.raises(ProcessLookupError):
@@ -113,8 +117,11 @@ def test_a_picture_of_too_much_time_is_too_large_and_the_process_is_replaced(mad
 
 def test_a_process_that_answers_too_late_is_replaced(made):
     decoders = made(patience=0.3)
+    content_of_half_a_minute = pictures.scans(1000)
+    started = time.monotonic()
     with pytest.raises(PictureTooLargeError, match="simpler"):
-        decoders.read(pictures.scans(1000), whole, 2**40)
+        decoders.read(content_of_half_a_minute, whole, 2**40)
+    assert time.monotonic() - started < 10  # of which processor time would take 20
     assert process(decoders) is None
 
 

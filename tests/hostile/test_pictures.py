@@ -2,6 +2,7 @@
 
 import io
 import json
+import struct
 import subprocess
 import sys
 import zlib
@@ -110,6 +111,20 @@ def test_scans_are_counted_against_the_pixels():
     assert read_reduced(content, lambda *_: (64, 64), least).size == (64, 64)
     with pytest.raises(PictureTooLargeError, match=f"{scans} scans"):
         read_reduced(content, lambda *_: (64, 64), max(least - 1, 64 * 64))
+
+
+def test_tiles_of_a_tiff_count_as_its_pixels():
+    tiles = [pictures.long(*tag) for tag in ((322, 128), (323, 128), (324, 8), (325, 4))]
+    content = pictures.tiff([*pictures.grey_tags(64, 48, 8, 64 * 48)[:5], *tiles])
+    with pytest.raises(PictureTooLargeError, match="SEEWHY_MAX_PIXELS"):
+        read_picture(content, 128 * 128 - 1)
+
+
+def test_a_tiff_of_more_tags_than_there_can_be_is_refused_before_they_are_read(monkeypatch):
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
+    for count in (2**16, 2**62):
+        with pytest.raises(UnreadablePictureError, match=f"{count:,} tags"):
+            read_picture(b"II+\0\x08\0\0\0" + struct.pack("<QQ", 16, count))
 
 
 def test_damaged_metadata_leaves_the_picture_as_it_lies():
