@@ -66,6 +66,15 @@ def test_a_bomb_is_blown_up_to_the_limit_alone(client):
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_of_json_is_told_by_name(client, number):
+    for path in ("/predict", f"/v1/models/{MODEL}:predict", f"/v2/models/{MODEL}/infer", f"/predictions/{MODEL}"):
+        body = f'{{"image": "x", "instances": [{number}], "top": {number}}}'
+        response = client.post(path, data=body, content_type="application/json")
+        assert response.status_code == 400, path
+        assert f"The body holds {number}, which is no JSON" in response.get_data(as_text=True), path
+
+
 @pytest.mark.parametrize("piece", [b"[],", b"{},", b"[[[]]],", b'"",'])
 def test_tiny_parts_are_counted_before_they_cost_memory(client, piece, monkeypatch):
     monkeypatch.setattr(bodies, "loads", lambda *_, **__: pytest.fail("parsed"))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import Saliency
+from explainers import GradCAM, Saliency
 from explainers.base import predict
 from explainers.errors import ModelOutputError, NonFiniteError, TargetError
 from tests import nets
@@ -101,6 +101,21 @@ def test_predict_gives_float32_logits_and_leaves_no_trace(images, untouched):
     assert torch.equal(logits, predict(net, images))
     with pytest.raises(NonFiniteError):
         predict(net, images * torch.inf)
+
+
+class Rootless(nets.Net):
+    """A net whose logits are finite, and whose gradients are not: infinity times zero."""
+
+    def middle(self, features):
+        return features + (features - features).sqrt()
+
+
+@pytest.mark.parametrize("explainer", [Saliency(), GradCAM(layers=("conv",))], ids=["saliency", "gradcam"])
+def test_maps_of_nan_are_told_though_the_logits_are_finite(images, untouched, explainer):
+    net = untouched(nets.seeded(Rootless))
+    assert predict(net, images).isfinite().all()
+    with pytest.raises(NonFiniteError, match="map"):
+        explainer.explain(net, images, None)
 
 
 def test_prediction_of_a_half_precision_model_takes_ordinary_pictures():
