@@ -187,16 +187,17 @@ def test_a_job_past_its_deadline_is_given_up_and_never_run(engine, module):
     assert module.batches == [1, 1]
 
 
-def test_a_job_past_its_deadline_never_runs_even_if_nobody_gave_it_up(engine, module):
+@pytest.mark.parametrize("seconds", [0.05, 10.0], ids=["its deadline is past", "its client is gone"])
+def test_a_job_that_is_wanted_no_more_never_runs_even_if_nobody_gave_it_up(engine, module, seconds):
     occupying = hold(engine, module)
-    late = job(seconds=0.05)
-    engine.submit("slow", [late])
+    left = replace(job(), deadline=Deadline.after(seconds, lambda: seconds > 1))
+    engine.submit("slow", [left])
     time.sleep(0.1)
     module.gate.set()
     occupying.join()
     engine.run("slow", [job()])
     assert module.batches == [1, 1]
-    assert not late.future.done()
+    assert not left.future.done()
 
 
 @pytest.mark.fault(

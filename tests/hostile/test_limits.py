@@ -142,6 +142,8 @@ def test_samples_at_their_bounds(client, small):
     tried = 0
     for method in methods:
         for name, schema in method["options"].items():
+            if schema.get("type") in ("integer", "number"):
+                assert {"maximum", "exclusiveMaximum"} & set(schema), (method["name"], name)
             for bound, beyond in (("maximum", 1), ("minimum", -1)):
                 if bound in schema:
                     value = schema[bound] + beyond
