@@ -11,6 +11,7 @@ from torch import nn
 
 from app import create_app
 from app.settings import Settings
+from models import ModelError
 from tests import nets
 from tests.app.test_engine import allocate, give_up, hold, loaded, module, out_of_cuda_memory  # noqa: F401
 
@@ -58,6 +59,24 @@ def test_probes_do_not_wait_for_a_model_at_work(own_app, module):  # noqa: F811
     assert [probe(own_app, path) for path in ("/healthz", "/metrics")] == [200, 200]
     module.gate.set()
     occupying.join()
+
+
+def test_readiness_goes_on_saying_why_while_a_model_is_tried_again(own_app, module):  # noqa: F811
+    attempts = []
+
+    def load(name):
+        attempts.append(name)
+        if len(attempts) == 1:
+            raise ModelError("its weights are damaged")
+        own_app.gate.wait(20)
+        return loaded(module, name)
+
+    own_app.extensions["seewhy"].engine._load = load
+    assert becomes(own_app, "model-unusable")
+    assert len(attempts) == 2
+    assert own_app.test_client().get("/readyz").get_json()["detail"] == "its weights are damaged"
+    own_app.gate.set()
+    assert becomes(own_app, "ready")
 
 
 def fail():
