@@ -102,6 +102,8 @@ def test_a_process_that_stops_refuses(small, client):
 
 def test_patience_shuts_late_connections_only():
     kept, late = socket.socketpair(), socket.socketpair()
+    for one in (*kept, *late):
+        one.settimeout(5)
     shut = Patience()
     shut.allow(kept[0], 60)
     shut.allow(late[0], 0)

@@ -141,7 +141,7 @@ def test_answers_under_load_are_those_given_alone():
     report = soak.soak(120, threads=16, models=("efficientnet_lite0",))
     assert dict(report.codes) == {200: 120}
     assert report.wrong == []
-    assert report.growth < 0.1  # of few requests; those of `make soak` may grow by 2 %
+    assert report.growth < 0.04  # of few requests; the many of `make soak` may grow by 2 %
     assert report.states[-1].threads <= report.states[0].threads + 8
     assert [one.hooks for one in report.states] == [0] * len(report.states)
     assert report.states[-1].files <= report.states[0].files + 32
