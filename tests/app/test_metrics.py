@@ -195,6 +195,14 @@ def test_heatmaps_are_counted_by_method_and_by_class_up_to_a_limit(post, cat, ga
     assert changed[4:] == [2 if 'class="282"' in client.get("/metrics").text else 3] * 4
 
 
+def test_diagnostics_are_counted_by_their_codes(post, cat, gained):
+    label = {"model": LITE0, "code": "improbable-target"}
+    gained("seewhy_diagnostics_total", **label)
+    document = post(cat, method="hirescam", target="3", format="json").get_json()
+    assert [one["code"] for one in document["explanations"][0]["diagnostics"]] == ["improbable-target"]
+    assert gained("seewhy_diagnostics_total", **label) == 1
+
+
 def test_what_a_map_means_is_what_it_says(post, cat, gained):
     label = {"model": LITE0, "method": "xgradcam"}
     names = ("seewhy_explained_probability_sum", "seewhy_heatmap_centre_x_sum", "seewhy_heatmap_entropy_sum")
