@@ -217,9 +217,10 @@ class Worker:
         queue_size: int,
         max_wait: float,
         observer: Observer,
-        earlier: BaseException | None = None,
+        earlier: Exception | None = None,
     ) -> None:
-        self.loaded: Future[LoadedModel] = Future()
+        # A failure is a result: once raised, it would keep the frames of those who wait, and what they were sent.
+        self.loaded: Future[LoadedModel | Exception] = Future()
         self._earlier = earlier
         self._name = name
         self._observer = observer
@@ -254,12 +255,13 @@ class Worker:
     @property
     def failed(self) -> bool:
         """Whether the model could not be loaded."""
-        return self.loaded.done() and self.loaded.exception() is not None
+        return self.loaded.done() and self.failure is not None
 
     @property
-    def failure(self) -> BaseException | None:
+    def failure(self) -> Exception | None:
         """Why the model could not be loaded, now or, while it loads, the last time."""
-        return self.loaded.exception() if self.loaded.done() else self._earlier
+        found = self.loaded.result() if self.loaded.done() else self._earlier
+        return found if isinstance(found, Exception) else None
 
     @property
     def idle(self) -> bool:
@@ -283,7 +285,7 @@ class Worker:
             model = self._load()
         except BaseException as error:
             self._observer.not_loaded(self._name, error)
-            self.loaded.set_exception(_kept(error, ModelError))
+            self.loaded.set_result(_kept(error, ModelError))
             return
         self._observer.loaded(model, time.monotonic() - started)
         self.loaded.set_result(model)
@@ -398,15 +400,14 @@ class Engine:
         """Return a model if it is in memory; do not wait."""
         with self._lock:
             worker = self._workers.get(name)
-        if worker is None or not worker.loaded.done() or worker.failed:
-            return None
-        return worker.loaded.result()
+        found = worker.loaded.result() if worker is not None and worker.loaded.done() else None
+        return None if isinstance(found, Exception) else found
 
-    def failure(self, name: str) -> BaseException | None:
+    def failure(self, name: str) -> Exception | None:
         """Return why a model could not be loaded, also while that is tried again; None once it is loaded."""
         with self._lock:
             worker = self._workers.get(name)
-        return None if worker is None else worker.failure
+        return None if worker is None or worker.failure is None else _like(worker.failure)
 
     def model(self, name: str, deadline: Deadline) -> LoadedModel:
         """Return a model, loading it if need be.
@@ -445,12 +446,12 @@ class Engine:
     def _ready(self, name: str, deadline: Deadline) -> tuple[Worker, LoadedModel]:
         worker = self._worker(name)
         try:
-            model = deadline.wait(worker.loaded)
-        except ClientGoneError:
-            raise
+            found = deadline.wait(worker.loaded)
         except DeadlineError:
             raise DeadlineError(f"The model {name!r} is still loading; try again in a few seconds.") from None
-        return worker, model
+        if isinstance(found, Exception):
+            raise _like(found)
+        return worker, found
 
     def _worker(self, name: str) -> Worker:
         with self._lock:
@@ -472,11 +473,11 @@ class Engine:
             return worker
 
     def _make_room(self, wanted: str) -> None:
-        """Stop failed and idle workers, the least recently used first, until one more model fits."""
-        others = [(name, worker) for name, worker in self._workers.items() if name != wanted]
+        """Stop idle workers, the least recently used first, until one more model fits; those that failed hold none."""
+        others = [(name, worker) for name, worker in self._workers.items() if name != wanted and not worker.failed]
         surplus = len(others) + 1 - self._max_models
         for name, worker in others:
-            if surplus > 0 and (worker.failed or worker.idle):
+            if surplus > 0 and worker.idle:
                 worker.stop()
                 del self._workers[name]
                 surplus -= 1
@@ -532,6 +533,13 @@ def _kept(error: BaseException, root: type[Exception]) -> Exception:
         link.__traceback__ = None
         link = link.__cause__ or link.__context__
     return error if isinstance(error, Exception) else root(f"The model raised {type(error).__name__}.")
+
+
+def _like(error: Exception) -> Exception:
+    """Return an equal error, to be raised in place of one that is kept."""
+    made = type(error).__new__(type(error), *error.args)
+    vars(made).update(vars(error))
+    return made
 
 
 def _results(model: LoadedModel, jobs: list[Job]) -> Sequence[Any]:

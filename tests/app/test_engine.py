@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import threading
 import time
@@ -12,7 +13,7 @@ from app.engine import Deadline, Engine, Job
 from app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, OverloadedError, kind_of
 from app.work import Explain
 from explainers import GradCAM
-from explainers.errors import ExplainerError, LayerError, TargetError
+from explainers.errors import ExplainerError, LayerError, OptionError, TargetError
 from explainers.goals import NO_CONTRAST
 from explainers.layers import survey
 from explainers.methods.input_gradient import SmoothGrad
@@ -325,6 +326,46 @@ def test_a_failed_model_is_not_kept_in_memory():
         engine.model("slow", Deadline.after(10))
     gc.collect()
     assert made[0]() is None
+
+
+def test_a_failure_is_kept_without_what_those_who_waited_for_the_model_hold():
+    def load(name):
+        raise OptionError("bad weights", "name")
+
+    engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
+    uploads = []
+
+    def ask(raises):
+        upload = Slow()
+        uploads.append(weakref.ref(upload))
+        raises()
+
+    def tell():
+        raise engine.failure("slow")
+
+    for raises in (lambda: engine.model("slow", Deadline.after(10)), tell):
+        with pytest.raises(OptionError, match="bad weights") as caught:
+            ask(raises)
+        assert caught.value.field == "name"
+        del caught
+    gc.collect()
+    assert [upload() for upload in uploads] == [None, None]
+    assert str(engine.failure("slow")) == "bad weights"
+
+
+def test_a_model_that_failed_takes_the_room_of_no_other(module):
+    def load(name):
+        if name == "bad":
+            raise ModelError("bad weights")
+        return loaded(module, name)
+
+    engine = Engine(load, max_models=2, max_batch=1, queue_size=1)
+    for name in ("first", "bad", "second"):
+        with contextlib.suppress(ModelError):
+            engine.model(name, Deadline.after(10))
+    assert [engine.loaded(name) is not None for name in ("first", "bad", "second")] == [True, False, True]
+    assert str(engine.failure("bad")) == "bad weights"
+    engine.stop()
 
 
 def test_jobs_that_were_given_up_leave_the_queue(engine, module):
