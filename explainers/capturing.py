@@ -23,7 +23,8 @@ from explainers.layers import grid_axes
 from explainers.modules import Where
 from explainers.picture import PictureSource, read_picture
 from explainers.render import Style
-from explainers.showing import Seen, must_be_picture, must_show, picture_of
+from explainers.sheets import contact_sheet
+from explainers.showing import Seen, must_be_plain, must_show, picture_of, save_picture
 from explainers.sites import KINDS, Kind
 from explainers.taps import is_differentiable
 from explainers.targets import class_index
@@ -107,8 +108,6 @@ class Capture:
             OptionError: a value out of bounds, or an unknown name; or the kinds for `rank` were not captured.
             PictureError: the capture is of a tensor.
         """
-        from explainers.sheets import contact_sheet  # which draws much else
-
         must_show(top)
         if rank not in ("activation", "effect"):
             raise OptionError(f"There is no rank {rank!r}; choose activation or effect.", field="rank")
@@ -123,20 +122,19 @@ class Capture:
 
         Args:
             path: ``.npz`` or ``.safetensors`` for `arrays`, or the suffix of a picture for a `sheet`.
-            sheet: what `sheet` takes.
+            sheet: what `sheet` takes; for a picture only.
 
         Raises:
-            OptionError: another suffix.
-            Exception: what `sheet` raises.
+            OptionError: another suffix, or options of a sheet for arrays.
+            LayerError, PictureError: as `sheet`.
         """
         path = Path(path)
         forms: dict[str, ArrayForm] = {".npz": "npz", ".safetensors": "safetensors"}
         form = forms.get(path.suffix.lower())
         if form is None:
-            must_be_picture(path, "use .npz, .safetensors, or that of a picture, such as .png.")
-            self.sheet(**sheet).save(path)
-        else:
-            path.write_bytes(self.encoded(form))
+            return save_picture(path, lambda: self.sheet(**sheet), *forms)
+        must_be_plain(path, sheet)
+        path.write_bytes(self.encoded(form))
         return path
 
     def __repr__(self) -> str:

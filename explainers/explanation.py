@@ -18,6 +18,7 @@ from explainers.geometry import Geometry
 from explainers.goals import NO_CONTRAST
 from explainers.picture import PictureSource, read_picture
 from explainers.registry import Method, build_methods, get_method
+from explainers.sheets import region_sheet
 from explainers.showing import Shown
 from explainers.targets import Prediction, best, class_index, predictions
 from explainers.together import explain_together
@@ -181,8 +182,6 @@ class Explanation(Shown):
     def drawn(self, style: render.Style) -> Image.Image:
         """Return the heatmap drawn in this style; or the regions, where there are any."""
         if self.regions:
-            from explainers.sheets import region_sheet  # which draws much else
-
             return region_sheet(self, style)
         return self.drawn_map(style)
 

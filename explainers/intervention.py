@@ -23,6 +23,7 @@ from explainers.modules import first_names, match_modules
 from explainers.picture import PictureSource, read_picture
 from explainers.registry import get_method
 from explainers.render import Scale, Style, View
+from explainers.sheets import intervention_panel
 from explainers.showing import Shown
 from explainers.statistics import Statistics, statistics
 from explainers.taps import is_differentiable, is_one_of
@@ -112,8 +113,6 @@ class Intervention(Shown):
         Raises:
             OptionError: a value out of bounds, or an unknown name.
         """
-        from explainers.sheets import intervention_panel  # which draws sweeps too, and these are made of interventions
-
         return intervention_panel(self.before, self.after, Style(view, colormap, alpha, scale, max_side))
 
     def _saved(self, **style: Any) -> Image.Image:

@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from explainers.capturing import FeatureMap
-from explainers.explanation import Explanation
 from explainers.geometry import Geometry
 from explainers.render import Style, draw, ends, fit, magnitude, normalize, panel, panel_columns
-from explainers.sweeping import Sweep
+
+if TYPE_CHECKING:  # they draw themselves by what is here
+    from explainers.capturing import FeatureMap
+    from explainers.explanation import Explanation
+    from explainers.sweeping import Sweep
 
 _TILE = 320 * 240
 """Pixels of a tile, whatever its proportions; fewer where the sheet would not fit its longest side."""
@@ -24,7 +27,7 @@ _BAR = 20
 
 
 def contact_sheet(
-    maps: Sequence[FeatureMap], picture: Image.Image, geometry: Geometry, style: Style, by_effect: bool = False
+    maps: "Sequence[FeatureMap]", picture: Image.Image, geometry: Geometry, style: Style, by_effect: bool = False
 ) -> Image.Image:
     """Draw feature maps, each to its own maximum, over the part of the picture that the model saw.
 
@@ -46,7 +49,9 @@ def contact_sheet(
     return _sheet([one.map for one in maps], captions, title, picture, geometry, style)
 
 
-def sweep_sheet(sweep: Sweep, count: int, picture: Image.Image, geometry: Geometry, style: Style) -> Image.Image | None:
+def sweep_sheet(
+    sweep: "Sweep", count: int, picture: Image.Image, geometry: Geometry, style: Style
+) -> Image.Image | None:
     """Draw the feature maps of a sweep's first channels, with the change of the target's logit.
 
     Returns:
@@ -60,7 +65,7 @@ def sweep_sheet(sweep: Sweep, count: int, picture: Image.Image, geometry: Geomet
     return _sheet([sweep.maps[one.channel] for one in ranked], captions, title, picture, geometry, style)
 
 
-def region_sheet(explanation: Explanation, style: Style) -> Image.Image:
+def region_sheet(explanation: "Explanation", style: Style) -> Image.Image:
     """Draw the regions of an explanation, each with its best class and what it adds to the score."""
     captions = [
         f"{rank}. {one.predictions[0].label} {one.predictions[0].probability:.0%}: {one.gain:+.2f}"
@@ -71,7 +76,7 @@ def region_sheet(explanation: Explanation, style: Style) -> Image.Image:
     return _sheet(maps, captions, title, explanation.picture, explanation.geometry, style)
 
 
-def intervention_panel(before: Explanation, after: Explanation, style: Style) -> Image.Image:
+def intervention_panel(before: "Explanation", after: "Explanation", style: Style) -> Image.Image:
     """Draw the heatmaps before and after edits to one scale, and their difference.
 
     Unless `style` has a scale of its own, the largest magnitude of both maps is that of the first two, and the
@@ -98,7 +103,7 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
     )
 
 
-def _magnitude(explanation: Explanation, style: Style) -> float:
+def _magnitude(explanation: "Explanation", style: Style) -> float:
     """Return the largest magnitude of a map on the picture; of a robust scale that of the map itself."""
     values = explanation.map if style.scale == "robust" else explanation.geometry.lay(explanation.map)
     return magnitude(values, style.scale)

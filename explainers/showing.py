@@ -3,6 +3,7 @@
 import io
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,35 @@ def must_show(top: int) -> None:
         raise OptionError(f"top is {top}; it must be 1 or more.", field="top")
 
 
-def must_be_picture(path: Path, otherwise: str) -> None:
-    """Refuse a path whose suffix is that of no picture.
+def must_be_plain(path: Path, options: Iterable[str]) -> None:
+    """Refuse options of a sheet for a file that holds none.
 
     Raises:
-        OptionError: it says what to do otherwise.
+        OptionError: there is one.
     """
-    if path.suffix.lower() not in Image.registered_extensions():
-        raise OptionError(f"{path.suffix!r} is no format that this can be written in; {otherwise}", field="path")
+    for name in options:
+        raise OptionError(f"A {path.suffix} file holds no sheet; leave {name!r} out.", field=name)
+
+
+def save_picture(path: Path, draw: Callable[[], Image.Image], *others: str) -> Path:
+    """Write a picture to a file whose suffix names the format, and return its path.
+
+    Args:
+        path: where to.
+        draw: makes the picture; not called where the suffix is that of no picture.
+        others: suffixes that the caller could have written, for the error.
+
+    Raises:
+        OptionError: a suffix of no known format.
+    """
+    if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:
+        known = "".join(f"{one}, " for one in others)
+        raise OptionError(
+            f"{path.suffix!r} is no format that this can be written in; use {known}.png or that of another picture.",
+            field="path",
+        )
+    draw().save(path)
+    return path
 
 
 class Shown(ABC):
@@ -65,11 +87,9 @@ class Shown(ABC):
             style: see `render.Style`.
 
         Raises:
-            OptionError: a value out of bounds, or an unknown name.
-            ValueError: a suffix of no known format.
+            OptionError: a value out of bounds, an unknown name, or a suffix of no known format.
         """
-        self._saved(**style).save(path)
-        return Path(path)
+        return save_picture(Path(path), lambda: self._saved(**style))
 
     def _repr_png_(self) -> bytes:
         png = io.BytesIO()

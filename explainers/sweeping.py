@@ -38,7 +38,8 @@ from explainers.modules import first_names, logits_of, match_modules
 from explainers.picture import PictureSource, read_picture
 from explainers.render import Style
 from explainers.replay import Replay, UnreplayableError, checked_rows
-from explainers.showing import Seen, must_be_picture, must_show, picture_of
+from explainers.sheets import sweep_sheet
+from explainers.showing import Seen, must_be_plain, must_show, picture_of, save_picture
 from explainers.taps import is_differentiable
 from explainers.targets import class_index
 
@@ -91,15 +92,17 @@ class Sweep:
     seen: Seen | None = None
 
     def sheet(self, top: int = 16, **style: Any) -> Image.Image:
-        """Draw the feature maps of the first channels, with the change of the logit; see `render.Style`.
+        """Draw the feature maps of the first channels, with the change of the logit, over what the model saw.
+
+        Args:
+            top: how many, at most.
+            style: see `render.Style`.
 
         Raises:
             LayerError: the layer's output is no grid over the picture.
             OptionError: a value out of bounds, or an unknown name.
             PictureError: the sweep is of a tensor.
         """
-        from explainers.sheets import sweep_sheet  # which draws much else
-
         must_show(top)
         drawn = sweep_sheet(self, top, *picture_of(self.seen), Style(**style))
         if drawn is None:
@@ -110,18 +113,18 @@ class Sweep:
         """Write a file whose suffix names the format, and return its path.
 
         Args:
-            path: ``.csv`` for a table of the channels, or the suffix of a picture for a `sheet`.
-            sheet: what `sheet` takes.
+            path: ``.csv`` for a table of `channels`, a row for each and a column for each attribute of a
+                `ChannelEffect`; or the suffix of a picture for a `sheet`.
+            sheet: what `sheet` takes; for a picture only.
 
         Raises:
-            OptionError: another suffix.
-            Exception: what `sheet` raises.
+            OptionError: another suffix, or options of a sheet for a table.
+            LayerError, PictureError: as `sheet`.
         """
         path = Path(path)
         if path.suffix.lower() != ".csv":
-            must_be_picture(path, "use .csv, or that of a picture, such as .png.")
-            self.sheet(**sheet).save(path)
-            return path
+            return save_picture(path, lambda: self.sheet(**sheet), ".csv")
+        must_be_plain(path, sheet)
         with path.open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(field.name for field in fields(ChannelEffect))

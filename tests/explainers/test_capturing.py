@@ -461,6 +461,9 @@ def test_a_capture_is_saved_as_arrays(lite0, tmp_path):
     torch.testing.assert_close(load_file(found.save(tmp_path / "a.SAFETENSORS")), found.arrays, rtol=0, atol=0)
     with pytest.raises(OptionError, match="safetensors"):
         found.save(tmp_path / "a.pickle")
+    with pytest.raises(OptionError, match="holds no sheet; leave 'top' out"):
+        found.save(tmp_path / "b.npz", top=3)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_capture_is_drawn_as_a_sheet(lite0, tmp_path):

@@ -618,6 +618,9 @@ def test_a_sweep_is_saved_as_a_table_or_drawn(lite0: LoadedModel, tmp_path):
         assert np.array_equal(np.asarray(drawn), np.asarray(expected))
     with pytest.raises(OptionError, match="csv"):
         found.save(tmp_path / "a.npz")
+    with pytest.raises(OptionError, match="leave 'top' out"):
+        found.save(tmp_path / "b.csv", top=2)
+    assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(OptionError, match="top is 0"):
         found.sheet(top=0)
     with pytest.raises(LayerError, match="grid"):
