@@ -382,10 +382,13 @@ OPS: Mapping[str, type[Edit]] = {
 _OPS_SAID = f"Choose from {', '.join(OPS)}."
 
 
-def largest_field(edit: Edit) -> str:
-    """Return the field that holds the largest number of an edit, as in ``.value``; empty for an edit without any."""
+def not_finite(what: str, index: int, edit: Edit) -> EditError:
+    """Return the error of an edit after which something holds NaN or infinity; it names the largest number, if any."""
     numbers = {name: abs(found) for name in ("value", "min", "max") if (found := getattr(edit, name, None)) is not None}
-    return f".{max(numbers, key=lambda name: numbers[name])}" if numbers else ""
+    if not numbers:
+        return EditError(f"{what} hold NaN or infinity; choose another layer or op.", field=f"edits[{index}]")
+    largest = max(numbers, key=lambda name: numbers[name])
+    return EditError(f"{what} hold NaN or infinity; use a smaller value.", field=f"edits[{index}].{largest}")
 
 
 def part_of(edit: Edit, values: Tensor, image_size: tuple[int, int], swapped: Tensor | None = None) -> Part:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from explainers.base import Attribution, Explainer, checked_logits, prepared
-from explainers.edits import Edit, EditError, MisfitError, Swap, largest_field, parse_edits, part_of
+from explainers.edits import Edit, EditError, MisfitError, Swap, not_finite, parse_edits, part_of
 from explainers.errors import LayerError, NonFiniteError
 from explainers.explanation import Explanation, Model, explanations, must_know_pictures
 from explainers.goals import Goal
@@ -230,11 +230,8 @@ def _too_large(edits: tuple[Edit, ...], applied: list[Applied]) -> EditError:
     made = [one for one in applied if one.after.nan + one.after.inf > one.before.nan + one.before.inf]
     likely = made[0] if made else max(applied, key=lambda one: one.after.norm, default=None)
     index = likely.edit if likely else 0
-    only = "" if made or len(edits) == 1 else f" (edits[{index}] leaves the largest numbers)"
-    return EditError(
-        f"With these edits the logits or the map hold NaN or infinity{only}; use a smaller value.",
-        field=f"edits[{index}]{largest_field(edits[index])}",
-    )
+    only = "" if made or len(edits) == 1 else ", of which this one leaves the largest numbers,"
+    return not_finite(f"With these edits{only} the logits or the map", index, edits[index])
 
 
 def check_layers(module: nn.Module, edits: tuple[Edit, ...], has_other: bool) -> None:

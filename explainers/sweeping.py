@@ -24,7 +24,7 @@ from explainers.edits import (
     MisfitError,
     Normalize,
     PermuteChannels,
-    largest_field,
+    not_finite,
     parse_edits,
     part_of,
 )
@@ -220,10 +220,7 @@ def sweep_images(
 def _ranked(sweep: Sweep, channels: list[int], rows: Tensor) -> Sweep:
     """Return the sweep with its channels, of whose edits the logits are the rows."""
     if not bool(torch.isfinite(rows).all()):
-        raise EditError(
-            "With this edit the logits hold NaN or infinity; use a smaller value.",
-            field=f"edits[0]{largest_field(sweep.edit)}",
-        )
+        raise not_finite("With this edit the logits", 0, sweep.edit)
     logit = float(sweep.logits[sweep.target])
     probability = float(sweep.logits.double().softmax(dim=0)[sweep.target])
     logits = rows[:, sweep.target].tolist()

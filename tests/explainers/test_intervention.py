@@ -576,6 +576,20 @@ def test_normalizing_zeros_is_refused(picture):
     assert refused(net, picture, *gradients).field == "edits[1].to"
 
 
+class Divided(nets.Net):
+    def middle(self, features: Tensor) -> Tensor:
+        return features / features.amax(dim=(2, 3), keepdim=True)
+
+
+def test_an_edit_without_a_number_that_makes_nan_is_told_what_else_to_do(picture, untouched):
+    net = untouched(nets.seeded(Divided))
+    zero = {"op": "zero", "layer": "conv", "channels": [1]}
+    fault = refused(net, picture, {"layer": "head", "op": "scale", "value": 2}, zero)
+    assert (fault.field, "choose another layer or op" in fault.fault) == ("edits[1]", True)
+    with pytest.raises(EditError, match=r"edits\[0\]: With this edit the logits .* choose another layer or op"):
+        sweep_images(net, picture, parse_edits([zero])[0])
+
+
 def test_calls_beyond_the_last_are_named(picture):
     net = nets.seeded(nets.Twice)
     fault = refused(net, picture, {"op": "zero", "layer": "again", "calls": [0, 2]})
