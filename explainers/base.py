@@ -398,8 +398,8 @@ def principal_component(values: Tensor) -> Tensor:
     Raises:
         NonFiniteError: they hold NaN or infinity.
     """
-    message = "The contributions hold NaN or infinity; use a float32 model, or another layer."
-    require(torch.isfinite(values).all(), lambda: NonFiniteError(message))
+    if not bool(torch.isfinite(values).all()):  # which is not put off: eigh waits for the device in any case
+        raise NonFiniteError("The contributions hold NaN or infinity; use a float32 model, or another layer.")
     count, channels, rows, columns = values.shape
     matrix = values.double().reshape(count, channels, rows * columns)
     # The eigenvectors of the smaller of the two Gram matrices give the same projection at less cost.

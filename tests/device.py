@@ -27,8 +27,11 @@ from tests.app.conftest import EXAMPLES
 
 aten = torch.ops.aten
 
-LOOKS = (aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select)
-"""Operations whose result the processor needs, which waits for the device."""
+LOOKS = {
+    *(aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select, aten._unique2),
+    *(aten._linalg_eigh, aten._linalg_svd, aten._linalg_check_errors),
+}
+"""Operations whose result the processor needs, or its shape, or whether it could be had: it waits for the device."""
 
 LAYER = "conv"
 CLASSES = (1, 2)
@@ -83,7 +86,7 @@ class Away(Tensor):
         copies = func in (aten.copy_.default, aten._to_copy.default)
         leaves = "device" in kwargs and torch.device(kwargs["device"]).type == "cpu"
         leaves = leaves or (func is aten.copy_.default and not isinstance(args[0], Away))
-        if leaves or func.overloadpacket in LOOKS:
+        if leaves or func.overloadpacket in LOOKS or (func.overloadpacket is aten.index and _masks(args[1])):
             cls.looks.append(str(func))
         elif not copies and any(one.ndim for one in others) and func.overloadpacket is not aten.index:
             raise RuntimeError(f"{func} takes tensors of two devices.")
@@ -111,6 +114,11 @@ class Straight(nets.Net):
     def middle(self, features: Tensor) -> Tensor:
         """Return the feature maps."""
         return features
+
+
+def _masks(indices: Any) -> bool:
+    """Whether an index chooses by conditions, so that somebody has to count them."""
+    return any(one is not None and one.dtype is torch.bool for one in indices)
 
 
 def _shown(values: Any) -> Any:
