@@ -113,15 +113,15 @@ def _numbers(value: object, key: str = "") -> list[float]:
 
 
 def difference(found: Answer, expected: Answer) -> float:
-    """Return the largest difference between two answers, over the largest number of each array."""
+    """Return the largest difference between two answers, over the largest number of each array; infinity for NaN."""
     if found.keys() != expected.keys() or any(found[name].shape != expected[name].shape for name in found):
         return float("inf")
     gaps = [0.0]
     for name, one in expected.items():
         if one.size:
             gap = np.abs(found[name].astype(float) - one.astype(float)).max()
-            gaps.append(float(gap / max(np.abs(one).max(), 1e-12)))
-    return max(gaps)
+            gaps.append(gap / max(np.abs(one).max(), 1e-12))
+    return float(np.nan_to_num(np.max(gaps), nan=np.inf))
 
 
 @dataclass
@@ -190,18 +190,14 @@ def soak(count: int, threads: int, models: tuple[str, ...] = MODELS, seed: int =
                 if status != 200:
                     raise RuntimeError(f"{question} is answered with {status}.")
 
-        def one(question: Question) -> None:
+        def one(question: Question) -> tuple[int, float]:
             kept.session = getattr(kept, "session", None) or requests.Session()
             try:
                 status, found = ask(kept.session, base, question)
             except requests.RequestException as broken:
+                print(f"{broken} {question}", file=sys.stderr)
                 status, found = 0, {}
-                report.wrong.append(f"{broken} {question}")
-            report.codes[status] += 1
-            gap = difference(found, alone[question]) if status == 200 else 0.0
-            report.worst = max(report.worst, gap)
-            if gap > TOLERANCE:
-                report.wrong.append(f"{gap:.2g} {question}")
+            return status, difference(found, alone[question]) if status == 200 else 0.0
 
         draw = random.Random(seed)
         order = [draw.choice(asked) for _ in range(count)]
@@ -210,7 +206,11 @@ def soak(count: int, threads: int, models: tuple[str, ...] = MODELS, seed: int =
         with ThreadPoolExecutor(threads) as pool:
             for first in range(0, count, step):
                 asking = order[first : first + step]
-                list(pool.map(one, asking))
+                for question, (status, gap) in zip(asking, pool.map(one, asking), strict=True):
+                    report.codes[status] += 1
+                    report.worst = max(report.worst, gap)
+                    if gap > TOLERANCE:
+                        report.wrong.append(f"{gap:.2g} {question}")
                 report.states.append(held := state(process, base))
                 print(f"{first + len(asking):,} requests, {held.resident / 1e6:,.0f} MB", file=sys.stderr, flush=True)
         report.asked, report.seconds = count, time.monotonic() - started

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 
 import pytest
 import requests
@@ -358,6 +359,7 @@ def test_over_capacity_some_are_answered_and_others_refused_at_once(server):
         probed = []
         while not all(one.done() for one in waiting):
             probed += [requests.get(f"http://127.0.0.1:{server}/{path}", timeout=30) for path in ("healthz", "readyz")]
+            time.sleep(0.05)
     found = [one.result() for one in waiting]
     codes = [response.status_code for response, _ in found]
     assert set(codes) == {200, 503}
@@ -365,8 +367,8 @@ def test_over_capacity_some_are_answered_and_others_refused_at_once(server):
     refused = [(response, seconds) for response, seconds in found if response.status_code == 503]
     assert {response.headers.get("Retry-After") for response, _ in refused} == {"5"}
     assert {response.json()["type"] for response, _ in refused} == {"urn:seewhy:problem:overloaded"}
-    # As soon as what else the processors do lets them.
-    assert sorted(seconds for _, seconds in refused)[len(refused) // 2] < 2
+    answered = [seconds for response, seconds in found if response.status_code == 200]
+    assert median(seconds for _, seconds in refused) < median(answered)  # however busy the processors
     assert {response.status_code for response in probed} == {200}
     assert explain(server).status_code == 200
 

@@ -162,3 +162,4 @@ def test_the_comparison_sees_a_swapped_answer():
     assert soak.difference(one, one) == 0
     assert soak.difference(one, other) > soak.TOLERANCE
     assert soak.difference(one, {"maps": soak.np.ones(3)}) == float("inf")
+    assert soak.difference({"maps": soak.np.full((2, 2), float("nan"))}, one) == float("inf")
