@@ -1,7 +1,7 @@
 """Load and faults, for longer than the tests try them: `python -m tests.reliability`, `make soak`.
 
-It prints the tables of docs/reliability.md, with ``--write`` writes those that are right there, and ends with
-an error if anything is.
+It prints the tables of docs/reliability.md, and ends with an error if anything is wrong; with ``--write`` it writes
+there the tables in which nothing is.
 """
 
 import argparse
