@@ -1,4 +1,7 @@
-"""How many processors this process may use: those it is bound to, or fewer where its container is allowed less time."""
+"""How many processors this process may use: those it is bound to, or fewer where its container is allowed less time.
+
+And how threads of models share them.
+"""
 
 import math
 import os
@@ -19,6 +22,18 @@ def processors(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> int:
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(bound, _allowed(groups, own))))
+
+
+def share_processors(workers: int) -> None:
+    """Let the threads of models leave the processors to others while they wait, and all processes have enough of them.
+
+    PyTorch by itself takes all processors that it sees, also those that a container's limit keeps from it. Must come
+    before PyTorch is imported; what the environment says already stays.
+    """
+    share = max(1, processors() // workers)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if share < (os.cpu_count() or 1):
+        os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
 
 def _allowed(groups: Path, own: Path) -> float:

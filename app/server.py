@@ -20,7 +20,7 @@ from gunicorn.arbiter import Arbiter
 
 from app import create_app
 from app.logs import configuration
-from app.processors import processors
+from app.processors import share_processors
 from app.settings import Settings
 from app.worker import Watcher, head_read
 from app.workers import forget_figures, join_figures, share_figures
@@ -84,7 +84,7 @@ def serve(settings: Settings) -> None:
         FieldError: another program has the port.
     """
     _check_port(settings.host, settings.port)
-    _share_processors(settings.workers)
+    share_processors(settings.workers)
     share_figures(settings.workers)
     checked_app(settings)
     _share_memory()
@@ -107,25 +107,13 @@ def _check_port(host: str, port: int) -> None:
                 tried.bind(address)
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
-                    from app.errors import FieldError  # imports PyTorch, which must wait for `_share_processors`
+                    from app.errors import FieldError  # imports PyTorch, which must wait for `share_processors`
 
                     raise FieldError(
                         f"Port {port} is in use; choose another: make serve PORT={port + 1000}, or "
                         f"seewhy serve --port {port + 1000}.",
                         field="port",
                     ) from error
-
-
-def _share_processors(workers: int) -> None:
-    """Let the threads of models leave the processors to others while they wait, and all processes have enough of them.
-
-    PyTorch by itself takes all processors that it sees, also those that a container's limit keeps from it. Must come
-    before PyTorch is imported; what the environment says already stays.
-    """
-    share = max(1, processors() // workers)
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if share < (os.cpu_count() or 1):
-        os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
 
 def checked_app(settings: Settings) -> Flask:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import (
     BaseModel,
@@ -325,11 +326,20 @@ def parse_edits(edits: Any) -> tuple[Edit, ...]:
     if isinstance(edits, Mapping | Edit | str | bytes) or not hasattr(edits, "__iter__"):
         raise EditError("It must be a list of edits.", field="edits")
     try:
-        return EDITS.validate_python(tuple(edits))
+        return EDITS.validate_python(tuple(map(_plain, edits)))
     except ValidationError as error:
         first = error.errors()[0]  # the others may only follow from it
         where, message = edit_fault(first, first["loc"])
         raise EditError(message, field=where) from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a mapping whose numbers, arrays and tensors, of NumPy and PyTorch too, are Python's."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray | Tensor) else value
 
 
 NO_LIST = ("tuple_type", "too_short", "too_long")

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from explainers.accelerated import TOLERANCE
 from explainers.geometry import Geometry
 from explainers.render import Style, draw, ends, fit, magnitude, normalize, panel, panel_columns
 
@@ -80,24 +81,29 @@ def intervention_panel(before: "Explanation", after: "Explanation", style: Style
     """Draw the heatmaps before and after edits to one scale, and their difference.
 
     Unless `style` has a scale of its own, the largest magnitude of both maps is that of the first two, and the
-    difference, blue where the map fell and red where it rose, is drawn stronger by the factor in its caption.
+    difference, blue where the map fell and red where it rose, over the picture in grey, is drawn stronger by the factor
+    in its caption. One that is smaller than what the ways to run a model differ by is none.
     """
-    change = replace(after, map=after.map - before.map, signed=True)
-    largest, risen = (max(_magnitude(one, style) for one in ones) or 1.0 for ones in ((before, after), (change,)))
+    grey = after.picture.convert("L").convert("RGB")
+    change = replace(after, map=after.map - before.map, signed=True, picture=grey)
+    largest = max(_magnitude(one, style) for one in (before, after)) or 1.0
+    if (risen := _magnitude(change, style)) <= TOLERANCE * largest:
+        change, risen = replace(change, map=np.zeros_like(change.map)), 1.0
     fixed = style.scale if isinstance(style.scale, tuple) else None
     across = 6 if style.view == "side-by-side" else 3
     widest = None if style.max_side is None else max(16, min(style.max_side // across, max(before.picture.size)))
     maps = replace(style, scale=fixed or (0.0, largest), max_side=widest)
     stronger = "" if fixed or not np.any(change.map) else f" x{largest / risen:.3g}"
     difference = replace(style, scale=fixed or (-risen, risen), max_side=widest, colormap=None)
-    points = (after.target.probability - before.target.probability) * 100
+    name = f"difference{stronger}" if np.any(change.map) else "no difference"
+    points = round((after.target.probability - before.target.probability) * 100, 1) + 0.0  # which has no sign if zero
     label = before.target.label
     return panel(
         [before.drawn_map(maps), after.drawn_map(maps), change.drawn_map(difference)],
         [
             f"before: {label} {before.target.probability:.1%}",
             f"after: {label} {after.target.probability:.1%}",
-            f"difference{stronger}: {points:+.1f} points",
+            f"{name}: {points:+.1f} points",
         ],
         columns=3,
     )

@@ -11,6 +11,7 @@ from app.cli.hooks import capture, intervene, trace
 from app.cli.options import device_option
 from app.cli.pictures import explain, predict
 from app.cli.run import INTERRUPTED, table
+from app.processors import share_processors
 
 
 class _Group(click.Group):
@@ -52,6 +53,8 @@ def main(ctx: click.Context) -> None:
     """SeeWhy: see where a pretrained CNN looked."""
     if os.environ.get("NO_COLOR"):
         ctx.color = False
+    if ctx.invoked_subcommand != "serve":  # which may share them among several processes
+        share_processors(1)
 
 
 @main.command()

@@ -6,9 +6,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from click.testing import CliRunner
 
+from app import processors as module
 from app import server
 from app.api import pictures
+from app.cli import main
 from app.processors import processors
 
 
@@ -53,13 +56,19 @@ def test_processors_are_those_that_the_control_groups_allow(files, expected, eig
 def test_processes_share_the_processors(workers, allowed, expected, eight, monkeypatch):
     environment = {}
     monkeypatch.setattr(os, "environ", environment)
-    monkeypatch.setattr(server, "processors", lambda: allowed)
-    server._share_processors(workers)
+    monkeypatch.setattr(module, "processors", lambda: allowed)
+    module.share_processors(workers)
     assert environment.get("OMP_NUM_THREADS") == expected
     assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
     environment.update(OMP_NUM_THREADS="3", OMP_WAIT_POLICY="ACTIVE")
-    server._share_processors(workers)
+    module.share_processors(workers)
     assert environment == {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE"}
+
+
+def test_commands_leave_the_processors_to_others_while_they_wait(monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert CliRunner().invoke(main, ["settings"]).exit_code == 0
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
 class Library:

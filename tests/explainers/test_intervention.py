@@ -15,13 +15,14 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from explainers import GradCAM, HookSession, Saliency, explain, intervene, sweep_channels
+from explainers import GradCAM, HookSession, Saliency, explain, intervene, sheets, sweep_channels
 from explainers.base import Explainer, predict
 from explainers.capturing import capture_images
 from explainers.edits import OPS, EditError, parse_edits
 from explainers.errors import ExplainerError, LayerError, ModelOutputError, NonFiniteError, TargetError
 from explainers.intervention import Edited, edit_images
 from explainers.registry import get_method
+from explainers.render import Style
 from explainers.sweeping import sweep_images
 from explainers.tracing import trace_images
 from models import LoadedModel
@@ -845,3 +846,24 @@ def test_an_intervention_is_saved_as_its_panel(lite0, tmp_path):
         assert drawn.size == found.panel(view="heatmap", max_side=300).size
     assert max(drawn.size) <= 300
     assert found._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_difference_of_roundings_is_not_drawn(lite0, monkeypatch):
+    """The first map may come from an accelerator, the second from PyTorch."""
+    found = intervene(lite0, CAT, [{"layer": "bn2", "op": "scale", "value": 1}])
+    nothing = replace(found.after, map=found.before.map * np.float32(1 + 1e-6))
+    something = replace(found.after, map=found.before.map * np.float32(1 + 1e-3))
+    captions = []
+    monkeypatch.setattr(sheets, "panel", lambda tiles, told, columns: captions.append(told) or tiles[2])
+    style = Style("heatmap")
+    drawn = [sheets.intervention_panel(found.before, after, style) for after in (nothing, something)]
+    assert [told[2] for told in captions] == ["no difference: +0.0 points", "difference x1e+03: +0.0 points"]
+    seen = [np.asarray(one.crop((200, 100, 260, 160))).reshape(-1, 3) for one in drawn]
+    assert len(np.unique(seen[0], axis=0)) == 1 < len(np.unique(seen[1], axis=0))
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
+def test_edits_take_numbers_of_other_libraries(lite0, kind):
+    plain = [{"layer": "bn2", "op": "scale", "value": 0.5, "channels": [3, 1]}]
+    other = [{"layer": "bn2", "op": "scale", "value": np.float32(0.5), "channels": kind([np.int64(3), np.int64(1)])}]
+    assert parse_edits(other) == parse_edits(plain)
