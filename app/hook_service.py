@@ -17,7 +17,7 @@ from explainers.capturing import Capture, capture_images
 from explainers.edits import Edit, EditError
 from explainers.errors import PictureError
 from explainers.explanation import Explanation, explanations
-from explainers.intervention import Intervention, check_layers, edit_images
+from explainers.intervention import Intervention, check_layers, edit_images, must_swap
 from explainers.modules import match_paths, module_paths
 from explainers.registry import Method
 from explainers.render import Style
@@ -143,6 +143,7 @@ class HookService:
         timings, deadline, model, target = self._start(options.model, options.target)
         module_paths(model.module, tuple(options.layer))
         edits: tuple[Edit, ...] = options.edits
+        must_swap(edits, other is not None)
         check_layers(model.module, edits, other is not None)
         shown = self._service.decode(upload, model, timings)
         second = None if other is None else self._second(other, model, timings)
@@ -182,6 +183,7 @@ class HookService:
                 raise FieldError(f"A sweep makes no heatmap; leave {field!r} out.", field=field)
         timings, deadline, model, target = self._start(options.model, options.target)
         edit: Edit = options.edits[0]
+        must_swap((edit,), other is not None)
         check_layers(model.module, (edit,), other is not None)
         shown = self._service.decode(upload, model, timings)
         second = None if other is None else self._second(other, model, timings)

@@ -91,6 +91,8 @@ def _json(value: Any) -> Any:
         found = loads(value) if isinstance(value, str) else value
     except RepeatedMemberError:
         raise
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it must be a JSON list of edits, and is not JSON: {error}") from None
     except (ValueError, RecursionError):
         raise ValueError("it must be a JSON list of edits") from None
     # One too many is too many: what comes after it is not looked at.

@@ -324,7 +324,7 @@ def parse_edits(edits: Any) -> tuple[Edit, ...]:
         EditError: an edit that is none; `field` says which, and which field of it.
     """
     if isinstance(edits, Mapping | Edit | str | bytes) or not hasattr(edits, "__iter__"):
-        raise EditError("It must be a list of edits.", field="edits")
+        raise EditError(_no_list(edits), field="edits")
     try:
         return EDITS.validate_python(tuple(map(_plain, edits)))
     except ValidationError as error:
@@ -374,15 +374,21 @@ def _said(fault: Any) -> str:
         hint = near_matches(name, fields) or f"It takes {', '.join(fields)}."
         return f"An edit with the op {place[-2]} has no such field. {hint}"
     if kind in NO_LIST and place in ((), ("edits",)):
-        hint = "; put the one edit in [ ]" if isinstance(fault["input"], Mapping) else ""
-        return f"It must be a list of 1 to {MAX_EDITS} edits{hint}."
+        return _no_list(fault["input"])
     if kind == "model_attributes_type":
-        return 'It must be an object such as {"op": "zero", "layer": "features"}.'
+        return 'It must be an object such as {"op": "zero", "layer": "bn2"}.'
     if "region" in place:
         return "It must be a list of four whole numbers from 0: top, left, bottom, right."
     if kind == "too_short":
         return "It is empty; leave it out to mean all."
+    if kind == "missing" and place[-1] == "layer":
+        return f"{plain_fault(fault)} GET /models/NAME/layers or `seewhy layers MODEL` list the layers."
     return plain_fault(fault)
+
+
+def _no_list(given: Any) -> str:
+    hint = "; put the one edit in [ ]" if isinstance(given, Mapping | Edit) else ""
+    return f"It must be a list of 1 to {MAX_EDITS} edits{hint}."
 
 
 OPS: Mapping[str, type[Edit]] = {

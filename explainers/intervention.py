@@ -155,6 +155,7 @@ def intervene(
     """
     must_know_pictures(model)
     checked = parse_edits(edits)
+    must_swap(checked, other is not None)
     entry = get_method(method)
     if layer is not None:
         options["layers"] = (layer,) if isinstance(layer, str) else tuple(layer)
@@ -253,7 +254,20 @@ def check_layers(module: nn.Module, edits: tuple[Edit, ...], has_other: bool) ->
                 field=f"edits[{index}].{'parameter' if own else 'layer'}",
             )
         if isinstance(edit, Swap) and not has_other:
-            raise EditError("A swap takes from another picture; send one as `other`.", field=f"edits[{index}].op")
+            raise EditError(
+                "A swap takes from another picture; give one as `other`: --other FILE, or other= in Python.",
+                field=f"edits[{index}].op",
+            )
+
+
+def must_swap(edits: tuple[Edit, ...], has_other: bool) -> None:
+    """Refuse another picture that no edit takes from.
+
+    Raises:
+        EditError: there is one.
+    """
+    if has_other and not any(isinstance(edit, Swap) for edit in edits):
+        raise EditError("No edit is a swap, which alone takes from another picture; leave it out.", field="other")
 
 
 class _Editor:

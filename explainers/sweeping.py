@@ -4,6 +4,7 @@ Only what lies after the layer runs again and again, in batches; see `replay`.
 """
 
 import csv
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -32,7 +33,7 @@ from explainers.errors import LayerError
 from explainers.explanation import Model, must_know_pictures
 from explainers.goals import goal_of
 from explainers.hooks import HookSession
-from explainers.intervention import Place, check_layers, swapped_tensors
+from explainers.intervention import Place, check_layers, must_swap, swapped_tensors
 from explainers.layers import grid_axes
 from explainers.modules import first_names, logits_of, match_modules
 from explainers.picture import PictureSource, read_picture
@@ -109,12 +110,19 @@ class Sweep:
             raise LayerError(f"{self.layer or '.'!r} has no grid of features that could be drawn; save a .csv.")
         return drawn
 
+    def table(self) -> bytes:
+        """Return `channels` as CSV: a row for each, and a column for each attribute of a `ChannelEffect`."""
+        file = io.StringIO(newline="")
+        table = csv.writer(file)
+        table.writerow(field.name for field in fields(ChannelEffect))
+        table.writerows(map(astuple, self.channels))
+        return file.getvalue().encode()
+
     def save(self, path: str | os.PathLike[str], **sheet: Any) -> Path:
         """Write a file whose suffix names the format, and return its path.
 
         Args:
-            path: ``.csv`` for a table of `channels`, a row for each and a column for each attribute of a
-                `ChannelEffect`; or the suffix of a picture for a `sheet`.
+            path: ``.csv`` for a `table`; or the suffix of a picture for a `sheet`.
             sheet: what `sheet` takes; for a picture only.
 
         Raises:
@@ -125,10 +133,7 @@ class Sweep:
         if path.suffix.lower() != ".csv":
             return save_picture(path, lambda: self.sheet(**sheet), ".csv")
         must_be_plain(path, sheet)
-        with path.open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(field.name for field in fields(ChannelEffect))
-            table.writerows(map(astuple, self.channels))
+        path.write_bytes(self.table())
         return path
 
     def __repr__(self) -> str:
@@ -162,6 +167,7 @@ def sweep_channels(
     """
     must_know_pictures(model)
     (checked,) = parse_edits([edit])
+    must_swap((checked,), other is not None)
     upright = read_picture(picture)
     images = model.preprocess(upright)[None].to(model.device)
     swapped = None if other is None else model.preprocess(read_picture(other))[None].to(model.device)

@@ -1,8 +1,9 @@
 """The commands about hooks: trace, capture, intervene."""
 
+import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -27,6 +28,21 @@ from app.cli.run import each_alone, open_service, ready
 if TYPE_CHECKING:
     from app.hook_service import Intervened, Swept
     from app.schemas import CaptureFormat, InterveneFormat, TraceFormat
+
+_EXAMPLE = '{"op": "zero", "layer": "bn2"}'
+_SWEEP_FORMATS: "tuple[InterveneFormat | Literal['csv'], ...]" = (*INTERVENE_FORMATS, "csv")
+
+
+class _Edits(click.File):
+    """A file of edits, or the edits themselves, which a reader of the HTTP pages writes here."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+                return io.StringIO(value)
+            raise
 
 
 @click.command()
@@ -117,25 +133,30 @@ def capture(
 @click.command()
 @picture_options
 @output_option
-@click.option("--edit", "edits", multiple=True, metavar="JSON", help="An edit as JSON; repeatable, in order.")
-@click.option("--edits", "file", type=click.File(), help="A JSON file with a list of edits.")
+@click.option("--edit", "edits", multiple=True, metavar="JSON", help=f"Such as '{_EXAMPLE}'; repeatable, in order.")
+@click.option("--edits", "file", type=_Edits(), metavar="FILE", help="A JSON file with a list of edits, or the list.")
 @click.option(
     "--other",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
     help="The picture that the op `swap` takes from.",
 )
-@click.option("--each-channel", is_flag=True, help="Rank the channels of a layer by what the only edit does to each.")
+@click.option(
+    "--each-channel",
+    is_flag=True,
+    help="Rank a layer's channels by what the only edit does to each; writes csv too.",
+)
 @method_option(help="A name of `seewhy methods`. Default: gradcam.")
 @click.option("--target", help="Class index or label. Default: the most probable before the edits.")
 @layer_option("Layer of the heatmaps; repeatable (fused).")
-@format_option(INTERVENE_FORMATS)
+@format_option(_SWEEP_FORMATS)
 @click.option("--top", type=int, default=16, show_default=True, help="Channels that a drawn sweep shows.")
 @heatmap_options
 def intervene(
     pictures: tuple[Path, ...],
     device: str | None,
     output: str | None,
-    form: "InterveneFormat | None",
+    form: "InterveneFormat | Literal['csv'] | None",
     edits: tuple[str, ...],
     file: Any,
     other: Path | None,
@@ -146,13 +167,17 @@ def intervene(
 
     That is predictions and heatmaps before and after.
     """
-    chosen, tasks = plan(pictures, output, form, INTERVENE_FORMATS)
+    chosen, tasks = plan(pictures, output, form, _SWEEP_FORMATS)
+    if chosen == "csv" and not given["each_channel"]:
+        raise click.UsageError(
+            f"Only a sweep can be written as csv: add --each-channel, or choose {', '.join(INTERVENE_FORMATS)}."
+        )
     listed = [_json(text, "--edit") for text in edits]
     if file is not None:
         found = _json(file.read(), "--edits")
         listed = [*(found if isinstance(found, list) else [found]), *listed]
     if not listed:
-        raise click.UsageError('Say what to edit: --edit \'{"op": "zero", "layer": "features"}\', or --edits FILE.')
+        raise click.UsageError(f"Say what to edit: --edit '{_EXAMPLE}', or --edits FILE.")
     settings = {**given_options(given), **dict(pair(one) for one in extra), "edits": listed}
 
     from app.carriers import parse
@@ -172,19 +197,21 @@ def intervene(
     hooks = HookService(service)
     second = None if other is None else other.read_bytes()
 
-    def drawn(found: "Intervened") -> bytes:
-        if chosen != "json":
-            return encoded(lambda: intervention_drawing(found), chosen, found.timings)
+    def drawn(found: "Intervened", form: "InterveneFormat") -> bytes:
+        if form != "json":
+            return encoded(lambda: intervention_drawing(found), form, found.timings)
         answer = intervention_document(found, options.values, service.settings.max_json_values)
         return answer.model_dump_json(indent=2).encode()
 
     def drawn_sweep(found: "Swept") -> bytes:
+        if chosen == "csv":
+            return found.sweep.table()
         if chosen != "json":
             return encoded(lambda: sweep_drawing(found, options.top), chosen, found.timings)
         return sweep_document(found).model_dump_json(indent=2).encode()
 
     def work(task: Task) -> tuple[str, bytes]:
-        if options.each_channel:
+        if options.each_channel or chosen == "csv":
             swept = hooks.sweep(read(task.picture), second, options)
             body, label = drawn_sweep(swept), swept.target.label
             first, last = swept.sweep.channels[0], swept.sweep.channels[-1]
@@ -194,7 +221,7 @@ def intervene(
             )
         else:
             found = hooks.intervene(read(task.picture), second, options)
-            body, label = drawn(found), found.intervention.before.target.label
+            body, label = drawn(found, chosen), found.intervention.before.target.label
             before, after = found.intervention.before.target, found.intervention.after.target
             said = f"{before.probability:.1%} before, {after.probability:.1%} after"
         return f"{label} {said}", body

@@ -26,7 +26,7 @@ INTERRUPTED = 130
 _LAST_PASS = 10.0
 """Seconds to wait for what still runs when a command ends early."""
 
-_TEXTS = ("json", "svg")
+_TEXTS = ("json", "svg", "csv")
 """Formats that a terminal can print."""
 
 

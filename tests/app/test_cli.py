@@ -166,9 +166,20 @@ def test_intervene(run, tmp_path):
     result = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", out)
     assert "1 channels" in result.output, result.output
     assert [one["channel"] for one in json.loads(out.read_text())["channels"]] == [112]
+    table = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", tmp_path / "i.csv")
+    assert table.exit_code == 0, table.output
+    header, row = (tmp_path / "i.csv").read_text().splitlines()
+    assert (header.split(",")[0], row.split(",")[0]) == ("channel", "112")
+    piped = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", "-", "--format", "csv")
+    assert piped.stdout_bytes == (tmp_path / "i.csv").read_bytes()
     (tmp_path / "edits.json").write_text('[{"layer": "bn2", "op": "negate"}]')
-    result = run("intervene", EXAMPLES / "cat.png", "--edits", tmp_path / "edits.json", "-o", tmp_path / "i.png")
+    result = run("intervene", EXAMPLES / "cat.png", "--edits", tmp_path / "edits.json", "-o", out)
     assert result.exit_code == 0, result.output
+    answer = json.loads(out.read_text())
+    assert [one["op"] for one in answer["edits"]] == ["negate"]
+    result = run("intervene", EXAMPLES / "cat.png", "--edits", (tmp_path / "edits.json").read_text(), "-o", out)
+    assert result.exit_code == 0, result.output
+    assert json.loads(out.read_text())["after"] == answer["after"]
 
 
 @pytest.mark.parametrize(
@@ -176,6 +187,11 @@ def test_intervene(run, tmp_path):
     [
         ((), "--edit"),
         (("--edit", "{"), "not JSON"),
+        (("--edits", "[{]"), "not JSON"),
+        (("--edits", "nowhere.json"), "No such file"),
+        (("--edit", '{"layer": "bn2", "op": "swap"}'), "--other FILE"),
+        (("--edit", '{"layer": "bn2", "op": "zero"}', "--other", EXAMPLES / "coffee.png"), "other: No edit is a swap"),
+        (("--edit", '{"layer": "bn2", "op": "zero"}', "--format", "csv"), "add --each-channel"),
         (("--edit", '{"layer": "bn9", "op": "zero"}'), "edits[0].layer: The model has no layer 'bn9'."),
         (("--edit", '{"layer": "bn2", "op": "zero", "channels": [9999]}'), "edits[0].channels: At 'bn2': Channel 9999"),
         (("--edit", '{"layer": "bn2", "op": "zero"}', "--each-channel", "--method", "saliency"), "leave 'method' out"),

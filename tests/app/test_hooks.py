@@ -270,6 +270,13 @@ def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
         ("intervene", {"edits": json.dumps(ZERO), "method": "nope"}, 422, "method"),
         ("intervene", {"edits": json.dumps(ZERO), "sing": "signed"}, 422, "sing"),
         ("intervene", {"edits": json.dumps(ZERO), "other": "text"}, 422, "other"),
+        ("intervene", {"edits": json.dumps(ZERO), "other": (io.BytesIO(COFFEE), "coffee.jpg")}, 422, "other"),
+        (
+            "intervene",
+            {"edits": json.dumps(ZERO), "each_channel": "1", "other": (io.BytesIO(COFFEE), "coffee.jpg")},
+            422,
+            "other",
+        ),
         ("intervene", {"edits": json.dumps(ZERO * 2), "each_channel": "1"}, 422, "edits"),
         ("intervene", {"edits": json.dumps(ZERO), "each_channel": "1", "sign": "signed"}, 422, "sign"),
         ("intervene", {"edits": json.dumps(ZERO), "each_channel": "1", "method": "saliency"}, 422, "method"),
@@ -301,7 +308,13 @@ def test_bad_input_is_refused_with_its_field(route, fields, status, field, refus
     [
         (json.dumps(ZERO[0]), "put the one edit in [ ]"),
         (edit(op="scal", value=2), "Near matches: scale."),
-        (edit(op="scale"), "It is missing"),
+        (edit(op="scale"), "It is missing; it must be given."),
+        ('[{"op": "zero"}]', "GET /models/NAME/layers or `seewhy layers MODEL` list the layers."),
+        ('["bn2"]', '{"op": "zero", "layer": "bn2"}'),
+        (edit(op="swap"), "`other`: --other FILE, or other= in Python."),
+        ('[{"op": "zero", "layer": "bn2",}]', "It must be a JSON list of edits, and is not JSON: "),
+        ('[\n{"op": "zero", \'layer\': "bn2"}]', "line 2 column 16"),
+        ("[" * 100_000, "It must be a JSON list of edits."),
         (edit(layer="b" * 201), "It is too long; it may have 200 characters."),
         (edit(chanels=[1]), "Near matches: channels"),
         (edit(channels="all"), "It must be a list."),
@@ -337,7 +350,8 @@ def test_what_is_no_picture_is_refused_on_every_route(refused):
 
 
 def test_the_second_picture_is_checked_too(post, cat):
-    answer = post(cat, path="/hooks/intervene", edits=json.dumps(ZERO), other=(io.BytesIO(b"no picture"), "x.png"))
+    swap = json.dumps([{"layer": "bn2", "op": "swap"}])
+    answer = post(cat, path="/hooks/intervene", edits=swap, other=(io.BytesIO(b"no picture"), "x.png"))
     assert answer.status_code == 415
     assert [one["field"] for one in answer.get_json()["errors"]] == ["other"]
 

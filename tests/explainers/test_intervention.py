@@ -671,6 +671,22 @@ def test_the_models_own_infinity_is_no_fault_of_the_edits(picture):
     assert not isinstance(caught.value, EditError)
 
 
+@pytest.mark.parametrize("edits", [{"op": "zero", "layer": "bn2"}, parse_edits([{"op": "zero", "layer": "bn2"}])[0]])
+def test_one_edit_is_to_be_put_in_a_list(edits, lite0: LoadedModel):
+    with pytest.raises(EditError, match=r"^edits: It must be a list of 1 to 64 edits; put the one edit in \[ \]\.$"):
+        intervene(lite0, CAT, edits)
+    with pytest.raises(EditError, match=r"of 1 to 64 edits\.$"):
+        intervene(lite0, CAT, "zero")  # type: ignore[arg-type]
+
+
+def test_another_picture_without_a_swap_is_refused(lite0: LoadedModel):
+    edits = [{"op": "zero", "layer": "bn2"}, {"op": "negate", "layer": "bn2"}]
+    with pytest.raises(EditError, match=r"^other: No edit is a swap"):
+        intervene(lite0, CAT, edits, other=ROCKET)
+    with pytest.raises(EditError, match=r"^other: No edit is a swap"):
+        sweep_channels(lite0, CAT, edits[0], other=ROCKET)
+
+
 def test_a_swap_of_another_shape_is_named(picture, images):
     net = nets.seeded(nets.Net)
     fault = refused(net, picture, {"op": "swap", "layer": "conv"}, other=images[:1])
