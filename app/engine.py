@@ -403,6 +403,13 @@ class Engine:
         found = worker.loaded.result() if worker is not None and worker.loaded.done() else None
         return None if isinstance(found, Exception) else found
 
+    @property
+    def idle(self) -> bool:
+        """Whether no model works, nor has anything to do."""
+        with self._lock:
+            workers = list(self._workers.values())
+        return all(worker.idle for worker in workers)
+
     def failure(self, name: str) -> Exception | None:
         """Return why a model could not be loaded, also while that is tried again; None once it is loaded."""
         with self._lock:

@@ -5,10 +5,8 @@ and that one which takes the place of another answers within two seconds.
 """
 
 import atexit
-import ctypes
 import errno
 import gc
-import os
 import socket
 import sys
 from contextlib import suppress
@@ -19,6 +17,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
 from app import create_app
+from app.heaps import share_heaps
 from app.logs import configuration
 from app.processors import share_processors
 from app.settings import Settings
@@ -131,21 +130,10 @@ def _prepare(worker: Any) -> None:
     """Make a worker ready, before it has threads."""
     from app.errors import EXPECTED, NotReadyError
 
-    _share_heaps()
+    share_heaps()
     try:
         worker.wsgi.extensions["seewhy"].require_ready()
     except NotReadyError:
         pass  # it has begun to load
     except EXPECTED as error:
         worker.log.info("%s", error)
-
-
-_ARENA_MAX = -8
-"""`M_ARENA_MAX` of malloc.h."""
-
-
-def _share_heaps() -> None:
-    """Let threads share two heaps. The GNU C library gives each one of its own, which keeps what it once took."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and not {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES"} & set(os.environ):
-        mallopt(_ARENA_MAX, 2)

@@ -20,6 +20,7 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.http import get_parser
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
+from app.heaps import Rest
 from app.patience import all_stop, answering, patience, stopping
 
 HEADER_SECONDS = 5.0
@@ -48,6 +49,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._leaving: deque[TConn] = deque()
+        self._rest = Rest()
 
     def enqueue_req(self, conn: TConn) -> None:
         """Wait for the head of a request in the main loop, and not in a thread."""
@@ -128,6 +130,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         """Close connections that sent no head, shut those that are too slow; the main loop does it every second."""
         super().murder_pending()
         patience.shut_late()
+        self._rest.look(self.wsgi.extensions["seewhy"].engine.idle)
         now = time.monotonic()
         for conn in [one for one in self._leaving if one.timeout < now]:
             self._let_go(conn)

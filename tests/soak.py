@@ -23,6 +23,7 @@ from threading import local
 import numpy as np
 import requests
 
+from app.heaps import REST_SECONDS
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, start
 
@@ -42,6 +43,9 @@ METHODS = {
     "rise": {"samples": "24", "probability": "0.8"},
 }
 THREADS = 64
+
+REST = 2 * REST_SECONDS
+"""Until the server has given back what it does not need."""
 
 TOLERANCE = 1e-4
 """Of a heatmap or a logit, over the largest."""
@@ -202,7 +206,7 @@ def soak(count: int, threads: int, models: tuple[str, ...] = MODELS, seed: int =
         draw = random.Random(seed)
         order = [draw.choice(asked) for _ in range(count)]
         started = time.monotonic()
-        step = max(threads, count // 40)
+        step = max(threads, count // 20)
         with ThreadPoolExecutor(threads) as pool:
             for first in range(0, count, step):
                 asking = order[first : first + step]
@@ -211,6 +215,7 @@ def soak(count: int, threads: int, models: tuple[str, ...] = MODELS, seed: int =
                     report.worst = max(report.worst, gap)
                     if gap > TOLERANCE:
                         report.wrong.append(f"{gap:.2g} {question}")
+                time.sleep(REST)
                 report.states.append(held := state(process, base))
                 print(f"{first + len(asking):,} requests, {held.resident / 1e6:,.0f} MB", file=sys.stderr, flush=True)
         report.asked, report.seconds = count, time.monotonic() - started

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from click.testing import CliRunner
 
+from app import heaps
 from app import processors as module
-from app import server
 from app.api import pictures
 from app.cli import main
 from app.processors import processors
@@ -75,21 +75,40 @@ class Library:
     """A C library that notes what malloc is told."""
 
     def __init__(self):
-        self.told = []
+        self.told, self.trimmed = [], []
 
     def mallopt(self, *what):
         self.told.append(what)
+
+    def malloc_trim(self, pad):
+        self.trimmed.append(pad)
 
 
 @pytest.mark.parametrize("variable", [None, "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
 def test_threads_share_two_heaps_unless_the_environment_says_otherwise(variable, monkeypatch):
     library = Library()
-    monkeypatch.setattr(server.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: library)
     monkeypatch.setattr(os, "environ", {} if variable is None else {variable: "1"})
-    server._share_heaps()
+    heaps.share_heaps()
     assert library.told == ([(-8, 2)] if variable is None else [])
-    monkeypatch.setattr(server.ctypes, "CDLL", lambda _: object())  # another C library
-    server._share_heaps()
+    monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: object())  # another C library
+    heaps.share_heaps()
+
+
+def test_memory_is_given_back_once_after_work(monkeypatch):
+    library, now = Library(), [0.0]
+    monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(heaps.time, "monotonic", lambda: now[0])
+    rest, given = heaps.Rest(), []
+    for second, idle in enumerate([True] * 5 + [False] * 5 + [True, False] + [True] * 9):
+        now[0] = second
+        rest.look(idle)
+        given.append(len(library.trimmed))
+    assert given == [0] * 13 + [1] * 8
+    monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: object())  # another C library
+    rest.look(False)
+    now[0] += 5
+    rest.look(True)
 
 
 def test_no_more_drawings_at_once_than_processors(post, cat, service, monkeypatch):
