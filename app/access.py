@@ -44,7 +44,7 @@ def register_access(app: Flask, settings: Settings) -> None:
         try:
             keys = KeyFile(settings.api_keys)
         except (OSError, ValueError) as error:
-            raise FieldError(f"api_keys: {error}", "api_keys") from error
+            raise FieldError(f"SEEWHY_API_KEYS: {error}", "api_keys") from error
         app.before_request(lambda: _identify(keys))
     if settings.rate_limit:
         limit_requests(app, settings.rate_limit, settings.rate_storage, is_open)

@@ -5,7 +5,7 @@ from typing import Any
 
 from flask import Flask, Response, g, request
 
-from app.errors import OverloadedError
+from app.errors import NoMoreError, OverloadedError
 from app.patience import stopping
 
 _BUSY = "As many requests are being answered as this server has room for; try again in a few seconds."
@@ -55,7 +55,7 @@ class Admission:
         if request.method in ("GET", "HEAD", "OPTIONS"):
             return
         if stopping.is_set():
-            raise OverloadedError(_STOPPING)
+            raise NoMoreError(_STOPPING)
         is_chunked = "Transfer-Encoding" in request.headers
         size = self._largest if is_chunked else min(request.content_length or 0, self._largest)
         if not self.admit(size):

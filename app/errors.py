@@ -15,8 +15,10 @@ ServiceError
 ├── BodyTooLargeError          413  a body of more lists, objects and texts than allowed
 ├── AnswerTooLargeError        413  an answer of more numbers than allowed
 ├── OverloadedError            503  the queue is full
+│   └── NoMoreError                503  the server is stopping, and takes no more
 ├── OutOfMemoryError           503  not even one picture at a time fits
 ├── NotReadyError              503  the default model is still loading
+│   └── StoppingError              503  the server is stopping
 ├── KeysUnavailableError       503  the file of keys is gone or broken
 ├── DeadlineError              504  not done in time
 └── ClientGoneError            499  nobody is left to read it; only the log shows it
@@ -115,12 +117,20 @@ class OverloadedError(ServiceError):
     """Too much is waiting already."""
 
 
+class NoMoreError(OverloadedError):
+    """The server is stopping: it answers what it has, and takes no more."""
+
+
 class OutOfMemoryError(ServiceError):
     """Memory is too small for what was asked, even for one picture at a time."""
 
 
 class NotReadyError(ServiceError):
     """The default model is still loading."""
+
+
+class StoppingError(NotReadyError):
+    """The server is stopping, and will not be ready again."""
 
 
 class KeysUnavailableError(ServiceError):
@@ -162,9 +172,11 @@ KINDS: dict[type[Exception], Kind] = {
     BodyTooLargeError: Kind(413, "upload-too-large", "The request body is too large"),
     AnswerTooLargeError: Kind(413, "answer-too-large", "The answer would be too large"),
     OverloadedError: Kind(503, "overloaded", "Too many requests are waiting"),
+    NoMoreError: Kind(503, "overloaded", "The service is stopping"),
     OutOfMemoryError: Kind(503, "out-of-memory", "Memory is too small for this request at present"),
     MemoryError: Kind(503, "out-of-memory", "Memory is too small for this request at present"),
     NotReadyError: Kind(503, "not-ready", "The service is still starting"),
+    StoppingError: Kind(503, "not-ready", "The service is stopping"),
     KeysUnavailableError: Kind(503, "keys-unavailable", "The keys cannot be read"),
     DeadlineError: Kind(504, "deadline-exceeded", "The answer was not ready in time"),
     explainer_errors.UnreadablePictureError: Kind(415, "unreadable-picture", "Not a readable picture", "image"),

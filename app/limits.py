@@ -40,7 +40,7 @@ def limit_requests(app: Flask, limit: str, storage: str, is_exempt: Callable[[],
     try:
         parse_many(limit)
     except ValueError as error:
-        said = f"rate_limit: {limit!r} is no limit; write 60/minute, or several as 10/second;1000/day"
+        said = f"SEEWHY_RATE_LIMIT: {limit!r} is no limit; write 60/minute, or several as 10/second;1000/day"
         raise FieldError(said, "rate_limit") from error
     timeouts = {} if storage.startswith("memory:") else {"socket_connect_timeout": _SECONDS, "socket_timeout": _SECONDS}
     limiter = Limiter(
@@ -57,7 +57,7 @@ def limit_requests(app: Flask, limit: str, storage: str, is_exempt: Callable[[],
     try:
         limiter.init_app(app)
     except ConfigurationError as error:
-        said = f"rate_storage: {error}; Redis needs its client: pip install 'seewhy[redis]'"
+        said = f"SEEWHY_RATE_STORAGE: {error}; Redis needs its client: pip install 'seewhy[redis]'"
         raise FieldError(said, "rate_storage") from error
     app.after_request(lambda response: _tell(limiter, response))
 

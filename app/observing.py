@@ -103,6 +103,10 @@ class Operations(Observer):
         _tell(self.metrics.not_loaded, name, error)
         _log.error("The model %s could not be loaded: %s", name, error)
 
+    def missing(self, name: str, error: Exception) -> None:
+        """Log a model without weights. It is no failure to count: whoever asks may name any model."""
+        _log.warning("The model %s cannot be loaded: %s", name, error)
+
     def unloaded(self, model: LoadedModel) -> None:
         """Discount a model."""
         _tell(self.metrics.unloaded, model)

@@ -94,6 +94,9 @@ class Observer:
     def not_loaded(self, name: str, error: BaseException) -> None:
         """A model could not be loaded."""
 
+    def missing(self, name: str, error: Exception) -> None:
+        """A model was asked for whose weights are not on this machine."""
+
     def unloaded(self, model: "LoadedModel") -> None:
         """A model has made room for another one."""
 

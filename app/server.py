@@ -20,6 +20,7 @@ from app import create_app
 from app.heaps import share_heaps
 from app.logs import configuration
 from app.processors import share_processors
+from app.setting_faults import misspelt
 from app.settings import Settings
 from app.worker import Watcher, head_read
 from app.workers import forget_figures, join_figures, share_figures
@@ -82,8 +83,10 @@ def serve(settings: Settings) -> None:
     Raises:
         FieldError: another program has the port.
     """
-    _check_port(settings.host, settings.port)
     share_processors(settings.workers)
+    for said in misspelt(os.environ):
+        print(f"Warning: {said}", file=sys.stderr)
+    _check_port(settings.host, settings.port)
     share_figures(settings.workers)
     checked_app(settings)
     _share_memory()
@@ -121,19 +124,21 @@ def checked_app(settings: Settings) -> Flask:
     Raises:
         ServiceError, ModelError, ExplainerError: as the messages say.
     """
+    from app.errors import FieldError
+    from models.errors import UnknownModelError
+
     app = create_app(settings)
-    app.extensions["seewhy"].registry.spec(settings.default_model)
+    try:
+        app.extensions["seewhy"].registry.spec(settings.default_model)
+    except UnknownModelError as error:
+        raise FieldError(f"SEEWHY_DEFAULT_MODEL: {error}", field="default_model") from error
     return app
 
 
 def _prepare(worker: Any) -> None:
     """Make a worker ready, before it has threads."""
-    from app.errors import EXPECTED, NotReadyError
+    from app.errors import EXPECTED
 
     share_heaps()
-    try:
+    with suppress(*EXPECTED):  # it has begun to load, or the log says why not
         worker.wsgi.extensions["seewhy"].require_ready()
-    except NotReadyError:
-        pass  # it has begun to load
-    except EXPECTED as error:
-        worker.log.info("%s", error)

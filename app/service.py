@@ -12,7 +12,7 @@ from app.cache import Cache
 from app.decoders import Decoders
 from app.decoding import Decoded, decode
 from app.engine import Deadline, Done, Engine, Job, results
-from app.errors import DeadlineError, FieldError, NotReadyError
+from app.errors import DeadlineError, FieldError, NotReadyError, StoppingError
 from app.patience import stopping
 from app.presence import client_gone
 from app.processors import processors
@@ -63,6 +63,7 @@ class Service:
             self._decoders = Decoders(
                 settings.decode_processes, settings.decode_bytes, settings.decode_seconds, settings.deadline
             )
+        self._missing: set[str] = set()
         self.cache = Cache(settings.cache_bytes)
         self.engine = Engine(
             self._load,
@@ -94,7 +95,12 @@ class Service:
         if loaded is None and not self.settings.download:
             availability = self.registry.availability(spec)
             if not availability.available:
-                raise WeightsUnavailableError(availability.reason)
+                missing = WeightsUnavailableError(availability.reason)
+                if spec.name not in self._missing:  # told once, and not with each probe
+                    self._missing.add(spec.name)
+                    self.observer.missing(spec.name, missing)
+                raise missing
+        self._missing.discard(spec.name)
         model = loaded or self.engine.model(spec.name, deadline)
         current().model = spec.name
         return model
@@ -108,10 +114,11 @@ class Service:
 
         Raises:
             NotReadyError: it is loading.
+            StoppingError: this server is stopping.
             ModelError: it could not be loaded; each call tries again.
         """
         if stopping.is_set():
-            raise NotReadyError("This server is stopping.")
+            raise StoppingError("This server is stopping.")
         spec = self.registry.spec(self.settings.default_model)
         if self.engine.loaded(spec.name) is None:
             failure = self.engine.failure(spec.name)

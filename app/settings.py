@@ -156,7 +156,8 @@ class Settings(BaseSettings):
         if self.device == "auto":
             return torch.device("cuda" if count else "cpu")
         if self.device.startswith("cuda") and int(self.device.partition(":")[2] or 0) >= count:
-            raise FieldError(f"device: there is no device {self.device} on this machine; use cpu or auto", "device")
+            said = f"SEEWHY_DEVICE or --device: there is no device {self.device} on this machine; use cpu or auto"
+            raise FieldError(said, "device")
         return torch.device(self.device)
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:

@@ -36,7 +36,7 @@ def traces_of(settings: Settings) -> "Callable[[], Traces] | None":
     if all(map(_is_there, _PACKAGES)):
         return Traces
     if settings.traces:
-        raise FieldError("traces: OpenTelemetry is not installed; pip install 'seewhy[otel]'.", "traces")
+        raise FieldError("SEEWHY_TRACES: OpenTelemetry is not installed; pip install 'seewhy[otel]'.", "traces")
     return None
 
 

@@ -122,7 +122,13 @@ def plain_fault(fault: Mapping[str, Any]) -> str:
 
 
 def near_matches(name: str, names: Iterable[str], limit: int = 5) -> str:
-    """Return a sentence such as ``Near matches: layer3, layer4.`` or an empty string.
+    """Return a sentence such as ``Near matches: layer3, layer4.`` or an empty string; see `nearest`."""
+    close = nearest(name, names, limit)
+    return f"Near matches: {', '.join(close)}." if close else ""
+
+
+def nearest(name: str, names: Iterable[str], limit: int = 5) -> list[str]:
+    """Return the names that may be meant by one that is none of them.
 
     Case is ignored. Names that have it as a word come first, the shortest of them before the others, as ``tiger cat``
     for ``cat``; names that merely contain it come last.
@@ -133,7 +139,4 @@ def near_matches(name: str, names: Iterable[str], limit: int = 5) -> str:
     holding = [candidate for candidate in by_lower if wanted and wanted in candidate]
     close = sorted((one for one in holding if wanted in re.split(r"[^a-z0-9]+", one)), key=len)
     close += difflib.get_close_matches(wanted, by_lower, n=limit, cutoff=0.6)
-    close = [*dict.fromkeys([*close, *holding])]
-    if not close:
-        return ""
-    return f"Near matches: {', '.join(by_lower[candidate] for candidate in close[:limit])}."
+    return [by_lower[candidate] for candidate in [*dict.fromkeys([*close, *holding])][:limit]]

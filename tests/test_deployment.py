@@ -96,6 +96,11 @@ def test_a_pod_can_do_nothing_to_its_node_or_cluster():
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(POD)
 
 
+def test_no_service_of_the_cluster_sets_a_setting():
+    assert f"{OBJECTS['Service']['metadata']['name'].upper()}_PORT" == f"{PREFIX}PORT"
+    assert POD["enableServiceLinks"] is False
+
+
 def test_requests_come_from_the_ingress_alone_and_nothing_is_asked_of_others():
     policy = OBJECTS["NetworkPolicy"]["spec"]
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"}

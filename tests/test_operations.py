@@ -43,6 +43,12 @@ def test_every_metric_is_documented(families):
     assert table == expected
 
 
+def test_the_page_shows_how_prometheus_is_given_a_key():
+    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+    jobs = [job for block in blocks for job in block["scrape_configs"]]
+    assert [job.get("authorization", {}).keys() for job in jobs] == [set(), {"credentials_file"}]
+
+
 def expressions():
     for panel in DASHBOARD["panels"]:
         yield from (target["expr"] for target in panel.get("targets", []))

@@ -10,7 +10,7 @@ from app.cli.completion import completion
 from app.cli.hooks import capture, intervene, trace
 from app.cli.options import device_option
 from app.cli.pictures import explain, predict
-from app.cli.run import INTERRUPTED, table
+from app.cli.run import INTERRUPTED, read_settings, table
 from app.processors import share_processors
 
 
@@ -34,11 +34,6 @@ class _Group(click.Group):
 
 def _mendable(error: Exception) -> click.ClickException | None:
     """Return what to say of an error that the user can mend; None of any other."""
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):  # of the settings
-        faults = (f"{one['loc'][0]}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors())
-        return click.UsageError("; ".join(faults))
     from app.errors import EXPECTED, kind_of
 
     if not isinstance(error, EXPECTED):
@@ -65,9 +60,8 @@ def main(ctx: click.Context) -> None:
 def serve(**given: Any) -> None:
     """Serve the HTTP API and the web page."""
     from app.server import serve as run
-    from app.settings import Settings
 
-    run(Settings(**{name: value for name, value in given.items() if value is not None}))
+    run(read_settings(**{name: value for name, value in given.items() if value is not None}))
 
 
 for command in (explain, predict, trace, capture, intervene, models, layers, methods):
@@ -77,9 +71,11 @@ for command in (explain, predict, trace, capture, intervene, models, layers, met
 @main.command()
 def settings() -> None:
     """List the settings: variable, value, default, help."""
-    from app.settings import Settings
+    from app.setting_faults import misspelt
 
-    table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(Settings().rows()))
+    table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(read_settings().rows()))
+    for said in misspelt(os.environ):
+        click.echo(f"Warning: {said}", err=True)
 
 
 @main.command()

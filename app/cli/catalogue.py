@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from app.cli.names import complete_model
-from app.cli.run import open_service, table, yes
+from app.cli.run import open_service, read_settings, table, yes
 
 
 @click.command()
@@ -57,10 +57,9 @@ def layers(model: str) -> None:
 @click.command()
 def methods() -> None:
     """List the methods and their options."""
-    from app.settings import Settings
     from explainers.registry import COMMON, METHODS, get_method, import_methods, list_methods
 
-    import_methods(Settings().methods)
+    import_methods(read_settings().methods)
     found = [get_method(name) for name in list_methods()]
     click.echo("All methods take:")
     shared = {name: schema for name, schema in METHODS["gradcam"].options.items() if name in COMMON}

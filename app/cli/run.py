@@ -14,6 +14,7 @@ from app.cli.files import DASH, Task, printable, write
 
 if TYPE_CHECKING:
     from app.service import Service
+    from app.settings import Settings
     from models import LoadedModel
 
 T = TypeVar("T")
@@ -30,20 +31,42 @@ _TEXTS = ("json", "svg", "csv")
 """Formats that a terminal can print."""
 
 
+class SettingsError(click.ClickException):
+    """Wrong settings: ends the command as wrong options do, but how the command is used is not at fault."""
+
+    exit_code = click.UsageError.exit_code
+
+
+def read_settings(**options: Any) -> "Settings":
+    """Return the settings of the environment, and of the options that a command was given.
+
+    Raises:
+        SettingsError: a value that cannot be; the message names its variable or option.
+    """
+    from pydantic import ValidationError
+
+    from app.setting_faults import setting_faults
+    from app.settings import Settings
+
+    try:
+        return Settings(**options)
+    except ValidationError as error:
+        raise SettingsError(setting_faults(error, options)) from error
+
+
 def open_service(device: str | None) -> "Service":
     """Return a service with the settings of the environment, on this device if one is given.
 
     Its queue takes all that this command asks at once, and it waits as long as it takes, unless SEEWHY_DEADLINE is set.
     """
     from app.service import Service
-    from app.settings import Settings
 
-    settings = Settings()
+    settings = read_settings()
     given: dict[str, Any] = {"device": device} if device else {}
     given["queue_size"] = max(settings.queue_size, at_once(settings.max_batch) * settings.max_targets)
     if "deadline" not in settings.model_fields_set:
         given["deadline"] = float("inf")
-    service = Service(Settings(**given), warm=False)  # for a picture or two it does not pay
+    service = Service(read_settings(**given), warm=False)  # for a picture or two it does not pay
     # A process that ends while PyTorch runs in another thread is aborted.
     click.get_current_context().call_on_close(lambda: service.engine.stop(_LAST_PASS))
     return service

@@ -94,6 +94,13 @@ def test_every_route_is_closed_but_those_that_are_listed(keys):
     assert described["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
 
 
+def test_scrapes_of_metrics_count_against_their_own_key(keys):
+    file, sent = keys
+    client = client_of(api_keys=file, rate_limit="1/hour")
+    said = [client.get("/metrics", headers=sent[name]).status_code for name in ("alice", "alice", "bob")]
+    assert said == [200, 429, 200]
+
+
 def test_routes_of_other_servers_refuse_in_their_own_form(keys):
     client = client_of(api_keys=keys[0], rate_limit="1/hour")
     key, asked = keys[1]["alice"], "/predictions/nonesuch"
@@ -143,7 +150,7 @@ def test_a_file_that_breaks_lets_nobody_in_and_tells_the_log_alone(keys, caplog)
 def test_a_file_of_keys_that_cannot_be_used_is_told_at_the_start(tmp_path):
     file = tmp_path / "keys.toml"
     file.write_text("")
-    with pytest.raises(FieldError, match=r"api_keys: keys\.toml lists no key"):
+    with pytest.raises(FieldError, match=r"SEEWHY_API_KEYS: keys\.toml lists no key"):
         create_app(Settings(api_keys=file))
 
 

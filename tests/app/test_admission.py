@@ -95,8 +95,11 @@ def test_a_process_that_stops_refuses(small, client):
     stopping.set()
     try:
         assert small.post("/").status_code == 503
-        ready = client.get("/readyz")
-        assert (ready.status_code, ready.get_json()["detail"]) == (503, "This server is stopping.")
+        for answer, code in ((client.get("/readyz"), "not-ready"), (client.post("/explain"), "overloaded")):
+            told = answer.get_json()
+            assert (answer.status_code, told["type"]) == (503, f"urn:seewhy:problem:{code}")
+            assert told["title"] == "The service is stopping"
+            assert told["detail"].startswith("This server is stopping")
         assert client.get("/healthz").status_code == 200
     finally:
         stopping.clear()

@@ -1,5 +1,6 @@
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,29 @@ def test_settings_prints_every_variable(run):
     output = run("settings").output
     for variable, *_ in Settings().rows():
         assert variable in output
+
+
+def test_bad_settings_are_told_by_their_variables(run):
+    for command in ("settings", "serve", "models", "methods"):
+        result = run(command, env={"SEEWHY_WORKERS": "0"})
+        assert result.exit_code == 2
+        assert result.output == "Error: SEEWHY_WORKERS: It must be greater than or equal to 1.\n"
+    result = run("serve", "--workers", "0", env={"SEEWHY_WORKERS": "2"})
+    assert result.output == "Error: --workers: It must be greater than or equal to 1.\n"
+    result = run("serve", env={"SEEWHY_DEFAULT_MODEL": "efficientnet_lit0", "SEEWHY_PORT": "0"})
+    assert result.output.startswith("Error: SEEWHY_DEFAULT_MODEL: There is no model 'efficientnet_lit0'. Near matches")
+
+
+def test_misspelt_settings_are_warned_of(run):
+    told = "Warning: SEEWHY_WORKER is no setting, and does nothing. Near matches: SEEWHY_WORKERS"
+    result = run("settings", env={"SEEWHY_WORKER": "2"})
+    assert result.exit_code == 0
+    assert result.stderr.startswith(told)
+    assert "Warning" not in result.stdout
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # for this one must end
+        result = run("serve", "--port", taken.getsockname()[1], env={"SEEWHY_WORKER": "2"})
+    assert result.stderr.startswith(told)
+    assert "is in use" in result.stderr
 
 
 def test_broken_models_file_is_one_line(run, tmp_path):

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from flask import g
@@ -15,7 +16,9 @@ from flask import g
 from app import create_app
 from app.logs import JsonFormatter, TextFormatter, configuration
 from app.record import Record, begin
+from app.server import _prepare
 from app.settings import Settings
+from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, start
 from tests.app.test_server import explain
 
@@ -130,6 +133,25 @@ def test_what_is_logged_while_a_request_is_answered_has_its_id():
     finally:
         begin(None)
     assert "request_id" not in json.loads(JsonFormatter().format(record))
+
+
+def test_a_default_model_without_weights_is_warned_of_at_the_start_and_once(logged):
+    app = create_app(Settings(default_model="resnet50"))
+    stream = logged(log_format="json", log_level="warning")
+    _prepare(SimpleNamespace(wsgi=app))
+    (line,) = lines(stream)
+    assert line["level"] == "warning"
+    assert line["message"].startswith("The model resnet50 cannot be loaded: The weights ")
+    for path in ("/readyz", "/readyz", "/models/resnet18/layers"):
+        app.test_client().get(path)
+    app.test_client().post("/predict?model=resnet34", data=b"", content_type="image/png")
+    assert [line for line in lines(stream)[1:] if line["logger"] != "app.requests"] == []
+    picture = (EXAMPLES / "cat.png").read_bytes()
+    for name in ("resnet34", "resnet34", "resnet50"):
+        app.test_client().post(f"/predict?model={name}", data=picture, content_type="image/png")
+    (told,) = [line for line in lines(stream)[1:] if line["logger"] != "app.requests"]
+    assert told["message"].startswith("The model resnet34 cannot be loaded: The weights ")
+    assert told["request_id"]
 
 
 def test_the_level_is_a_setting_and_probes_are_for_debugging(logged, client, post):

@@ -2,6 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.errors import FieldError
+from app.setting_faults import misspelt, setting_faults
 from app.settings import Settings
 
 
@@ -35,6 +36,81 @@ def test_values_out_of_bounds_are_refused(monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
     with pytest.raises(ValidationError):
         Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("WORKERS", "0", "It must be greater than or equal to 1."),
+        ("WORKERS", "two", "It must be a whole number."),
+        ("DOWNLOAD", "maybe", "It must be true or false."),
+        ("LOG_FORMAT", "yaml", "It must be 'text' or 'json'."),
+        ("MODELS", "nowhere.toml", "There is no file 'nowhere.toml'."),
+        (
+            "API_KEYS",
+            "nowhere.toml",
+            "There is no file 'nowhere.toml'. `seewhy key NAME` makes a key and prints its line for the file.",
+        ),
+        ("WEIGHTS_DIR", "nowhere", "There is no folder 'nowhere'."),
+        ("DEVICE", "gpu", "It does not fit. Where models run: auto, cpu, cuda or cuda:N."),
+        ("CORS_ORIGINS", "a.org", "'a.org' is no origin; write https://example.org or http://localhost:3000, "),
+        ("PORT", "http", "It must be a whole number."),
+        ("PORT", "tcp://10.0.0.1:80", "It must be a whole number, not 'tcp://10.0.0.1:80'. Kubernetes sets it so "),
+    ],
+)
+def test_a_bad_value_is_told_by_its_variable_in_plain_words(monkeypatch, variable, value, said):
+    monkeypatch.setenv(f"SEEWHY_{variable}", value)
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert setting_faults(caught.value).startswith(f"SEEWHY_{variable}: {said}")
+
+
+def test_what_an_option_of_the_command_gave_is_told_by_the_option(monkeypatch):
+    monkeypatch.setenv("SEEWHY_WORKERS", "2")
+    monkeypatch.setenv("SEEWHY_THREADS", "1")
+    given = {"workers": 0}
+    with pytest.raises(ValidationError) as caught:
+        Settings(**given)
+    assert setting_faults(caught.value, given).splitlines() == [
+        "--workers: It must be greater than or equal to 1.",
+        "SEEWHY_THREADS: It must be greater than or equal to 2.",
+    ]
+
+
+def test_a_password_in_an_address_that_does_not_fit_is_not_told(monkeypatch):
+    monkeypatch.setenv("SEEWHY_RATE_STORAGE", "http://user:s3cret@redis")
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert "s3cret" not in setting_faults(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "near"),
+    [("SEEWHY_WORKER", "SEEWHY_WORKERS"), ("seewhy_max_pixel", "SEEWHY_MAX_PIXELS"), ("SEEWHY_PROT", "SEEWHY_PORT")],
+)
+def test_a_misspelt_variable_is_told_with_near_matches(variable, near):
+    (said,) = misspelt({"PATH": "/bin", variable: "2"})
+    assert said.startswith(f"{variable} is no setting, and does nothing. Near matches: {near}")
+
+
+def test_settings_and_what_kubernetes_sets_are_not_misspelt():
+    services = {
+        f"SEEWHY_{name}{rest}": value
+        for name in ("", "WORKER_", "DEFAULT_MODEL_")
+        for rest, value in {
+            "SERVICE_HOST": "10.0.0.1",
+            "SERVICE_PORT": "80",
+            "SERVICE_PORT_HTTP": "80",
+            "PORT": "tcp://10.0.0.1:80",
+            "PORT_80_TCP": "tcp://10.0.0.1:80",
+            "PORT_80_TCP_PROTO": "tcp",
+            "PORT_80_TCP_PORT": "80",
+            "PORT_80_TCP_ADDR": "10.0.0.1",
+        }.items()
+    }
+    settings = {variable: "" for variable, *_ in Settings.model_construct().rows()}
+    others = {"WORKERS": "2", "_SEEWHY_COMPLETE": "bash_source", "SEEWHY_XYZZY": "1", "seewhy_workers": "2"}
+    assert list(misspelt({**services, **settings, **others})) == []
 
 
 def test_a_device_that_the_machine_lacks_is_refused_by_name():

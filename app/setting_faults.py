@@ -1,0 +1,64 @@
+"""What is wrong with the settings that an operator gave: values that cannot be, and variables that mean nothing.
+
+Both name the variable: settings are found wrong where nobody has the code at hand, often in the log of a container.
+"""
+
+import re
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.settings import PREFIX, Settings
+
+_SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+"""Variables that Kubernetes puts into containers beside a Service, after its name."""
+
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
+"""How their values begin that are addresses: that of `NAME_PORT` too, which is a setting where NAME is seewhy."""
+
+
+def setting_faults(error: ValidationError, options: Container[str] = ()) -> str:
+    """Return what is wrong with settings, a line for each.
+
+    Args:
+        error: that `Settings` raised.
+        options: names of the settings that options of a command gave, whatever the variables say.
+    """
+    lines = []
+    for fault in error.errors():
+        name = str(fault["loc"][0])
+        lines.append(f"{f'--{name}' if name in options else PREFIX + name.upper()}: {_said(name, fault)}")
+    return "\n".join(lines)
+
+
+def _said(name: str, fault: Mapping[str, Any]) -> str:
+    from explainers.errors import plain_fault  # imports PyTorch, which is in nobody's way any more
+
+    kind, value = fault["type"], str(fault["input"])
+    if name == "port" and _SERVICE_ADDRESS.match(value):
+        return (
+            f"It must be a whole number, not {value!r}. Kubernetes sets it so beside a Service named seewhy: write "
+            "`enableServiceLinks: false` into the spec of the pod, or give the variable a value there."
+        )
+    if kind == "path_not_file":
+        made = " `seewhy key NAME` makes a key and prints its line for the file." if name == "api_keys" else ""
+        return f"There is no file {value!r}.{made}"
+    if kind == "path_not_directory":
+        return f"There is no folder {value!r}."
+    if kind == "string_pattern_mismatch":  # the value is not shown: it may hold a password
+        return f"It does not fit. {Settings.model_fields[name].description}"
+    return plain_fault(fault)
+
+
+def misspelt(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each variable that looks like a setting and is none."""
+    names = [name.upper() for name in Settings.model_fields]
+    for variable, value in environment.items():
+        name = variable.upper().removeprefix(PREFIX)
+        if name in (variable.upper(), *names) or _SERVICE_LINK.fullmatch(name) or _SERVICE_ADDRESS.match(value):
+            continue
+        from explainers.errors import nearest  # imports PyTorch: only for those who misspell
+
+        if close := [PREFIX + one for one in nearest(name, names)]:
+            yield f"{variable} is no setting, and does nothing. Near matches: {', '.join(close)}."
