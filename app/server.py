@@ -7,6 +7,7 @@ and that one which takes the place of another answers within two seconds.
 import atexit
 import errno
 import gc
+import os
 import socket
 import sys
 from contextlib import suppress
