@@ -159,7 +159,7 @@ def test_max_pooling_after_a_nonlinearity_follows_the_chain_rule(baseline, image
 
     pictures = images[:2, :, :16, :24].double()
     with torch.random.fork_rng():
-        torch.manual_seed(0)  # the peer's multipliers are quotients, and worth little where a difference is next to none
+        torch.manual_seed(0)  # the peer divides by differences, and one that is next to nothing spoils the comparison
         before, after = nn.Conv2d(3, 8, 3, padding=1).double(), nn.Sequential(nn.MaxPool2d(2), nn.Flatten())
         after.append(nn.Linear(8 * 8 * 12, 1000).double())
     compared = baseline_of(pictures, baseline)
