@@ -206,7 +206,7 @@ def soak(count: int, threads: int, models: tuple[str, ...] = MODELS, seed: int =
         draw = random.Random(seed)
         order = [draw.choice(asked) for _ in range(count)]
         started = time.monotonic()
-        step = max(threads, count // 20)
+        step = max(2 * threads, count // 20)
         with ThreadPoolExecutor(threads) as pool:
             for first in range(0, count, step):
                 asking = order[first : first + step]

@@ -176,7 +176,7 @@ def test_a_contact_sheet_is_no_picture_of_the_next_run(run, photos, again, monke
     assert "photos/sheet.png: " in run("explain", "photos/sheet.png", "-o", "out").stdout  # named, it is one
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize("suffix", [pytest.param("csv", marks=pytest.mark.slow), "jsonl"])
 def test_a_name_may_hold_any_byte(photos, suffix):
     Path("photos/a.png").rename(os.fsdecode(b"photos/a\xff\x1b[31m\xe2\x80\xa8.png"))
     command = [*COMMAND, "explain", "photos/a*", "photos/b.jpg", "-o", "out", "--summary", f"rows.{suffix}"]

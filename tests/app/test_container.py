@@ -44,7 +44,7 @@ def asked(port):
     "a file system that is read-only but for `/tmp`",
     "nothing",
 )
-@pytest.mark.parametrize("writable", [True, False])
+@pytest.mark.parametrize("writable", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_nothing_is_written_but_into_the_temporary_folder(tmp_path, writable):
     temporary, home, folder = (tmp_path / name for name in ("tmp", "home", "folder"))
     for made in (temporary, home, folder):

@@ -32,7 +32,7 @@ CAT = (EXAMPLES / "cat.png").read_bytes()
     "a process of the service is killed (`kill -9`) under load",
     "its own requests break off; all others are answered",
 )
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_worker_loses_its_own_requests_only(workers):
     port = free_port()
     process = start(port, SEEWHY_WORKERS=str(workers))
