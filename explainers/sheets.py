@@ -93,9 +93,10 @@ def intervention_panel(before: "Explanation", after: "Explanation", style: Style
     across = 6 if style.view == "side-by-side" else 3
     widest = None if style.max_side is None else max(16, min(style.max_side // across, max(before.picture.size)))
     maps = replace(style, scale=fixed or (0.0, largest), max_side=widest)
-    stronger = "" if fixed or not np.any(change.map) else f" x{largest / risen:.3g}"
     difference = replace(style, scale=fixed or (-risen, risen), max_side=widest, colormap=None)
-    name = f"difference{stronger}" if np.any(change.map) else "no difference"
+    name = "no difference"
+    if np.any(change.map):
+        name = "difference" if fixed else f"difference x{largest / risen:.3g}"
     points = round((after.target.probability - before.target.probability) * 100, 1) + 0.0  # which has no sign if zero
     label = before.target.label
     return panel(
