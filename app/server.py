@@ -102,6 +102,8 @@ def _share_memory() -> None:
 
 def _check_port(host: str, port: int) -> None:
     """Find out at once what gunicorn would try for seconds."""
+    if "GUNICORN_FD" in os.environ:  # `USR2`: the first process of gunicorn before this one hands over its socket
+        return
     with suppress(socket.gaierror):  # which gunicorn tells
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as tried:

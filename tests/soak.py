@@ -25,7 +25,7 @@ import requests
 
 from app.heaps import REST_SECONDS
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import free_port, start
+from tests.app.serving import children, free_port, start
 
 MODELS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 PICTURES = ("cat.png", "coffee.png", "rocket.png")
@@ -144,7 +144,7 @@ def state(process: "subprocess.Popen[bytes]", base: str) -> State:
     for line in requests.get(f"{base}/metrics", timeout=60).text.splitlines():
         if line.startswith("seewhy_hooks{"):
             found.hooks += int(float(line.split()[-1]))
-    for pid in (process.pid, *_children(process.pid)):
+    for pid in (process.pid, *children(process.pid)):
         status = dict(
             line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
         )
@@ -152,10 +152,6 @@ def state(process: "subprocess.Popen[bytes]", base: str) -> State:
         found.threads += int(status["Threads"])
         found.files += len(os.listdir(f"/proc/{pid}/fd"))
     return found
-
-
-def _children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @dataclass

@@ -27,7 +27,7 @@ def service(app):
     return app.extensions["seewhy"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def url():
     port = free_port()
     process = start(port)

@@ -33,14 +33,14 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def children(process):
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+def children(pid):
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def recovery(process, port):
     """Kill the only worker, and return the seconds until pictures are classified again."""
     picture = (Path(__file__).parents[2] / "examples" / "cat.png").read_bytes()
-    os.kill(children(process)[0], signal.SIGKILL)
+    os.kill(children(process.pid)[0], signal.SIGKILL)
     killed = time.monotonic()
     while time.monotonic() < killed + 60:
         try:

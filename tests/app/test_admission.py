@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import os
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from app.errors import register_errors
 from app.patience import Patience, Patient, patience, stopping
 from app.worker import HEADER_SECONDS
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import free_port, start
+from tests.app.serving import children, free_port, start
 
 CAT = (EXAMPLES / "cat.png").read_bytes()
 
@@ -416,6 +417,32 @@ def test_a_worker_that_stops_alone_leaves_new_requests_to_others():
         assert codes == {404}
     process.terminate()
     assert process.wait(60) == 0
+
+
+@pytest.mark.fault(
+    "new software takes over without a pause (`USR2`, then `SIGTERM`)",
+    "nothing",
+)
+@pytest.mark.slow
+def test_a_new_first_process_takes_over():
+    port = free_port()
+    process = start(port, SEEWHY_LOG_LEVEL="error")
+    (worker,) = children(process.pid)
+    process.send_signal(signal.SIGUSR2)
+    limit = time.monotonic() + 60
+    while not (new := [pid for pid in children(process.pid) if pid != worker and children(pid)]):
+        assert requests.get(f"http://127.0.0.1:{port}/healthz", timeout=30).status_code == 200
+        if time.monotonic() > limit:
+            process.kill()
+            process.wait(60)
+            pytest.fail("no other first process has taken over")
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(60) == 0
+    try:
+        assert explain(port).status_code == 200
+    finally:
+        os.kill(new[0], signal.SIGTERM)
 
 
 @pytest.mark.fault(

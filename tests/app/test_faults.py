@@ -56,7 +56,7 @@ def test_a_killed_worker_loses_its_own_requests_only(workers):
             one.start()
         time.sleep(2)
         killed = time.monotonic()
-        os.kill(children(process)[0], signal.SIGKILL)
+        os.kill(children(process.pid)[0], signal.SIGKILL)
         deadline = time.monotonic() + 60
         while sum(begun > killed and code == 200 for begun, code in list(answers)) < 8 and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -81,7 +81,7 @@ def test_a_full_disk_does_not_matter():
     port = free_port()
     process = start(port, stderr=subprocess.DEVNULL)
     try:
-        for pid in (process.pid, *children(process)):
+        for pid in (process.pid, *children(process.pid)):
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))  # no file may have as much as one byte
         bitmap = io.BytesIO()
         Image.open(EXAMPLES / "coffee.png").convert("RGB").save(bitmap, "BMP")
@@ -105,7 +105,7 @@ def test_what_takes_the_place_of_a_killed_process_has_imported_already():
     try:
         assert "libtorch_cpu" in Path(f"/proc/{process.pid}/maps").read_text()
         assert recovery(process, port) < 30
-        os.kill(children(process)[0], signal.SIGKILL)
+        os.kill(children(process.pid)[0], signal.SIGKILL)
         told = Counter()
         deadline = time.monotonic() + 60
         while not told["readyz", 200] and time.monotonic() < deadline:
