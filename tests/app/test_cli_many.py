@@ -359,6 +359,7 @@ def test_on_a_terminal_there_is_a_bar_and_a_single_picture_is_shown(photos):
     assert "\033[31mError:" in said
 
 
+@pytest.mark.slow
 def test_no_color_is_respected(photos):
     said, status = on_a_terminal("explain", "photos/a.png", "photos/bad.png", "-o", "out", NO_COLOR="1")
     assert status == 1
@@ -366,6 +367,7 @@ def test_no_color_is_respected(photos):
     assert "Error: photos/bad.png" in said
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_no_bytes(photos):
     said, status = on_a_terminal("explain", "photos/a.png", "-o", "-", "--format", "npz")
     assert status == 2

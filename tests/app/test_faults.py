@@ -98,6 +98,7 @@ def test_a_full_disk_does_not_matter():
     "the only process of the service is killed",
     "`/readyz` is 503 until another one has its model, within seconds",
 )
+@pytest.mark.slow
 def test_what_takes_the_place_of_a_killed_process_has_imported_already():
     # Importing PyTorch takes longer than all else that a new process does.
     port = free_port()
@@ -138,8 +139,8 @@ def test_a_model_that_yields_nan_says_so_and_goes_on(service, post):
 
 
 def test_answers_under_load_are_those_given_alone():
-    report = soak.soak(120, threads=16, models=("efficientnet_lite0",))
-    assert dict(report.codes) == {200: 120}
+    report = soak.soak(96, threads=16, models=("efficientnet_lite0",))
+    assert dict(report.codes) == {200: 96}
     assert report.wrong == []
     assert report.growth < 0.04  # of few requests; the many of `make soak` may grow by 2 %
     assert report.states[-1].threads <= report.states[0].threads + 8

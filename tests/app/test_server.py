@@ -76,6 +76,10 @@ def test_a_refused_upload_leaves_the_connection_to_the_next_request(url):
     assert statuses == [404, 404, 200]
 
 
+def test_headers_of_nobody_trusted_move_no_path(url):
+    assert requests.get(f"{url}/inner/healthz", headers={"SCRIPT_NAME": "/inner"}, timeout=60).status_code == 404
+
+
 @pytest.mark.fault(
     "a client that leaves",
     "its work ends before the next pass",

@@ -180,7 +180,7 @@ def test_guided_ig_takes_the_path_of_the_authors_code(name, max_dist, images, mo
     points: list[Tensor] = []
 
     def call(values: np.ndarray, **_: object) -> dict[str, np.ndarray]:
-        point = torch.tensor(values).permute(0, 3, 1, 2)  # they change it in place
+        point = torch.tensor(values).permute(0, 3, 1, 2).contiguous()  # they change it in place
         points.append(point)
         return {"INPUT_OUTPUT_GRADIENTS": gradients(net, point, 7).permute(0, 2, 3, 1).numpy()}
 
