@@ -18,6 +18,7 @@ def answered(page):
 
 
 def upload(page, name="cat.png"):
+    page.wait_for_selector("body[data-ready]")
     former = page.locator("#stage .below").get_attribute("src")
     page.set_input_files("#image", EXAMPLES / name)
     expect(page.locator("#stage .below")).not_to_have_attribute("src", former or "")

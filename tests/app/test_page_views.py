@@ -253,7 +253,7 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", STATES)
 def test_nothing_keeps_anybody_out(page, url, name, scheme):
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 LARGE = {"vgg11", "densenet121"}
 
-LONG = {"scorecam", "ablationcam", "kernel-shap", "lime", "occlusion", "xrai"}
-"""Methods of hundreds of passes, or of hundreds of areas; they are compared by `make test-all` alone."""
+LONG = {"scorecam", "ablationcam", "kernel-shap", "lime", "occlusion", "xrai", "integrated-gradients"}
+"""Methods of many passes, or of hundreds of areas; they are compared by `make test-all` alone."""
 
 
 def pairs():
