@@ -1,7 +1,7 @@
 """gunicorn, configured from the settings; one process of several threads by default.
 
 The first process of gunicorn only watches the others. It imports all that they need, so that they share that memory,
-and that one which takes the place of another answers within two seconds.
+and that one which takes the place of another answers without importing it anew.
 """
 
 import atexit

@@ -3,6 +3,7 @@
 import http.client
 import io
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -152,3 +153,15 @@ def test_a_port_that_is_taken_is_told_at_once():
     assert done.returncode != 0
     assert f"Port {port} is in use; choose another" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_termination_answers_what_was_accepted():
+    port = free_port()
+    process = start(port)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(explain, f"http://127.0.0.1:{port}", "coffee.png", top="8") for _ in range(4)]
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        assert [future.result().status_code for future in waiting] == [200] * 4
+    assert process.wait(60) == 0

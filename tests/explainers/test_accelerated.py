@@ -30,9 +30,6 @@ LAYERS = {
     "squeezenet1_1": "features",
 }
 CPU = torch.device("cpu")
-LARGE = (torchvision.models.VGG, torchvision.models.DenseNet)
-"""Networks with which methods of many passes take long."""
-
 QUICK = ("eager", "onnxruntime")
 """Those that compile in a moment."""
 
@@ -81,19 +78,21 @@ def steady(explainer: Explainer, module: nn.Module, images: Tensor) -> Tensor:
     return images[kept]
 
 
+def networks_and_methods():
+    """Yield stock networks with methods; those that take long together are marked."""
+    for network in LAYERS:
+        for method in ("gradcam", "layercam", "shapleycam", "smoothgradcam++", "eigencam"):
+            is_long = network in nets.LARGE and method in ("shapleycam", "smoothgradcam++")
+            yield pytest.param(network, method, marks=[pytest.mark.slow] if is_long else [])
+    yield "resnet18", "scorecam"  # a pass for each channel: on one network
+
+
 @pytest.mark.parametrize("name", QUICK)
-@pytest.mark.parametrize("method", ["gradcam", "layercam", "scorecam", "shapleycam", "smoothgradcam++", "eigencam"])
+@pytest.mark.parametrize(("stock", "method"), list(networks_and_methods()), indirect=["stock"])
 def test_maps_are_those_of_the_whole_model(name, method, stock, images):
     options = {"samples": 3} if method == "smoothgradcam++" else {}
     explainer = get_method(method).build({"layers": (stock[1],), **options})
-    if method in ("shapleycam", "smoothgradcam++") and isinstance(stock[0], LARGE):
-        pytest.skip("methods of several passes are compared on small networks")
-    if method == "scorecam":
-        if stock[1] != LAYERS["resnet18"]:
-            pytest.skip("Score-CAM, a pass for each channel, is compared on one network")
-        images = images[:1]
-    else:
-        images = steady(explainer, stock[0], images)
+    images = images[:1] if method == "scorecam" else steady(explainer, stock[0], images)
     expected = explainer.explain(stock[0], images)
     model = Carried(stock[0], (stock[1],), name)
     found = explainer.explain(model, images)

@@ -133,11 +133,13 @@ def test_nothing_of_an_answer_stays_in_memory(name, wide):
     net = nets.seeded(InPlace).eval().requires_grad_(False)
     left = []
     gc.freeze()  # what other tests hold is not looked through again and again
-    for _ in range(3):
-        explained(name, net, wide)
-        gc.collect()
-        left.append(sum(issubclass(type(one), Tensor) for one in gc.get_objects()))
-    gc.unfreeze()
+    try:
+        for _ in range(3):
+            explained(name, net, wide)
+            gc.collect()
+            left.append(sum(issubclass(type(one), Tensor) for one in gc.get_objects()))
+    finally:
+        gc.unfreeze()
     assert left[1] == left[2]
 
 

@@ -5,12 +5,11 @@ import re
 import pytest
 
 from explainers.registry import METHODS
+from tests.nets import LARGE
 from tests.peers import NETS, PAGE, PEERS, TOLERANCE, Peer, difference
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-
-LARGE = {"vgg11", "densenet121"}
 
 LONG = {"scorecam", "ablationcam", "kernel-shap", "lime", "occlusion", "xrai", "integrated-gradients"}
 """Methods of many passes, or of hundreds of areas; they are compared by `make test-all` alone."""

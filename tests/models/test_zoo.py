@@ -133,7 +133,6 @@ TIMM = {
 
 EXPECTED = TORCHVISION | {f"timm/{name}": expected for name, expected in TIMM.items()}
 
-# More than 200 million parameters: seconds and gigabytes each.
 MOST_PARAMETERS = 32e6
 """Of the classifiers that `make test` explains; the others are explained by `make test-all`..."""
 
