@@ -1,7 +1,7 @@
 """gunicorn, configured from the settings; one process of several threads by default.
 
 The first process of gunicorn only watches the others. It imports all that they need, so that they share that memory,
-and that one which takes the place of another answers without importing it anew.
+and that one which takes the place of another answers without importing it anew, nor exporting its models.
 """
 
 import atexit
@@ -90,8 +90,16 @@ def serve(settings: Settings) -> None:
     _check_port(settings.host, settings.port)
     share_figures(settings.workers)
     checked_app(settings)
+    _share_exports()
     _share_memory()
     Watcher(Server(settings)).run()
+
+
+def _share_exports() -> None:
+    """Let a process that takes the place of another find what that one exported of its models."""
+    from explainers.accelerators import share_exports  # imports PyTorch, which must wait for `share_processors`
+
+    share_exports()
 
 
 def _share_memory() -> None:

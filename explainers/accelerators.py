@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.optimization import fuse
 
 from explainers.errors import OptionError
+from explainers.exports import Exports, fingerprint
 
 Run = Callable[[Tensor], tuple[Tensor, ...]]
 """From images (N, C, H, W) of any N to what the part returns, without a graph, in memory of its own."""
@@ -33,6 +34,9 @@ PACKAGES = ("onnxruntime", "onnx")
 _log = logging.getLogger(__name__)
 
 _exporting = threading.Lock()
+
+_exports: Exports | None = None
+"""What was exported; None where nothing is kept."""
 
 _COUNT = "count"
 """What ONNX models call their number of pictures."""
@@ -74,7 +78,7 @@ def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = runtime.InferenceSession(_folded(_exported(part, image)), options, providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(_onnx(part, image), options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
         return tuple(
@@ -82,6 +86,28 @@ def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
         )
 
     return run
+
+
+def share_exports() -> None:
+    """Let this process and those that it forks from now on export each part once, where the system can do that."""
+    global _exports
+    try:
+        _exports = Exports()
+    except (AttributeError, OSError) as error:  # no Linux, or no memory of this kind
+        _log.info("Each process exports models for itself: %s", error)
+
+
+def _onnx(part: fx.GraphModule, image: Tensor) -> bytes:
+    """Return the part as an ONNX model; one that was exported before, if exports are shared."""
+    if _exports is None:
+        return _folded(_exported(part, image))
+    key = fingerprint(part, image)
+    found = _exports.get(key)
+    if found is None:
+        found = _folded(_exported(part, image))
+        _log.debug("Exported %d bytes of ONNX.", len(found))
+        _exports.put(key, found)
+    return found
 
 
 def _exported(part: fx.GraphModule, image: Tensor) -> bytes:

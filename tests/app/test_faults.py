@@ -33,9 +33,10 @@ CAT = (EXAMPLES / "cat.png").read_bytes()
     "its own requests break off; all others are answered",
 )
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_killed_worker_loses_its_own_requests_only(workers):
-    port = free_port()
-    process = start(port, SEEWHY_WORKERS=str(workers))
+def test_a_killed_worker_loses_its_own_requests_only(workers, tmp_path):
+    port, log = free_port(), tmp_path / "log"
+    with log.open("w") as written:
+        process = start(port, stderr=written, SEEWHY_WORKERS=str(workers), SEEWHY_LOG_LEVEL="debug")
     url = f"http://127.0.0.1:{port}/explain"
     answers, enough = [], threading.Event()
 
@@ -55,6 +56,7 @@ def test_a_killed_worker_loses_its_own_requests_only(workers):
         for one in clients:
             one.start()
         time.sleep(2)
+        exported = log.read_text().count(" Exported ")
         killed = time.monotonic()
         os.kill(children(process.pid)[0], signal.SIGKILL)
         deadline = time.monotonic() + 60
@@ -71,6 +73,8 @@ def test_a_killed_worker_loses_its_own_requests_only(workers):
     assert all(begun < killed + 1 for begun in lost)  # whoever came later waited until somebody answered
     assert {code for _, code in answers} <= {200, None}
     assert sum(begun > killed for begun, code in answers if code == 200) >= 8
+    assert 1 <= exported <= workers
+    assert log.read_text().count(" Exported ") == exported  # the new process found what was exported before it
 
 
 @pytest.mark.fault(
