@@ -394,6 +394,7 @@ class Engine:
         self._max_wait = max_wait
         self._observer = observer
         self._workers: OrderedDict[str, Worker] = OrderedDict()
+        self._dropped: set[str] = set()
         self._lock = threading.Lock()
 
     def loaded(self, name: str) -> LoadedModel | None:
@@ -402,6 +403,11 @@ class Engine:
             worker = self._workers.get(name)
         found = worker.loaded.result() if worker is not None and worker.loaded.done() else None
         return None if isinstance(found, Exception) else found
+
+    def dropped(self, name: str) -> bool:
+        """Whether a model was in memory, and made room for others; the next request loads it again."""
+        with self._lock:
+            return name in self._dropped
 
     @property
     def idle(self) -> bool:
@@ -487,6 +493,7 @@ class Engine:
             if surplus > 0 and worker.idle:
                 worker.stop()
                 del self._workers[name]
+                self._dropped.add(name)
                 surplus -= 1
         if surplus > 0:
             raise OverloadedError("All models in memory are at work; try again in a few seconds.")

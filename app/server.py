@@ -55,6 +55,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "graceful_timeout": int(settings.deadline),
             "accesslog": None,  # the application logs its requests
             "logconfig_dict": configuration(settings),
+            "pre_fork": lambda watcher, worker: watcher.tell(worker),
             "post_fork": lambda _, __: join_figures(),
             "child_exit": lambda _, worker: forget_figures(worker.pid),
             "proc_name": "seewhy",

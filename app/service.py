@@ -109,8 +109,20 @@ class Service:
         """Return the deadline of a request that begins now."""
         return Deadline.after(self.settings.deadline, client_gone.get())
 
+    @property
+    def settled(self) -> bool:
+        """Whether the default model has been loaded, or could not be."""
+        return self._has_default() or self.engine.failure(self.settings.default_model) is not None
+
+    def _has_default(self) -> bool:
+        """Whether the default model is in memory, or comes back with the next request for it."""
+        name = self.settings.default_model
+        return self.engine.loaded(name) is not None or (self.engine.dropped(name) and self.engine.failure(name) is None)
+
     def require_ready(self) -> None:
         """Start to load the default model, if nothing has yet, and refuse until it is loaded.
+
+        Once it has been, it may make room for other models: the next request for it loads it again, and not a probe.
 
         Raises:
             NotReadyError: it is loading.
@@ -120,7 +132,7 @@ class Service:
         if stopping.is_set():
             raise StoppingError("This server is stopping.")
         spec = self.registry.spec(self.settings.default_model)
-        if self.engine.loaded(spec.name) is None:
+        if not self._has_default():
             failure = self.engine.failure(spec.name)
             try:
                 self.model(spec.name, Deadline.after(0))

@@ -6,7 +6,9 @@ all connections at once.
 
 import atexit
 import logging
+import mmap
 import os
+import signal
 import sys
 import time
 from collections import deque
@@ -47,7 +49,8 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs)  # in the first process, before the fork
+        self._shared = mmap.mmap(-1, 2)
         self._leaving: deque[TConn] = deque()
         self._rest = Rest()
 
@@ -134,16 +137,35 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         now = time.monotonic()
         for conn in [one for one in self._leaving if one.timeout < now]:
             self._let_go(conn)
-        if not self.alive and not self._accepting:
-            self.set_accept_enabled(False)  # the others may have begun to stop meanwhile
+        if not self.answers:  # its model may have come meanwhile, or the others begun to stop
+            self.set_accept_enabled(self.alive and self.nr_conns < self.worker_connections)
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """Go on accepting while the service stops."""
-        if self.alive or not all_stop[0]:
-            super().set_accept_enabled(enabled)
-        else:
+        """Begin to accept once there is a model, where others answer until then; go on while the service stops."""
+        if not self.alive and all_stop[0]:
             stopping.set()
             super().set_accept_enabled(True)
+            return
+        self.answers = self.alive and self.wsgi.extensions["seewhy"].settled
+        super().set_accept_enabled(enabled and (self.answers or not self.others_answer))
+
+    @property
+    def answers(self) -> bool:
+        """Whether its model is loaded, or cannot be, and it takes new requests; the first process sees it too."""
+        return bool(self._shared[0])
+
+    @answers.setter
+    def answers(self, told: bool) -> None:
+        self._shared[0] = told
+
+    @property
+    def others_answer(self) -> bool:
+        """Whether other workers do; the first process says so."""
+        return bool(self._shared[1])
+
+    @others_answer.setter
+    def others_answer(self, told: bool) -> None:
+        self._shared[1] = told
 
     def run(self) -> None:
         """Serve until told to stop, and end the process.
@@ -171,7 +193,34 @@ def _received(connection: socket) -> bytes | None:
 
 
 class Watcher(Arbiter):  # type: ignore[misc]
-    """gunicorn's first process; it tells workers whether one of them is to stop, or all of them."""
+    """gunicorn's first process; it tells workers what the others do.
+
+    That is whether one of them is to stop, or all of them, and whether others answer while one loads its model.
+    """
+
+    def tell(self, worker: PatientWorker) -> None:
+        """Tell a worker whether others answer."""
+        worker.others_answer = any(other.answers for other in self.WORKERS.values() if other is not worker)
+
+    def manage_workers(self) -> None:
+        """Start workers that are missing, and end those that are too many once those that stay answer."""
+        workers = sorted(self.WORKERS.values(), key=lambda worker: worker.age)
+        for worker in workers:
+            self.tell(worker)
+        leaving, staying = workers[: -self.num_workers], workers[-self.num_workers :]
+        if not leaving or all(worker.answers for worker in staying):
+            super().manage_workers()
+        for worker in leaving:
+            if not worker.answers:
+                self.kill_worker(worker.pid, signal.SIGTERM)
+
+    def reload(self) -> None:
+        """Start as many workers anew; `manage_workers` ends those before them once these answer.
+
+        gunicorn would wait for that, and hear no signal meanwhile. The settings, which it reads anew, are the same.
+        """
+        for _ in range(self.num_workers):
+            self.spawn_worker()
 
     def stop(self, graceful: bool = True) -> None:
         """Stop all workers."""

@@ -4,6 +4,7 @@ import hashlib
 import io
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -182,6 +183,25 @@ def test_a_model_that_fails_leaves_a_service_that_is_ready(declared, monkeypatch
         assert [probe(app, path) for path in ("/healthz", "/readyz")] == [200, 200]
     assert explained().status_code == 200
     assert [probe(app, path) for path in ("/healthz", "/readyz")] == [200, 200]
+
+
+@pytest.mark.fault("the default model makes room for others", "nothing; `/readyz` says all is well, and loads nothing")
+def test_readiness_lasts_while_the_default_model_makes_room(declared, cat):
+    app, file = declared(max_models=1)
+    torch.save(nets.seeded(nets.Net).state_dict(), file)
+    assert becomes(app, "ready")
+    post = partial(app.test_client().post, data=cat, content_type="image/png")
+    assert post("/predict?model=efficientnet_lite0").status_code == 200
+    assert [probe(app, "/readyz") for _ in range(3)] == [200] * 3
+    engine = app.extensions["seewhy"].engine
+    assert engine.loaded("mine") is None
+    assert engine.loaded("efficientnet_lite0") is not None
+    file.write_bytes(b"")
+    assert post("/predict").status_code == 503
+    assert becomes(app, "model-unusable")
+    torch.save(nets.seeded(nets.Net).state_dict(), file)
+    assert becomes(app, "ready")
+    assert post("/predict").status_code == 200
 
 
 @pytest.mark.fault("a service with no room for more", "503 for pictures; `/readyz` and `/healthz` say all is well")
