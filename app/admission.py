@@ -1,10 +1,14 @@
-"""Who is let in: as many requests with a body at a time as there is room for; the next is refused at once."""
+"""Who is let in: as many requests at a time as there is room for; the next is refused at once.
+
+Probes, metrics and pages are always let in, as is what leads nowhere.
+"""
 
 import threading
 from typing import Any
 
 from flask import Flask, Response, g, request
 
+from app.access import is_open
 from app.errors import NoMoreError, OverloadedError
 from app.patience import stopping
 
@@ -52,10 +56,11 @@ class Admission:
             self.bytes -= size
 
     def _enter(self) -> None:
-        if request.method in ("GET", "HEAD", "OPTIONS"):
+        if request.method not in ("GET", "HEAD", "OPTIONS"):
+            if stopping.is_set():
+                raise NoMoreError(_STOPPING)
+        elif is_open() or request.endpoint == "health.metrics":
             return
-        if stopping.is_set():
-            raise NoMoreError(_STOPPING)
         is_chunked = "Transfer-Encoding" in request.headers
         size = self._largest if is_chunked else min(request.content_length or 0, self._largest)
         if not self.admit(size):

@@ -17,11 +17,15 @@ from typing import Any
 
 from PIL import Image, _imaging
 
+from app.errors import DeadlineError
 from explainers.errors import PictureError, PictureTooLargeError, UnreadablePictureError
 from explainers.picture import Least, Reduced
 
 _PROGRAM = Path(__file__).with_name("decoder.py")
 _INHERITED = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
+
+
+_log = logging.getLogger(__name__)
 
 
 class BrokenDecoderError(Exception):
@@ -50,6 +54,7 @@ class Decoders:
         Raises:
             UnreadablePictureError: also if the picture brought the process down.
             PictureTooLargeError: also if it took too much memory or time.
+            DeadlineError: the process did not answer in time, although it spent none on the picture.
         """
         decoder = self._idle.get()
         try:
@@ -61,6 +66,12 @@ class Decoders:
         except BrokenDecoderError as error:
             status = decoder.end() if decoder else 0
             decoder = None
+            if status is None:
+                _log.warning("A decoding process did not answer for %.0f s, and is replaced.", self._patience)
+                raise DeadlineError(
+                    f"The picture was not decoded within {self._patience:.0f} s; try again, or send a smaller one."
+                ) from error
+            _log.warning("A decoding process ended with status %d, and is replaced.", status)
             if status in (-signal.SIGXCPU, -signal.SIGKILL):
                 raise PictureTooLargeError(
                     f"The picture took more than {self._seconds} s of processor time, or more memory than there is, to "
@@ -132,15 +143,16 @@ class _Decoder:
         except (EOFError, OSError) as error:
             raise BrokenDecoderError from error
 
-    def end(self) -> int:
-        """End the process; return what it ended with."""
+    def end(self) -> int | None:
+        """End the process; return what it ended with, None if it had to be made to."""
         self._connection.close()
         try:
             # One that broke a limit is ending by itself, and says how.
             return self._process.wait(0.2)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return self._process.wait()
+            self._process.wait()
+            return None
 
     def _send(self, message: Any) -> None:
         self._connection.send_bytes(json.dumps(message).encode())

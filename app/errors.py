@@ -298,8 +298,8 @@ def _told_of_http(error: HTTPException) -> Told:
         404: "There is nothing at this path; GET /openapi.json lists the paths.",
         405: f"This path answers {', '.join(sorted(getattr(error, 'valid_methods', None) or ()))}.",
         429: f"No more than {error.description} are answered; come back after the seconds that Retry-After says.",
-        413: "The body or a text field in it is too large, or it has too many fields; send a smaller picture "
-        "(SEEWHY_MAX_UPLOAD_BYTES).",
+        413: "The body or a text field in it is too large, or it has too many fields; send a smaller picture: "
+        f"{request.max_content_length or 0:,} bytes are allowed (SEEWHY_MAX_UPLOAD_BYTES).",
     }
     return Told(kind, _printable(details.get(kind.status, error.description or error.name)), [])
 

@@ -77,7 +77,8 @@ class KeyFile:
         try:
             listed = tomllib.loads(self._path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"{self._path.name} is no TOML: {error}") from error
+            hint = "; each name may stand there once" if "overwrite" in str(error) else ""
+            raise ValueError(f"{self._path.name} is no TOML: {error}{hint}") from error
         if not listed:
             raise ValueError(f"{self._path.name} lists no key; `seewhy key NAME` makes one")
         try:

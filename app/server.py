@@ -10,6 +10,7 @@ import gc
 import os
 import socket
 import sys
+import tempfile
 from contextlib import suppress
 from typing import Any
 
@@ -83,11 +84,16 @@ def serve(settings: Settings) -> None:
     """Serve until told to stop.
 
     Raises:
-        FieldError: another program has the port.
+        FieldError: another program has the port, the address is none of this machine, or there is no folder for
+            temporary files.
     """
     share_processors(settings.workers)
     for said in misspelt(os.environ):
         print(f"Warning: {said}", file=sys.stderr)
+    if settings.max_in_flight >= settings.threads:
+        print("Warning: under load no thread is left for probes. Set SEEWHY_MAX_IN_FLIGHT ", end="", file=sys.stderr)
+        print(f"({settings.max_in_flight}) below SEEWHY_THREADS ({settings.threads}).", file=sys.stderr)
+    _check_folder()
     _check_port(settings.host, settings.port)
     share_figures(settings.workers)
     checked_app(settings)
@@ -113,21 +119,36 @@ def _check_port(host: str, port: int) -> None:
     """Find out at once what gunicorn would try for seconds."""
     if "GUNICORN_FD" in os.environ:  # `USR2`: the first process of gunicorn before this one hands over its socket
         return
-    with suppress(socket.gaierror):  # which gunicorn tells
+    from app.errors import FieldError  # imports PyTorch, which must wait for `share_processors`
+
+    try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                tried.bind(address)
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    from app.errors import FieldError  # imports PyTorch, which must wait for `share_processors`
+            tried.bind(address)
+    except OSError as error:
+        said = f"SEEWHY_HOST or --host: this machine cannot listen on {host!r}: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            said = (
+                f"Port {port} is in use; choose another: make serve PORT={port + 1000}, or "
+                f"seewhy serve --port {port + 1000}."
+            )
+        elif error.errno == errno.EACCES:
+            said = f"SEEWHY_PORT or --port: port {port} is for the system's administrator; choose one above 1023."
+        raise FieldError(said, field="port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host") from error
 
-                    raise FieldError(
-                        f"Port {port} is in use; choose another: make serve PORT={port + 1000}, or "
-                        f"seewhy serve --port {port + 1000}.",
-                        field="port",
-                    ) from error
+
+def _check_folder() -> None:
+    """Find out at once that gunicorn has no place for its files."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        from app.errors import FieldError  # imports PyTorch, which must wait for `share_processors`
+
+        raise FieldError(
+            "There is no folder for temporary files. Mount a small tmpfs on /tmp, or name a folder that can be written "
+            "in the variable TMPDIR."
+        ) from error
 
 
 def checked_app(settings: Settings) -> Flask:

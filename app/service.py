@@ -23,7 +23,8 @@ from app.stages import Explained, Plan, Predicted, Underway
 from app.timings import Timings
 from app.work import Predict
 from explainers.base import Explainer
-from explainers.errors import TargetError
+from explainers.errors import OptionError, TargetError
+from explainers.layers import Survey
 from explainers.modules import module_paths
 from explainers.picture import Least, Reduced, read_reduced
 from explainers.registry import Method, build_methods, get_method, import_methods
@@ -31,6 +32,7 @@ from explainers.render import Style
 from explainers.targets import best, class_index, predictions
 from models import LoadedModel, Registry
 from models.errors import WeightsUnavailableError
+from models.spec import ModelSpec
 
 VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
 
@@ -49,7 +51,10 @@ class Service:
         self.settings = settings
         self._warm = warm
         self.observer = observer
-        import_methods(settings.methods)
+        try:
+            import_methods(settings.methods)
+        except OptionError as error:
+            raise FieldError(f"SEEWHY_METHODS: {error}", field="methods") from error
         self.registry = Registry(settings.weights_dir, settings.models, settings.download)
         self.device = settings.torch_device()
         if self.device.type == "cuda":  # by itself PyTorch rounds the products of convolutions
@@ -108,6 +113,15 @@ class Service:
     def deadline(self) -> Deadline:
         """Return the deadline of a request that begins now."""
         return Deadline.after(self.settings.deadline, client_gone.get())
+
+    def survey(self, spec: ModelSpec) -> Survey:
+        """Describe the layers of a model that need not be loaded.
+
+        Raises:
+            DeadlineError, ClientGoneError: nobody waits any more for those that are surveyed before it.
+            ModelError: a model of one's own that cannot be built or run.
+        """
+        return self.registry.survey(spec, self.deadline().check)
 
     @property
     def settled(self) -> bool:

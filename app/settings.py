@@ -38,7 +38,9 @@ class Settings(BaseSettings):
     workers: Count = Field(1, description="Processes, each with its own copy of the models; the cores are divided.")
     threads: int = Field(40, ge=2, description="Threads per process that read requests and draw answers.")
     max_in_flight: Count = Field(
-        32, description="Requests with a picture that a process answers at a time; more are refused with 503."
+        32,
+        description="Requests that a process answers at a time, not counting probes, metrics and pages; more are "
+        "refused with 503. Fewer than threads, so that some are left for probes.",
     )
     max_in_flight_bytes: Count = Field(
         256 * 2**20, description="Bytes of the bodies of these together; more are refused with 503."

@@ -3,14 +3,14 @@
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from explainers.accelerators import ACCELERATORS, Run, choose
+from explainers.accelerators import ACCELERATORS, Run, choose, exported_before
 from explainers.cut import UncuttableError, cut_before
 from explainers.modules import evaluation_mode, logits_of
 
@@ -137,9 +137,16 @@ class Accelerated:
                 _log.info("The model runs whole for %s: %s", ", ".join(layers), error)
                 return None
             expected = cut.prefix(probe.clone()), logits_of(self._module(probe.clone()))
-            for name in dict.fromkeys((self.name, "eager")):
+            ways: dict[str, Callable[[fx.GraphModule, Tensor], Run | None]] = {}
+            if self.name == "onnxruntime":
+                ways["What was exported before"] = exported_before
+            ways |= {name: ACCELERATORS[name] for name in (self.name, "eager")}
+            for name, way in ways.items():
                 try:
-                    parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix)
+                    prefix = way(cut.prefix, probe[:1])
+                    if prefix is None:
+                        continue
+                    parts = Parts(prefix, cut.suffix)
                     if _agree(parts, probe, expected):
                         return parts
                     _log.warning("%s does not give what the model gives before %s.", name, cut.layer)

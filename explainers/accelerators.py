@@ -69,6 +69,21 @@ def _onnxruntime() -> Any:
 
 def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
     """ONNX Runtime on the processor, in float32, with as many threads as PyTorch has."""
+    exported = _folded(_exported(part, image))
+    _log.debug("Exported %d bytes of ONNX.", len(exported))
+    if _exports is not None:
+        _exports.put(fingerprint(part, image), exported)
+    return _session(exported)
+
+
+def exported_before(part: fx.GraphModule, image: Tensor) -> Run | None:
+    """`onnxruntime` of what was exported before, in this process or another that shares; None if nothing was."""
+    found = _exports.get(fingerprint(part, image)) if _exports is not None else None
+    return None if found is None else _session(found)
+
+
+def _session(exported: bytes) -> Run:
+    """Return what runs an ONNX model."""
     runtime = _onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -78,7 +93,7 @@ def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = runtime.InferenceSession(_onnx(part, image), options, providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
         return tuple(
@@ -89,25 +104,12 @@ def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
 
 
 def share_exports() -> None:
-    """Let this process and those that it forks from now on export each part once, where the system can do that."""
+    """Let this process, and those that it forks from now on, find what any of them exported before."""
     global _exports
     try:
         _exports = Exports()
     except (AttributeError, OSError) as error:  # no Linux, or no memory of this kind
         _log.info("Each process exports models for itself: %s", error)
-
-
-def _onnx(part: fx.GraphModule, image: Tensor) -> bytes:
-    """Return the part as an ONNX model; one that was exported before, if exports are shared."""
-    if _exports is None:
-        return _folded(_exported(part, image))
-    key = fingerprint(part, image)
-    found = _exports.get(key)
-    if found is None:
-        found = _folded(_exported(part, image))
-        _log.debug("Exported %d bytes of ONNX.", len(found))
-        _exports.put(key, found)
-    return found
 
 
 def _exported(part: fx.GraphModule, image: Tensor) -> bytes:

@@ -10,12 +10,13 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, fx
 
 SPACE = 2**28
-"""Bytes that may be kept; what comes later is exported by each process for itself."""
+"""Bytes that may be kept. What comes when they are used up takes the place of all that is there."""
 
 _LENGTH = 8
 """Bytes in which a length is written down."""
@@ -27,7 +28,7 @@ class Exports:
     """Exported models by what they were exported from, in memory that forked processes share; only these can reach it.
 
     A file without a name, in memory: the number of its bytes in use, and entries of key, length and value. A process
-    that is killed while it writes leaves bytes that are not in use yet.
+    that is killed while it writes leaves bytes that are not in use yet. Where the file fails, nothing is kept.
 
     Args:
         space: bytes that may be kept.
@@ -39,42 +40,60 @@ class Exports:
     def __init__(self, space: int = SPACE) -> None:
         self._file = os.memfd_create("seewhy-exports")
         self._space = space
-        self._writing = threading.Lock()
+        self._lock = threading.Lock()
         self._use(_LENGTH)
-        weakref.finalize(self, os.close, self._file)
+        # Not at the end of the process, when other threads may still use it.
+        weakref.finalize(self, os.close, self._file).atexit = False
 
     def get(self, key: bytes) -> bytes | None:
         """Return what was kept under a key; None if nothing was."""
-        for found, place, length in self._entries():
-            if found == key:
-                return os.pread(self._file, length, place)
-        return None
+        try:
+            with self._locked():
+                return next(
+                    (os.pread(self._file, length, place) for found, place, length in self._entries() if found == key),
+                    None,
+                )
+        except OSError as error:
+            _log.info("No exported model can be looked up: %s", error)
+            return None
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Keep a value, if there is space for it and none of that key.
+        """Keep a value, if none of that key is there.
 
         Args:
             key: of 32 bytes.
-            value: of any number.
+            value: of any number; one that alone takes more than the space is not kept.
         """
+        try:
+            with self._locked():
+                if all(key != found for found, _, _ in self._entries()):
+                    self._append(key + len(value).to_bytes(_LENGTH, "big") + value)
+        except OSError as error:
+            _log.info("An exported model is not kept: %s", error)
+
+    def _append(self, entry: bytes) -> None:
+        if _LENGTH + len(entry) > self._space:
+            _log.info("An exported model of %d bytes is not kept: there is space for %d.", len(entry), self._space)
+            return
+        end = self._used()
+        if end + len(entry) > self._space:
+            end = _LENGTH
+            self._use(end)
+            os.ftruncate(self._file, end)
+        if os.pwrite(self._file, entry, end) == len(entry):
+            self._use(end + len(entry))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep out other threads, and other processes, whose lock the system lets go of when they are killed."""
         import fcntl
 
-        with self._writing:
-            fcntl.lockf(self._file, fcntl.LOCK_EX)  # let go by the system too, when its owner is killed
+        with self._lock:
+            fcntl.lockf(self._file, fcntl.LOCK_EX)
             try:
-                self._append(key, value)
-            except OSError as error:
-                _log.info("An exported model is not kept: %s", error)
+                yield
             finally:
                 fcntl.lockf(self._file, fcntl.LOCK_UN)
-
-    def _append(self, key: bytes, value: bytes) -> None:
-        end = self._used()
-        entry = key + len(value).to_bytes(_LENGTH, "big") + value
-        fits = end + len(entry) <= self._space
-        known = any(key == found for found, _, _ in self._entries())
-        if fits and not known and os.pwrite(self._file, entry, end) == len(entry):
-            self._use(end + len(entry))
 
     def _entries(self) -> Iterator[tuple[bytes, int, int]]:
         """Yield key, place and length of each value."""

@@ -3,7 +3,8 @@
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -83,9 +84,14 @@ class Registry:
             return Availability(True, None)
         return Availability(False, missing_reason(spec))
 
-    def survey(self, spec: ModelSpec) -> Survey:
-        """Describe the layers of a model that need not be loaded: no weights are read."""
-        return _survey(spec)
+    def survey(self, spec: ModelSpec, check: Callable[[], None] = lambda: None) -> Survey:
+        """Describe the layers of a model that need not be loaded: no weights are read.
+
+        Args:
+            spec: of the model.
+            check: called now and then while another survey is made; ends the wait by raising.
+        """
+        return _survey(spec, check)
 
     def load(
         self,
@@ -179,17 +185,29 @@ def _zoo_spec(name: str, weights: str | None) -> ModelSpec:
     return zoo_spec(name, weights)
 
 
-_surveying = threading.Lock()  # a cache alone would let several callers build the same large model at once
+_surveys: dict[ModelSpec, Survey] = {}
+_surveying = threading.Lock()  # one at a time, for a large model takes seconds, and a processor
+
+MOST_SURVEYS = 256
+"""That are kept; the oldest goes first."""
+
+_GLANCE = 0.1
+"""Seconds after which somebody who waits for another survey looks whether he still wants his."""
 
 
-def _survey(spec: ModelSpec) -> Survey:
-    with _surveying:
-        return _survey_once(spec)
-
-
-@lru_cache(maxsize=256)
-def _survey_once(spec: ModelSpec) -> Survey:
-    return _surveyed(spec, _without_weights(spec))
+def _survey(spec: ModelSpec, check: Callable[[], None]) -> Survey:
+    while (found := _surveys.get(spec)) is None:
+        check()
+        if _surveying.acquire(timeout=_GLANCE):
+            try:
+                if spec not in _surveys:
+                    made = _surveyed(spec, _without_weights(spec))
+                    if len(_surveys) >= MOST_SURVEYS:
+                        del _surveys[next(iter(_surveys))]
+                    _surveys[spec] = made
+            finally:
+                _surveying.release()
+    return found
 
 
 def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
@@ -220,9 +238,8 @@ class _EmptyOnMeta(TorchFunctionMode):
 
 def _without_weights(spec: ModelSpec) -> nn.Module:
     """Return the architecture on the meta device, where shapes are computed and numbers are not."""
-    try:
-        with _EmptyOnMeta():
-            module = spec.build()
-    except (RuntimeError, NotImplementedError):  # a builder that reads the numbers of its parameters
-        module = spec.build()
-    return module.to("meta")
+    everything: AbstractContextManager[Any] = torch.device("meta")  # for builders that run what they have built
+    for place in (_EmptyOnMeta(), everything):
+        with suppress(RuntimeError, NotImplementedError), place:
+            return spec.build().to("meta")
+    return spec.build().to("meta")  # a builder that reads the numbers of its parameters

@@ -115,7 +115,7 @@ def _spec(name: str) -> ModelSpec:
 
 def _survey(spec: ModelSpec) -> Survey:
     loaded = service().engine.loaded(spec.name)
-    return loaded.survey if loaded is not None else service().registry.survey(spec)
+    return loaded.survey if loaded is not None else service().survey(spec)
 
 
 def _describe(spec: ModelSpec) -> ModelAnswer:

@@ -3,6 +3,7 @@
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from threading import Lock
 
 from flask import Blueprint, Response, current_app, send_from_directory
 
@@ -15,6 +16,7 @@ _DOCS_POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; object-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_writing = Lock()
 _SWAGGER = Path(str(files("flask_openapi_swagger"))) / "templates" / "swagger"
 
 
@@ -41,7 +43,8 @@ def docs_asset(name: str) -> Response:
 @blueprint.get("/openapi.json")
 def openapi() -> Response:
     """Return the OpenAPI 3.1 document."""
-    return Response(_openapi(), mimetype="application/json")
+    with _writing:  # otherwise all who ask for the first would write it
+        return Response(_openapi(), mimetype="application/json")
 
 
 @cache

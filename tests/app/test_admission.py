@@ -55,7 +55,7 @@ def small(admission):
 def test_a_request_counts_until_it_is_answered(admission, small):
     assert small.post("/", data=b"x" * 10).text == "1 10"
     assert small.post("/", data=b"x" * 1000).text == "1 80"
-    assert small.get("/").text == "0 0"
+    assert small.get("/").text == "1 0"
     assert small.post("/?fail=1").status_code == 500
     assert small.post("/nowhere").status_code == 404
     assert (admission.requests, admission.bytes) == (0, 0)
@@ -77,7 +77,8 @@ def test_a_stream_counts_until_it_is_closed(admission, small):
     refused = small.post("/", data=b"x")
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
     assert refused.mimetype == "application/problem+json"
-    assert small.get("/").status_code == 200
+    assert small.get("/").status_code == 503  # which may take as long
+    assert small.get("/nowhere").status_code == 404
     for stream in streams:
         stream.close()
     assert small.post("/", data=b"x").text == "1 1"
@@ -164,6 +165,29 @@ def test_a_client_has_a_time_for_its_body_and_for_each_part_of_the_answer():
     # While the body is read and a part is sent, and not while the model works.
     assert watched == [True, False, False, True, False]
     assert Patient(lambda *_: [b"as it is"], 1, 1)({}, lambda *_: None) == [b"as it is"]
+    connection.close()
+    other.close()
+
+
+def test_all_pieces_of_a_body_share_its_time():
+    connection, other = socket.socketpair()
+    left = []
+
+    class Slow(io.BytesIO):
+        def read(self, size=-1):
+            left.append(patience._until[id(connection)][0] - time.monotonic())
+            time.sleep(0.05)
+            return super().read(size)
+
+    def inner(environ, start_response):
+        assert len(environ["wsgi.input"].read()) == 5 * 2**16
+        return []
+
+    environ = {"gunicorn.socket": connection, "wsgi.input": Slow(bytes(5 * 2**16)), "CONTENT_LENGTH": str(5 * 2**16)}
+    Patient(inner, upload_seconds=0.17, download_seconds=1)(environ, lambda *_: None).close()
+    assert len(left) >= 5
+    assert all(later < sooner - 0.04 for sooner, later in itertools.pairwise(left[:4]))
+    assert max(left[4:]) <= 0
     connection.close()
     other.close()
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from app import create_app
 from app.decoders import Decoders
+from app.errors import DeadlineError
 from app.settings import Settings
 from explainers.errors import PictureTooLargeError, UnreadablePictureError
 from explainers.picture import MAX_PIXELS, read_reduced
@@ -119,25 +120,38 @@ def test_a_process_that_answers_too_late_is_replaced(made):
     decoders = made(patience=0.3)
     content_of_half_a_minute = pictures.scans(1000)
     started = time.monotonic()
-    with pytest.raises(PictureTooLargeError, match="simpler"):
+    with pytest.raises(DeadlineError, match="within 0 s; try again"):
         decoders.read(content_of_half_a_minute, whole, 2**40)
     assert time.monotonic() - started < 10  # of which processor time would take 20
     assert process(decoders) is None
 
 
+def failure(decoders, content):
+    """What is raised as a picture is read."""
+    try:
+        return decoders.read(content, whole, MAX_PIXELS)
+    except Exception as error:
+        return error
+
+
 @pytest.mark.fault(
     "a decoding process that hangs",
-    "413 once its time is up; the process is replaced",
+    "504 once its time is up; the process is replaced, and the log says so",
 )
-def test_a_process_that_reads_nothing_is_replaced(made):
+def test_a_process_that_reads_nothing_is_replaced(made, caplog):
     decoders = made(patience=0.5)
     small = pictures.sound()["PNG"]
     decoders.read(small, whole, MAX_PIXELS)
     stopped = process(decoders)
     os.kill(stopped, signal.SIGSTOP)
     noise = np.random.default_rng(0).integers(0, 256, (600, 600, 3), dtype=np.uint8)
-    with pytest.raises(PictureTooLargeError):
-        decoders.read(pictures.encoded(Image.fromarray(noise), "PNG"), whole, MAX_PIXELS)  # more than a pipe holds
+    large = pictures.encoded(Image.fromarray(noise), "PNG")  # more than a pipe holds
+    reading = threading.Thread(target=lambda: found.append(failure(decoders, large)), daemon=True)
+    found = []
+    reading.start()
+    reading.join(30)
+    assert [type(one) for one in found] == [DeadlineError]
+    assert "did not answer" in caplog.text
     assert process(decoders) is None
     with pytest.raises(ProcessLookupError):
         os.kill(stopped, 0)
@@ -147,7 +161,7 @@ def test_a_process_that_reads_nothing_is_replaced(made):
     "a picture that breaks the decoder (in its own process)",
     "415; the process is replaced",
 )
-def test_a_picture_that_breaks_the_decoder_is_unreadable(made):
+def test_a_picture_that_breaks_the_decoder_is_unreadable(made, caplog):
     decoders = made()
 
     def crash(width, height):
@@ -158,6 +172,7 @@ def test_a_picture_that_breaks_the_decoder_is_unreadable(made):
     threads_process = [process(decoders)]
     with pytest.raises(UnreadablePictureError, match="broke the decoder"):
         decoders.read(pictures.sound()["JPEG"], crash, MAX_PIXELS)
+    assert f"ended with status {-signal.SIGSEGV}" in caplog.text
     assert decoders.read(pictures.sound()["JPEG"], whole, MAX_PIXELS).size == (64, 48)
 
 

@@ -213,8 +213,13 @@ def test_a_service_with_no_room_is_ready_all_the_same(declared, cat):
         "/explain?method=rise&samples=8000", data=cat, headers={"Accept": "text/event-stream"}, content_type="image/png"
     )
     next(stream.response)
-    refused = app.test_client().post("/predict", data=cat, content_type="image/png")
-    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
-    assert [probe(app, path) for path in ("/healthz", "/readyz")] == [200, 200]
+    for refused in (
+        app.test_client().post("/predict", data=cat, content_type="image/png"),
+        app.test_client().get("/models/resnet18/layers"),
+    ):
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    assert [probe(app, path) for path in ("/healthz", "/readyz", "/ping", "/v2/health/ready")] == [200] * 4
+    assert [probe(app, path) for path in ("/metrics", "/openapi.json", "/nowhere")] == [200, 200, 404]
     stream.close()
+    assert app.test_client().get("/models/resnet18/layers").status_code == 200
     assert app.test_client().post("/predict", data=cat, content_type="image/png").status_code == 200

@@ -111,7 +111,10 @@ def test_a_file_that_is_gone_or_broken_lets_nobody_in(file, ruin):
         (b"alice = 7\n", "keys.toml, alice: is not"),
         (b'[alice]\nkey = "x"\n', "keys.toml, alice: is not"),
         (b'"a b" = "sha256:%s"\n' % (b"0" * 64), "is no name for a key"),
-        (b'a = "sha256:%s"\na = "sha256:%s"\n' % (b"0" * 64, b"1" * 64), "is no TOML"),
+        (
+            b'a = "sha256:%s"\na = "sha256:%s"\n' % (b"0" * 64, b"1" * 64),
+            "each name may stand there once",
+        ),
     ],
 )
 def test_a_file_that_is_none_of_keys_says_what_is_wrong(file, content, said):

@@ -1,9 +1,11 @@
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from openapi_spec_validator import validate
 
-from app.api import hooks
+from app.api import hooks, pages
 from app.errors import HTTP_KINDS, KINDS
 from app.schemas import MEDIA_TYPES, CaptureOptions, ExplainOptions, InterveneOptions, TraceOptions
 from explainers.edits import MAX_EDITS, OPS
@@ -128,3 +130,20 @@ def test_documentation_page_loads_nothing_from_elsewhere(client):
         with client.get(path) as part:
             assert part.status_code == 200
     assert client.get("/docs/assets/../plugins.py").status_code == 404
+
+
+def test_the_document_is_written_once_for_all_who_ask_at_once(client, monkeypatch):
+    written = []
+
+    def slowly():
+        written.append(1)
+        time.sleep(0.1)
+        return "{}"
+
+    pages._openapi.cache_clear()
+    monkeypatch.setattr(pages, "document", slowly)
+    with ThreadPoolExecutor(8) as pool:
+        texts = set(pool.map(lambda _: client.application.test_client().get("/openapi.json").text, range(8)))
+    pages._openapi.cache_clear()
+    assert texts == {"{}"}
+    assert len(written) == 1

@@ -10,12 +10,15 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import requests
 
-from app.server import Server
+from app import server
+from app.errors import FieldError
+from app.server import Server, _check_folder
 from app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, start
@@ -153,6 +156,38 @@ def test_a_port_that_is_taken_is_told_at_once():
     assert done.returncode != 0
     assert f"Port {port} is in use; choose another" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def refused(**variables) -> str:
+    """What the service says that does not start."""
+    command = [sys.executable, "-m", "app.cli", "serve", "--port", str(free_port())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **variables})
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_an_address_of_another_machine_is_told_by_its_setting():
+    assert "Error: SEEWHY_HOST or --host: this machine cannot listen on '192.0.2.1'" in refused(SEEWHY_HOST="192.0.2.1")
+
+
+def test_a_module_of_methods_that_is_not_there_is_told_by_its_setting():
+    assert "Error: SEEWHY_METHODS: The module 'nope' cannot be imported" in refused(SEEWHY_METHODS="nope")
+
+
+def test_no_folder_for_temporary_files_is_told(monkeypatch):
+    monkeypatch.setattr(tempfile, "gettempdir", Mock(side_effect=FileNotFoundError("No usable temporary directory")))
+    with pytest.raises(FieldError, match="tmpfs on /tmp"):
+        _check_folder()
+
+
+def test_no_thread_for_probes_is_warned_of(monkeypatch, capsys):
+    monkeypatch.setattr(server, "Watcher", Mock())
+    for name in ("share_processors", "share_figures", "_share_exports", "_share_memory", "checked_app", "_check_port"):
+        monkeypatch.setattr(server, name, Mock())
+    for threads, warned in ((5, False), (4, True)):
+        server.serve(Settings(threads=threads, max_in_flight=4))
+        assert ("Set SEEWHY_MAX_IN_FLIGHT (4) below SEEWHY_THREADS" in capsys.readouterr().err) is warned
 
 
 @pytest.mark.slow

@@ -1,10 +1,13 @@
 """What was exported is found by forked processes, and nothing else is."""
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ from torch import Tensor, nn
 
 from explainers import accelerators, exports
 from explainers.accelerated import Accelerated, Parts
-from explainers.accelerators import share_exports
+from explainers.accelerators import exported_before, onnxruntime, share_exports
 from explainers.cut import cut_before
 from explainers.exports import Exports, fingerprint
 from tests import nets
@@ -85,12 +88,34 @@ def test_values_come_back_by_their_keys():
     assert [kept.get(key) for key in (A, B, C, b"d" * 32)] == [b"one", b"", b"three" * 1000, None]
 
 
-def test_what_does_not_fit_is_not_kept():
+def test_what_does_not_fit_takes_the_place_of_all(caplog):
     kept = Exports(space=200)
     kept.put(A, bytes(50))
-    kept.put(B, bytes(100))
+    kept.put(B, bytes(50))
+    assert [kept.get(key) for key in (A, B, C)] == [bytes(50), bytes(50), None]
     kept.put(C, bytes(20))
-    assert [kept.get(key) for key in (A, B, C)] == [bytes(50), None, bytes(20)]
+    assert [kept.get(key) for key in (A, B, C)] == [None, None, bytes(20)]
+    assert os.fstat(kept._file).st_size <= 200
+    with caplog.at_level("INFO"):
+        kept.put(A, bytes(200))
+    assert [kept.get(key) for key in (A, B, C)] == [None, None, bytes(20)]
+    assert "not kept" in caplog.text
+
+
+def test_threads_write_one_after_another():
+    kept, keys = Exports(space=2**20), [bytes([number]) * 32 for number in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: (kept.put(key, key * 30), kept.put(C, b"one")), keys))
+    assert all(kept.get(key) == key * 30 for key in keys if key != C)
+    assert len(list(kept._entries())) == len(keys)
+
+
+def test_a_file_that_fails_keeps_nothing_and_costs_nothing(monkeypatch, shared, image):
+    monkeypatch.setattr(fcntl, "lockf", Mock(side_effect=OSError(errno.ENOLCK, "no locks")))
+    module = nets.seeded(Hidden).eval().requires_grad_(False)
+    run = onnxruntime(part(module, image), image)
+    assert nets.relative_error(run(image)[0], part(module, image)(image)[0]) < 1e-5
+    assert exported_before(part(module, image), image) is None
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(errno.ENOSPC, "no space"), None])
@@ -188,23 +213,32 @@ def test_a_new_process_finds_what_another_exported():
     )
 
 
+def compile_(module: nn.Module, image: Tensor) -> Parts:
+    """Compile and compare, as a model that is loaded does."""
+    model = Accelerated(module.eval().requires_grad_(False), tuple(image.shape[1:]), ("last",), "onnxruntime")
+    model.warm()
+    found = model.whole(image)
+    assert isinstance(found, Parts)
+    assert nets.relative_error(found(image), module(image)) < 1e-5
+    return found
+
+
 def test_a_part_is_exported_once(shared, exported, image):
-    module = nets.seeded(Hidden)
-    first = accelerators._onnx(part(module, image), image)
-    assert accelerators._onnx(part(nets.seeded(Hidden), image), image) == first
+    for _ in range(2):
+        compile_(nets.seeded(Hidden), image)
     assert len(exported) == 1
 
 
 def test_without_sharing_nothing_is_kept(monkeypatch, exported, image):
     monkeypatch.setattr(accelerators, "_exports", None)
     for _ in range(2):
-        accelerators._onnx(part(nets.seeded(Hidden), image), image)
+        compile_(nets.seeded(Hidden), image)
     assert len(exported) == 2
 
 
 @pytest.mark.parametrize("change", ["weights", "buffers", "stride", "size"])
 def test_other_parts_are_exported_anew(change, shared, exported, image):
-    accelerators._onnx(part(nets.seeded(Hidden), image), image)
+    compile_(nets.seeded(Hidden), image)
     module = nets.seeded(Hidden, 1.0, 2) if change == "stride" else nets.seeded(Hidden)
     with torch.no_grad():
         if change == "weights":
@@ -212,7 +246,7 @@ def test_other_parts_are_exported_anew(change, shared, exported, image):
         if change == "buffers":
             module.norm.running_mean[0] += 1e-6
     other = torch.rand(1, 3, 18, 18) if change == "size" else image
-    accelerators._onnx(part(module, other), other)
+    compile_(module, other)
     assert len(exported) == 2
 
 
@@ -222,15 +256,25 @@ def test_how_weights_lie_in_memory_changes_nothing(image):
     assert fingerprint(part(module.to(memory_format=torch.channels_last), image), image) == before
 
 
-def test_a_part_that_only_seems_the_same_is_refused(shared, exported, image):
-    for factor in (1.0, 1.5):
-        module = nets.seeded(Hidden, factor).eval().requires_grad_(False)
-        model = Accelerated(module, (3, 16, 16), ("last",), "onnxruntime")
-        model.warm()
-        found = model.whole(image)
-        assert isinstance(found, Parts)
-        assert nets.relative_error(found(image), module(image)) < 1e-5
-    assert len(exported) == 1
+def test_shapes_of_parameters_are_told_apart(image):
+    class Shaped(nn.Module):
+        def __init__(self, *shape: int) -> None:
+            super().__init__()
+            self.factor, self.last = nn.Parameter(torch.ones(shape)), nn.Conv2d(3, 4, 3)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.last(images * self.factor.mean())
+
+    one, other = (part(nets.seeded(Shaped, *shape), image) for shape in ((2, 8), (4, 4)))
+    assert str(one) == str(other)
+    assert fingerprint(one, image) != fingerprint(other, image)
+
+
+def test_a_part_that_only_seems_the_same_is_exported_too(shared, exported, image):
+    for factor in (1.0, 1.5, 1.0):
+        run = compile_(nets.seeded(Hidden, factor), image).prefix
+        assert run.__qualname__.startswith("_session.")  # and not on PyTorch
+    assert len(exported) == 2
 
 
 @pytest.mark.parametrize("missing", [OSError("no such memory"), AttributeError("memfd_create")])
@@ -241,5 +285,5 @@ def test_each_process_exports_for_itself_where_nothing_can_be_shared(missing, mo
     monkeypatch.setattr(exports.os, "memfd_create", refuse)
     monkeypatch.setattr(accelerators, "_exports", None)
     share_exports()
-    accelerators._onnx(part(nets.seeded(Hidden), image), image)
+    compile_(nets.seeded(Hidden), image)
     assert len(exported) == 1

@@ -1,6 +1,10 @@
 import hashlib
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -9,6 +13,7 @@ from torchvision import models as torchvision_models
 from explainers import GradCAM
 from explainers.base import predict
 from models import ModelSpec, Registry, list_models
+from models import registry as models_registry
 from models.errors import UnknownModelError
 from models.zoo import _embedded_spec
 
@@ -115,3 +120,74 @@ def test_a_model_in_other_numbers_answers_nearly_the_same_in_float32(registry, l
     cosine = torch.cosine_similarity(found.maps.flatten(), expected.maps.flatten(), dim=0)
     assert cosine > 0.98
     assert not torch.equal(found.maps, expected.maps)
+
+
+class Impatient(Exception):  # noqa: N818
+    """Somebody does not wait any more."""
+
+
+def give_up():
+    raise Impatient
+
+
+@pytest.fixture
+def building(monkeypatch):
+    """Surveys that wait in the making, until they may go on."""
+    monkeypatch.setattr(models_registry, "_surveys", {})
+    begun, may_end, built = threading.Event(), threading.Event(), []
+    build = models_registry._without_weights
+
+    def slowly(spec):
+        built.append(spec.name)
+        begun.set()
+        assert may_end.wait(30)
+        return build(spec)
+
+    monkeypatch.setattr(models_registry, "_without_weights", slowly)
+    yield begun, may_end, built
+    may_end.set()
+
+
+def test_who_does_not_wait_for_another_survey_costs_nothing(registry, building):
+    begun, may_end, built = building
+    known = registry.spec("squeezenet1_1")
+    may_end.set()
+    first = registry.survey(known)
+    begun.clear(), may_end.clear()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(registry.survey, registry.spec("squeezenet1_0"))
+        assert begun.wait(30)
+        with pytest.raises(Impatient):
+            registry.survey(registry.spec("resnet18"), Mock(side_effect=[None, None, Impatient]))
+        assert registry.survey(known, give_up) is first  # waits for nobody
+        may_end.set()
+        assert other.result(30).layers
+    assert built == ["squeezenet1_1", "squeezenet1_0"]
+
+
+@pytest.mark.parametrize(
+    "name", ["timm/vitamin_small_224", "timm/vit_tiny_r_s16_p8_224", "timm/mvitv2_tiny", "resnet50"]
+)
+def test_a_survey_takes_no_memory_for_weights(registry, name):
+    built = []
+
+    def build(*given):
+        built.append(spec.build(*given))
+        return built[-1]
+
+    spec = registry.spec(name)
+    models_registry._without_weights(replace(spec, build=build))
+    assert {value.device.type for module in built for value in module.parameters()} == {"meta"}
+
+
+def test_surveys_are_made_once_and_not_kept_without_bound(registry, building, monkeypatch):
+    _, may_end, built = building
+    may_end.set()
+    monkeypatch.setattr(models_registry, "MOST_SURVEYS", 2)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: registry.survey(registry.spec("squeezenet1_1")), range(4)))
+    assert all(one is found[0] for one in found)
+    for name in ("squeezenet1_0", "alexnet", "alexnet"):
+        registry.survey(registry.spec(name))
+    assert built == ["squeezenet1_1", "squeezenet1_0", "alexnet"]
+    assert [spec.name for spec in models_registry._surveys] == ["squeezenet1_0", "alexnet"]
