@@ -125,7 +125,8 @@ def capture(
         else:
             by_effect = options.rank == "effect"
             body = encoded(lambda: capture_sheet(captured, options.top, by_effect), chosen, captured.timings)
-        return f"{len(captured.capture.tensors)} tensors", body
+        count = len(captured.capture.tensors)
+        return f"{count} tensor{'s' if count > 1 else ''}", body
 
     each_alone(tasks, chosen, work)
 

@@ -169,7 +169,7 @@ def test_trace(run, tmp_path):
 
 def test_capture(run, tmp_path):
     arguments = ("capture", EXAMPLES / "cat.png", "--layer", "bn2", "--kind", "grad_output")
-    assert "1 tensors" in run(*arguments, "-o", tmp_path / "c.npz").output
+    assert "1 tensor ->" in run(*arguments, "-o", tmp_path / "c.npz").output
     with np.load(tmp_path / "c.npz") as found:
         assert found["bn2/grad_output/0"].shape == (1, 1280, 7, 7)
     drawn = ("--top", "4", "--scale", "0,6", "-o", tmp_path / "c.png")
