@@ -1,6 +1,7 @@
 """Pictures that browsers and the service might see differently: the page shows what the service saw."""
 
 import io
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -85,6 +86,19 @@ def test_what_was_chosen_is_asked_of_whatever_becomes_of_the_file(page, tmp_path
     page.click("#predictions .class:has-text('tabby')")
     expect(page.locator("#answer-label")).to_have_text("tabby")
     expect(page.locator("#predictions .label").first).to_have_text("tiger cat")
+
+
+@pytest.mark.parametrize("address", ["", "?example=coffee"])
+@pytest.mark.parametrize("late", ["/methods", "/colormaps"])
+def test_a_picture_that_is_chosen_while_the_page_loads_is_explained(page, late, address):
+    def hold(route):
+        page.set_input_files("#image", EXAMPLES / "cat.png")
+        route.continue_()
+
+    page.route(lambda url: urlsplit(url).path == late, hold)
+    page.goto(page.url + address)
+    answered(page)
+    expect(page.locator("#answer-label")).to_have_text("tiger cat")
 
 
 def test_a_border_that_the_model_does_not_see_is_told(page, tmp_path, coffee):

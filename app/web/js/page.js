@@ -23,7 +23,6 @@ async function start() {
   learn((await catalogue("/methods")).methods);
   prepareScrolls();
   prepareStage();
-  preparePicture();
   prepareTabs();
   prepareClasses();
   prepareModels();
@@ -34,7 +33,8 @@ async function start() {
   await prepareSettings();
   keepAddress();
   prepareExplain();
-  if (state.example) await openExample(state.example);
+  // Once all are told of a picture: one that is chosen sooner would be shown, and not explained.
+  if (!preparePicture() && state.example) await openExample(state.example);
   document.body.dataset.ready = "true";
 }
 

@@ -81,12 +81,16 @@ async function exampleFile(name) {
   return new File([await response.blob()], `${name}.jpg`, { type: "image/jpeg" });
 }
 
+/** Takes pictures from now on, and the one that was chosen before; returns whether there was one. */
 export function preparePicture() {
-  byId("image").addEventListener("change", (event) => {
-    const [file] = event.target.files;
+  const input = byId("image");
+  const take = () => {
+    const [file] = input.files;
     if (file) open(file);
-    event.target.value = ""; // the same file may be chosen again
-  });
+    input.value = ""; // the same file may be chosen again
+    return Boolean(file);
+  };
+  input.addEventListener("change", take);
   document.addEventListener("dragover", (event) => {
     event.preventDefault();
     document.body.classList.add("dragging");
@@ -110,4 +114,5 @@ export function preparePicture() {
       return make("li", {}, make("button", { type: "button", title: alt, on: { click: () => openExample(name) } }, image));
     }),
   );
+  return take();
 }
