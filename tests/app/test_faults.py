@@ -157,7 +157,6 @@ def test_at_four_times_the_capacity_each_is_answered_in_time_or_refused():
     found = overload(5)
     assert found.is_right, found
     assert found.offered > 2 * found.capacity
-    assert found.codes[503] > 0
     # A refusal costs no more than reading the request; the clients share the processors.
     assert sorted(found.refused)[len(found.refused) // 2] < 2
 
