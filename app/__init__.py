@@ -10,14 +10,15 @@ if TYPE_CHECKING:
 __all__ = ["create_app"]
 
 
-def create_app(settings: "Settings | None" = None) -> "Flask":
+def create_app(settings: "Settings | None" = None, strict: bool = True) -> "Flask":
     """Make the application. No thread starts and no model loads before the first request.
 
     Args:
         settings: by default those of the environment.
+        strict: refuse a file of keys that cannot be read; otherwise it lets nobody in until it can.
     """
     # PyTorch takes seconds and half a gigabyte to import: whoever needs none of it, as gunicorn's first process, does
     # not.
     from app.factory import create_app as create
 
-    return create(settings)
+    return create(settings, strict)

@@ -30,8 +30,12 @@ _PREFLIGHT_SECONDS = 600
 _log = logging.getLogger(__name__)
 
 
-def register_access(app: Flask, settings: Settings) -> None:
+def register_access(app: Flask, settings: Settings, strict: bool = True) -> None:
     """Guard the routes of an application as the settings say.
+
+    Args:
+        app, settings: as `create_app` has them.
+        strict: refuse a file of keys that cannot be read; otherwise it lets nobody in until it can.
 
     Raises:
         FieldError: a setting cannot be used.
@@ -41,8 +45,10 @@ def register_access(app: Flask, settings: Settings) -> None:
         proxied = ProxyFix(app.wsgi_app, x_for=settings.trusted_proxies, x_proto=0, x_host=0, x_port=0, x_prefix=0)
         app.wsgi_app = proxied  # type: ignore[method-assign]
     if settings.api_keys is not None:
+        keys = KeyFile(settings.api_keys)
         try:
-            keys = KeyFile(settings.api_keys)
+            if strict:
+                keys.read()
         except (OSError, ValueError) as error:
             raise FieldError(f"SEEWHY_API_KEYS: {error}", "api_keys") from error
         app.before_request(lambda: _identify(keys))

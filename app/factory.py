@@ -34,11 +34,12 @@ _POLICY = "; ".join(
 """What a page may load and run: files of this service alone, no inline script or style, no text turned into markup."""
 
 
-def create_app(settings: Settings | None = None) -> Flask:
+def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
     """Make the application. No thread starts and no model loads before the first request.
 
     Args:
         settings: by default those of the environment.
+        strict: refuse a file of keys that cannot be read; otherwise it lets nobody in until it can.
     """
     settings = settings or Settings()
     app = Flask("app", static_folder="web", static_url_path="/static")
@@ -55,7 +56,7 @@ def create_app(settings: Settings | None = None) -> Flask:
         app.register_blueprint(module.blueprint)
     theirs = dict.fromkeys(("v1", "v2"), protocol_error)
     register_errors(app, theirs | dict.fromkeys(("predictions", "explanations", "ping"), torchserve.told))
-    register_access(app, settings)
+    register_access(app, settings, strict)
     app.before_request(lambda: watch(request.environ))
     Admission(settings.max_in_flight, settings.max_in_flight_bytes, settings.max_upload_bytes).register(app)
     app.wsgi_app = Patient(  # type: ignore[method-assign]

@@ -41,15 +41,20 @@ class KeyFile:
     """The keys that a TOML file lists, each as ``name = "sha256:..."``; when it changes, from the next request on.
 
     Args:
-        path: of the file.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no TOML, or has a line that is no key, or none at all.
+        path: of the file, which is not read yet.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._known: tuple[tuple[int, ...], dict[str, bytes]] = ((), {})
+
+    def read(self) -> None:
+        """Read the file.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is no TOML, or has a line that is no key, or none at all.
+        """
         self._known = self._read()
 
     def owner(self, key: str) -> str | None:
@@ -58,10 +63,10 @@ class KeyFile:
         The time that it takes tells nothing about the keys of the file.
 
         Raises:
-            OSError, ValueError: as when it was made: a file that is gone or broken lets nobody in.
+            OSError, ValueError: as `read` does: a file that is gone or broken lets nobody in.
         """
         if self._stamp() != self._known[0]:
-            self._known = self._read()
+            self.read()
         digest, found = _digest(key), None
         for name, stored in self._known[1].items():
             if hmac.compare_digest(stored, digest):

@@ -11,12 +11,9 @@ import os
 import socket
 import sys
 import tempfile
-from contextlib import suppress
-from typing import Any
 
 from flask import Flask
 from gunicorn.app.base import BaseApplication
-from gunicorn.arbiter import Arbiter
 
 from app import create_app
 from app.heaps import share_heaps
@@ -44,8 +41,9 @@ class Server(BaseApplication):  # type: ignore[misc]
     def load_config(self) -> None:
         """Set what the settings and the service need."""
         settings = self._settings
+        host = _bare(settings.host)
         options = {
-            "bind": f"{settings.host}:{settings.port}",
+            "bind": f"[{host}]:{settings.port}" if ":" in host else f"{host}:{settings.port}",
             "workers": settings.workers,
             "threads": settings.threads,
             "worker_class": "app.worker.PatientWorker",
@@ -60,7 +58,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "post_fork": lambda _, __: join_figures(),
             "child_exit": lambda _, worker: forget_figures(worker.pid),
             "proc_name": "seewhy",
-            "post_worker_init": _prepare,
+            "post_worker_init": lambda _: share_heaps(),
             # By default gunicorn lets a proxy on this machine set scheme and path. `SEEWHY_TRUSTED_PROXIES` is the one
             # place that says whom to believe what.
             "forwarded_allow_ips": "",
@@ -70,14 +68,11 @@ class Server(BaseApplication):  # type: ignore[misc]
             self.cfg.set(name, value)
 
     def load(self) -> Flask:
-        """Make the application of one worker; end the server where it cannot be made."""
-        from app.errors import EXPECTED
+        """Make the application of one worker, as `checked_app` does.
 
-        try:
-            return checked_app(self._settings)
-        except EXPECTED as error:
-            print(f"Error: {error}", file=sys.stderr)
-            sys.exit(Arbiter.APP_LOAD_ERROR)
+        A file of keys that cannot be read any more keeps none from starting: others answer so too.
+        """
+        return checked_app(self._settings, strict=False)
 
 
 def serve(settings: Settings) -> None:
@@ -115,6 +110,11 @@ def _share_memory() -> None:
     atexit.register(gc.unfreeze)  # at the end extension modules count what is left of them
 
 
+def _bare(host: str) -> str:
+    """Return an address without the brackets that URLs put around those of IPv6."""
+    return host.removeprefix("[").removesuffix("]")
+
+
 def _check_port(host: str, port: int) -> None:
     """Find out at once what gunicorn would try for seconds."""
     if "GUNICORN_FD" in os.environ:  # `USR2`: the first process of gunicorn before this one hands over its socket
@@ -122,7 +122,7 @@ def _check_port(host: str, port: int) -> None:
     from app.errors import FieldError  # imports PyTorch, which must wait for `share_processors`
 
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, address = socket.getaddrinfo(_bare(host), port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind(address)
@@ -151,8 +151,11 @@ def _check_folder() -> None:
         ) from error
 
 
-def checked_app(settings: Settings) -> Flask:
+def checked_app(settings: Settings, strict: bool = True) -> Flask:
     """Make the application, and find mistakes in the settings, the models file and modules of methods.
+
+    Args:
+        settings, strict: as `create_app` has them.
 
     Raises:
         ServiceError, ModelError, ExplainerError: as the messages say.
@@ -160,18 +163,9 @@ def checked_app(settings: Settings) -> Flask:
     from app.errors import FieldError
     from models.errors import UnknownModelError
 
-    app = create_app(settings)
+    app = create_app(settings, strict)
     try:
         app.extensions["seewhy"].registry.spec(settings.default_model)
     except UnknownModelError as error:
         raise FieldError(f"SEEWHY_DEFAULT_MODEL: {error}", field="default_model") from error
     return app
-
-
-def _prepare(worker: Any) -> None:
-    """Make a worker ready, before it has threads."""
-    from app.errors import EXPECTED
-
-    share_heaps()
-    with suppress(*EXPECTED):  # it has begun to load, or the log says why not
-        worker.wsgi.extensions["seewhy"].require_ready()

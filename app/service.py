@@ -124,14 +124,12 @@ class Service:
         return self.registry.survey(spec, self.deadline().check)
 
     @property
-    def settled(self) -> bool:
-        """Whether the default model has been loaded, or could not be."""
-        return self._has_default() or self.engine.failure(self.settings.default_model) is not None
-
-    def _has_default(self) -> bool:
+    def has_default(self) -> bool:
         """Whether the default model is in memory, or comes back with the next request for it."""
         name = self.settings.default_model
-        return self.engine.loaded(name) is not None or (self.engine.dropped(name) and self.engine.failure(name) is None)
+        if self.engine.loaded(name) is not None:
+            return True
+        return self.engine.dropped(name) and self.engine.failure(name) is None and name not in self._missing
 
     def require_ready(self) -> None:
         """Start to load the default model, if nothing has yet, and refuse until it is loaded.
@@ -146,7 +144,7 @@ class Service:
         if stopping.is_set():
             raise StoppingError("This server is stopping.")
         spec = self.registry.spec(self.settings.default_model)
-        if not self._has_default():
+        if not self.has_default:
             failure = self.engine.failure(spec.name)
             try:
                 self.model(spec.name, Deadline.after(0))

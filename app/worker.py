@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from selectors import EVENT_READ
 from socket import SHUT_RD, SHUT_WR, socket
-from typing import Any
+from typing import Any, NoReturn
 
 from gunicorn.arbiter import Arbiter
 from gunicorn.http import get_parser
@@ -37,6 +37,9 @@ LINGER_SECONDS = 2.0
 MOST_LINGER_SECONDS = 30.0
 """...and in all. A client that is refused while it sends reads the answer once it is through."""
 
+RETRY_SECONDS = 10.0
+"""Between two attempts of a worker to get what it needs: its application, the default model."""
+
 _PIECE = 2**16
 _END = b"\r\n\r\n"
 
@@ -50,9 +53,37 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)  # in the first process, before the fork
-        self._shared = mmap.mmap(-1, 2)
-        self._leaving: deque[TConn] = deque()
+        self._shared = mmap.mmap(-1, 3)
+        self._lingering: deque[TConn] = deque()
         self._rest = Rest()
+        self._next_try = 0.0
+
+    def load_wsgi(self) -> None:
+        """Make the application.
+
+        The first process has made one: where none can be made any more, a file has been broken meanwhile, and other
+        workers may still answer. So this one waits until it is mended.
+        """
+        while self._stays():
+            try:
+                self.wsgi = self.app.wsgi()
+                return
+            except Exception as error:
+                from app.errors import EXPECTED  # imports PyTorch, which must wait for `share_processors`
+
+                expected = isinstance(error, EXPECTED)
+                self.log.error("No worker can start: %s", error, exc_info=not expected)
+            self._next_try = time.monotonic() + RETRY_SECONDS
+            while self._stays() and time.monotonic() < self._next_try:
+                self.notify()
+                time.sleep(0.1)
+        self._exit()
+
+    def _stays(self) -> bool:
+        """Find out whether to go on; a signal to stop is lost on a process that has just begun."""
+        if self.leaves or self.ppid != os.getppid():
+            self.alive = False
+        return bool(self.alive)
 
     def enqueue_req(self, conn: TConn) -> None:
         """Wait for the head of a request in the main loop, and not in a thread."""
@@ -109,7 +140,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
             return
         conn.until = time.monotonic() + MOST_LINGER_SECONDS
         conn.timeout = time.monotonic() + LINGER_SECONDS
-        self._leaving.append(conn)
+        self._lingering.append(conn)
         self.poller.register(conn.sock, EVENT_READ, partial(self._drain, conn))
 
     def _drain(self, conn: TConn, connection: socket) -> None:
@@ -122,7 +153,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
 
     def _let_go(self, conn: TConn) -> None:
         self.poller.unregister(conn.sock)
-        self._leaving.remove(conn)
+        self._lingering.remove(conn)
         self._close(conn)
 
     def _close(self, conn: TConn) -> None:
@@ -133,25 +164,37 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         """Close connections that sent no head, shut those that are too slow; the main loop does it every second."""
         super().murder_pending()
         patience.shut_late()
-        self._rest.look(self.wsgi.extensions["seewhy"].engine.idle)
+        service = self.wsgi.extensions["seewhy"]
+        self._rest.look(service.engine.idle)
         now = time.monotonic()
-        for conn in [one for one in self._leaving if one.timeout < now]:
+        for conn in [one for one in self._lingering if one.timeout < now]:
             self._let_go(conn)
-        if not self.answers:  # its model may have come meanwhile, or the others begun to stop
-            self.set_accept_enabled(self.alive and self.nr_conns < self.worker_connections)
+        if self._stays() and now >= self._next_try:
+            self._load_default()
+        self.set_accept_enabled(self.alive and self.nr_conns < self.worker_connections)
+
+    def _load_default(self) -> None:
+        """Begin to load the default model where it is not there: a request for it may go to other workers."""
+        from app.errors import EXPECTED  # imports PyTorch, which must wait for `share_processors`
+
+        self._next_try = time.monotonic() + RETRY_SECONDS
+        with suppress(*EXPECTED):  # it has begun to load, or the log says why not
+            self.wsgi.extensions["seewhy"].require_ready()
 
     def set_accept_enabled(self, enabled: bool) -> None:
         """Begin to accept once there is a model, where others answer until then; go on while the service stops."""
+        if not self.alive:
+            self.leaves = True  # also where the signal came from somebody else
         if not self.alive and all_stop[0]:
             stopping.set()
             super().set_accept_enabled(True)
             return
-        self.answers = self.alive and self.wsgi.extensions["seewhy"].settled
+        self.answers = self.alive and self.wsgi.extensions["seewhy"].has_default
         super().set_accept_enabled(enabled and (self.answers or not self.others_answer))
 
     @property
     def answers(self) -> bool:
-        """Whether its model is loaded, or cannot be, and it takes new requests; the first process sees it too."""
+        """Whether it has the default model, and takes new requests; the first process sees it too."""
         return bool(self._shared[0])
 
     @answers.setter
@@ -167,13 +210,27 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
     def others_answer(self, told: bool) -> None:
         self._shared[1] = told
 
+    @property
+    def leaves(self) -> bool:
+        """Whether it is to end; the first process says so."""
+        return bool(self._shared[2])
+
+    @leaves.setter
+    def leaves(self, told: bool) -> None:
+        self._shared[2] = told
+
     def run(self) -> None:
-        """Serve until told to stop, and end the process.
+        """Serve until told to stop, and end the process."""
+        self._load_default()
+        super().run()
+        self._exit()
+
+    def _exit(self) -> NoReturn:
+        """End the process.
 
         As Python ends it kills the threads that are in the midst of something, such as loading a model, and C++ takes
         that for a fault.
         """
-        super().run()
         self.log.info("Worker exiting (pid: %s)", self.pid)
         atexit._run_exitfuncs()  # the collector of traces, among others
         logging.shutdown()
@@ -195,38 +252,56 @@ def _received(connection: socket) -> bytes | None:
 class Watcher(Arbiter):  # type: ignore[misc]
     """gunicorn's first process; it tells workers what the others do.
 
-    That is whether one of them is to stop, or all of them, and whether others answer while one loads its model.
+    That is whether one of them is to stop, or all of them, and whether others answer while one loads its model. A
+    worker that cannot start ends none of the others.
     """
+
+    WORKER_BOOT_ERROR = APP_LOAD_ERROR = -1  # no exit status is negative: gunicorn would end all workers
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(app)
+        self._outdated = 0
+        """The age of the youngest worker that is not to stay."""
 
     def tell(self, worker: PatientWorker) -> None:
         """Tell a worker whether others answer."""
-        worker.others_answer = any(other.answers for other in self.WORKERS.values() if other is not worker)
+        others = (other for other in self.WORKERS.values() if other is not worker and not other.leaves)
+        worker.others_answer = any(other.answers for other in others)
 
     def manage_workers(self) -> None:
-        """Start workers that are missing, and end those that are too many once those that stay answer."""
-        workers = sorted(self.WORKERS.values(), key=lambda worker: worker.age)
-        for worker in workers:
+        """Start workers that are missing, and end those that are not to stay once those that stay answer."""
+        there = [worker for worker in self.WORKERS.values() if not worker.leaves]
+        current = [worker for worker in there if worker.age > self._outdated]
+        current.sort(key=lambda worker: (worker.answers, worker.age))
+        staying = current[max(0, len(current) - self.num_workers) :]
+        for _ in range(self.num_workers - len(staying)):
+            self.spawn_worker()
+        is_whole = len(staying) == self.num_workers and all(worker.answers for worker in staying)
+        for worker in there:
+            if worker not in staying and (is_whole or not worker.answers):
+                self._end(worker)
+        for worker in self.WORKERS.values():
             self.tell(worker)
-        leaving, staying = workers[: -self.num_workers], workers[-self.num_workers :]
-        if not leaving or all(worker.answers for worker in staying):
-            super().manage_workers()
-        for worker in leaving:
-            if not worker.answers:
-                self.kill_worker(worker.pid, signal.SIGTERM)
 
     def reload(self) -> None:
         """Start as many workers anew; `manage_workers` ends those before them once these answer.
 
         gunicorn would wait for that, and hear no signal meanwhile. The settings, which it reads anew, are the same.
         """
-        for _ in range(self.num_workers):
-            self.spawn_worker()
+        self._outdated = self.worker_age
+        self.manage_workers()
 
     def stop(self, graceful: bool = True) -> None:
         """Stop all workers."""
         if not self.reexec_pid:  # otherwise another first process has workers at the same address
             all_stop[0] = 1
+        for worker in self.WORKERS.values():
+            worker.leaves = True
         super().stop(graceful)
+
+    def _end(self, worker: PatientWorker) -> None:
+        worker.leaves = True
+        self.kill_worker(worker.pid, signal.SIGTERM)
 
 
 def head_read(_worker: Any, request: Any) -> None:

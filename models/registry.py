@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,9 +62,10 @@ class Registry:
         """Return all names: own models first."""
         return [*self._own, *zoo_names()]
 
-    def specs(self) -> Iterator[ModelSpec]:
-        """Yield what is known of every model, in the order of `names`."""
-        return (self.spec(name) for name in self.names())
+    def specs(self) -> list[ModelSpec]:
+        """Return what is known of every model, in the order of `names`."""
+        with _listing:
+            return [self.spec(name) for name in self.names()]
 
     def spec(self, name: str, weights: str | None = None) -> ModelSpec:
         """Describe a model without loading it.
@@ -184,6 +185,8 @@ def _from_environment(download: bool = False) -> Registry:
 def _zoo_spec(name: str, weights: str | None) -> ModelSpec:
     return zoo_spec(name, weights)
 
+
+_listing = threading.Lock()  # one at a time, for the first list takes seconds, and those after it find what it found
 
 _surveys: dict[ModelSpec, Survey] = {}
 _surveying = threading.Lock()  # one at a time, for a large model takes seconds, and a processor

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
-from unittest.mock import Mock
 
 import pytest
 import requests
@@ -23,7 +22,7 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 from app.admission import Admission
 from app.errors import register_errors
 from app.patience import Patience, Patient, patience, stopping
-from app.worker import HEADER_SECONDS, Watcher
+from app.worker import HEADER_SECONDS
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import children, free_port, start
 
@@ -453,39 +452,6 @@ def test_a_worker_answers_until_the_one_after_it_does():
         assert accepted.result().status_code == 200
     assert process.wait(60) == 0
     assert after != before
-
-
-class Told:
-    """A worker as the first process sees it."""
-
-    def __init__(self, age, answers):
-        self.age = self.pid = age
-        self.answers, self.others_answer = answers, None
-
-
-@pytest.mark.parametrize(
-    ("answers", "number", "ended", "waiting"),
-    [
-        ([True, True], 2, [], []),
-        ([True, False], 2, [], [2]),
-        ([False, False], 2, [], []),
-        ([True, False], 1, [], [2]),
-        ([True, True], 1, [1], []),
-        ([True, True, True, False], 2, [], [4]),
-        ([True, True, True, True], 2, [1, 2], []),
-        ([True, False, False], 1, [2], [2, 3]),
-        ([False, True], 1, [1], [1]),
-    ],
-)
-def test_workers_end_once_those_after_them_answer(answers, number, ended, waiting, monkeypatch):
-    watcher, killed = object.__new__(Watcher), []
-    workers = [Told(age, one) for age, one in enumerate(answers, 1)]
-    watcher.__dict__.update(WORKERS={one.pid: one for one in workers}, _num_workers=number)
-    watcher.cfg, watcher._last_logged_active_worker_count = Mock(enable_backlog_metric=False), number
-    monkeypatch.setattr(watcher, "kill_worker", lambda pid, number: killed.append(pid))
-    watcher.manage_workers()
-    assert sorted(set(killed)) == ended
-    assert [one.pid for one in workers if one.others_answer and not one.answers] == waiting
 
 
 @pytest.mark.fault(

@@ -5,6 +5,7 @@ import io
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -186,7 +187,10 @@ def test_a_model_that_fails_leaves_a_service_that_is_ready(declared, monkeypatch
 
 
 @pytest.mark.fault("the default model makes room for others", "nothing; `/readyz` says all is well, and loads nothing")
-def test_readiness_lasts_while_the_default_model_makes_room(declared, cat):
+@pytest.mark.parametrize(
+    ("lose", "code"), [(Path.unlink, "weights-unavailable"), (partial(Path.write_bytes, data=b""), "model-unusable")]
+)
+def test_readiness_lasts_while_the_default_model_makes_room(declared, cat, lose, code):
     app, file = declared(max_models=1)
     torch.save(nets.seeded(nets.Net).state_dict(), file)
     assert becomes(app, "ready")
@@ -196,9 +200,9 @@ def test_readiness_lasts_while_the_default_model_makes_room(declared, cat):
     engine = app.extensions["seewhy"].engine
     assert engine.loaded("mine") is None
     assert engine.loaded("efficientnet_lite0") is not None
-    file.write_bytes(b"")
+    lose(file)
     assert post("/predict").status_code == 503
-    assert becomes(app, "model-unusable")
+    assert becomes(app, code)
     torch.save(nets.seeded(nets.Net).state_dict(), file)
     assert becomes(app, "ready")
     assert post("/predict").status_code == 200

@@ -120,7 +120,7 @@ def test_a_file_that_is_gone_or_broken_lets_nobody_in(file, ruin):
 def test_a_file_that_is_none_of_keys_says_what_is_wrong(file, content, said):
     file.write_bytes(content)
     with pytest.raises(ValueError, match="keys") as caught:
-        KeyFile(file)
+        KeyFile(file).read()
     assert said in str(caught.value)
 
 

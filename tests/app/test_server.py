@@ -18,7 +18,7 @@ import requests
 
 from app import server
 from app.errors import FieldError
-from app.server import Server, _check_folder
+from app.server import Server, _check_folder, _check_port
 from app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, start
@@ -169,6 +169,18 @@ def refused(**variables) -> str:
 
 def test_an_address_of_another_machine_is_told_by_its_setting():
     assert "Error: SEEWHY_HOST or --host: this machine cannot listen on '192.0.2.1'" in refused(SEEWHY_HOST="192.0.2.1")
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_of_ipv6_may_stand_in_brackets(host):
+    assert Server(Settings(host=host, port=8765)).cfg.address == [("::1", 8765)]
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        port = probe.getsockname()[1]
+    _check_port(host, port)
 
 
 def test_a_module_of_methods_that_is_not_there_is_told_by_its_setting():

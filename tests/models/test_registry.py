@@ -1,6 +1,7 @@
 import hashlib
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -37,13 +38,33 @@ def test_names_are_the_embedded_torchvisions_and_timms(registry):
 
 
 def test_every_name_has_a_spec_with_a_label_per_class(registry):
-    specs = list(registry.specs())
+    specs = registry.specs()
     assert [spec.name for spec in specs] == registry.names()
     for spec in specs:
         assert isinstance(spec, ModelSpec)
         assert len(spec.labels) > 1
         assert spec.image_shape[0] == 3
         assert spec.licence
+
+
+def test_many_who_ask_for_the_first_list_make_it_once(registry, monkeypatch):
+    made = []
+
+    def describe(name, weights):
+        made.append(name)
+        time.sleep(0.001)
+        return name
+
+    monkeypatch.setattr(models_registry, "zoo_spec", describe)
+    monkeypatch.setattr(registry, "names", lambda: [str(number) for number in range(50)])
+    models_registry._zoo_spec.cache_clear()
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: registry.specs(), range(8)))
+    finally:
+        models_registry._zoo_spec.cache_clear()
+    assert found == [registry.names()] * 8
+    assert sorted(made) == sorted(registry.names())
 
 
 @pytest.mark.parametrize(

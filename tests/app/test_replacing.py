@@ -1,0 +1,329 @@
+"""Workers that take the place of others: which begin, which end, and what users see meanwhile."""
+
+import io
+import os
+import signal
+import time
+from contextlib import contextmanager
+from itertools import count
+from unittest.mock import Mock
+
+import pytest
+import requests
+import torch
+from PIL import Image
+
+from app.worker import PatientWorker, Watcher
+from tests import nets
+from tests.app.serving import children, free_port, start
+
+
+class Told:
+    """A worker as the first process sees it."""
+
+    def __init__(self, age, answers=False, leaves=False):
+        self.age = self.pid = age
+        self.answers, self.leaves, self.others_answer = answers, leaves, None
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Let a first process see workers, and return it with the ages of those that it starts and ends."""
+
+    def watch(workers, number, outdated=0):
+        watcher, ended = object.__new__(Watcher), []
+        ages = count(len(workers) + 1)
+
+        def spawn():
+            born = Told(next(ages))
+            watcher.WORKERS[born.pid] = born
+            watcher.worker_age = born.age
+
+        watcher.__dict__.update(WORKERS={one.pid: one for one in workers}, _num_workers=number, _outdated=outdated)
+        watcher.worker_age = len(workers)
+        monkeypatch.setattr(watcher, "spawn_worker", spawn)
+        monkeypatch.setattr(watcher, "kill_worker", lambda pid, number: ended.append(pid))
+        return watcher, ended
+
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("answers", "number", "ended", "waiting"),
+    [
+        ([True, True], 2, [], []),
+        ([True, False], 2, [], [2]),
+        ([False, False], 2, [], []),
+        ([True, False], 1, [2], [2]),
+        ([False, True], 1, [1], [1]),
+        ([True, True], 1, [1], []),
+        ([True, True, True, False], 2, [1, 4], [4]),
+        ([True, True, True, True], 2, [1, 2], []),
+        ([False, False, False], 1, [1, 2], []),
+    ],
+)
+def test_of_workers_that_are_too_many_those_stay_that_answer(answers, number, ended, waiting, watched):
+    workers = [Told(age, one) for age, one in enumerate(answers, 1)]
+    watcher, found = watched(workers, number)
+    watcher.manage_workers()
+    assert sorted(found) == ended
+    assert sorted(watcher.WORKERS) == [one.pid for one in workers]
+    assert [one.pid for one in workers if one.others_answer and not one.answers] == waiting
+
+
+def test_workers_loaded_anew_end_those_before_them_once_all_answer(watched):
+    watcher, ended = watched([Told(1, True), Told(2, True)], 2)
+    watcher.reload()
+    assert sorted(watcher.WORKERS) == [1, 2, 3, 4]
+    watcher.WORKERS[3].answers = True
+    watcher.manage_workers()
+    assert ended == []
+    assert watcher.WORKERS[4].others_answer
+    watcher.WORKERS[4].answers = True
+    watcher.manage_workers()
+    assert ended == [1, 2]
+
+
+def test_what_is_lost_while_it_loads_is_started_again_and_no_worker_from_before_stays(watched):
+    watcher, ended = watched([Told(1, True), Told(2, True)], 2)
+    watcher.reload()
+    del watcher.WORKERS[4]  # killed
+    watcher._num_workers = 3  # SIGTTIN
+    watcher.manage_workers()
+    assert sorted(watcher.WORKERS) == [1, 2, 3, 5, 6]
+    assert ended == []
+    for age in (3, 5, 6):
+        watcher.WORKERS[age].answers = True
+    watcher.manage_workers()
+    assert ended == [1, 2]
+
+
+def test_a_second_reload_ends_what_the_first_began(watched):
+    watcher, ended = watched([Told(1, True)], 1)
+    watcher.reload()
+    watcher.reload()
+    assert ended == [2]
+    assert sorted(watcher.WORKERS) == [1, 2, 3]
+
+
+def test_who_leaves_does_not_count(watched):
+    watcher, ended = watched([Told(1, True, leaves=True)], 1)
+    watcher.manage_workers()
+    assert sorted(watcher.WORKERS) == [1, 2]
+    assert not watcher.WORKERS[2].others_answer
+    assert ended == []
+
+
+def worker(load):
+    found = object.__new__(PatientWorker)
+    found.__dict__.update(alive=True, ppid=os.getppid(), app=Mock(wsgi=load), log=Mock(), notify=Mock(), _next_try=0.0)
+    found._shared = bytearray(3)
+    return found
+
+
+def test_a_worker_that_has_nothing_to_serve_tries_again(monkeypatch):
+    monkeypatch.setattr("app.worker.RETRY_SECONDS", 0.01)
+    found = worker(Mock(side_effect=[ValueError("broken"), "the application"]))
+    found.load_wsgi()
+    assert found.wsgi == "the application"
+    assert "broken" in str(found.log.error.call_args)
+
+
+def test_a_worker_that_is_told_to_leave_while_it_has_nothing_to_serve_ends(monkeypatch):
+    found = worker(Mock(side_effect=ValueError("broken")))
+    found.log.error.side_effect = lambda *_, **__: setattr(found, "leaves", True)
+    monkeypatch.setattr(found, "_exit", Mock(side_effect=SystemExit))
+    with pytest.raises(SystemExit):
+        found.load_wsgi()
+
+
+class Service:
+    """A service whose model is small, and one's own."""
+
+    def __init__(self, folder):
+        self.folder, self.port = folder, free_port()
+        self.write(0)
+        lines = ["[models.mine]", 'architecture = "tests.nets:Net"', 'weights = "w.pth"', 'labels = ["a", "b", "c"]']
+        self.models.write_text("\n".join([*lines, "input_size = 32"]))
+        drawn = io.BytesIO()
+        Image.new("RGB", (32, 32), "red").save(drawn, "PNG")
+        self.picture = drawn.getvalue()
+        self.sent = {"Content-Type": "image/png", "Connection": "close"}
+
+    @property
+    def models(self):
+        return self.folder / "models.toml"
+
+    @property
+    def weights(self):
+        return self.folder / "w.pth"
+
+    def write(self, best):
+        """Write weights with which the model finds this class in any picture."""
+        net = nets.seeded(nets.Net)
+        with torch.no_grad():
+            net.head.bias.copy_(100 * torch.eye(3)[best])
+        torch.save(net.state_dict(), self.weights)
+
+    @contextmanager
+    def run(self, workers, **settings):
+        variables = {"SEEWHY_MODELS": self.models, "SEEWHY_DEFAULT_MODEL": "mine", **settings}
+        self.process = start(
+            self.port,
+            SEEWHY_WORKERS=str(workers),
+            SEEWHY_LOG_LEVEL="error",
+            SEEWHY_ACCELERATOR="eager",
+            **{name: str(value) for name, value in variables.items()},
+        )
+        try:
+            yield
+        finally:
+            self.process.terminate()
+            assert self.process.wait(60) == 0
+
+    def predict(self):
+        """Return the index of the best class, or the status of an answer that has none."""
+        url = f"http://127.0.0.1:{self.port}/predict"
+        answer = requests.post(url, data=self.picture, headers=self.sent, timeout=30)
+        return answer.json()["predictions"][0]["index"] if answer.ok else answer.status_code
+
+    def becomes(self, wanted, seconds=30.0):
+        """Wait until that is so; return how long it took."""
+        begun = time.monotonic()
+        while not wanted():
+            assert time.monotonic() < begun + seconds
+            time.sleep(0.05)
+        return time.monotonic() - begun
+
+    def answered_for(self, seconds):
+        """Return all that is answered in so many seconds."""
+        until, found = time.monotonic() + seconds, set()
+        while time.monotonic() < until:
+            found.add(self.predict())
+            found.add(requests.get(f"http://127.0.0.1:{self.port}/readyz", timeout=30).status_code)
+        return found
+
+    def workers(self):
+        return set(children(self.process.pid))
+
+
+@pytest.fixture
+def service(tmp_path):
+    return Service(tmp_path)
+
+
+@pytest.mark.fault(
+    "a process of the service is killed after the file of keys or that of models was broken",
+    "503 `keys-unavailable`; without models the other processes answer, and a new one starts once the file is mended",
+)
+@pytest.mark.slow
+def test_a_worker_that_cannot_start_ends_no_other(service):
+    keys = service.folder / "keys.toml"
+    keys.write_text(f'me = "sha256:{"0" * 64}"\n')
+    with service.run(2, SEEWHY_API_KEYS=keys):
+        service.sent["Authorization"] = "Bearer whoever"
+        assert service.predict() == 401
+        keys.unlink()
+        before = service.workers()
+        os.kill(min(before), signal.SIGKILL)
+        service.becomes(lambda: len(service.workers() - before) == 1)
+        assert service.answered_for(5) == {503, 200}  # /readyz needs no key
+        os.kill(max(before), signal.SIGKILL)
+        service.becomes(lambda: not service.workers() & before)
+        service.becomes(lambda: service.predict() == 503)
+    service.port = free_port()
+    with service.run(2):
+        kept = service.models.read_text()
+        service.models.write_text("[broken")
+        before = service.workers()
+        os.kill(min(before), signal.SIGKILL)
+        assert service.answered_for(5) == {0, 200}
+        service.models.write_text(kept)
+        service.process.send_signal(signal.SIGHUP)
+        service.becomes(lambda: len(service.workers()) == 2 and not service.workers() & before)
+
+
+@pytest.mark.fault(
+    "what is loaded anew (`SIGHUP`) is damaged",
+    "nothing: the processes before answer until it is mended",
+)
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_good_workers_are_not_replaced_by_broken_ones(service, workers):
+    with service.run(workers):
+        before = service.workers()
+        for wrong in ("weights", "models"):
+            file = getattr(service, wrong)
+            kept = file.read_bytes()
+            file.write_bytes(b"[garbage")
+            service.process.send_signal(signal.SIGHUP)
+            assert service.answered_for(4) == {0, 200}
+            assert before <= service.workers()
+            file.write_bytes(kept)
+        service.write(2)
+        service.becomes(lambda: len(service.workers()) == workers and not service.workers() & before)
+        assert service.answered_for(1) == {2, 200}
+
+
+@pytest.mark.fault(
+    "a process of the service is killed while weights are not there",
+    "the others answer; the new process does too, once they are back",
+)
+@pytest.mark.slow
+def test_a_worker_without_weights_begins_once_they_are_there(service):
+    with service.run(2):
+        before = service.workers()
+        kept = service.weights.read_bytes()
+        service.weights.unlink()
+        os.kill(min(before), signal.SIGKILL)
+        assert service.answered_for(4) == {0, 200}
+        service.weights.write_bytes(kept)
+        service.write(1)
+        service.becomes(lambda: service.predict() == 1)
+
+
+@pytest.mark.fault(
+    "a process that is loaded anew (`SIGHUP`) is killed",
+    "nothing: another one is loaded, and none from before stays",
+)
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_new_worker_that_is_lost_leaves_no_old_one(service, workers):
+    with service.run(workers):
+        before = service.workers()
+        service.write(1)
+        service.process.send_signal(signal.SIGHUP)
+        service.becomes(lambda: service.workers() - before)
+        os.kill(max(service.workers() - before), signal.SIGKILL)
+        service.becomes(lambda: len(service.workers()) == workers and not service.workers() & before)
+        assert service.answered_for(1) == {1, 200}
+
+
+@pytest.mark.slow
+def test_a_worker_that_drains_is_not_waited_for(service):
+    with service.run(1):
+        before = service.workers()
+        slow = requests.Session()
+
+        def pieces():
+            yield service.picture[:10]
+            service.process.send_signal(signal.SIGHUP)
+            time.sleep(2)
+            (new,) = service.workers() - before
+            os.kill(new, signal.SIGKILL)
+            assert service.becomes(lambda: service.predict() == 0) < 8
+            assert before < service.workers()  # it still reads this request
+            yield service.picture[10:]
+
+        answer = slow.post(f"http://127.0.0.1:{service.port}/predict", data=pieces(), headers=service.sent, timeout=60)
+        assert answer.status_code == 200
+
+
+@pytest.mark.slow
+def test_no_worker_is_too_young_to_be_stopped(service):
+    for pause in (0.02, 0.03, 0.05):
+        with service.run(1):
+            service.process.send_signal(signal.SIGHUP)
+            time.sleep(pause)
+            service.process.terminate()
+            service.process.wait(15)
