@@ -63,7 +63,8 @@ class ExtremalPerturbation(Perturbation):
     cells and enlarged bilinearly; the score is divided by its fall from the picture to the baseline and the norm by
     the number of cells, that one :math:`\lambda` suits all models; it grows from 1 to 300; the optimiser is Adam; and
     :math:`\bar m` starts at one half plus a tenth of the normalised gradient, for equal values have no order. No
-    draw is random. With few steps the area is only roughly met.
+    draw is random. With few steps the area is only roughly met. Rounding, which differs between processors, can lead
+    the optimiser to another part that serves as well: what several areas have in common is safer to rely on.
     """
 
     sign: Annotated[Sign, Field(description="Without effect: a mask is never negative.")] = "positive"

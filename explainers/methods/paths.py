@@ -107,7 +107,8 @@ class GuidedIG(Explainer):
     of both options, are those of the authors' code; the paper passes anchors on the line instead.)
 
     The authors' code takes the gradient at the start of each step. Here it is the mean of those at both ends, known
-    anyway, so that the sum is nearer the score of the picture less that of the baseline.
+    anyway, so that the sum is nearer the score of the picture less that of the baseline. Of values whose gradients
+    are nearly the same, rounding decides which moves first: in their details, maps differ between processors.
 
     Attributes:
         steps: of the path.
