@@ -39,6 +39,10 @@ def main(descriptor: int, most_bytes: int, seconds: int) -> None:
         across, down = json.loads(connection.recv_bytes())
         return across, down
 
+    def begin(pixels: int) -> None:
+        _send(connection, {"pixels": pixels})
+        connection.recv_bytes()
+
     while True:
         try:
             asked = json.loads(connection.recv_bytes())
@@ -49,7 +53,7 @@ def main(descriptor: int, most_bytes: int, seconds: int) -> None:
         spent = int(used.ru_utime + used.ru_stime)
         resource.setrlimit(resource.RLIMIT_CPU, (spent + 1 + seconds, resource.RLIM_INFINITY))
         try:
-            found = picture.read_reduced(content, least, asked["max_pixels"])
+            found = picture.read_reduced(content, least, asked["max_pixels"], begin)
             pixels = found.picture.tobytes()
         except MemoryError:
             _send(connection, {"memory": most_bytes})

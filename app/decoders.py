@@ -18,8 +18,9 @@ from typing import Any
 from PIL import Image, _imaging
 
 from app.errors import DeadlineError
+from app.heaps import PIECE_BYTES
 from explainers.errors import PictureError, PictureTooLargeError, UnreadablePictureError
-from explainers.picture import Least, Reduced
+from explainers.picture import Begin, Least, Reduced, at_once
 
 _PROGRAM = Path(__file__).with_name("decoder.py")
 _INHERITED = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
@@ -48,7 +49,7 @@ class Decoders:
         for _ in range(count):
             self._idle.put(None)
 
-    def read(self, content: bytes, least: Least, max_pixels: int) -> Reduced:
+    def read(self, content: bytes, least: Least, max_pixels: int, begin: Begin = at_once) -> Reduced:
         """Return the picture as `read_reduced` does.
 
         Raises:
@@ -60,7 +61,7 @@ class Decoders:
         try:
             if decoder is None or not decoder.lives:
                 decoder = _Decoder(self._most_bytes, self._seconds, self._patience)
-            return decoder.read(content, least, max_pixels)
+            return decoder.read(content, least, max_pixels, begin)
         except PictureError:
             raise
         except BrokenDecoderError as error:
@@ -116,22 +117,27 @@ class _Decoder:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(descriptor,),
-                # Nothing of what the service knows, such as keys; and no threads, whose stacks count as memory.
+                # Nothing of what the service knows, such as keys; no threads, whose stacks count as memory; and large
+                # pictures in one piece, as `share_heaps` has it.
                 env={name: os.environ[name] for name in _INHERITED if name in os.environ}
-                | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PILLOW_BLOCK_SIZE": str(PIECE_BYTES)},
             )
 
     @property
     def lives(self) -> bool:
         return self._process.poll() is None
 
-    def read(self, content: bytes, least: Least, max_pixels: int) -> Reduced:
+    def read(self, content: bytes, least: Least, max_pixels: int, begin: Begin) -> Reduced:
         try:
             self._send({"max_pixels": max_pixels})
             self._connection.send_bytes(content)
             answer = self._receive()
             if "size" in answer:
                 self._send(least(*answer["size"]))
+                answer = self._receive()
+            if "pixels" in answer:
+                begin(answer["pixels"])
+                self._send("begin")
                 answer = self._receive()
             if "unreadable" in answer:
                 raise UnreadablePictureError(answer["unreadable"])

@@ -45,7 +45,7 @@ def decode(upload: bytes, preprocess: Preprocess, max_side: int, read: Read, dra
         preprocess: of the model whose input it becomes.
         max_side: longest side of the drawing.
         read: reads it, with no more pixels than are needed.
-        drawn: whether there is to be a drawing; without one, `Decoded.picture` is of any size.
+        drawn: whether there is to be a drawing; without one, `Decoded.picture` is a single pixel.
 
     Raises:
         PictureError: it cannot be read, or is too large.
@@ -64,4 +64,6 @@ def decode(upload: bytes, preprocess: Preprocess, max_side: int, read: Read, dra
     enough = preprocess.least(*sent.size)
     small = picture.width >= enough[0] and picture.height >= enough[1]
     image = preprocess(picture if small else sent.picture, sent.size)
+    if not drawn:  # nobody looks at it, and it may be large
+        picture = picture.resize((1, 1), Image.Resampling.NEAREST)
     return Decoded(image, preprocess.geometry(*sent.size), picture)

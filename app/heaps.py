@@ -9,15 +9,25 @@ import os
 import time
 from typing import Any
 
+from PIL import _imaging
+
 REST_SECONDS = 2.0
 """Without work until memory is given back: taking it again costs some milliseconds."""
+
+PIECE_BYTES = 2**30
+"""Pillow's block: a picture up to this size is one piece of memory, and goes back at once where that is a large one."""
 
 _ARENA_MAX = -8
 """`M_ARENA_MAX` of malloc.h."""
 
 
 def share_heaps() -> None:
-    """Let threads share two heaps. The GNU C library gives each one of its own, which keeps what it once took."""
+    """Let threads share two heaps, and keep large pictures out of them.
+
+    The GNU C library gives each thread a heap of its own, which keeps what it once took, and Pillow cuts a picture into
+    pieces of 16 MB, which come from there.
+    """
+    _imaging.set_block_size(PIECE_BYTES)
     mallopt = _function("mallopt")
     if mallopt is not None and not {"MALLOC_ARENA_MAX", "GLIBC_TUNABLES"} & set(os.environ):
         mallopt(_ARENA_MAX, 2)

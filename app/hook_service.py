@@ -92,7 +92,7 @@ class HookService:
         timings, deadline, model, target = self._start(options.model, options.target)
         self._check_patterns(model, options.layer)
         layers = tuple(options.layer) or (is_leaf,)
-        shown = self._service.decode(upload, model, timings, drawn=False)
+        shown = self._service.decode(upload, model, timings, deadline, drawn=False)
         work = Alone(
             lambda model, images, targets: trace_images(model, images, _first(targets), layers, deadline.check)
         )
@@ -120,7 +120,7 @@ class HookService:
         if sheet and options.rank == "effect":
             kinds |= {"output", "grad_output"}
         most = self._service.settings.max_capture_bytes
-        shown = self._service.decode(upload, model, timings, drawn=sheet)
+        shown = self._service.decode(upload, model, timings, deadline, drawn=sheet)
         work = Alone(
             lambda model, images, targets: capture_images(
                 model, images, tuple(options.layer), tuple(kinds), _first(targets), most, deadline.check
@@ -145,8 +145,8 @@ class HookService:
         edits: tuple[Edit, ...] = options.edits
         must_swap(edits, other is not None)
         check_layers(model.module, edits, other is not None)
-        shown = self._service.decode(upload, model, timings)
-        second = None if other is None else self._second(other, model, timings)
+        shown = self._service.decode(upload, model, timings, deadline)
+        second = None if other is None else self._second(other, model, timings, deadline)
         work = Alone(
             lambda model, images, targets: edit_images(
                 model,
@@ -185,8 +185,8 @@ class HookService:
         edit: Edit = options.edits[0]
         must_swap((edit,), other is not None)
         check_layers(model.module, (edit,), other is not None)
-        shown = self._service.decode(upload, model, timings)
-        second = None if other is None else self._second(other, model, timings)
+        shown = self._service.decode(upload, model, timings, deadline)
+        second = None if other is None else self._second(other, model, timings, deadline)
         work = Alone(
             lambda model, images, targets: sweep_images(
                 model,
@@ -209,9 +209,9 @@ class HookService:
         model = self._service.model(name, deadline)
         return current().timed(), deadline, model, None if target is None else class_index(target, model.labels)
 
-    def _second(self, other: bytes, model: LoadedModel, timings: Timings) -> torch.Tensor:
+    def _second(self, other: bytes, model: LoadedModel, timings: Timings, deadline: Deadline) -> torch.Tensor:
         try:
-            return self._service.decode(other, model, timings, drawn=False).image[None]
+            return self._service.decode(other, model, timings, deadline, drawn=False).image[None]
         except PictureError as error:
             error.field = "other"  # type: ignore[attr-defined]
             raise

@@ -190,15 +190,15 @@ class InstanceService:
         for number, (picture, spent) in enumerate(zip(pictures, timings, strict=True)):
             deadline.check()
             try:
-                yield self._decoded(picture, model, drawn, spent)
+                yield self._decoded(picture, model, drawn, spent, deadline)
             except PictureError as error:
                 if len(pictures) == 1:
                     raise
                 raise type(error)(f"Picture {number + 1} of {len(pictures)}: {error}") from error
 
-    def _decoded(self, given: Given, model: LoadedModel, drawn: bool, timings: Timings) -> Decoded:
+    def _decoded(self, given: Given, model: LoadedModel, drawn: bool, timings: Timings, deadline: Deadline) -> Decoded:
         if isinstance(given, Encoded):
-            return self._service.decode(given.content, model, timings, drawn)
+            return self._service.decode(given.content, model, timings, deadline, drawn)
         if isinstance(given, Normalized):
             height, width = model.preprocess.size
             geometry = Geometry(width, height, (0.0, 0.0, float(width), float(height)))

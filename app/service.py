@@ -3,20 +3,22 @@
 import hashlib
 import json
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 
 import torch
 
 from app.cache import Cache
 from app.decoders import Decoders
-from app.decoding import Decoded, decode
+from app.decoding import Decoded, Read, decode
 from app.engine import Deadline, Done, Engine, Job, results
 from app.errors import DeadlineError, FieldError, NotReadyError, StoppingError
 from app.patience import stopping
 from app.presence import client_gone
 from app.processors import processors
 from app.record import UNOBSERVED, Observer, current
+from app.room import Room
 from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
 from app.settings import Settings
 from app.stages import Explained, Plan, Predicted, Underway
@@ -63,6 +65,7 @@ class Service:
             torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
         # Decoding and drawing are bound by processors and hungry for memory: more at once than processors gain nothing.
         self.processors = threading.BoundedSemaphore(processors())
+        self._room = Room(settings.max_pixels)
         self._decoders = None
         if settings.decode_processes:
             self._decoders = Decoders(
@@ -156,9 +159,7 @@ class Service:
         """Classify a picture; raises what `explain` raises."""
         deadline, timings = self.deadline(), current().timed()
         model = self.model(options.model, deadline)
-        with timings.stage("decode"), self.processors:
-            sent = self._read(upload, model.preprocess.least)
-            image = model.preprocess(sent.picture, sent.size)
+        image = self._input(upload, model, timings, deadline)
         (done,) = self.engine.run(model.name, [Job(Predict(), image, None, deadline)])
         timings.count(done, "predict")
         logits = done.result.logits[0].numpy()
@@ -200,7 +201,7 @@ class Service:
         timings = current().timed()
         plan = self.plan(options)
         model, deadline, against = plan.model, plan.deadline, plan.against
-        shown = self.decode(upload, model, timings, drawn)
+        shown = self.decode(upload, model, timings, deadline, drawn)
         work, signed = plan.work, plan.methods[0][1].sign == "signed"
 
         def answered(wanted: Sequence[int | None], before: int = 0) -> Generator[Underway, None, list[Done]]:
@@ -259,15 +260,39 @@ class Service:
             deadline=deadline,
         )
 
-    def decode(self, upload: bytes, model: LoadedModel, timings: Timings, drawn: bool = True) -> Decoded:
-        """Return a picture as the model and as a drawing need it; see `app.decoding.decode`."""
-        with timings.stage("decode"), self.processors:
-            return decode(upload, model.preprocess, self.settings.max_side, self._read, drawn)
+    def decode(
+        self, upload: bytes, model: LoadedModel, timings: Timings, deadline: Deadline, drawn: bool = True
+    ) -> Decoded:
+        """Return a picture as the model and a drawing need it; see `app.decoding.decode`."""
+        with self._reading(timings, deadline) as read:
+            return decode(upload, model.preprocess, self.settings.max_side, read, drawn)
 
-    def _read(self, upload: bytes, least: Least) -> Reduced:
-        """Decode here, or in a process of its own."""
-        read = read_reduced if self._decoders is None else self._decoders.read
-        return read(upload, least, self.settings.max_pixels)
+    def _input(self, upload: bytes, model: LoadedModel, timings: Timings, deadline: Deadline) -> torch.Tensor:
+        """Return a picture as the model needs it, and keep nothing else of it."""
+        with self._reading(timings, deadline) as read:
+            sent = read(upload, model.preprocess.least)
+            return model.preprocess(sent.picture, sent.size)
+
+    @contextmanager
+    def _reading(self, timings: Timings, deadline: Deadline) -> Iterator[Read]:
+        """Let one picture be decoded, here or in a process of its own, once there is room for its pixels."""
+        taken = 0
+
+        def begin(pixels: int) -> None:
+            nonlocal taken
+            # Who holds a decoding process keeps its processor: others would take this, and wait for that.
+            taken = self._room.take(pixels, deadline.check, None if self._decoders else self.processors)
+
+        def read(upload: bytes, least: Least) -> Reduced:
+            decoder = read_reduced if self._decoders is None else self._decoders.read
+            return decoder(upload, least, self.settings.max_pixels, begin)
+
+        with timings.stage("decode"), self.processors:
+            deadline.check()
+            try:
+                yield read
+            finally:
+                self._room.leave(taken)
 
     def stop(self) -> None:
         """End what was started: the threads of models, and the processes that decode."""

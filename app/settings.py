@@ -71,7 +71,11 @@ class Settings(BaseSettings):
     download: bool = Field(False, description="Fetch weights that are not on this machine from the internet.")
     max_models: Count = Field(4, description="Models kept in memory; the least recently used idle one goes first.")
     max_upload_bytes: Count = Field(32 * 2**20, description="Largest request body.")
-    max_pixels: Count = Field(64_000_000, description="Largest picture, width times height.")
+    max_pixels: Count = Field(
+        64_000_000,
+        description="Largest picture, width times height. All that are decoded at a time share as many, of 16 "
+        "bytes each.",
+    )
     decode_processes: int = Field(
         0,
         ge=0,

@@ -4,7 +4,8 @@ import io
 import os
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -28,8 +29,16 @@ PictureSource: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArra
 
 Size: TypeAlias = tuple[int, int]
 
+Box: TypeAlias = tuple[float, float, float, float]
+
 Least: TypeAlias = Callable[[int, int], Size]
 """From the width and height of a picture to the least size of it that is enough."""
+
+Begin: TypeAlias = Callable[[int], None]
+"""Is told how many pixels are about to be decoded, each of which takes `PIXEL_BYTES` meanwhile at most."""
+
+PIXEL_BYTES = 16
+"""Most bytes of memory that a pixel takes while it is decoded: those of WebP, with 8 of the decoder's own."""
 
 _SRGB = ImageCms.createProfile("sRGB")
 
@@ -101,7 +110,11 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
     return _decoded(Path(source).read_bytes(), max_pixels).picture
 
 
-def read_reduced(content: bytes, least: Least, max_pixels: int = MAX_PIXELS) -> Reduced:
+def at_once(_pixels: int) -> None:
+    """Let a picture be decoded whatever its size."""
+
+
+def read_reduced(content: bytes, least: Least, max_pixels: int = MAX_PIXELS, begin: Begin = at_once) -> Reduced:
     """Return the picture as `read_picture` does, but a JPEG decoded at half, a quarter or an eighth if that is enough.
 
     Decoding so takes less of everything that comes after the entropy coding, and each pixel is the mean of those
@@ -111,25 +124,40 @@ def read_reduced(content: bytes, least: Least, max_pixels: int = MAX_PIXELS) -> 
         content: the bytes of the file.
         least: from width and height of the upright picture to those that are enough.
         max_pixels: the limit on width times height as sent.
+        begin: is called once before memory is taken for the pixels; it may wait, and what it raises is raised.
 
     Raises:
         UnreadablePictureError, PictureTooLargeError: as `read_picture`.
     """
-    return _decoded(content, max_pixels, least)
+    return _decoded(content, max_pixels, least, begin)
 
 
-def _decoded(content: bytes, max_pixels: int, least: Least | None = None) -> Reduced:
+def _decoded(content: bytes, max_pixels: int, least: Least | None = None, begin: Begin = at_once) -> Reduced:
     if not content:
         raise UnreadablePictureError("The picture is empty (0 bytes); send the bytes of an image file.")
-    try:
+    with _faults(max_pixels):
         _check_directory(content)
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            _check_size(image, max_pixels)
-            _check_scans(image, content, max_pixels)
-            if least is not None and image.format == "JPEG":
-                return _drafted(image, least)
-            picture = _upright_rgb(image)
-            return Reduced(picture, picture.width, picture.height)
+        image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
+        pixels = _check_size(image, max_pixels)
+        _check_scans(image, content, max_pixels)
+        sent, part = None, None
+        if least is not None and image.format == "JPEG":
+            sent, part = _draft(image, least)
+            # All coefficients of a progressive one are in memory, at whatever scale it is decoded.
+            pixels = image.width * image.height + ("progressive" in image.info) * (pixels // 2)
+    begin(pixels)
+    with _faults(max_pixels):
+        # The last row or column of a reduced one stands for fewer pixels than the others.
+        image = _loaded(image) if part is None else image.resize(_size(part), Image.Resampling.BICUBIC, box=part)
+        picture = _upright_rgb(image)
+        return Reduced(picture, *(sent or picture.size))
+
+
+@contextmanager
+def _faults(max_pixels: int) -> Iterator[None]:
+    """Say what is wrong with a picture."""
+    try:
+        yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise PictureTooLargeError(
             f"The picture has more than the {max_pixels:,} pixels allowed (SEEWHY_MAX_PIXELS of a service); send a "
@@ -148,7 +176,8 @@ def _decoded(content: bytes, max_pixels: int, least: Least | None = None) -> Red
         ) from error
 
 
-def _check_size(image: Image.Image, max_pixels: int) -> None:
+def _check_size(image: Image.Image, max_pixels: int) -> int:
+    """Return how many pixels are decoded."""
     width, height = image.size
     if image.format == "TIFF":  # which is decoded in whole tiles, and these may be larger than the picture
         tags = getattr(image, "tag_v2", {})
@@ -160,6 +189,7 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
         )
     if min(image.size) < 1:
         raise UnreadablePictureError("The picture has no pixels; send one that has.")
+    return width * height
 
 
 def _check_directory(content: bytes) -> None:
@@ -182,23 +212,25 @@ def _check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
             )
 
 
-def _drafted(image: Image.Image, least: Least) -> Reduced:
-    """Decode a JPEG at the smallest scale that is enough."""
-    lying = _orientation(image) in (5, 6, 7, 8)
-    width, height = image.size[::-1] if lying else image.size
+def _draft(image: Image.Image, least: Least) -> tuple[Size, Box | None]:
+    """Let a JPEG be decoded at the smallest scale that is enough.
+
+    Returns:
+        Width and height of the upright picture as sent, and the part that counts of what is decoded; None for all.
+    """
+    lies = _orientation(image) in (5, 6, 7, 8)
+    width, height = image.size[::-1] if lies else image.size
     enough = least(width, height)
-    draft = image.draft(None, enough[::-1] if lying else enough)
-    if draft is not None:
-        across, down = (int(edge) for edge in draft[1][2:])
-        if (across, down) != image.size:
-            # The last row or column stands for fewer pixels than the others: without it all would be a bit too large.
-            image = image.resize((across, down), Image.Resampling.BICUBIC, box=draft[1])
-    return Reduced(_upright_rgb(image), width, height)
+    draft = image.draft(None, enough[::-1] if lies else enough)
+    part = None if draft is None or _size(draft[1]) == image.size else draft[1]
+    return (width, height), part
+
+
+def _size(part: Box) -> Size:
+    return int(part[2]), int(part[3])
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:
-    """Decode a picture that nobody else holds."""
-    _load(image)
     turn = _TURNS.get(_orientation(image))
     return _rgb(image if turn is None else image.transpose(turn), image.info.get("icc_profile"))
 
@@ -218,17 +250,22 @@ def _load(image: Image.Image) -> None:
     image.load()
 
 
+def _loaded(image: Image.Image) -> Image.Image:
+    """Decode a picture; what WebP's decoder holds beside its pixels goes with `image`."""
+    _load(image)
+    return image.copy() if image.format == "WEBP" else image
+
+
 def _rgb(image: Image.Image, profile: bytes | None) -> Image.Image:
     image = _eight_bit(image)
     if "transparency" in image.info or image.mode in ("LA", "PA", "La", "RGBa"):
         image = image.convert("RGBA")
-    alpha = image.getchannel("A") if image.mode == "RGBA" else None
-    image = _to_srgb(image.convert("RGB") if alpha else image, profile)
-    if alpha is not None:
-        white = Image.new("RGB", image.size, "white")
-        white.paste(image, mask=alpha)
-        return white
-    return image
+    if image.mode != "RGBA":
+        return _to_srgb(image, profile)
+    colours = _to_srgb(image.convert("RGB"), profile) if profile else image
+    white = Image.new("RGB", image.size, "white")
+    white.paste(colours, mask=image)
+    return white
 
 
 def _to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
@@ -250,7 +287,7 @@ def _eight_bit(image: Image.Image) -> Image.Image:
         grey = Image.fromarray(np.right_shift(samples, 8).astype(np.uint8))
         if clear is None:
             return grey
-        return Image.merge("LA", (grey, Image.fromarray(np.where(samples == clear, 0, 255).astype(np.uint8))))
+        return Image.merge("LA", (grey, Image.fromarray(np.where(samples == clear, np.uint8(0), np.uint8(255)))))
     if image.mode in ("F", "I"):
         levels = np.array(image, dtype=np.float32)
         np.nan_to_num(levels, copy=False, nan=0.0, posinf=0.0, neginf=0.0)

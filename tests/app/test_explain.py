@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from app.engine import Deadline
 from explainers import explain
 from explainers.picture import read_reduced
 from tests.app.conftest import encoded
@@ -318,8 +319,8 @@ def test_a_large_jpeg_is_decoded_at_the_scale_that_is_enough(small_answers, larg
     monkeypatch.setattr(
         "app.service.read_reduced", lambda *given: sizes.append((found := read_reduced(*given)).picture.size) or found
     )
-    drawn = service.decode(large[0], lite0, Timings())
-    plain = service.decode(large[0], lite0, Timings(), drawn=False)
+    drawn = service.decode(large[0], lite0, Timings(), Deadline.after(60))
+    plain = service.decode(large[0], lite0, Timings(), Deadline.after(60), drawn=False)
     assert sizes == [(1600, 1064), (800, 532)]
     assert drawn.picture.size == (800, 532)
     assert drawn.geometry == plain.geometry == lite0.preprocess.geometry(3200, 2128)

@@ -1,0 +1,208 @@
+"""Large pictures are decoded one after another: they take memory by their pixels, not by their bytes."""
+
+import io
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+from PIL import Image
+
+from app.engine import Deadline
+from app.errors import DeadlineError
+from app.room import Room
+from app.service import Service
+from app.settings import Settings
+from app.timings import Timings
+from explainers.picture import PIXEL_BYTES
+from tests.app.serving import children, free_port, start
+
+
+def bomb(edge, kind="WEBP"):
+    """A picture of some bytes and many pixels."""
+    written = io.BytesIO()
+    Image.new("RGB", (edge, edge), "red").save(written, kind, lossless=True, method=0)
+    return written.getvalue()
+
+
+def at_once():
+    """Nothing has passed."""
+
+
+class LateError(Exception):
+    """Nobody waits any more."""
+
+
+def taking(room, pixels, done, check=at_once, processors=None):
+    """Begin to take room in another thread."""
+
+    def take():
+        done.append((pixels, room.take(pixels, check, processors or threading.Semaphore(0))))
+
+    thread = threading.Thread(target=take, daemon=True)
+    thread.start()
+    return thread
+
+
+def waits(room, count):
+    """Wait until so many wait."""
+    until = time.monotonic() + 10
+    while len(room._queue) != count:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_small_pictures_need_no_room_and_one_may_have_it_all():
+    room, processors = Room(160), threading.Semaphore(0)
+    whole = room.take(1000, at_once, processors)
+    assert whole == 160
+    assert [room.take(10, at_once, processors) for _ in range(100)] == [0] * 100
+    room.leave(whole)
+    assert room.take(160, at_once, processors) == 160
+
+
+def test_who_finds_no_room_waits_in_order_and_leaves_the_processor_to_others():
+    room, processors, done = Room(160), threading.Semaphore(0), []
+    first = room.take(100, at_once, processors)
+    large = taking(room, 150, done, processors=processors)
+    waits(room, 1)
+    assert processors.acquire(timeout=10)  # of who waits
+    fits = taking(room, 50, done)  # beside the first, but not before who came before it
+    waits(room, 2)
+    time.sleep(0.05)
+    assert not done
+    room.leave(first)
+    processors.release()
+    large.join(10)
+    assert done == [(150, 150)]
+    room.leave(150)
+    fits.join(10)
+    assert done == [(150, 150), (50, 50)]
+
+
+def test_who_gives_up_holds_up_nobody():
+    room, done, late = Room(160), [], threading.Event()
+    processors = threading.Semaphore(0)
+    room.take(160, at_once, processors)
+
+    def check():
+        if late.is_set():
+            raise LateError
+
+    def give_up():
+        with pytest.raises(LateError):
+            room.take(160, check, processors)
+        done.append("gone")
+
+    gone = threading.Thread(target=give_up)
+    gone.start()
+    waits(room, 1)
+    after = taking(room, 40, done)
+    waits(room, 2)
+    late.set()
+    assert processors.acquire(timeout=10)
+    processors.release()
+    gone.join(10)
+    room.leave(160)
+    after.join(10)
+    assert done == ["gone", (40, 40)]
+    assert room._free == 120
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_no_more_pixels_are_decoded_at_a_time_than_one_picture_may_have(processes, monkeypatch):
+    service = Service(Settings(max_pixels=160_000, decode_processes=processes))
+    service.processors = threading.BoundedSemaphore(4)
+    model = service.model(None, Deadline.after(60))
+    inside, most = [], []
+    take, leave = service._room.take, service._room.leave
+
+    def taken(*arguments):
+        inside.append(take(*arguments))
+        most.append(sum(inside))
+        return inside[-1]
+
+    monkeypatch.setattr(service._room, "take", taken)
+    monkeypatch.setattr(service._room, "leave", lambda room: (inside.remove(room) if room else None, leave(room)))
+    content, large = bomb(200, "PNG"), bomb(400)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = [
+                pool.submit(service.decode, one, model, Timings(), Deadline.after(60))
+                for one in [content, content, large] * 5
+            ]
+            assert {one.result().picture.size for one in found} == {(200, 200), (400, 400)}
+        assert not inside
+        assert max(most) == 160_000
+        assert service.processors._value == 4
+        held = service._room.take(160_000, at_once, service.processors)
+        with pytest.raises(DeadlineError):
+            service.decode(content, model, Timings(), Deadline.after(0.2))
+        assert service.decode(bomb(100), model, Timings(), Deadline.after(60)).picture.size == (100, 100)
+        service._room.leave(held)
+        assert service.decode(content, model, Timings(), Deadline.after(60)).picture.size == (200, 200)
+        assert service.processors._value == 4
+    finally:
+        service.stop()
+
+
+def test_only_what_is_decoded_of_a_jpeg_counts(monkeypatch):
+    service = Service(Settings(max_pixels=32_000_000))
+    model = service.model(None, Deadline.after(60))
+    pixels = []
+    take = service._room.take
+    monkeypatch.setattr(service._room, "take", lambda given, *rest: pixels.append(given) or take(given, *rest))
+    for progressive in (False, True):
+        written = io.BytesIO()
+        Image.new("RGB", (6400, 3200)).save(written, "JPEG", progressive=progressive)
+        service.decode(written.getvalue(), model, Timings(), Deadline.after(60), drawn=False)
+    service.stop()
+    assert pixels == [1600 * 800, 1600 * 800 + 6400 * 3200 // 2]
+
+
+def resident(worker):
+    """Return the bytes of memory of a process and of those that decode for it, which any thread may have started."""
+    threads = Path(f"/proc/{worker}/task").glob("*/children")
+    pids = [worker, *(int(one) for file in threads for one in file.read_text().split())]
+    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.fault(
+    "files of some bytes and 64 megapixels, many at once",
+    "nothing: they are decoded one after another, and take the memory of one",
+)
+@pytest.mark.parametrize("processes", [0, 2])
+def test_many_large_pictures_take_the_memory_of_one(processes):
+    port, pixels = free_port(), 64_000_000
+    process = start(port, SEEWHY_DECODE_PROCESSES=str(processes))
+
+    def ask(content):
+        return requests.post(
+            f"http://127.0.0.1:{port}/explain", data=content, headers={"Content-Type": "image/webp"}, timeout=120
+        ).status_code
+
+    try:
+        (worker,) = children(process.pid)
+        assert ask(bomb(400)) == 200  # all threads and processes are there
+        before, found, done = resident(worker), [], threading.Event()
+
+        def watch():
+            while not done.wait(0.01):
+                found.append(resident(worker))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(ask, [bomb(8000)] * 8)) == [200] * 8
+        done.set()
+        watcher.join()
+        assert max(found) - before < 1.4 * pixels * PIXEL_BYTES
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
