@@ -416,6 +416,12 @@ class Engine:
             workers = list(self._workers.values())
         return all(worker.idle for worker in workers)
 
+    @property
+    def full(self) -> bool:
+        """Whether another model has no room unless one of those in memory goes."""
+        with self._lock:
+            return sum(not worker.failed for worker in self._workers.values()) >= self._max_models
+
     def failure(self, name: str) -> Exception | None:
         """Return why a model could not be loaded, also while that is tried again; None once it is loaded."""
         with self._lock:

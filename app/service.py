@@ -3,6 +3,7 @@
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -35,6 +36,9 @@ from explainers.targets import best, class_index, predictions
 from models import LoadedModel, Registry
 from models.errors import WeightsUnavailableError
 from models.spec import ModelSpec
+
+RETRY_SECONDS = 9.0
+"""Between two attempts of probes to load a default model that could not be; a request for it tries at once."""
 
 VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
 
@@ -72,6 +76,7 @@ class Service:
                 settings.decode_processes, settings.decode_bytes, settings.decode_seconds, settings.deadline
             )
         self._missing: set[str] = set()
+        self._next_try = 0.0
         self.cache = Cache(settings.cache_bytes)
         self.engine = Engine(
             self._load,
@@ -142,13 +147,16 @@ class Service:
         Raises:
             NotReadyError: it is loading.
             StoppingError: this server is stopping.
-            ModelError: it could not be loaded; each call tries again.
+            ModelError: it could not be loaded; that is tried again `RETRY_SECONDS` later, if there is room for it.
         """
         if stopping.is_set():
             raise StoppingError("This server is stopping.")
         spec = self.registry.spec(self.settings.default_model)
         if not self.has_default:
             failure = self.engine.failure(spec.name)
+            if failure is not None and (time.monotonic() < self._next_try or self.engine.full):
+                raise failure
+            self._next_try = time.monotonic() + RETRY_SECONDS
             try:
                 self.model(spec.name, Deadline.after(0))
             except DeadlineError:  # it is loading, maybe after a failure, which is told until it is loaded

@@ -57,27 +57,29 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         self._lingering: deque[TConn] = deque()
         self._rest = Rest()
         self._next_try = 0.0
+        self.wsgi: Any = None
 
     def load_wsgi(self) -> None:
-        """Make the application.
+        """Make the application, or else what says that there is none.
 
         The first process has made one: where none can be made any more, a file has been broken meanwhile, and other
-        workers may still answer. So this one waits until it is mended.
+        workers may still answer. So this one tries again until it is mended.
         """
-        while self._stays():
-            try:
-                self.wsgi = self.app.wsgi()
-                return
-            except Exception as error:
-                from app.errors import EXPECTED  # imports PyTorch, which must wait for `share_processors`
+        if not self._stays():
+            self._exit(0)
+        try:
+            self.wsgi = self.app.wsgi()
+        except Exception as error:
+            from app.errors import EXPECTED  # imports PyTorch, which must wait for `share_processors`
+            from app.stand_in import stand_in
 
-                expected = isinstance(error, EXPECTED)
-                self.log.error("No worker can start: %s", error, exc_info=not expected)
-            self._next_try = time.monotonic() + RETRY_SECONDS
-            while self._stays() and time.monotonic() < self._next_try:
-                self.notify()
-                time.sleep(0.1)
-        self._exit()
+            self.log.error("No worker can start: %s", error, exc_info=not isinstance(error, EXPECTED))
+            self.wsgi = self.wsgi or stand_in()
+
+    @property
+    def _service(self) -> Any:
+        """What the application answers with; None while there is none."""
+        return self.wsgi.extensions.get("seewhy")
 
     def _stays(self) -> bool:
         """Find out whether to go on; a signal to stop is lost on a process that has just begun."""
@@ -164,22 +166,31 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         """Close connections that sent no head, shut those that are too slow; the main loop does it every second."""
         super().murder_pending()
         patience.shut_late()
-        service = self.wsgi.extensions["seewhy"]
-        self._rest.look(service.engine.idle)
+        if self._service:
+            self._rest.look(self._service.engine.idle)
         now = time.monotonic()
         for conn in [one for one in self._lingering if one.timeout < now]:
             self._let_go(conn)
         if self._stays() and now >= self._next_try:
-            self._load_default()
+            self._prepare()
         self.set_accept_enabled(self.alive and self.nr_conns < self.worker_connections)
 
-    def _load_default(self) -> None:
-        """Begin to load the default model where it is not there: a request for it may go to other workers."""
-        from app.errors import EXPECTED  # imports PyTorch, which must wait for `share_processors`
-
+    def _prepare(self) -> None:
+        """Begin to get what is not there, the application or the default model; other workers may have it."""
         self._next_try = time.monotonic() + RETRY_SECONDS
-        with suppress(*EXPECTED):  # it has begun to load, or the log says why not
-            self.wsgi.extensions["seewhy"].require_ready()
+        if not self._service:
+            self.load_wsgi()
+        if self._service:
+            self._load_default()
+
+    def _load_default(self) -> None:
+        try:
+            self._service.require_ready()
+        except Exception as error:  # it has begun to load, or the log says why not
+            from app.errors import EXPECTED  # imports PyTorch, which must wait for `share_processors`
+
+            if not isinstance(error, EXPECTED):
+                self.log.error("The default model cannot be loaded: %s", error)
 
     def set_accept_enabled(self, enabled: bool) -> None:
         """Begin to accept once there is a model, where others answer until then; go on while the service stops."""
@@ -189,7 +200,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
             stopping.set()
             super().set_accept_enabled(True)
             return
-        self.answers = self.alive and self.wsgi.extensions["seewhy"].has_default
+        self.answers = self.alive and self._service is not None and self._service.has_default
         super().set_accept_enabled(enabled and (self.answers or not self.others_answer))
 
     @property
@@ -220,23 +231,31 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         self._shared[2] = told
 
     def run(self) -> None:
-        """Serve until told to stop, and end the process."""
-        self._load_default()
-        super().run()
-        self._exit()
+        """Serve until told to stop, and end the process; whatever ends it, another one is to take its place at once."""
+        status = 0
+        try:
+            self._prepare()
+            super().run()
+        except SystemExit as end:
+            status = int(end.code or 0)
+        except Exception:
+            self.log.exception("Exception in worker process")
+            status = 1
+        self.answers, self.leaves = False, True
+        self._exit(status)
 
-    def _exit(self) -> NoReturn:
+    def _exit(self, status: int) -> NoReturn:
         """End the process.
 
-        As Python ends it kills the threads that are in the midst of something, such as loading a model, and C++ takes
-        that for a fault.
+        As Python ends it waits for threads that answer, and kills those that are in the midst of something, such as
+        loading a model; C++ takes that for a fault.
         """
         self.log.info("Worker exiting (pid: %s)", self.pid)
         atexit._run_exitfuncs()  # the collector of traces, among others
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os._exit(0)
+        os._exit(status)
 
 
 def _received(connection: socket) -> bytes | None:
@@ -262,6 +281,9 @@ class Watcher(Arbiter):  # type: ignore[misc]
         super().__init__(app)
         self._outdated = 0
         """The age of the youngest worker that is not to stay."""
+        self._lost = 0
+        """Workers that have ended one after another before they ever answered."""
+        self._next_start = 0.0
 
     def tell(self, worker: PatientWorker) -> None:
         """Tell a worker whether others answer."""
@@ -274,14 +296,26 @@ class Watcher(Arbiter):  # type: ignore[misc]
         current = [worker for worker in there if worker.age > self._outdated]
         current.sort(key=lambda worker: (worker.answers, worker.age))
         staying = current[max(0, len(current) - self.num_workers) :]
-        for _ in range(self.num_workers - len(staying)):
-            self.spawn_worker()
+        if time.monotonic() >= self._next_start:
+            for _ in range(self.num_workers - len(staying)):
+                self.spawn_worker()
         is_whole = len(staying) == self.num_workers and all(worker.answers for worker in staying)
+        if is_whole:
+            self._lost = 0
         for worker in there:
             if worker not in staying and (is_whole or not worker.answers):
                 self._end(worker)
         for worker in self.WORKERS.values():
             self.tell(worker)
+
+    def reap_workers(self) -> None:
+        """Forget those that have ended; wait longer and longer with the next one where they end before they answer."""
+        before = dict(self.WORKERS)
+        super().reap_workers()
+        for pid in before.keys() - self.WORKERS.keys():
+            if not before[pid].answers and not before[pid].leaves:
+                self._next_start = time.monotonic() + (min(RETRY_SECONDS, 2.0 ** (self._lost - 1)) if self._lost else 0)
+                self._lost += 1
 
     def reload(self) -> None:
         """Start as many workers anew; `manage_workers` ends those before them once these answer.
@@ -293,7 +327,7 @@ class Watcher(Arbiter):  # type: ignore[misc]
 
     def stop(self, graceful: bool = True) -> None:
         """Stop all workers."""
-        if not self.reexec_pid:  # otherwise another first process has workers at the same address
+        if not self.reexec_pid and not self.master_pid:  # another first process has workers at the same address
             all_stop[0] = 1
         for worker in self.WORKERS.values():
             worker.leaves = True

@@ -85,9 +85,14 @@ def checked_sha256(spec: ModelSpec, path: Path) -> str:
     """Return the SHA-256 of a weights file, hexadecimal.
 
     Raises:
-        BadWeightsError: it is not what its publisher, or the models file, says.
+        BadWeightsError: it cannot be read, or is not what its publisher, or the models file, says.
     """
-    found = sha256_of(path)
+    try:
+        found = sha256_of(path)
+    except OSError as error:
+        raise BadWeightsError(
+            f"The weights file {path.name!r} cannot be read ({error.strerror}): let the user that runs this read it."
+        ) from error
     expected = spec.weights.digests.get(path.name, "") if spec.weights is not None else ""
     if not found.startswith(expected):
         raise BadWeightsError(

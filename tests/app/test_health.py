@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from app import create_app
+from app.engine import Deadline
 from app.settings import Settings
 from models import ModelError
 from tests import nets
@@ -63,7 +64,7 @@ def test_probes_do_not_wait_for_a_model_at_work(own_app, module):  # noqa: F811
     occupying.join()
 
 
-def test_readiness_goes_on_saying_why_while_a_model_is_tried_again(own_app, module):  # noqa: F811
+def test_readiness_goes_on_saying_why_while_a_model_is_tried_again(own_app, module, monkeypatch):  # noqa: F811
     attempts = []
 
     def load(name):
@@ -74,11 +75,45 @@ def test_readiness_goes_on_saying_why_while_a_model_is_tried_again(own_app, modu
         return loaded(module, name)
 
     own_app.extensions["seewhy"].engine._load = load
+    monkeypatch.setattr("app.service.RETRY_SECONDS", 0.0)
     assert becomes(own_app, "model-unusable")
     assert len(attempts) == 2
     assert own_app.test_client().get("/readyz").get_json()["detail"] == "its weights are damaged"
     own_app.gate.set()
     assert becomes(own_app, "ready")
+
+
+def test_probes_try_again_now_and_then_and_take_no_place(own_app, module, monkeypatch):  # noqa: F811
+    attempts = []
+    service = own_app.extensions["seewhy"]
+    default = service.settings.default_model
+
+    def load(name):
+        if name == default:
+            attempts.append(name)
+            raise ModelError("its weights are damaged")
+        return loaded(module, name)
+
+    service.engine._load = load
+    assert becomes(own_app, "model-unusable")
+    assert [probe(own_app, "/readyz") for _ in range(20)] == [503] * 20
+    assert len(attempts) == 1
+    with pytest.raises(ModelError):
+        service.model(default, Deadline.after(20))
+    assert len(attempts) == 2  # who asks for it does not wait
+    others = [f"other-{number}" for number in range(service.settings.max_models)]
+    for name in others:
+        service.engine.model(name, Deadline.after(20))
+    monkeypatch.setattr("app.service.RETRY_SECONDS", 0.0)
+    service._next_try = 0.0
+    assert [probe(own_app, "/readyz") for _ in range(3)] == [503] * 3
+    assert len(attempts) == 2
+    assert all(service.engine.loaded(name) for name in others)
+    service.engine._max_models += 1
+    probe(own_app, "/readyz")
+    assert becomes(own_app, "model-unusable")
+    assert len(attempts) > 2
+    service.engine.stop()
 
 
 def fail():
@@ -132,12 +167,13 @@ def becomes(app, code):
     "503, `/readyz` too, which says why; once they are mended all is well without a restart",
 )
 @pytest.mark.parametrize("digest", [True, False], ids=["with a digest", "without"])
-def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared, digest):
+def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared, digest, monkeypatch):
     kept = io.BytesIO()
     torch.save(nets.seeded(nets.Net).state_dict(), kept)
     content = kept.getvalue()
     other = io.BytesIO()
     torch.save(nn.Linear(2, 2).state_dict(), other)
+    monkeypatch.setattr("app.service.RETRY_SECONDS", 0.0)
     app, file = declared(digest=hashlib.sha256(content).hexdigest() if digest else "")
     assert becomes(app, "weights-unavailable")
     for wrong in (content[: len(content) // 2], other.getvalue(), b""):

@@ -138,7 +138,7 @@ def test_what_is_logged_while_a_request_is_answered_has_its_id():
 def test_a_default_model_without_weights_is_warned_of_at_the_start_and_once(logged):
     app = create_app(Settings(default_model="resnet50"))
     stream = logged(log_format="json", log_level="warning")
-    PatientWorker._load_default(SimpleNamespace(wsgi=app))
+    PatientWorker._load_default(SimpleNamespace(_service=app.extensions["seewhy"]))
     (line,) = lines(stream)
     assert line["level"] == "warning"
     assert line["message"].startswith("The model resnet50 cannot be loaded: The weights ")

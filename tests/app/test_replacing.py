@@ -6,11 +6,13 @@ import signal
 import time
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import requests
 import torch
+from gunicorn.arbiter import Arbiter
 from PIL import Image
 
 from app.worker import PatientWorker, Watcher
@@ -40,7 +42,7 @@ def watched(monkeypatch):
             watcher.worker_age = born.age
 
         watcher.__dict__.update(WORKERS={one.pid: one for one in workers}, _num_workers=number, _outdated=outdated)
-        watcher.worker_age = len(workers)
+        watcher.__dict__.update(worker_age=len(workers), _lost=0, _next_start=0.0, reexec_pid=0, master_pid=0)
         monkeypatch.setattr(watcher, "spawn_worker", spawn)
         monkeypatch.setattr(watcher, "kill_worker", lambda pid, number: ended.append(pid))
         return watcher, ended
@@ -114,27 +116,104 @@ def test_who_leaves_does_not_count(watched):
     assert ended == []
 
 
-def worker(load):
+def ends(watcher, monkeypatch, *pids):
+    """Let workers end."""
+    monkeypatch.setattr(Arbiter, "reap_workers", lambda self: [self.WORKERS.pop(pid) for pid in pids])
+    watcher.reap_workers()
+
+
+def test_workers_that_end_before_they_answer_are_waited_for_longer_and_longer(watched, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    watcher, _ = watched([Told(1, True)], 1)
+    watcher.reload()
+    waits = []
+    for age in range(2, 9):
+        assert max(watcher.WORKERS) == age
+        ends(watcher, monkeypatch, age)
+        begun = now
+        watcher.manage_workers()
+        while max(watcher.WORKERS) == 1:
+            now += 0.5
+            watcher.manage_workers()
+        waits.append(now - begun)
+    assert waits == [0, 1, 2, 4, 8, 10, 10]
+    watcher.WORKERS[9].answers = True
+    watcher.manage_workers()
+    ends(watcher, monkeypatch, 9)  # one that has answered, and was killed
+    watcher.manage_workers()
+    assert max(watcher.WORKERS) == 10
+    ends(watcher, monkeypatch, 10)
+    watcher.manage_workers()
+    assert max(watcher.WORKERS) == 11
+
+
+@pytest.mark.parametrize(
+    ("reexec_pid", "master_pid", "all_end"), [(0, 0, 1), (7, 0, 0), (0, 7, 0)], ids=["alone", "the old", "the new"]
+)
+def test_one_of_two_first_processes_leaves_requests_to_the_other(reexec_pid, master_pid, all_end, watched, monkeypatch):
+    told = bytearray(1)
+    monkeypatch.setattr("app.worker.all_stop", told)
+    monkeypatch.setattr(Arbiter, "stop", lambda self, graceful: None)
+    watcher, _ = watched([Told(1, True), Told(2)], 2)
+    watcher.reexec_pid, watcher.master_pid = reexec_pid, master_pid
+    watcher.stop()
+    assert told[0] == all_end
+    assert all(one.leaves for one in watcher.WORKERS.values())
+
+
+def worker(load=None, service=None):
     found = object.__new__(PatientWorker)
-    found.__dict__.update(alive=True, ppid=os.getppid(), app=Mock(wsgi=load), log=Mock(), notify=Mock(), _next_try=0.0)
+    found.__dict__.update(alive=True, ppid=os.getppid(), app=Mock(wsgi=load), log=Mock(), pid=0, _next_try=0.0)
+    found.wsgi = service and Mock(extensions={"seewhy": service})
     found._shared = bytearray(3)
+    found._exit = Mock(side_effect=SystemExit)
     return found
 
 
-def test_a_worker_that_has_nothing_to_serve_tries_again(monkeypatch):
-    monkeypatch.setattr("app.worker.RETRY_SECONDS", 0.01)
-    found = worker(Mock(side_effect=[ValueError("broken"), "the application"]))
+def test_a_worker_that_has_nothing_to_serve_says_so_and_tries_again():
+    service = Mock()
+    found = worker(Mock(side_effect=[ValueError("broken"), ValueError("broken"), Mock(extensions={"seewhy": service})]))
     found.load_wsgi()
-    assert found.wsgi == "the application"
+    client = found.wsgi.test_client()
+    refused = client.post("/explain", data=b"picture")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    assert refused.get_json()["type"].endswith(":not-ready")
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/healthz").get_json() == {"status": "alive"}
     assert "broken" in str(found.log.error.call_args)
+    found._prepare()
+    assert found._service is None
+    found._prepare()
+    service.require_ready.assert_called_once_with()
+    assert found._next_try > time.monotonic() + 9
 
 
-def test_a_worker_that_is_told_to_leave_while_it_has_nothing_to_serve_ends(monkeypatch):
-    found = worker(Mock(side_effect=ValueError("broken")))
-    found.log.error.side_effect = lambda *_, **__: setattr(found, "leaves", True)
-    monkeypatch.setattr(found, "_exit", Mock(side_effect=SystemExit))
+def test_a_worker_that_is_told_to_leave_before_it_begins_ends():
+    found = worker()
+    found.leaves = True
     with pytest.raises(SystemExit):
         found.load_wsgi()
+    found._exit.assert_called_once_with(0)
+
+
+def test_nothing_that_a_model_raises_ends_a_worker():
+    service = Mock()
+    service.require_ready.side_effect = OSError("no descriptor is left")
+    found = worker(service=service)
+    found._prepare()
+    assert "no descriptor is left" in str(found.log.error.call_args)
+
+
+@pytest.mark.parametrize(("raised", "status"), [(None, 0), (SystemExit(3), 3), (RuntimeError("a bug"), 1)])
+def test_a_worker_that_ends_is_replaced_at_once(raised, status, monkeypatch):
+    found = worker(service=Mock())
+    found.answers = True
+    monkeypatch.setattr("gunicorn.workers.gthread.ThreadWorker.run", Mock(side_effect=raised))
+    with pytest.raises(SystemExit):
+        found.run()
+    assert (found.answers, found.leaves) == (False, True)
+    found._exit.assert_called_once_with(status)
 
 
 class Service:
@@ -214,7 +293,7 @@ def service(tmp_path):
 
 @pytest.mark.fault(
     "a process of the service is killed after the file of keys or that of models was broken",
-    "503 `keys-unavailable`; without models the other processes answer, and a new one starts once the file is mended",
+    "503 `keys-unavailable`; without models the other processes answer, or 503; a new one starts once it is mended",
 )
 @pytest.mark.slow
 def test_a_worker_that_cannot_start_ends_no_other(service):
@@ -238,6 +317,9 @@ def test_a_worker_that_cannot_start_ends_no_other(service):
         before = service.workers()
         os.kill(min(before), signal.SIGKILL)
         assert service.answered_for(5) == {0, 200}
+        os.kill(max(before), signal.SIGKILL)
+        service.becomes(lambda: service.predict() == 503)
+        assert service.answered_for(2) == {503}
         service.models.write_text(kept)
         service.process.send_signal(signal.SIGHUP)
         service.becomes(lambda: len(service.workers()) == 2 and not service.workers() & before)
@@ -263,6 +345,32 @@ def test_good_workers_are_not_replaced_by_broken_ones(service, workers):
         service.write(2)
         service.becomes(lambda: len(service.workers()) == workers and not service.workers() & before)
         assert service.answered_for(1) == {2, 200}
+
+
+@pytest.mark.fault(
+    "a model that ends the process which loads it",
+    "nothing: the processes before answer; it is tried again, after longer and longer times",
+)
+@pytest.mark.slow
+def test_a_model_that_ends_its_process_is_not_tried_without_end(service):
+    (service.folder / "ends.py").write_text(
+        "import os, pathlib\nfrom tests import nets\n"
+        "class Net(nets.Net):\n    def __init__(self):\n        super().__init__()\n"
+        "        if pathlib.Path(__file__).with_name('now').exists():\n            os._exit(9)\n"
+    )
+    service.models.write_text(service.models.read_text().replace("tests.nets:Net", "ends:Net"))
+    with service.run(1, PYTHONPATH=f"{service.folder}:{Path(__file__).parents[2]}"):
+        before = service.workers()
+        (service.folder / "now").touch()
+        service.process.send_signal(signal.SIGHUP)
+        started, until = set(), time.monotonic() + 6
+        while time.monotonic() < until:
+            started |= service.workers() - before
+            assert service.predict() == 0
+        assert 2 <= len(started) <= 5
+        (service.folder / "now").unlink()
+        service.write(1)
+        service.becomes(lambda: service.predict() == 1)
 
 
 @pytest.mark.fault(
@@ -321,7 +429,7 @@ def test_a_worker_that_drains_is_not_waited_for(service):
 
 @pytest.mark.slow
 def test_no_worker_is_too_young_to_be_stopped(service):
-    for pause in (0.02, 0.03, 0.05):
+    for pause in (0.0, 0.01, 0.03):
         with service.run(1):
             service.process.send_signal(signal.SIGHUP)
             time.sleep(pause)

@@ -1,0 +1,24 @@
+"""What is answered by a process that has nothing to serve, where no other process answers."""
+
+from flask import Flask, Response, request
+
+from app.api.health import healthz
+from app.errors import RETRY_AFTER, NotReadyError, problem_of
+
+_NOTHING = "This server has nothing to serve: a file that it needs is broken, and its log says which. Try again later."
+
+
+def stand_in() -> Flask:
+    """Return an application that says so: 503 to everything but `/healthz`."""
+    app = Flask(__name__, static_folder=None)
+
+    @app.before_request
+    def refuse() -> Response:
+        if request.path == "/healthz":
+            return healthz()
+        response = problem_of(NotReadyError(_NOTHING))
+        response.headers["Retry-After"] = str(RETRY_AFTER)
+        response.headers["Connection"] = "close"  # the rest of what is sent is not read
+        return response
+
+    return app
