@@ -4,6 +4,10 @@ Each of these is off until its setting is given. docs/security.md says what they
 """
 
 import logging
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 from flask import Flask, g, request
 from flask_cors import CORS
@@ -15,6 +19,9 @@ from app.keys import KeyFile
 from app.limits import limit_requests
 from app.openapi import ANSWER_HEADERS
 from app.settings import Settings
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 OPEN = frozenset(
     {
@@ -42,7 +49,9 @@ def register_access(app: Flask, settings: Settings, strict: bool = True) -> None
     """
     if settings.trusted_proxies:
         # The address alone: nothing here depends on the scheme, host or path that a proxy was asked for.
-        proxied = ProxyFix(app.wsgi_app, x_for=settings.trusted_proxies, x_proto=0, x_host=0, x_port=0, x_prefix=0)
+        proxied = ProxyFix(
+            _plain_address(app.wsgi_app), x_for=settings.trusted_proxies, x_proto=0, x_host=0, x_port=0, x_prefix=0
+        )
         app.wsgi_app = proxied  # type: ignore[method-assign]
     if settings.api_keys is not None:
         keys = KeyFile(settings.api_keys)
@@ -65,6 +74,21 @@ def register_access(app: Flask, settings: Settings, strict: bool = True) -> None
             send_wildcard=True,
             always_send=False,
         )
+
+
+def _plain_address(answer: "WSGIApplication") -> "WSGIApplication":
+    """Let only addresses pass for one: without the port that some proxies add, and the proxy's where there is none."""
+
+    def answered(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
+        told = environ.get("REMOTE_ADDR", "").strip()
+        host = re.fullmatch(r"\[(.*)\](:\d+)?|([^:]*):\d+", told)
+        try:
+            environ["REMOTE_ADDR"] = str(ip_address((host[1] or host[3] or "") if host else told))
+        except ValueError:
+            environ["REMOTE_ADDR"] = environ["werkzeug.proxy_fix.orig"]["REMOTE_ADDR"] or ""
+        return answer(environ, start)
+
+    return answered
 
 
 def is_open() -> bool:

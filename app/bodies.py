@@ -1,5 +1,6 @@
 """The body of a request: its bytes, whatever their encoding, and the JSON in them."""
 
+import json
 import zlib
 from typing import Any
 
@@ -72,8 +73,10 @@ def parse_json(text: bytes) -> Any:
         return loads(text, parse_constant=refuse)
     except RepeatedMemberError as error:
         raise FieldError(f"In the JSON {error}.", field=error.name[:100]) from error
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise MalformedRequestError(f"The body is not JSON: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise MalformedRequestError("The body holds a number too long, or lists too deep, to be read.") from error
 
 
 def parse_object(text: bytes) -> dict[str, Any]:

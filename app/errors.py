@@ -206,6 +206,9 @@ INTERNAL = Kind(500, "internal", "Something went wrong here, not with your reque
 GONE = "client-gone"
 """What metrics and logs call it where nobody is left to read an answer."""
 
+CODES = sorted({*(kind.code for kind in (*KINDS.values(), *HTTP_KINDS.values(), INTERNAL)), GONE})
+"""All codes of problems."""
+
 
 class Told(NamedTuple):
     """What a client is told of an error.

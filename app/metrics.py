@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from app.drift import spread
 from app.engine import Job
+from app.errors import CODES
 from app.record import Observer, Record
 from app.settings import Settings
 from app.workers import FOLDER, live_processes, usage
@@ -90,6 +91,8 @@ class Metrics(Observer):
             ("reason",),
             registry=own,
         )
+        for reason in CODES:  # from the start: of a series that begins with 1 Prometheus sees no increase
+            self._rejections.labels(reason)
         self._cache = Counter(
             "seewhy_cache",
             "How many answers came from the cache (hit), were made (miss), or had the client already (unchanged)?",

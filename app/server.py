@@ -79,8 +79,8 @@ def serve(settings: Settings) -> None:
     """Serve until told to stop.
 
     Raises:
-        FieldError: another program has the port, the address is none of this machine, or there is no folder for
-            temporary files.
+        FieldError: another program has the port, or the address is none of this machine.
+        SystemExit: there is no folder for temporary files.
     """
     share_processors(settings.workers)
     for said in misspelt(os.environ):
@@ -143,11 +143,10 @@ def _check_folder() -> None:
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:
-        from app.errors import FieldError  # imports PyTorch, which must wait for `share_processors`
-
-        raise FieldError(
-            "There is no folder for temporary files. Mount a small tmpfs on /tmp, or name a folder that can be written "
-            "in the variable TMPDIR."
+        # No error of our own: that would import PyTorch, which needs such a folder too.
+        raise SystemExit(
+            "Error: There is no folder for temporary files. Mount a small tmpfs on /tmp, or name a folder that can be "
+            "written in the variable TMPDIR."
         ) from error
 
 

@@ -26,6 +26,7 @@ def _origins(text: str) -> str:
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class Settings(BaseSettings):
@@ -45,9 +46,9 @@ class Settings(BaseSettings):
     max_in_flight_bytes: Count = Field(
         256 * 2**20, description="Bytes of the bodies of these together; more are refused with 503."
     )
-    upload_seconds: float = Field(30.0, gt=0, description="That a client may take to send the body of a request.")
-    download_seconds: float = Field(
-        60.0, gt=0, description="That a client may take to read an answer, or each event of a stream."
+    upload_seconds: Seconds = Field(30.0, description="That a client may take to send the body of a request.")
+    download_seconds: Seconds = Field(
+        60.0, description="That a client may take to read an answer, or each event of a stream."
     )
     device: str = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Where models run: auto, cpu, cuda or cuda:N."
@@ -120,7 +121,7 @@ class Settings(BaseSettings):
         False,
         description="Send traces by OpenTelemetry (seewhy[otel]), also where OTEL_EXPORTER_OTLP_ENDPOINT is not set.",
     )
-    deadline: float = Field(60.0, gt=0, description="Seconds after which a request is given up with 504.")
+    deadline: Seconds = Field(60.0, description="Seconds after which a request is given up with 504.")
     api_keys: FilePath | None = Field(
         None, description="TOML file of the keys that let clients in; without it everybody is. `seewhy key` makes keys."
     )

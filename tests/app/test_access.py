@@ -252,6 +252,24 @@ def test_behind_a_proxy_the_address_is_the_one_that_the_proxy_saw():
     assert forwarded(client, "203.0.113.8, 192.0.2.1", peer="10.0.0.2") == 429
 
 
+@pytest.mark.parametrize(
+    ("said", "same"),
+    [
+        ("192.0.2.1:555", "192.0.2.1"),
+        ("[2001:db8::1]:443", "2001:db8::1"),
+        ("[2001:db8::1]", "2001:0db8:0::1"),
+        ("unknown", "a" * 3000),
+        ("\xff", "192.0.2.300"),
+        ("[unknown]:1", ":1"),
+    ],
+)
+def test_what_a_proxy_says_is_an_address_or_else_its_own_counts(said, same):
+    client = client_of(rate_limit="1/hour", trusted_proxies=1)
+    assert forwarded(client, said) == 200
+    assert forwarded(client, same) == 429
+    assert forwarded(client, "192.0.2.77") == 200
+
+
 def test_behind_two_proxies_the_address_is_the_one_that_the_first_saw():
     client = client_of(rate_limit="1/hour", trusted_proxies=2)
     assert forwarded(client, "192.0.2.1, 10.0.0.7") == 200

@@ -10,6 +10,7 @@ import zlib
 import pytest
 
 from app import bodies
+from app.errors import MalformedRequestError
 
 MODEL = "efficientnet_lite0"
 
@@ -83,3 +84,10 @@ def test_tiny_parts_are_counted_before_they_cost_memory(client, piece, monkeypat
         response = client.post(path, data=io.BytesIO(many), content_type="application/json")
         assert response.status_code == 413, path
         assert "more than the 1,000,000 that one request may" in response.get_data(as_text=True)
+
+
+@pytest.mark.parametrize("text", [b"9" * 5000, b"[" * 100_000], ids=["long", "deep"])
+def test_what_python_cannot_read_is_told_in_plain_words(text):
+    said = "The body holds a number too long, or lists too deep, to be read."
+    with pytest.raises(MalformedRequestError, match=f"^{said}$"):
+        bodies.parse_json(text)

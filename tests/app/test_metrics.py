@@ -142,6 +142,12 @@ def test_rejections_are_counted_by_reason(own_app, post, cat, gained, monkeypatc
     assert gained("seewhy_rejections_total", reason=reason) == 1
 
 
+def test_every_reason_is_there_before_anything_is_refused():
+    shown = create_app(Settings()).test_client().get("/metrics").get_data(as_text=True)
+    for reason in {kind.code for kind in KINDS.values()} | {"client-gone", "rate-limited", "internal"}:
+        assert f'seewhy_rejections_total{{reason="{reason}"}} 0.0' in shown
+
+
 def test_a_body_too_large_is_a_reason(client, gained):
     gained("seewhy_rejections_total", reason="upload-too-large")
     client.post("/explain", data=b"\0" * (33 * 2**20), content_type="image/png")

@@ -17,7 +17,6 @@ import pytest
 import requests
 
 from app import server
-from app.errors import FieldError
 from app.server import Server, _check_folder, _check_port
 from app.settings import Settings
 from tests.app.conftest import EXAMPLES
@@ -189,7 +188,7 @@ def test_a_module_of_methods_that_is_not_there_is_told_by_its_setting():
 
 def test_no_folder_for_temporary_files_is_told(monkeypatch):
     monkeypatch.setattr(tempfile, "gettempdir", Mock(side_effect=FileNotFoundError("No usable temporary directory")))
-    with pytest.raises(FieldError, match="tmpfs on /tmp"):
+    with pytest.raises(SystemExit, match="tmpfs on /tmp"):
         _check_folder()
 
 
