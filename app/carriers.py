@@ -95,7 +95,7 @@ def parse(schema: type[Parsed], fields: dict[str, Any]) -> Parsed:
     Raises:
         InvalidOptionsError: an option that is unknown, or a value that does not fit.
     """
-    known = {*schema.model_fields, *(name for method in METHODS.values() for name in method.options)}
+    known = _options(schema)
     current().options = tuple(sorted(known.intersection(fields)))
     if len(fields) > MAX_VALUES:
         raise FieldError(f"{len(fields):,} options are more than the {MAX_VALUES:,} that are read; send fewer.")
@@ -108,18 +108,25 @@ def parse(schema: type[Parsed], fields: dict[str, Any]) -> Parsed:
         raise InvalidOptionsError(_faults(schema, fields, error)) from error
 
 
+def _options(schema: type[BaseModel]) -> set[str]:
+    """Return the names of all options that a request of this schema may have, those of methods too."""
+    takes_more = schema.model_config.get("extra") == "allow"
+    return {*schema.model_fields, *(name for method in METHODS.values() if takes_more for name in method.options)}
+
+
 def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationError) -> list[tuple[str, str]]:
     """Return what is wrong with each field, once."""
     faults: dict[str, str] = {}
-    for fault in error.errors()[:MAX_FAULTS]:
+    # What may be a number or a text, and is a text too long, is told so, and not that it is no number.
+    for fault in sorted(error.errors()[:MAX_FAULTS], key=lambda one: one["type"] == "int_type"):
         if fault["loc"][:1] == ("edits",) and (len(fault["loc"]) > 1 or fault["type"] in NO_LIST):
             faults.setdefault(*edit_fault(fault, fault["loc"][1:]))
             continue
         field = str(fault["loc"][0]) if fault["loc"] else "options"
         message = plain_fault(fault)
-        if fault["type"] == "extra_forbidden":
-            known = sorted(schema.model_fields)
-            hint = near_matches(field, known) or (f"It takes {', '.join(known)}." if known else "It takes none.")
+        if fault["type"] == "extra_forbidden" or (fault["loc"] and field not in _options(schema)):
+            known, own = _options(schema), sorted(schema.model_fields)
+            hint = near_matches(field, known) or (f"It takes {', '.join(own)}." if own else "It takes none.")
             message = f"There is no such option. {hint}"
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
             message = "It is given several times; give it once."
@@ -142,6 +149,11 @@ def _read_form(request: Request, other: str | None) -> Sent:
         raise FieldError(
             f"{files} may be a file; send options as plain fields (curl -F '{surplus[0]}=<FILE' sends a file's text).",
             field=surplus[0],
+        )
+    if not (request.files or request.form) and (request.content_length or request.content_length is None):
+        raise MalformedRequestError(
+            "The form has no fields that can be read: it is cut short, compressed, or divided by another boundary than "
+            f"its Content-Type says. {_HOW}"
         )
     if "image" not in request.files:
         hint = "The field 'image' is text, not a file. " if "image" in request.form else ""

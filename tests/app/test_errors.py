@@ -1,4 +1,5 @@
 import base64
+import gzip
 import io
 import struct
 import time
@@ -190,6 +191,40 @@ def test_malformed_json(client):
     problem(client.post("/explain", json=["image"]), 400)
     assert faults(problem(client.post("/explain", json={"image": "%%%"}), 422)) == {"image"}
     assert faults(problem(client.post("/explain", json={"image": 7}), 422)) == {"image"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"foo": {"a": 1}}, "foo: There is no such option."),
+        ({"alhpa": [1, {}]}, "alhpa: There is no such option. Near matches: alpha."),
+        ({"target": "a" * 201}, "target: It is too long; it may have 200 characters."),
+        ({"top": True}, "top: It must be a number."),
+        ({"alpha": False}, "alpha: It must be a number."),
+    ],
+)
+def test_what_is_said_of_an_option_is_what_is_wrong_with_it(client, cat, given, said):
+    body = {"image": base64.b64encode(cat).decode(), **given}
+    assert problem(client.post("/explain", json=body), 422)["detail"].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\nabc', "boundary=b"),
+        (b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\nabc\r\n--b--', "boundary=c"),
+        (gzip.compress(b"--b--"), "boundary=b"),
+    ],
+    ids=["cut short", "another boundary", "compressed"],
+)
+def test_a_form_that_cannot_be_read_is_told_as_such(client, body, kind):
+    answer = client.post("/explain", data=body, content_type=f"multipart/form-data; {kind}")
+    assert "The form" in problem(answer, 400)["detail"]
+
+
+def test_a_form_without_a_picture_is_told_as_such(client):
+    answer = client.post("/explain", data={"model": "x"}, content_type="multipart/form-data")
+    assert problem(answer, 400)["detail"].startswith("There is no picture.")
 
 
 def test_json_with_values_of_wrong_types(client, cat):
