@@ -231,7 +231,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         self._shared[2] = told
 
     def run(self) -> None:
-        """Serve until told to stop, and end the process; whatever ends it, another one is to take its place at once."""
+        """Serve until told to stop, or until a fault of this program, and end the process."""
         status = 0
         try:
             self._prepare()
@@ -241,7 +241,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         except Exception:
             self.log.exception("Exception in worker process")
             status = 1
-        self.answers, self.leaves = False, True
+        self.answers = False
         self._exit(status)
 
     def _exit(self, status: int) -> NoReturn:
