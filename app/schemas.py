@@ -124,16 +124,6 @@ _SCALE_SCHEMA = WithJsonSchema(
 )
 
 
-def _number(value: Any) -> Any:
-    """Refuse what Python takes for 0 or 1."""
-    if value is True or value is False:
-        raise ValueError("it must be a number")
-    return value
-
-
-Whole = Annotated[int, BeforeValidator(_number)]
-Real = Annotated[float, BeforeValidator(_number)]
-
 Name = Annotated[str, StringConstraints(max_length=200)]
 StrictName = Annotated[StrictStr, StringConstraints(max_length=200)]
 """What a user types for a model, a layer or a class; longer text is not worth a search for near matches."""
@@ -167,7 +157,7 @@ class ModelsOptions(NoOptions):
 class PredictOptions(Options):
     """Options of POST /predict."""
 
-    top: Whole = Field(5, ge=1, le=1000, description="How many of the most probable classes to return.")
+    top: int = Field(5, ge=1, le=1000, description="How many of the most probable classes to return.")
 
 
 class DrawingOptions(Options):
@@ -178,7 +168,7 @@ class DrawingOptions(Options):
         None,
         description=f"One of {', '.join(SEQUENTIAL + DIVERGING)}; by default inferno, or icefire for signed maps.",
     )
-    alpha: Real = Field(0.5, ge=0, le=1, description="Strength of the overlay.")
+    alpha: float = Field(0.5, ge=0, le=1, description="Strength of the overlay.")
     scale: Annotated[Scale, BeforeValidator(_ends), _SCALE_SCHEMA] = Field(
         None,
         description="`image` divides each map by its own maximum; `robust` by its 99th percentile, for fine maps with "
@@ -228,7 +218,7 @@ class ExplainOptions(HeatmapOptions):
         description="Include the heatmap's numbers in a JSON answer; `map` for those of the method's own, coarser "
         "grid.",
     )
-    top: Whole | None = Field(None, ge=1, description="Explain the N most probable classes instead of `target`.")
+    top: int | None = Field(None, ge=1, description="Explain the N most probable classes instead of `target`.")
     format: Format | None = Field(None, description="By default what Accept asks for, or else png.")
 
 
@@ -250,7 +240,7 @@ class CaptureOptions(DrawingOptions):
         default=["output"], min_length=1, description="What to capture, repeatable."
     )
     target: Target = Field(None, description="Class whose gradients; by default the most probable class.")
-    top: Whole = Field(16, ge=1, le=100, description="How many feature maps a contact sheet shows.")
+    top: int = Field(16, ge=1, le=100, description="How many feature maps a contact sheet shows.")
     rank: Literal["activation", "effect"] = Field(
         "activation",
         description="Rank the maps of a contact sheet by mean magnitude, or by that of the sum of output times "
@@ -271,7 +261,7 @@ class InterveneOptions(HeatmapOptions):
         "rank the channels by what that does to the target.",
     )
     target: Target = Field(None, description="Class index or label; by default the most probable one before the edits.")
-    top: Whole = Field(16, ge=1, le=100, description="How many channels a drawn sweep shows.")
+    top: int = Field(16, ge=1, le=100, description="How many channels a drawn sweep shows.")
     format: InterveneFormat | None = Field(None, description="By default what Accept asks for, or else json.")
 
 

@@ -24,6 +24,8 @@ from app.settings import Settings
 from app.worker import Watcher, head_read
 from app.workers import forget_figures, join_figures, share_figures
 
+_MOST_SECONDS = 86_400
+
 
 class Server(BaseApplication):  # type: ignore[misc]
     """The gunicorn application.
@@ -79,7 +81,7 @@ def serve(settings: Settings) -> None:
     """Serve until told to stop.
 
     Raises:
-        FieldError: another program has the port, or the address is none of this machine.
+        FieldError: another program has the port, the address is none of this machine, or the deadline is too far.
         SystemExit: there is no folder for temporary files.
     """
     share_processors(settings.workers)
@@ -89,6 +91,7 @@ def serve(settings: Settings) -> None:
         print("Warning: under load no thread is left for probes. Set SEEWHY_MAX_IN_FLIGHT ", end="", file=sys.stderr)
         print(f"({settings.max_in_flight}) below SEEWHY_THREADS ({settings.threads}).", file=sys.stderr)
     _check_folder()
+    _check_deadline(settings.deadline)
     _check_port(settings.host, settings.port)
     share_figures(settings.workers)
     checked_app(settings)
@@ -136,6 +139,15 @@ def _check_port(host: str, port: int) -> None:
         elif error.errno == errno.EACCES:
             said = f"SEEWHY_PORT or --port: port {port} is for the system's administrator; choose one above 1023."
         raise FieldError(said, field="port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host") from error
+
+
+def _check_deadline(seconds: float) -> None:
+    """Find out at once that a service would wait for longer than its parts can."""
+    if seconds > _MOST_SECONDS:
+        from app.errors import FieldError  # imports PyTorch, which must wait for `share_processors`
+
+        said = f"SEEWHY_DEADLINE or --deadline: a service needs one of {_MOST_SECONDS:,} seconds, a day, or less."
+        raise FieldError(said, field="deadline")
 
 
 def _check_folder() -> None:

@@ -121,7 +121,7 @@ class Settings(BaseSettings):
         False,
         description="Send traces by OpenTelemetry (seewhy[otel]), also where OTEL_EXPORTER_OTLP_ENDPOINT is not set.",
     )
-    deadline: Seconds = Field(60.0, description="Seconds after which a request is given up with 504.")
+    deadline: float = Field(60.0, gt=0, description="Seconds after which a request is given up with 504.")
     api_keys: FilePath | None = Field(
         None, description="TOML file of the keys that let clients in; without it everybody is. `seewhy key` makes keys."
     )

@@ -186,6 +186,13 @@ def test_a_module_of_methods_that_is_not_there_is_told_by_its_setting():
     assert "Error: SEEWHY_METHODS: The module 'nope' cannot be imported" in refused(SEEWHY_METHODS="nope")
 
 
+@pytest.mark.parametrize("seconds", ["inf", "86401"])
+def test_a_deadline_that_never_comes_is_told(seconds):
+    assert "Error: SEEWHY_DEADLINE or --deadline: a service needs one of 86,400 seconds" in refused(
+        SEEWHY_DEADLINE=seconds
+    )
+
+
 def test_no_folder_for_temporary_files_is_told(monkeypatch):
     monkeypatch.setattr(tempfile, "gettempdir", Mock(side_effect=FileNotFoundError("No usable temporary directory")))
     with pytest.raises(SystemExit, match="tmpfs on /tmp"):

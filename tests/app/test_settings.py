@@ -21,8 +21,8 @@ def test_variables_of_the_environment(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("SEEWHY_DEADLINE", "inf"),
-        ("SEEWHY_UPLOAD_SECONDS", "nan"),
+        ("SEEWHY_DEADLINE", "nan"),
+        ("SEEWHY_UPLOAD_SECONDS", "inf"),
         ("SEEWHY_WORKERS", "0"),
         ("SEEWHY_DEVICE", "gpu"),
         ("SEEWHY_WEIGHTS_DIR", "/no/such/folder"),
