@@ -105,7 +105,7 @@ def parse(schema: type[Parsed], fields: dict[str, Any]) -> Parsed:
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
-        raise InvalidOptionsError(_faults(schema, fields, error)) from error
+        raise InvalidOptionsError(_faults(schema, known, fields, error)) from error
 
 
 def _options(schema: type[BaseModel]) -> set[str]:
@@ -114,8 +114,10 @@ def _options(schema: type[BaseModel]) -> set[str]:
     return {*schema.model_fields, *(name for method in METHODS.values() if takes_more for name in method.options)}
 
 
-def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationError) -> list[tuple[str, str]]:
-    """Return what is wrong with each field, once."""
+def _faults(
+    schema: type[BaseModel], known: set[str], fields: dict[str, Any], error: ValidationError
+) -> list[tuple[str, str]]:
+    """Return what is wrong with each field, once; `known` are the options that the request may have."""
     faults: dict[str, str] = {}
     # What may be a number or a text, and is a text too long, is told so, and not that it is no number.
     for fault in sorted(error.errors()[:MAX_FAULTS], key=lambda one: one["type"] == "int_type"):
@@ -124,8 +126,8 @@ def _faults(schema: type[BaseModel], fields: dict[str, Any], error: ValidationEr
             continue
         field = str(fault["loc"][0]) if fault["loc"] else "options"
         message = plain_fault(fault)
-        if fault["type"] == "extra_forbidden" or (fault["loc"] and field not in _options(schema)):
-            known, own = _options(schema), sorted(schema.model_fields)
+        if fault["type"] == "extra_forbidden" or (fault["loc"] and field not in known):
+            own = sorted(schema.model_fields)
             hint = near_matches(field, known) or (f"It takes {', '.join(own)}." if own else "It takes none.")
             message = f"There is no such option. {hint}"
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:

@@ -38,7 +38,10 @@ from models.errors import WeightsUnavailableError
 from models.spec import ModelSpec
 
 RETRY_SECONDS = 9.0
-"""Between two attempts of probes to load a default model that could not be; a request for it tries at once."""
+"""Between two attempts of probes to load a default model that could not be; a request for it tries at once.
+
+Less than the 10 s after which a process of the server asks again: it would else come too early every other time.
+"""
 
 VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
 

@@ -44,6 +44,19 @@ _PIECE = 2**16
 _END = b"\r\n\r\n"
 
 
+class _Told:
+    """One byte that the first process and a worker share."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, worker: "PatientWorker", _: type | None = None) -> bool:
+        return bool(worker.shared[self._place])
+
+    def __set__(self, worker: "PatientWorker", told: bool) -> None:
+        worker.shared[self._place] = told
+
+
 class PatientWorker(ThreadWorker):  # type: ignore[misc]
     """A connection gets a thread once its client has sent the head of a request, and a client has so long for the rest.
 
@@ -51,9 +64,18 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
     the rest. A worker that stops alone leaves new connections to the others.
     """
 
+    answers = _Told(0)
+    """Whether it has the default model, and takes new requests; the first process sees it too."""
+
+    others_answer = _Told(1)
+    """Whether other workers do; the first process says so."""
+
+    leaves = _Told(2)
+    """Whether it is to end; the first process says so."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)  # in the first process, before the fork
-        self._shared = mmap.mmap(-1, 3)
+        self.shared = mmap.mmap(-1, 3)
         self._lingering: deque[TConn] = deque()
         self._rest = Rest()
         self._next_try = 0.0
@@ -202,33 +224,6 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
             return
         self.answers = self.alive and self._service is not None and self._service.has_default
         super().set_accept_enabled(enabled and (self.answers or not self.others_answer))
-
-    @property
-    def answers(self) -> bool:
-        """Whether it has the default model, and takes new requests; the first process sees it too."""
-        return bool(self._shared[0])
-
-    @answers.setter
-    def answers(self, told: bool) -> None:
-        self._shared[0] = told
-
-    @property
-    def others_answer(self) -> bool:
-        """Whether other workers do; the first process says so."""
-        return bool(self._shared[1])
-
-    @others_answer.setter
-    def others_answer(self, told: bool) -> None:
-        self._shared[1] = told
-
-    @property
-    def leaves(self) -> bool:
-        """Whether it is to end; the first process says so."""
-        return bool(self._shared[2])
-
-    @leaves.setter
-    def leaves(self, told: bool) -> None:
-        self._shared[2] = told
 
     def run(self) -> None:
         """Serve until told to stop, or until a fault of this program, and end the process."""

@@ -42,8 +42,11 @@ PIXEL_BYTES = 16
 
 _SRGB = ImageCms.createProfile("sRGB")
 
-_TILE_WIDTH, _TILE_LENGTH = 322, 323
-"""Tags of TIFF."""
+_STRIPS, _STRIP_ROWS, _TILES, _TILE_WIDTH, _TILE_LENGTH = (273, 279), 278, (324, 325), 322, 323
+"""Tags of TIFF; of strips and tiles where each begins, and how many bytes it has."""
+
+_SCAN = b"\xff\xda"
+"""What a scan of a JPEG begins with; compressed samples cannot hold it."""
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -204,12 +207,28 @@ def _check_directory(content: bytes) -> None:
 def _check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
     """Refuse a JPEG that goes over its pixels too often: a scan of all of them may take no more than a few bytes."""
     if image.format in ("JPEG", "MPO") or image.info.get("compression") == "jpeg":
-        scans = content.count(b"\xff\xda")  # which compressed samples cannot hold
-        if scans * image.width * image.height > MAX_SCANS * max_pixels:
+        scans, pixels = _scans(image, content)
+        if scans * pixels > MAX_SCANS * max_pixels:
             raise PictureTooLargeError(
                 f"The picture is {image.width}×{image.height} pixels in {scans:,} scans, which would take too long to "
                 "decode; save it anew, as a baseline JPEG or as a PNG."
             )
+
+
+def _scans(image: Image.Image, content: bytes) -> tuple[int, int]:
+    """Return how many scans of a JPEG there are, and how many pixels each of them may go over."""
+    whole = image.width * image.height
+    if image.format == "TIFF":  # whose strips or tiles are a JPEG each
+        tags = image.tag_v2  # type: ignore[attr-defined]
+        tiled = _TILE_WIDTH in tags
+        firsts, sizes = (np.atleast_1d(tags.get(one, 0)).tolist() for one in (_TILES if tiled else _STRIPS))
+        # Where they overlap, or where the decoder would guess their sizes, each may hold all scans of the file.
+        if len(firsts) == len(sizes) and min(sizes) > 0 and sum(sizes) <= len(content):
+            rows = min(tags.get(_STRIP_ROWS, image.height), image.height)
+            part = tags[_TILE_WIDTH] * tags[_TILE_LENGTH] if tiled else image.width * rows
+            spans = zip(firsts, sizes, strict=True)
+            return sum(content.count(_SCAN, first, first + size) for first, size in spans), part
+    return content.count(_SCAN), whole
 
 
 def _draft(image: Image.Image, least: Least) -> tuple[Size, Box | None]:

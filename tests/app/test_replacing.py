@@ -166,7 +166,7 @@ def worker(load=None, service=None):
     found = object.__new__(PatientWorker)
     found.__dict__.update(alive=True, ppid=os.getppid(), app=Mock(wsgi=load), log=Mock(), pid=0, _next_try=0.0)
     found.wsgi = service and Mock(extensions={"seewhy": service})
-    found._shared = bytearray(3)
+    found.shared = bytearray(3)
     found._exit = Mock(side_effect=SystemExit)
     return found
 

@@ -1,16 +1,19 @@
 """Large pictures are decoded one after another: they take memory by their pixels, not by their bytes."""
 
+import ctypes
 import io
+import multiprocessing
 import os
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import requests
-from PIL import Image
+from PIL import Image, ImageCms
 
 from app.engine import Deadline
 from app.errors import DeadlineError
@@ -18,7 +21,7 @@ from app.room import Room
 from app.service import Service
 from app.settings import Settings
 from app.timings import Timings
-from explainers.picture import PIXEL_BYTES
+from explainers.picture import PIXEL_BYTES, read_reduced
 from tests.app.serving import children, free_port, start
 
 
@@ -166,6 +169,83 @@ def test_only_what_is_decoded_of_a_jpeg_counts(monkeypatch):
     assert pixels == [1600 * 800, 1600 * 800 + 6400 * 3200 // 2]
 
 
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+ICC = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+
+TURNED = Image.Exif()
+TURNED[0x0112] = 6
+
+KINDS = {
+    "baseline": ("RGB", "JPEG", {}),
+    "progressive": ("RGB", "JPEG", {"progressive": True, "subsampling": 0}),
+    "progressive inks, turned": ("CMYK", "JPEG", {"progressive": True, "subsampling": 0, "exif": TURNED}),
+    "turned, with a profile": ("RGB", "JPEG", {"exif": TURNED, "icc_profile": ICC}),
+    "colours": ("RGB", "PNG", {}),
+    "grey": ("L", "PNG", {}),
+    "one bit": ("1", "PNG", {}),
+    "16 bits": ("I;16", "PNG", {}),
+    "16 bits, one clear": ("I;16", "PNG", {"transparency": 7}),
+    "palette": ("P", "PNG", {}),
+    "clear palette": ("P", "PNG", {"transparency": 0}),
+    "clear grey": ("LA", "PNG", {}),
+    "clear colours, turned, with a profile": ("RGBA", "PNG", {"exif": TURNED, "icc_profile": ICC}),
+    "clear animation": ("RGBA", "PNG", {"save_all": True}),
+    "lossy": ("RGB", "WEBP", {"method": 0}),
+    "lossless": ("RGB", "WEBP", {"lossless": True, "method": 0}),
+    "clear, turned, with a profile": ("RGBA", "WEBP", {"method": 0, "exif": TURNED, "icc_profile": ICC}),
+    "animation": ("RGBA", "WEBP", {"method": 0, "save_all": True}),
+    "frames": ("P", "GIF", {"save_all": True}),
+    "bitmap": ("RGB", "BMP", {}),
+    "raw": ("RGB", "TIFF", {}),
+    "deflated": ("RGBA", "TIFF", {"compression": "tiff_adobe_deflate"}),
+    "as JPEG": ("RGB", "TIFF", {"compression": "jpeg"}),
+    "fax": ("1", "TIFF", {"compression": "group4"}),
+    "floats": ("F", "TIFF", {}),
+    "integers": ("I", "TIFF", {}),
+    "lab": ("LAB", "TIFF", {"icc_profile": ICC}),
+}
+
+
+def made(mode, kind, options):
+    """Return a picture of 9 megapixels."""
+    grey = Image.fromarray(np.add.outer(np.arange(3000), np.arange(3000)).astype(np.uint8))
+    alike = {"I;16": ("I;16",), "LAB": ("RGB", "LAB")}.get(mode, (mode,))
+    for one in alike:
+        grey = grey.convert(one)
+    if options.get("save_all"):
+        options = options | {"append_images": [grey.transpose(Image.Transpose.ROTATE_90)]}
+    written = io.BytesIO()
+    grey.save(written, kind, **options)
+    return written.getvalue()
+
+
+def taken_per_pixel(content):
+    """Return the bytes of memory for each counted pixel that decoding takes, at the most."""
+    counted = []
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the most so far is what there is now
+    before = most_resident()
+    read_reduced(content, lambda width, height: (224, 224), begin=counted.append)
+    return (most_resident() - before) / counted[0]
+
+
+def most_resident():
+    (line,) = (one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+@LINUX
+def test_no_kind_of_picture_takes_more_memory_than_is_counted_for_it():
+    found = {}
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        pool.submit(taken_per_pixel, made(*KINDS["turned, with a profile"])).result()
+        for name, kind in KINDS.items():
+            found[f"{kind[1]} {name}"] = pool.submit(taken_per_pixel, made(*kind)).result()
+    assert {name: most for name, most in found.items() if most > PIXEL_BYTES + 0.5} == {}
+    assert max(found.values()) > PIXEL_BYTES - 2, found  # no more is kept free than need be
+
+
 def resident(worker):
     """Return the bytes of memory of a process and of those that decode for it, which any thread may have started."""
     threads = Path(f"/proc/{worker}/task").glob("*/children")
@@ -174,7 +254,7 @@ def resident(worker):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@LINUX
 @pytest.mark.fault(
     "files of some bytes and 64 megapixels, many at once",
     "nothing: they are decoded one after another, and take the memory of one",

@@ -326,10 +326,28 @@ def scans(count: int, side: int = 7900) -> bytes:
     return picture[:-2] + table + scan * count + b"\xff\xd9"
 
 
+def jpeg_tiff(width: int, height: int, part: int, jpeg: bytes, tiled: bool, shared: bool = False) -> bytes:
+    """A grey TIFF whose tiles, or strips of so many rows, are JPEGs of their own, or all the same one."""
+    count = -(-height // part) * (-(-width // part) if tiled else 1)
+    tags = [tag for tag in tag_values(grey_tags(width, height, 0, 0), {259: 7}) if tag[0] not in (273, 278, 279)]
+    tags += [long(322, part), long(323, part)] if tiled else [long(278, part)]
+    arrays = 8 + 2 + 12 * (len(tags) + 2) + 4
+    for number, place in zip((324, 325) if tiled else (273, 279), (arrays, arrays + 4 * count), strict=True):
+        tags.append((number, 4, count, struct.pack("<I", place)))
+    firsts = [arrays + 8 * count + (0 if shared else index * len(jpeg)) for index in range(count)]
+    values = struct.pack(f"<{2 * count}I", *firsts, *[len(jpeg)] * count)
+    return tiff(sorted(tags), values + jpeg * (1 if shared else count))
+
+
 def many_scans() -> Iterator[Hostile]:
     yield Hostile("JPEG scans", "10, 62 megapixels, more than most have", scans(4), DAMAGED)
     yield Hostile("JPEG scans", "1000, 62 megapixels", scans(1000), REFUSED)
     yield Hostile("JPEG scans", "1000, 64 by 64", scans(1000, 64), DAMAGED)
+    part = scans(50, 512)
+    yield Hostile("JPEG scans", "60 in each tile of a TIFF", jpeg_tiff(7680, 7680, 512, part, tiled=True), REFUSED)
+    yield Hostile(
+        "JPEG scans", "60, in one tile for all", jpeg_tiff(7680, 7680, 512, part, tiled=True, shared=True), REFUSED
+    )
 
 
 def shapes() -> Iterator[Hostile]:

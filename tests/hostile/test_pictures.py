@@ -61,7 +61,7 @@ def test_every_family_has_something_that_is_refused_or_is_right(answered):
     for one in answered:
         found.setdefault(one.family, Counter())[one.status] += 1
     assert set(found["rare samples"]) == set(found["thin"]) == {200}
-    assert found["JPEG scans"][413] == 3
+    assert found["JPEG scans"][413] == 9
     assert found["bomb of pixels"][413] == 12
     assert 200 not in found["truncated"]
 
@@ -111,6 +111,23 @@ def test_scans_are_counted_against_the_pixels():
     assert read_reduced(content, lambda *_: (64, 64), least).size == (64, 64)
     with pytest.raises(PictureTooLargeError, match=f"{scans} scans"):
         read_reduced(content, lambda *_: (64, 64), max(least - 1, 64 * 64))
+
+
+SCAN = b"\xff\xda"
+
+
+@pytest.mark.parametrize("tiled", [True, False], ids=["tiles", "strips"])
+def test_scans_of_a_tiff_are_counted_in_each_of_its_parts(tiled):
+    width = 1024 if tiled else 64
+    right = pictures.encoded(Image.new("L", (64, 64), 90), "JPEG")
+    content = pictures.jpeg_tiff(width, 4096, 64, right, tiled)
+    assert content.count(SCAN) > MAX_SCANS
+    assert np.unique(read_picture(content, width * 4096)).tolist() == [90]
+    wrong = pictures.scans(2 * MAX_SCANS, 64)
+    for shared in (False, True):
+        content = pictures.jpeg_tiff(width, 4096, 64, wrong, tiled, shared)
+        with pytest.raises(PictureTooLargeError, match=f" {content.count(SCAN):,} scans"):
+            read_picture(content, width * 4096)
 
 
 def test_tiles_of_a_tiff_count_as_its_pixels():
