@@ -77,7 +77,10 @@ def register_access(app: Flask, settings: Settings, strict: bool = True) -> None
 
 
 def _plain_address(answer: "WSGIApplication") -> "WSGIApplication":
-    """Let only addresses pass for one: without the port that some proxies add, and the proxy's where there is none."""
+    """Let only addresses pass for one, and the proxy's where there is none.
+
+    Some proxies add the port, which is another with each connection.
+    """
 
     def answered(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         told = environ.get("REMOTE_ADDR", "").strip()

@@ -5,7 +5,6 @@ with every answer.
 """
 
 import math
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,8 +16,6 @@ from limits import parse_many
 from limits.errors import ConfigurationError, StorageError
 
 from app.errors import FieldError
-
-_PORT = re.compile(r"(?P<v4>[\d.]+):\d+|\[(?P<v6>[^\]]+)\](:\d+)?")
 
 _SECONDS = 1
 """That Redis may take to answer before requests are counted here."""
@@ -70,11 +67,8 @@ def client() -> str:
     name = g.get("client")
     if name is not None:
         return f"key {name}"
-    sent = request.remote_addr or ""
-    # Some proxies write the port too, which is another with each connection.
-    match = _PORT.fullmatch(sent)
     try:
-        address = ip_address(sent if match is None else match["v4"] or match["v6"])
+        address = ip_address(request.remote_addr or "")
     except ValueError:
         return "no address"
     if isinstance(address, IPv6Address):

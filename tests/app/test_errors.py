@@ -198,6 +198,7 @@ def test_malformed_json(client):
     [
         ({"foo": {"a": 1}}, "foo: There is no such option."),
         ({"alhpa": [1, {}]}, "alhpa: There is no such option. Near matches: alpha."),
+        ({"sampels": {"a": 1}}, "sampels: There is no such option. Near matches: samples."),
         ({"target": "a" * 201}, "target: It is too long; it may have 200 characters."),
     ],
 )

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import pickle
 from pathlib import Path
@@ -41,6 +42,22 @@ def test_weights_in_the_folder_are_found_and_read(suffix, folder, squeezenet):
     assert model.weights == "IMAGENET1K_V1"
     assert not model.module.training
     assert not any(parameter.requires_grad for parameter in model.module.parameters())
+
+
+def test_weights_that_may_not_be_read_are_named(folder, squeezenet, monkeypatch):
+    file = folder / "squeezenet1_1.pth"
+    torch.save(squeezenet, file)
+    opened = Path.open
+
+    def refuse(path, *arguments):
+        if path == file:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(Path, "open", refuse)  # whoever administers the system may read all
+    with pytest.raises(BadWeightsError, match=r"'squeezenet1_1.pth' cannot be read \(Permission denied\)") as caught:
+        load_model("squeezenet1_1", download=False)
+    assert str(folder) not in str(caught.value)
 
 
 def test_weights_under_the_publishers_file_name_and_in_the_librarys_cache(folder, squeezenet, monkeypatch):
