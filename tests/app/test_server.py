@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from app import server
-from app.server import Server, _check_folder, _check_port
+from app.server import Server, _check_port
 from app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, start
@@ -193,19 +193,27 @@ def test_a_deadline_that_never_comes_is_told(seconds):
     )
 
 
-def test_no_folder_for_temporary_files_is_told(monkeypatch):
-    monkeypatch.setattr(tempfile, "gettempdir", Mock(side_effect=FileNotFoundError("No usable temporary directory")))
-    with pytest.raises(SystemExit, match="tmpfs on /tmp"):
-        _check_folder()
-
-
-def test_no_thread_for_probes_is_warned_of(monkeypatch, capsys):
+@pytest.fixture
+def started(monkeypatch):
+    """What the service does last, without what it does before."""
     monkeypatch.setattr(server, "Watcher", Mock())
     for name in ("share_processors", "share_figures", "_share_exports", "_share_memory", "checked_app", "_check_port"):
         monkeypatch.setattr(server, name, Mock())
+    return server.Watcher
+
+
+def test_no_folder_for_temporary_files_is_told(monkeypatch, started):
+    monkeypatch.setattr(tempfile, "gettempdir", Mock(side_effect=FileNotFoundError("No usable temporary directory")))
+    with pytest.raises(SystemExit, match="tmpfs on /tmp"):
+        server.serve(Settings())
+    started.assert_not_called()
+
+
+def test_no_thread_for_probes_is_warned_of(started, capsys):
     for threads, warned in ((5, False), (4, True)):
         server.serve(Settings(threads=threads, max_in_flight=4))
         assert ("Set SEEWHY_MAX_IN_FLIGHT (4) below SEEWHY_THREADS" in capsys.readouterr().err) is warned
+    assert started.call_count == 2
 
 
 @pytest.mark.slow
