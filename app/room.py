@@ -7,8 +7,8 @@ from collections.abc import Callable
 _GLANCE = 0.1
 """Seconds between two looks at whether anybody still waits for an answer."""
 
-_SMALL = 16
-"""A picture of this part of the room, or less, needs none of it: there are only as many at a time as processors."""
+_BESIDE = 8
+"""Small pictures need no room. As many at a time as there are processors have this part of it, all together."""
 
 
 class Room:
@@ -16,10 +16,12 @@ class Room:
 
     Args:
         pixels: at a time; one picture may always have as many, alone.
+        processors: as many pictures are decoded at a time at the most.
     """
 
-    def __init__(self, pixels: int) -> None:
+    def __init__(self, pixels: int, processors: int) -> None:
         self._all = self._free = pixels
+        self._small = pixels // (_BESIDE * processors)
         self._queue: deque[object] = deque()
         self._changed = threading.Condition()
 
@@ -31,7 +33,7 @@ class Room:
             check: is called while it waits; raises when nobody waits for the picture any more.
             aside: is held by the caller, and left to others while it waits, for who holds nothing else.
         """
-        if pixels <= self._all // _SMALL:
+        if pixels <= self._small:
             return 0
         taken = min(pixels, self._all)
         with self._changed:

@@ -20,11 +20,9 @@ from app.heaps import share_heaps
 from app.logs import configuration
 from app.processors import share_processors
 from app.setting_faults import misspelt
-from app.settings import Settings
+from app.settings import MOST_SECONDS, Settings
 from app.worker import Watcher, head_read
 from app.workers import forget_figures, join_figures, share_figures
-
-_MOST_SECONDS = 86_400
 
 
 class Server(BaseApplication):  # type: ignore[misc]
@@ -143,10 +141,10 @@ def _check_port(host: str, port: int) -> None:
 
 def _check_deadline(seconds: float) -> None:
     """Find out at once that a service would wait for longer than its parts can."""
-    if seconds > _MOST_SECONDS:
+    if seconds > MOST_SECONDS:
         from app.errors import FieldError  # imports PyTorch, which must wait for `share_processors`
 
-        said = f"SEEWHY_DEADLINE or --deadline: a service needs one of {_MOST_SECONDS:,} seconds, a day, or less."
+        said = f"SEEWHY_DEADLINE or --deadline: a service needs one of {MOST_SECONDS:,} seconds, a day, or less."
         raise FieldError(said, field="deadline")
 
 

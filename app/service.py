@@ -21,7 +21,7 @@ from app.processors import processors
 from app.record import UNOBSERVED, Observer, current
 from app.room import Room
 from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
-from app.settings import Settings
+from app.settings import MOST_SECONDS, Settings
 from app.stages import Explained, Plan, Predicted, Underway
 from app.timings import Timings
 from app.work import Predict
@@ -42,6 +42,9 @@ RETRY_SECONDS = 9.0
 
 Less than the 10 s after which a process of the server asks again: it would else come too early every other time.
 """
+
+FULL_RETRY_SECONDS = 300.0
+"""The same where another model has to make room for each attempt."""
 
 VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
 
@@ -72,14 +75,17 @@ class Service:
             torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
         # Decoding and drawing are bound by processors and hungry for memory: more at once than processors gain nothing.
         self.processors = threading.BoundedSemaphore(processors())
-        self._room = Room(settings.max_pixels)
+        self._room = Room(settings.max_pixels, processors())
         self._decoders = None
         if settings.decode_processes:
             self._decoders = Decoders(
-                settings.decode_processes, settings.decode_bytes, settings.decode_seconds, settings.deadline
+                settings.decode_processes,
+                settings.decode_bytes,
+                settings.decode_seconds,
+                min(settings.deadline, MOST_SECONDS),
             )
         self._missing: set[str] = set()
-        self._next_try = 0.0
+        self._tried = -FULL_RETRY_SECONDS
         self.cache = Cache(settings.cache_bytes)
         self.engine = Engine(
             self._load,
@@ -150,16 +156,17 @@ class Service:
         Raises:
             NotReadyError: it is loading.
             StoppingError: this server is stopping.
-            ModelError: it could not be loaded; that is tried again `RETRY_SECONDS` later, if there is room for it.
+            ModelError: it could not be loaded; that is tried again `RETRY_SECONDS` later, or `FULL_RETRY_SECONDS`.
         """
         if stopping.is_set():
             raise StoppingError("This server is stopping.")
         spec = self.registry.spec(self.settings.default_model)
         if not self.has_default:
             failure = self.engine.failure(spec.name)
-            if failure is not None and (time.monotonic() < self._next_try or self.engine.full):
+            waits = FULL_RETRY_SECONDS if self.engine.full else RETRY_SECONDS
+            if failure is not None and time.monotonic() < self._tried + waits:
                 raise failure
-            self._next_try = time.monotonic() + RETRY_SECONDS
+            self._tried = time.monotonic()
             try:
                 self.model(spec.name, Deadline.after(0))
             except DeadlineError:  # it is loading, maybe after a failure, which is told until it is loaded
@@ -305,9 +312,9 @@ class Service:
             finally:
                 self._room.leave(taken)
 
-    def stop(self) -> None:
-        """End what was started: the threads of models, and the processes that decode."""
-        self.engine.stop()
+    def stop(self, timeout: float = 0.0) -> None:
+        """End the threads of models, for each of which it waits so many seconds, and the processes that decode."""
+        self.engine.stop(timeout)
         if self._decoders is not None:
             self._decoders.stop()
 

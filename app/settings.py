@@ -1,7 +1,9 @@
 """The settings: one table of name, default and help, read from environment variables ``SEEWHY_*``."""
 
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, DirectoryPath, Field, FilePath
@@ -24,9 +26,18 @@ def _origins(text: str) -> str:
     return ",".join(found)
 
 
+def _readable(folder: Path) -> Path:
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise ValueError("the user that runs this may not read this folder")
+    return folder
+
+
 Precision = Literal["float32", "tf32", "bfloat16"]
 Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
+MOST_SECONDS = 86_400
+"""A day: the system cannot wait for everything as long as one may write."""
+
+Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
 
 
 class Settings(BaseSettings):
@@ -68,14 +79,16 @@ class Settings(BaseSettings):
     default_model: str = Field("efficientnet_lite0", description="The model of a request that names none.")
     models: FilePath | None = Field(None, description="TOML file that declares models of your own.")
     methods: str = Field("", description="Python modules, separated by commas, that add methods of your own.")
-    weights_dir: DirectoryPath | None = Field(None, description="Folder of weights files (.safetensors, .pth, .pt).")
+    weights_dir: Annotated[DirectoryPath, AfterValidator(_readable)] | None = Field(
+        None, description="Folder of weights files (.safetensors, .pth, .pt)."
+    )
     download: bool = Field(False, description="Fetch weights that are not on this machine from the internet.")
     max_models: Count = Field(4, description="Models kept in memory; the least recently used idle one goes first.")
     max_upload_bytes: Count = Field(32 * 2**20, description="Largest request body.")
     max_pixels: Count = Field(
         64_000_000,
         description="Largest picture, width times height. All that are decoded at a time share as many, of 16 "
-        "bytes each.",
+        "bytes each, and small ones an eighth more.",
     )
     decode_processes: int = Field(
         0,

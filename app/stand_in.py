@@ -4,6 +4,7 @@ from flask import Flask, Response, request
 
 from app.api.health import healthz
 from app.errors import RETRY_AFTER, NotReadyError, problem_of
+from app.patience import answering
 
 _NOTHING = "This server has nothing to serve: a file that it needs is broken, and its log says which. Try again later."
 
@@ -18,7 +19,9 @@ def stand_in() -> Flask:
             return healthz()
         response = problem_of(NotReadyError(_NOTHING))
         response.headers["Retry-After"] = str(RETRY_AFTER)
-        response.headers["Connection"] = "close"  # the rest of what is sent is not read
+        asked = getattr(answering, "request", None)
+        if asked is not None:
+            asked.force_close()  # gunicorn would have this thread wait for the rest of what is sent
         return response
 
     return app

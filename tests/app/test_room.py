@@ -23,6 +23,7 @@ from app.settings import Settings
 from app.timings import Timings
 from explainers.picture import PIXEL_BYTES, read_reduced
 from tests.app.serving import children, free_port, start
+from tests.hostile import pictures
 
 
 def bomb(edge, kind="WEBP"):
@@ -62,16 +63,24 @@ def waits(room, count):
 
 
 def test_small_pictures_need_no_room_and_one_may_have_it_all():
-    room, processors = Room(160), threading.Semaphore(0)
+    room, processors = Room(160, 2), threading.Semaphore(0)
     whole = room.take(1000, at_once, processors)
     assert whole == 160
     assert [room.take(10, at_once, processors) for _ in range(100)] == [0] * 100
+    # As many at a time as there are processors have an eighth together.
+    done = []
+    larger = taking(room, 11, done, processors=processors)
+    waits(room, 1)
     room.leave(whole)
+    larger.join(10)
+    assert done == [(11, 11)]
+    room.leave(11)
     assert room.take(160, at_once, processors) == 160
+    assert [Room(160, 4).take(pixels, at_once) for pixels in (5, 6)] == [0, 6]
 
 
 def test_who_finds_no_room_waits_in_order_and_leaves_the_processor_to_others():
-    room, processors, done = Room(160), threading.Semaphore(0), []
+    room, processors, done = Room(160, 2), threading.Semaphore(0), []
     first = room.take(100, at_once, processors)
     large = taking(room, 150, done, processors=processors)
     waits(room, 1)
@@ -90,7 +99,7 @@ def test_who_finds_no_room_waits_in_order_and_leaves_the_processor_to_others():
 
 
 def test_who_gives_up_holds_up_nobody():
-    room, done, late = Room(160), [], threading.Event()
+    room, done, late = Room(160, 2), [], threading.Event()
     processors = threading.Semaphore(0)
     room.take(160, at_once, processors)
 
@@ -203,6 +212,7 @@ KINDS = {
     "fax": ("1", "TIFF", {"compression": "group4"}),
     "floats": ("F", "TIFF", {}),
     "integers": ("I", "TIFF", {}),
+    "one component in each scan": ("CMYK", "DIVIDED", {}),
     "lab": ("LAB", "TIFF", {"icc_profile": ICC}),
 }
 
@@ -215,6 +225,8 @@ def made(mode, kind, options):
         grey = grey.convert(one)
     if options.get("save_all"):
         options = options | {"append_images": [grey.transpose(Image.Transpose.ROTATE_90)]}
+    if kind == "DIVIDED":
+        return pictures.divided(grey.getchannel(0), len(mode))
     written = io.BytesIO()
     grey.save(written, kind, **options)
     return written.getvalue()

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from pydantic import ValidationError
 
@@ -65,6 +67,15 @@ def test_a_bad_value_is_told_by_its_variable_in_plain_words(monkeypatch, variabl
     with pytest.raises(ValidationError) as caught:
         Settings()
     assert setting_faults(caught.value).startswith(f"SEEWHY_{variable}: {said}")
+
+
+def test_a_folder_of_weights_that_may_not_be_read_is_told(monkeypatch, tmp_path):
+    monkeypatch.setenv("SEEWHY_WEIGHTS_DIR", str(tmp_path))
+    Settings()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # whoever administers the system may all
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert setting_faults(caught.value) == "SEEWHY_WEIGHTS_DIR: The user that runs this may not read this folder."
 
 
 def test_what_an_option_of_the_command_gave_is_told_by_the_option(monkeypatch):

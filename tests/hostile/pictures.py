@@ -326,6 +326,17 @@ def scans(count: int, side: int = 7900) -> bytes:
     return picture[:-2] + table + scan * count + b"\xff\xd9"
 
 
+def divided(grey: Image.Image, components: int) -> bytes:
+    """A baseline JPEG of so many components alike, each of them in a scan of its own."""
+    jpeg = encoded(grey, "JPEG")
+    frame, head = jpeg.index(b"\xff\xc0"), jpeg.index(b"\xff\xda")
+    tables = jpeg.index(b"\xff\xc4")
+    own = b"".join(bytes([index, 0x11, 0]) for index in range(1, components + 1))
+    start = struct.pack(">2sHB4sB", b"\xff\xc0", 8 + len(own), 8, jpeg[frame + 5 : frame + 9], components) + own
+    scans = (b"\xff\xda\0\x08\1" + bytes([index, 0]) + jpeg[head + 7 : -2] for index in range(1, components + 1))
+    return jpeg[:frame] + start + jpeg[tables:head] + b"".join(scans) + jpeg[-2:]
+
+
 def jpeg_tiff(width: int, height: int, part: int, jpeg: bytes, tiled: bool, shared: bool = False) -> bytes:
     """A grey TIFF whose tiles, or strips of so many rows, are JPEGs of their own, or all the same one."""
     count = -(-height // part) * (-(-width // part) if tiled else 1)
@@ -343,6 +354,7 @@ def many_scans() -> Iterator[Hostile]:
     yield Hostile("JPEG scans", "10, 62 megapixels, more than most have", scans(4), DAMAGED)
     yield Hostile("JPEG scans", "1000, 62 megapixels", scans(1000), REFUSED)
     yield Hostile("JPEG scans", "1000, 64 by 64", scans(1000, 64), DAMAGED)
+    yield Hostile("JPEG scans", "4 of a component each", divided(photograph(mode="L"), 4), RIGHT)
     part = scans(50, 512)
     yield Hostile("JPEG scans", "60 in each tile of a TIFF", jpeg_tiff(7680, 7680, 512, part, tiled=True), REFUSED)
     yield Hostile(
@@ -479,10 +491,26 @@ def directories() -> Iterator[Hostile]:
         "big, 4611686018427387904 tags": big + bytes(100),
         "big, 1500000 tags": big[:16] + struct.pack("<Q", 1_500_000) + big_tags,
         "JPEG inside that is none": tiff(tag_values(whole, {259: 7}), data),
+        "tile of 8192x8192 of a type that Pillow does not know": hidden_tile(17),
+        "tile of 8192x8192, and another of 16x16": hidden_tile(4, 16),
+        "tile of 16x16, and another of 8192x8192": hidden_tile(4, 16, first=True),
         "old JPEG inside": tiff(tag_values(whole, {259: 6}), data),
     }
     for name, content in cases.items():
         yield Hostile("TIFF directory", name, content, DAMAGED | TOO_MUCH)
+
+
+def hidden_tile(kind: int, *others: int, first: bool = False) -> bytes:
+    """A grey TIFF of 64 by 64 pixels whose tile is larger, which not every reader sees."""
+    packed = zeros(8192 * 8192)
+    tags = tag_values(grey_tags(64, 64, 0, 0), {259: 8})
+    tags = [tag for tag in tags if tag[0] not in (273, 278, 279)]
+    for number in (322, 323):
+        sizes = [(number, kind, 1, struct.pack("<I", 8192)), *(long(number, other) for other in others)]
+        tags += sizes[::-1] if first else sizes
+    offset = 8 + 2 + 12 * (len(tags) + 2) + 4
+    tags += [long(324, offset), long(325, len(packed))]
+    return tiff(sorted(tags, key=lambda tag: tag[0]), packed)
 
 
 def tag_values(tags: list[Tag], values: dict[int, int]) -> list[Tag]:

@@ -137,6 +137,14 @@ def test_tiles_of_a_tiff_count_as_its_pixels():
         read_picture(content, 128 * 128 - 1)
 
 
+@pytest.mark.parametrize(("kind", "others", "first"), [(17, (), False), (4, (16,), False), (4, (16,), True)])
+def test_a_tiff_whose_size_may_be_read_in_two_ways_is_refused(kind, others, first, monkeypatch):
+    content = pictures.hidden_tile(kind, *others, first=first)
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
+    with pytest.raises(UnreadablePictureError, match="in two ways"):
+        read_picture(content, 1_000_000)
+
+
 def test_a_tiff_of_more_tags_than_there_can_be_is_refused_before_they_are_read(monkeypatch):
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
     for count in (2**16, 2**62):

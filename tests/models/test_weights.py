@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import os
 import pickle
 from pathlib import Path
 
@@ -58,6 +59,20 @@ def test_weights_that_may_not_be_read_are_named(folder, squeezenet, monkeypatch)
     with pytest.raises(BadWeightsError, match=r"'squeezenet1_1.pth' cannot be read \(Permission denied\)") as caught:
         load_model("squeezenet1_1", download=False)
     assert str(folder) not in str(caught.value)
+
+
+def test_weights_where_nobody_may_look_are_not_there(folder, squeezenet, monkeypatch):
+    stat = os.stat
+
+    def refuse(path, *arguments, **options):
+        if Path(path).parent == folder:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(WeightsUnavailableError, match="not on this machine"):
+        load_model("squeezenet1_1", download=False)
+    assert load_model("efficientnet_lite0", download=False).sha256 is not None
 
 
 def test_weights_under_the_publishers_file_name_and_in_the_librarys_cache(folder, squeezenet, monkeypatch):
