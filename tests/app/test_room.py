@@ -129,8 +129,9 @@ def test_who_gives_up_holds_up_nobody():
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_no_more_pixels_are_decoded_at_a_time_than_one_picture_may_have(processes, monkeypatch):
+    monkeypatch.setattr("app.service.processors", lambda: 4)
     service = Service(Settings(max_pixels=160_000, decode_processes=processes))
-    service.processors = threading.BoundedSemaphore(4)
+    assert service._room._small == 160_000 // 8 // 4
     model = service.model(None, Deadline.after(60))
     inside, most = [], []
     take, leave = service._room.take, service._room.leave
@@ -156,7 +157,7 @@ def test_no_more_pixels_are_decoded_at_a_time_than_one_picture_may_have(processe
         held = service._room.take(160_000, at_once, service.processors)
         with pytest.raises(DeadlineError):
             service.decode(content, model, Timings(), Deadline.after(0.2))
-        assert service.decode(bomb(100), model, Timings(), Deadline.after(60)).picture.size == (100, 100)
+        assert service.decode(bomb(70), model, Timings(), Deadline.after(60)).picture.size == (70, 70)
         service._room.leave(held)
         assert service.decode(content, model, Timings(), Deadline.after(60)).picture.size == (200, 200)
         assert service.processors._value == 4
