@@ -92,7 +92,6 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         """
         if not self._stays():
             self._exit(0)
-        self._next_try = 0.0
         try:
             self.wsgi = self.app.wsgi()
         except Exception as error:

@@ -238,7 +238,6 @@ def _check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
 
 def _scans(image: Image.Image, content: bytes) -> tuple[int, int]:
     """Return how many scans of a JPEG there are, and how many pixels each of them may go over."""
-    whole = image.width * image.height
     if image.format == "TIFF":  # whose strips or tiles are a JPEG each
         tags = image.tag_v2  # type: ignore[attr-defined]
         tiled = _TILE_WIDTH in tags
@@ -249,7 +248,7 @@ def _scans(image: Image.Image, content: bytes) -> tuple[int, int]:
             part = tags[_TILE_WIDTH] * tags[_TILE_LENGTH] if tiled else image.width * rows
             spans = zip(firsts, sizes, strict=True)
             return sum(content.count(_SCAN, first, first + size) for first, size in spans), part
-    return content.count(_SCAN), whole
+    return content.count(_SCAN), image.width * image.height
 
 
 def _keeps_coefficients(image: Image.Image, content: bytes) -> bool:

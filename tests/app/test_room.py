@@ -221,8 +221,7 @@ KINDS = {
 def made(mode, kind, options):
     """Return a picture of 9 megapixels."""
     grey = Image.fromarray(np.add.outer(np.arange(3000), np.arange(3000)).astype(np.uint8))
-    alike = {"I;16": ("I;16",), "LAB": ("RGB", "LAB")}.get(mode, (mode,))
-    for one in alike:
+    for one in ("RGB", "LAB") if mode == "LAB" else (mode,):
         grey = grey.convert(one)
     if options.get("save_all"):
         options = options | {"append_images": [grey.transpose(Image.Transpose.ROTATE_90)]}

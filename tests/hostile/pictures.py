@@ -109,6 +109,11 @@ def grey_tags(width: int, height: int, offset: int, size: int) -> list[Tag]:
     return [long(number, value) for number, value in numbers.items()]
 
 
+def without_strips(tags: list[Tag]) -> list[Tag]:
+    """The tags that a TIFF of tiles has too."""
+    return [tag for tag in tags if tag[0] not in (273, 278, 279)]
+
+
 def with_segment(jpeg: bytes, marker: int, *contents: bytes) -> bytes:
     """A JPEG with more segments right after its start."""
     segments = b"".join(struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content for content in contents)
@@ -340,7 +345,7 @@ def divided(grey: Image.Image, components: int) -> bytes:
 def jpeg_tiff(width: int, height: int, part: int, jpeg: bytes, tiled: bool, shared: bool = False) -> bytes:
     """A grey TIFF whose tiles, or strips of so many rows, are JPEGs of their own, or all the same one."""
     count = -(-height // part) * (-(-width // part) if tiled else 1)
-    tags = [tag for tag in tag_values(grey_tags(width, height, 0, 0), {259: 7}) if tag[0] not in (273, 278, 279)]
+    tags = without_strips(tag_values(grey_tags(width, height, 0, 0), {259: 7}))
     tags += [long(322, part), long(323, part)] if tiled else [long(278, part)]
     arrays = 8 + 2 + 12 * (len(tags) + 2) + 4
     for number, place in zip((324, 325) if tiled else (273, 279), (arrays, arrays + 4 * count), strict=True):
@@ -483,10 +488,8 @@ def directories() -> Iterator[Hostile]:
         "strip beyond the end": tiff(changed(273, 2**32 - 1), data),
         "compression 65535": tiff(changed(259, 65_535), data),
         "deflate that is none": tiff(deflated, data),
-        "tile of 40000x40000": tiff(sorted([*(tag for tag in whole if tag[0] not in (273, 278, 279)), *tiled]), data),
-        "tile of 40000x40000, deflate": tiff(
-            sorted([*(tag for tag in deflated if tag[0] not in (273, 278, 279)), *tiled]), data
-        ),
+        "tile of 40000x40000": tiff(sorted([*without_strips(whole), *tiled]), data),
+        "tile of 40000x40000, deflate": tiff(sorted([*without_strips(deflated), *tiled]), data),
         "39000 tags that share 900 kB": tiff(many, bytes(900_000)),
         "big, 4611686018427387904 tags": big + bytes(100),
         "big, 1500000 tags": big[:16] + struct.pack("<Q", 1_500_000) + big_tags,
@@ -503,8 +506,7 @@ def directories() -> Iterator[Hostile]:
 def hidden_tile(kind: int, *others: int, first: bool = False) -> bytes:
     """A grey TIFF of 64 by 64 pixels whose tile is larger, which not every reader sees."""
     packed = zeros(8192 * 8192)
-    tags = tag_values(grey_tags(64, 64, 0, 0), {259: 8})
-    tags = [tag for tag in tags if tag[0] not in (273, 278, 279)]
+    tags = without_strips(tag_values(grey_tags(64, 64, 0, 0), {259: 8}))
     for number in (322, 323):
         sizes = [(number, kind, 1, struct.pack("<I", 8192)), *(long(number, other) for other in others)]
         tags += sizes[::-1] if first else sizes

@@ -16,6 +16,9 @@ from explainers.errors import PictureTooLargeError, UnreadablePictureError
 from explainers.picture import FORMATS, MAX_SCANS, read_picture, read_reduced
 from tests.hostile import pictures, trial
 
+SCAN = b"\xff\xda"
+"""What a scan of a JPEG begins with."""
+
 SECONDS = 5
 """Within which each is to be answered, however busy the machine."""
 
@@ -106,14 +109,11 @@ def test_one_grey_of_16_bits_is_transparent_and_not_its_neighbours():
 
 def test_scans_are_counted_against_the_pixels():
     content = pictures.scans(100, 64)
-    scans = content.count(b"\xff\xda")
+    scans = content.count(SCAN)
     least = -(-scans * 64 * 64 // MAX_SCANS)
     assert read_reduced(content, lambda *_: (64, 64), least).size == (64, 64)
     with pytest.raises(PictureTooLargeError, match=f"{scans} scans"):
         read_reduced(content, lambda *_: (64, 64), max(least - 1, 64 * 64))
-
-
-SCAN = b"\xff\xda"
 
 
 @pytest.mark.parametrize("tiled", [True, False], ids=["tiles", "strips"])
