@@ -21,7 +21,7 @@ from app.logs import configuration
 from app.processors import share_processors
 from app.setting_faults import misspelt
 from app.settings import MOST_SECONDS, Settings
-from app.worker import Watcher, head_read
+from app.worker import Log, Watcher, head_read
 from app.workers import forget_figures, join_figures, share_figures
 
 
@@ -52,7 +52,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             # Longer than the minute for which balancers keep a connection: else these send requests into closed ones.
             "keepalive": 65,
             "graceful_timeout": int(settings.deadline),
-            "accesslog": None,  # the application logs its requests
+            "logger_class": Log,
             "logconfig_dict": configuration(settings),
             "pre_fork": lambda watcher, worker: watcher.tell(worker),
             "post_fork": lambda _, __: join_figures(),

@@ -19,6 +19,7 @@ from socket import SHUT_RD, SHUT_WR, socket
 from typing import Any, NoReturn
 
 from gunicorn.arbiter import Arbiter
+from gunicorn.glogging import Logger
 from gunicorn.http import get_parser
 from gunicorn.workers.gthread import TConn, ThreadWorker
 
@@ -37,6 +38,12 @@ LINGER_SECONDS = 2.0
 MOST_LINGER_SECONDS = 30.0
 """...and in all. A client that is refused while it sends reads the answer once it is through."""
 
+LOOK_SECONDS = 0.25
+"""Between two looks at all connections; with each event they would take the time that requests need."""
+
+NOTIFY_SECONDS = 1.0
+"""Between two signs of life to the first process, which waits for at least a minute."""
+
 RETRY_SECONDS = 10.0
 """Between two attempts of a worker to get what it needs: its application, the default model."""
 
@@ -44,7 +51,15 @@ _WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, RETRY_SECONDS)
 """Before another worker takes the place of the first, second, ... that was lost before it answered."""
 
 _PIECE = 2**16
+_UNREAD = 2**20
 _END = b"\r\n\r\n"
+
+
+class Log(Logger):  # type: ignore[misc]
+    """gunicorn's log, without its line for each request, which it would make up for nobody."""
+
+    def access(self, *_: Any) -> None:
+        """Leave it to the application."""
 
 
 class _Told:
@@ -82,6 +97,8 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         self._lingering: deque[TConn] = deque()
         self._rest = Rest()
         self._next_try = 0.0
+        self._next_look = 0.0
+        self._next_notify = 0.0
         self.wsgi: Any = None
 
     def load_wsgi(self) -> None:
@@ -126,7 +143,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
 
     def _read_head(self, conn: TConn, connection: socket) -> None:
         """Read what has come of a head."""
-        found = _received(connection)
+        found = _received(connection, _PIECE)
         if found is not None:
             conn.head += found
             self._pass_on(conn, len(found))
@@ -173,7 +190,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
 
     def _drain(self, conn: TConn, connection: socket) -> None:
         """Read what a client still sends: with some of it unread, the system would take back the answer."""
-        found = _received(connection)
+        found = _received(connection, _UNREAD)
         if found:
             conn.timeout = min(time.monotonic() + LINGER_SECONDS, conn.until)
         elif found is not None:
@@ -189,17 +206,27 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         conn.close()
 
     def murder_pending(self) -> None:
-        """Close connections that sent no head, shut those that are too slow; the main loop does it every second."""
+        """Close connections that sent no head, shut those that are too slow; the main loop asks after each event."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
         super().murder_pending()
         patience.shut_late()
         if self._service:
             self._rest.look(self._service.engine.idle)
-        now = time.monotonic()
         for conn in [one for one in self._lingering if one.timeout < now]:
             self._let_go(conn)
         if self._stays():
             self._prepare()
         self.set_accept_enabled(self.alive and self.nr_conns < self.worker_connections)
+
+    def notify(self) -> None:
+        """Tell the first process that this one lives; the main loop asks before each event."""
+        now = time.monotonic()
+        if now >= self._next_notify:
+            self._next_notify = now + NOTIFY_SECONDS
+            super().notify()
 
     def _prepare(self) -> None:
         """Begin to get what is not there, the application or the default model; other workers may have it."""
@@ -259,10 +286,10 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         os._exit(status)
 
 
-def _received(connection: socket) -> bytes | None:
-    """Return what has come, nothing where the client has closed its end or is gone; None if nothing has come yet."""
+def _received(connection: socket, most: int) -> bytes | None:
+    """Return at most so many bytes of what has come; none once the client has closed its end, None if more may come."""
     try:
-        return connection.recv(_PIECE)
+        return connection.recv(most)
     except BlockingIOError:
         return None
     except OSError:

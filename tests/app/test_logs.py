@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from flask import g
@@ -16,6 +17,7 @@ from flask import g
 from app import create_app
 from app.logs import JsonFormatter, TextFormatter, configuration
 from app.record import Record, begin
+from app.server import Server
 from app.settings import Settings
 from app.worker import PatientWorker
 from tests.app.conftest import EXAMPLES
@@ -198,3 +200,12 @@ def test_everything_that_the_server_says_is_json():
     assert {"gunicorn.error", "app.requests", "app.observing"} <= loggers
     assert [line["status"] for line in said if line.get("route") == "/explain"] == [200]
     assert any("Invalid request" in line["message"] for line in said)
+
+
+def test_the_server_makes_up_no_line_of_its_own_for_a_request():
+    config = Server(Settings()).cfg
+    log = object.__new__(config.logger_class)
+    log.cfg, log.atoms, log.access_log = config, Mock(), Mock()
+    log.access(Mock(), Mock(), {}, None)
+    log.atoms.assert_not_called()
+    log.access_log.info.assert_not_called()

@@ -1,6 +1,7 @@
 """Workers that take the place of others: which begin, which end, and what users see meanwhile."""
 
 import io
+import math
 import os
 import signal
 import time
@@ -226,6 +227,20 @@ def test_a_worker_ends_with_its_main_loop(raised, status, monkeypatch):
         found.run()
     assert (found.answers, found.leaves) == (False, False)  # where it failed, another one waits longer and longer
     found._exit.assert_called_once_with(status)
+
+
+def test_what_a_worker_looks_after_costs_no_time_with_each_event(monkeypatch):
+    found, looked, told = worker(service=Mock()), Mock(), Mock()
+    found.__dict__.update(_next_look=0.0, _next_notify=0.0, pending_conns=[], _lingering=[], _next_try=math.inf)
+    found.__dict__.update(set_accept_enabled=Mock(), tmp=told, _rest=Mock(), nr_conns=0, worker_connections=1)
+    monkeypatch.setattr("app.worker.patience", looked)
+    moments = [number / 100 for number in range(101)]
+    for now in moments:
+        monkeypatch.setattr("time.monotonic", lambda now=now: 1000 + now)
+        found.notify()
+        found.murder_pending()
+    assert len(looked.shut_late.mock_calls) == len(found.set_accept_enabled.mock_calls) == 5
+    assert len(told.notify.mock_calls) == 2
 
 
 class Service:
