@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from app import heaps
 from app import processors as module
@@ -93,6 +94,19 @@ def test_threads_share_two_heaps_unless_the_environment_says_otherwise(variable,
     assert library.told == ([(-8, 2)] if variable is None else [])
     monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: object())  # another C library
     heaps.share_heaps()
+
+
+def test_a_large_picture_is_one_piece_of_memory(monkeypatch):
+    monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: object())
+    before = Image.core.get_block_size()
+    try:
+        heaps.share_heaps()
+        Image.core.clear_cache()
+        Image.core.reset_stats()
+        assert Image.new("RGB", (5000, 5000)).size == (5000, 5000)
+        assert Image.core.get_stats()["allocated_blocks"] == 1
+    finally:
+        Image.core.set_block_size(before)
 
 
 def test_memory_is_given_back_once_after_work(monkeypatch):
