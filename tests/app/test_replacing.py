@@ -230,9 +230,9 @@ def test_a_worker_ends_with_its_main_loop(raised, status, monkeypatch):
 
 
 def test_what_a_worker_looks_after_costs_no_time_with_each_event(monkeypatch):
-    found, looked, told = worker(service=Mock()), Mock(), Mock()
+    found, looked, told, rest = worker(service=Mock()), Mock(), Mock(), Mock()
     found.__dict__.update(_next_look=0.0, _next_notify=0.0, pending_conns=[], _lingering=[], _next_try=math.inf)
-    found.__dict__.update(set_accept_enabled=Mock(), tmp=told, _rest=Mock(), nr_conns=0, worker_connections=1)
+    found.__dict__.update(set_accept_enabled=Mock(), tmp=told, _rest=rest, nr_conns=0, worker_connections=1)
     monkeypatch.setattr("app.worker.patience", looked)
     moments = [number / 100 for number in range(101)]
     for now in moments:
@@ -240,6 +240,7 @@ def test_what_a_worker_looks_after_costs_no_time_with_each_event(monkeypatch):
         found.notify()
         found.murder_pending()
     assert len(looked.shut_late.mock_calls) == len(found.set_accept_enabled.mock_calls) == 5
+    assert len(rest.look.mock_calls) == 5
     assert len(told.notify.mock_calls) == 2
 
 
@@ -391,11 +392,16 @@ def test_a_model_that_ends_its_process_is_not_tried_without_end(status, service)
         before = service.workers()
         (service.folder / "now").touch()
         service.process.send_signal(signal.SIGHUP)
-        started, until = set(), time.monotonic() + 6
-        while time.monotonic() < until:
-            started |= service.workers() - before
+        started = set()
+
+        def goes_on():
+            started.update(service.workers() - before)
             assert service.predict() == 0
-        assert 2 <= len(started) <= 5
+            return time.monotonic() - begun > 6 and len(started) > 1
+
+        begun = time.monotonic()
+        service.becomes(goes_on)
+        assert len(started) <= 5
         (service.folder / "now").unlink()
         service.write(1)
         service.becomes(lambda: service.predict() == 1)
@@ -443,11 +449,12 @@ def test_a_worker_that_drains_is_not_waited_for(service):
 
         def pieces():
             yield service.picture[:10]
+            service.write(2)
             service.process.send_signal(signal.SIGHUP)
-            time.sleep(2)
+            service.becomes(lambda: service.answered_for(1.5) == {2, 200})
             (new,) = service.workers() - before
             os.kill(new, signal.SIGKILL)
-            assert service.becomes(lambda: service.predict() == 0) < 8
+            assert service.becomes(lambda: service.predict() == 2) < 8
             assert before < service.workers()  # it still reads this request
             yield service.picture[10:]
 
