@@ -1,21 +1,18 @@
 """Four times as many requests as the service can answer.
 
 First as many clients as are let in ask one request after the other, which tells how many a second there is room for.
-Then four times as many come, whether or not the ones before them are answered, as strangers do: clients enough to send
-for as long as an answer may take, twice over, before the first of them is free again.
+Then four times as many come, whether or not the ones before them are answered, as strangers do. The clients share the
+processors with the service, so they are as small as they can be.
 """
 
-import itertools
-import math
+import asyncio
 import signal
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import local
 
 import numpy as np
-import requests
 
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, start
@@ -25,7 +22,15 @@ FACTOR = 4
 DEADLINE = 10.0
 """Seconds that the service gives itself for a request, less than its default, so that there is something to see."""
 
+PATIENCE = 60.0
+"""Seconds after which a client gives up."""
+
 CAT = (EXAMPLES / "cat.png").read_bytes()
+
+REQUEST = (
+    b"POST /explain HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: image/png\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(CAT), CAT)
+)
 
 
 @dataclass
@@ -64,42 +69,57 @@ def overload(seconds: float) -> Report:
     """Find the capacity, and send so many times as much for so many seconds."""
     port = free_port()
     process = start(port, SEEWHY_DEADLINE=str(DEADLINE), SEEWHY_LOG_LEVEL="error")
-    report, kept = Report(), local()
-
-    def ask() -> tuple[int, float, bool]:
-        kept.session = getattr(kept, "session", None) or requests.Session()
-        begun = time.monotonic()
-        try:
-            response = kept.session.post(f"http://127.0.0.1:{port}/explain", files={"image": CAT}, timeout=60)
-        except requests.RequestException:
-            return 0, time.monotonic() - begun, False
-        return response.status_code, time.monotonic() - begun, "Retry-After" in response.headers
-
     try:
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            list(pool.map(lambda _: ask(), range(2 * CLIENTS)))
-            begun, count = time.monotonic(), 6 * CLIENTS
-            list(pool.map(lambda _: ask(), range(count)))
-            report.capacity = count / (time.monotonic() - begun)
-        rate = FACTOR * report.capacity
-        with ThreadPoolExecutor(math.ceil(rate * 2 * DEADLINE)) as pool:
-            begun, waiting = time.monotonic(), []
-            for number in itertools.count():
-                now = time.monotonic() - begun
-                if now > seconds:
-                    break
-                time.sleep(max(0.0, number / rate - now))
-                waiting.append(pool.submit(ask))
-            report.offered = len(waiting) / (time.monotonic() - begun)
-            for one in waiting:
-                code, took, is_told = one.result()
-                report.codes[code] += 1
-                if code == 200:
-                    report.answered.append(took)
-                elif code == 503:
-                    report.refused.append(took)
-                    report.bare += not is_told
-        return report
+        return asyncio.run(_overload(port, seconds))
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
+
+
+async def _overload(port: int, seconds: float) -> Report:
+    report = Report()
+    await _one_after_another(port, 2)
+    begun, count = time.monotonic(), 6
+    await _one_after_another(port, count)
+    report.capacity = count * CLIENTS / (time.monotonic() - begun)
+    rate = FACTOR * report.capacity
+    begun, sent = time.monotonic(), []
+    while (now := time.monotonic() - begun) <= seconds:
+        await asyncio.sleep(max(0.0, len(sent) / rate - now))
+        sent.append(asyncio.create_task(_ask(port)))
+    report.offered = len(sent) / (time.monotonic() - begun)
+    for code, took, is_told in await asyncio.gather(*sent):
+        report.codes[code] += 1
+        if code == 200:
+            report.answered.append(took)
+        elif code == 503:
+            report.refused.append(took)
+            report.bare += not is_told
+    return report
+
+
+async def _one_after_another(port: int, count: int) -> None:
+    """Let as many clients as are let in send so many requests each."""
+
+    async def ask() -> None:
+        for _ in range(count):
+            await _ask(port)
+
+    await asyncio.gather(*(ask() for _ in range(CLIENTS)))
+
+
+async def _ask(port: int) -> tuple[int, float, bool]:
+    """Return the status of an answer, 0 for none, the seconds that it took, and whether it says when to come back."""
+    begun, head = time.monotonic(), b""
+    with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+        async with asyncio.timeout(PATIENCE):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(REQUEST)
+                answer = await reader.readuntil(b"\r\n\r\n")
+                await reader.read()
+                head = answer
+            finally:
+                writer.close()
+    code = int(head.split()[1]) if head else 0
+    return code, time.monotonic() - begun, b"\r\nretry-after:" in head.lower()
