@@ -5,6 +5,7 @@ that comes from a pass may wait a moment for the next one to fill; an idle one n
 """
 
 import logging
+import math
 import threading
 import time
 import traceback
@@ -232,6 +233,7 @@ class Worker:
         self._changed = threading.Condition()
         self._stopped = False
         self._running = False
+        self._worked = time.monotonic()
         self._thread = threading.Thread(target=self._serve, name=f"model-{name}", daemon=True)
         self._thread.start()
 
@@ -269,6 +271,11 @@ class Worker:
         with self._changed:
             return self.loaded.done() and not self._waiting and not self._running
 
+    @property
+    def worked(self) -> float:
+        """When it last loaded or ran something, by `time.monotonic`: now, while it does or something waits."""
+        return self._worked if self.idle else time.monotonic()
+
     def stop(self) -> None:
         """End the thread once its queue is empty; free the model with it."""
         with self._changed:
@@ -284,10 +291,12 @@ class Worker:
         try:
             model = self._load()
         except BaseException as error:
+            self._worked = time.monotonic()
             self._observer.not_loaded(self._name, error)
             self.loaded.set_result(_kept(error, ModelError))
             return
-        self._observer.loaded(model, time.monotonic() - started)
+        self._worked = time.monotonic()
+        self._observer.loaded(model, self._worked - started)
         self.loaded.set_result(model)
         while self._serve_batch(model):
             pass
@@ -300,6 +309,7 @@ class Worker:
             self._run(model, batch)
             if not self._waiting:
                 self._observer.rests(self._name, model)
+            self._worked = time.monotonic()
             self._running = False
         return bool(batch)
 
@@ -410,11 +420,11 @@ class Engine:
             return name in self._dropped
 
     @property
-    def idle(self) -> bool:
-        """Whether no model works, nor has anything to do."""
+    def worked(self) -> float:
+        """When a model last loaded or ran something, by `time.monotonic`: now, while one does; -inf if none did."""
         with self._lock:
             workers = list(self._workers.values())
-        return all(worker.idle for worker in workers)
+        return max((worker.worked for worker in workers), default=-math.inf)
 
     @property
     def full(self) -> bool:

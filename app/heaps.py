@@ -5,6 +5,7 @@ needed at once would be kept for good.
 """
 
 import ctypes
+import math
 import os
 import time
 from typing import Any
@@ -37,14 +38,12 @@ class Rest:
     """Gives free memory back once models have rested for a while."""
 
     def __init__(self) -> None:
-        self._worked: float | None = None
+        self._given = -math.inf
 
-    def look(self, idle: bool) -> None:
-        """Be told, every second or so, whether all models rest."""
-        if not idle:
-            self._worked = time.monotonic()
-        elif self._worked is not None and time.monotonic() - self._worked >= REST_SECONDS:
-            self._worked = None
+    def look(self, worked: float) -> None:
+        """Be told, every second or so, when a model last worked, by `time.monotonic`."""
+        if worked > self._given and time.monotonic() - worked >= REST_SECONDS:
+            self._given = worked
             trim = _function("malloc_trim")
             if trim is not None:
                 trim(0)

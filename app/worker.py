@@ -39,10 +39,10 @@ MOST_LINGER_SECONDS = 30.0
 """...and in all. A client that is refused while it sends reads the answer once it is through."""
 
 LOOK_SECONDS = 0.25
-"""Between two looks at all connections; with each event they would take the time that requests need."""
+"""Between two looks at all connections, at least; with each event they would take the time that requests need."""
 
 NOTIFY_SECONDS = 1.0
-"""Between two signs of life to the first process, which waits for at least a minute."""
+"""Between two signs of life to the first process, at least; that one waits for a minute or longer."""
 
 RETRY_SECONDS = 10.0
 """Between two attempts of a worker to get what it needs: its application, the default model."""
@@ -51,7 +51,7 @@ _WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, RETRY_SECONDS)
 """Before another worker takes the place of the first, second, ... that was lost before it answered."""
 
 _PIECE = 2**16
-_UNREAD = 2**20
+_UNREAD = 2**20  # bytes of a refused upload that are thrown away at a time: more, for fewer rounds of the main loop
 _END = b"\r\n\r\n"
 
 
@@ -214,12 +214,18 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         super().murder_pending()
         patience.shut_late()
         if self._service:
-            self._rest.look(self._service.engine.idle)
+            self._rest.look(self._service.engine.worked)
         for conn in [one for one in self._lingering if one.timeout < now]:
             self._let_go(conn)
         if self._stays():
             self._prepare()
         self.set_accept_enabled(self.alive and self.nr_conns < self.worker_connections)
+
+    def is_parent_alive(self) -> bool:
+        """Find out whether the first process is there; without it connections are not kept while this one ends."""
+        there = bool(super().is_parent_alive())
+        self.alive = self.alive and there
+        return there
 
     def notify(self) -> None:
         """Tell the first process that this one lives; the main loop asks before each event."""

@@ -79,9 +79,9 @@ def overload(seconds: float) -> Report:
 async def _overload(port: int, seconds: float) -> Report:
     report = Report()
     await _one_after_another(port, 2)
-    begun, count = time.monotonic(), 6
-    await _one_after_another(port, count)
-    report.capacity = count * CLIENTS / (time.monotonic() - begun)
+    begun = time.monotonic()
+    answered = await _one_after_another(port, 6)
+    report.capacity = answered / (time.monotonic() - begun)
     rate = FACTOR * report.capacity
     begun, sent = time.monotonic(), []
     while (now := time.monotonic() - begun) <= seconds:
@@ -98,14 +98,13 @@ async def _overload(port: int, seconds: float) -> Report:
     return report
 
 
-async def _one_after_another(port: int, count: int) -> None:
-    """Let as many clients as are let in send so many requests each."""
+async def _one_after_another(port: int, count: int) -> int:
+    """Let as many clients as are let in send so many requests each, and return how many were answered with 200."""
 
-    async def ask() -> None:
-        for _ in range(count):
-            await _ask(port)
+    async def ask() -> int:
+        return sum([(await _ask(port))[0] == 200 for _ in range(count)])
 
-    await asyncio.gather(*(ask() for _ in range(CLIENTS)))
+    return sum(await asyncio.gather(*(ask() for _ in range(CLIENTS))))
 
 
 async def _ask(port: int) -> tuple[int, float, bool]:
@@ -116,10 +115,11 @@ async def _ask(port: int) -> tuple[int, float, bool]:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
                 writer.write(REQUEST)
-                answer = await reader.readuntil(b"\r\n\r\n")
-                await reader.read()
+                answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+                _, _, length = answer.partition(b"\r\ncontent-length:")
+                await reader.readexactly(int(length.split()[0]))
                 head = answer
             finally:
                 writer.close()
     code = int(head.split()[1]) if head else 0
-    return code, time.monotonic() - begun, b"\r\nretry-after:" in head.lower()
+    return code, time.monotonic() - begun, b"\r\nretry-after:" in head

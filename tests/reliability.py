@@ -40,7 +40,7 @@ def load(wrong: list[str], count: int) -> Iterator[str]:
     yield f"| answers by status | {_counts(found.codes)} |"
     yield f"| answers unlike those given alone | {len(found.wrong)}; largest difference {found.worst:.1g} |"
     early, late = first.resident / 1e6, last.resident / 1e6
-    yield f"| resident memory, at rest | {early:,.0f} MB, at the end {late:,.0f} MB |"
+    yield f"| resident memory, at rest, after a quarter of the run | {early:,.0f} MB, at the end {late:,.0f} MB |"
     yield f"| growth of its median from the second quarter of the run to the last | {found.growth:+.1%} |"
     yield f"| open files | {first.files}, at the end {last.files} |"
     yield f"| threads | {first.threads}, at the end {last.threads} |"

@@ -1,5 +1,6 @@
 import contextlib
 import gc
+import math
 import threading
 import time
 import weakref
@@ -234,6 +235,23 @@ def test_requests_for_a_new_model_load_it_once(module):
     in_threads(*(lambda: engine.run("slow", [job()]) for _ in range(6)))
     assert loads == ["slow"]
     engine.stop()
+
+
+def test_when_a_model_last_worked(engine, module):
+    assert engine.worked == -math.inf
+    before = time.monotonic()
+    occupying = hold(engine, module)
+    for _ in range(2):
+        now = time.monotonic()
+        assert engine.worked >= now
+    module.gate.set()
+    occupying.join(10)
+    while not engine._workers["slow"].idle:
+        time.sleep(0.01)
+    ended = time.monotonic()
+    assert before < now < engine.worked <= ended
+    engine.model("other", Deadline.after(10))
+    assert ended < engine.worked < time.monotonic()
 
 
 def test_the_least_recently_used_idle_model_makes_room():

@@ -1,5 +1,6 @@
 """What a process may use of the machine: processors, threads, heaps."""
 
+import math
 import os
 import threading
 import time
@@ -113,16 +114,16 @@ def test_memory_is_given_back_once_after_work(monkeypatch):
     library, now = Library(), [0.0]
     monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: library)
     monkeypatch.setattr(heaps.time, "monotonic", lambda: now[0])
-    rest, given = heaps.Rest(), []
-    for second, idle in enumerate([True] * 5 + [False] * 5 + [True, False] + [True] * 9):
+    rest = heaps.Rest()
+    never, unseen = -math.inf, 10.1
+    looks = [(5, never, 0), (6, 6, 0), (7, 6, 0), (8, 6, 1), (9, 6, 1), (20, unseen, 2), (21, unseen, 2), (22, 22, 2)]
+    for second, worked, given in [*looks, (23, 22, 2), (24, 22, 3), (25, 22, 3)]:
         now[0] = second
-        rest.look(idle)
-        given.append(len(library.trimmed))
-    assert given == [0] * 13 + [1] * 8
+        rest.look(worked)
+        assert len(library.trimmed) == given
     monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: object())  # another C library
-    rest.look(False)
-    now[0] += 5
-    rest.look(True)
+    now[0] = 30
+    rest.look(26)
 
 
 def test_no_more_drawings_at_once_than_processors(post, cat, service, monkeypatch):
