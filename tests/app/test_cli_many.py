@@ -217,7 +217,7 @@ def test_the_summary_has_a_row_for_each_explanation_and_each_error(run, photos, 
 def test_diagnostics_are_in_the_summary(run, photos):
     run("explain", "photos/a.png", "-o", "out", "--target", "goldfish", "--summary", "rows.jsonl")
     (row,) = rows_of("rows.jsonl")
-    assert row["diagnostics"] == ["improbable-target"]
+    assert "improbable-target" in row["diagnostics"]  # of noise, which may have a blank map too
 
 
 def test_what_is_there_is_skipped_and_the_summary_goes_on(run, photos):
