@@ -7,24 +7,35 @@
 #
 # The address of the CPU index is the one that PyTorch's "Get started" page gives for pip on Linux with CPU.
 
-FROM docker.io/library/python:3.12-slim AS build
+# What it is made from is fixed: the base image by its digest, which `docker buildx imagetools inspect python:3.12-slim`
+# shows for today's; what is installed by releases and digests, which `make lock UPGRADE=--upgrade` renews.
+ARG PYTHON=docker.io/library/python:3.12.15-slim-trixie@sha256:a6e34c598f2467ed0e9a8d349809fcd8b5c603269512df273a0bb1784edc11b1
+
+FROM $PYTHON AS build
 ARG TORCH_INDEX_URL=""
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/seewhy
 ENV PATH=/opt/seewhy/bin:$PATH
 
-# From what changes least to what changes most: PyTorch, the other dependencies, SeeWhy itself.
-RUN pip install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "torch>=2.11" "torchvision>=0.26"
+# From what changes least to what changes most: the dependencies, SeeWhy itself. Digests are known of the wheels with CUDA;
+# those for CPUs are other files, and are taken in the same releases from the index that is named.
 WORKDIR /src
+COPY requirements requirements
+RUN pip install --no-deps --only-binary :all: --require-hashes --requirement requirements/build.txt \
+    && if [ -z "$TORCH_INDEX_URL" ]; then \
+        pip install --no-deps --only-binary :all: --require-hashes --requirement requirements/image.txt; \
+    else \
+        pip install --no-deps --only-binary :all: --require-hashes --requirement requirements/image-cpu.txt \
+        && pip install --no-deps --only-binary :all: --index-url "$TORCH_INDEX_URL" \
+            $(sed -nE 's/^(torch(vision)?==[^ ]+).*/\1/p' requirements/image.txt); \
+    fi
 COPY pyproject.toml README.md LICENSE ./
-RUN mkdir app explainers models && touch app/__init__.py explainers/__init__.py models/__init__.py \
-    && pip install ".[lite,redis,otel]" && pip uninstall --yes seewhy && rm -rf build *.egg-info
 COPY app app
 COPY explainers explainers
 COPY models models
-RUN pip install --no-deps .
+RUN pip install --no-deps --no-build-isolation . && pip check
 
-FROM docker.io/library/python:3.12-slim
+FROM $PYTHON
 RUN useradd --uid 10001 --create-home seewhy
 COPY --from=build /opt/seewhy /opt/seewhy
 ENV PATH=/opt/seewhy/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 MPLCONFIGDIR=/tmp/matplotlib

@@ -7,11 +7,23 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
 
+# All is installed from requirements/: these releases, these files. Nothing is resolved; what has to be built is built by
+# the setuptools of requirements/build.txt, and so is SeeWhy.
+INSTALL = $(BIN)/pip install --quiet --no-deps --no-build-isolation
+LOCKED = $(INSTALL) --require-hashes --requirement
+
+# For all platforms and every Python from 3.11 on. Where pip is held to some releases (its `constraint`), so is the lock.
+LOCK = $(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--custom-compile-command "make lock" \
+	$(addprefix --constraint ,$(shell $(BIN)/pip config list | sed -n "s/^global.constraint='\(.*\)'/\1/p"))
+AS_TESTED = --constraint requirements/tests.txt
+CUDA = sed -nE 's/^((nvidia|cuda)-[a-z0-9-]+|triton|torch|torchvision)==.*/--no-emit-package \1/p' requirements/image.txt
+
 # About the releases that are installed; PyPI knows no local versions (2.11.0+cpu).
 AUDIT = $(BIN)/pip list --format=freeze --exclude-editable | sed 's/+.*//' > .venv/audited.txt \
 	&& $(BIN)/pip-audit --disable-pip --no-deps --progress-spinner off --requirement .venv/audited.txt
 
-.PHONY: help setup serve test test-all soak fuzz sweep peers bench methods docs docs-serve check audit format pictures notebook screens clean
+.PHONY: help setup serve test test-all soak fuzz sweep peers bench methods docs docs-serve check audit lock format pictures notebook screens clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -48,6 +60,15 @@ check: .venv/installed-tests ## lint, type-check, look for dangerous code and fo
 audit: .venv/installed-tests ## look for known holes in what is installed; what the index tells nothing about is named
 	$(AUDIT)
 
+lock: .venv/installed-tests ## write the releases that pyproject.toml allows, and digests of their files, to requirements/ (UPGRADE=--upgrade for the newest)
+	$(LOCK) $(UPGRADE) pyproject.toml --extra test --extra check --output-file requirements/tests.txt
+	$(LOCK) $(UPGRADE) $(AS_TESTED) pyproject.toml --extra bench --output-file requirements/bench.txt
+	$(LOCK) $(UPGRADE) tests/clients/requirements.txt --output-file requirements/clients.txt
+	$(LOCK) $(AS_TESTED) requirements/build.in --output-file requirements/build.txt
+	$(LOCK) $(AS_TESTED) pyproject.toml --output-file requirements/service.txt
+	$(LOCK) $(AS_TESTED) pyproject.toml --extra lite --extra redis --extra otel --output-file requirements/image.txt
+	$(LOCK) $(AS_TESTED) pyproject.toml --extra lite --extra redis --extra otel $$($(CUDA)) --output-file requirements/image-cpu.txt
+
 format: .venv/installed-tests ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -64,13 +85,13 @@ methods: .venv/installed ## write docs/methods.md from the catalogue and draw it
 pictures: .venv/installed ## draw the pictures of the documentation
 	$(BIN)/python docs/pictures.py
 
-docs: .venv/installed-docs ## build the documentation as a site, in site/; warnings are errors
+docs: .venv/installed-tests ## build the documentation as a site, in site/; warnings are errors
 	$(BIN)/python -m docs.settings
 	$(BIN)/python -m docs.routes
 	PYTHONPATH=. $(BIN)/zensical build --strict --clean
 	@echo "The site is in site/; its search needs a server: make docs-serve."
 
-docs-serve: .venv/installed-docs ## show the documentation while it is written, on port 8001 (DOCS_PORT=9001 for another)
+docs-serve: .venv/installed-tests ## show the documentation while it is written, on port 8001 (DOCS_PORT=9001 for another)
 	$(BIN)/python -m docs.routes
 	PYTHONPATH=. $(BIN)/zensical serve --dev-addr localhost:$(DOCS_PORT)
 
@@ -88,27 +109,30 @@ clean: ## remove .venv and all caches
 		{ echo "SeeWhy needs Python 3.11 or later; say make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "Debian: apt-get install python3-venv" >&2; exit 1; }
 
-.venv/installed: pyproject.toml | .venv/bin/python
+.venv/installed: pyproject.toml requirements/service.txt | .venv/bin/python
 	@echo "Installing SeeWhy and PyTorch into .venv: about 5 GB, a few minutes, this once."
-	$(BIN)/pip install --quiet --editable .
+	$(LOCKED) requirements/build.txt
+	$(LOCKED) requirements/service.txt
+	$(INSTALL) --editable .
 	@touch $@
 
-.venv/installed-tests: pyproject.toml tests/clients/requirements.txt | .venv/bin/python
+.venv/installed-tests: pyproject.toml requirements/tests.txt requirements/clients.txt | .venv/bin/python
 	@echo "Installing SeeWhy, PyTorch and the test tools into .venv: over 5 GB, a few minutes, this once."
-	$(BIN)/pip install --quiet --editable '.[test,check]'
-	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
-		echo "No chromium: the browser tests will be skipped. Debian: apt-get install chromium"
-	@$(BIN)/python -m venv .venv/clients && .venv/clients/bin/pip install --quiet -r tests/clients/requirements.txt || \
+	$(LOCKED) requirements/build.txt
+	$(LOCKED) requirements/tests.txt
+	$(INSTALL) --editable .
+	@PATH="$$PATH:/usr/sbin"; command -v chromium >/dev/null && command -v nginx >/dev/null || { \
+		command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium nginx-light >/dev/null; } || \
+		echo "No chromium or no nginx: their tests will be skipped. Debian: apt-get install chromium nginx-light"
+	@$(BIN)/python -m venv .venv/clients && \
+		.venv/clients/bin/pip install --quiet --no-deps --only-binary :all: --require-hashes --requirement requirements/clients.txt || \
 		{ rm -rf .venv/clients; echo "No clients of other servers: their tests will be skipped."; }
-	@touch .venv/installed .venv/installed-docs $@
-
-.venv/installed-docs: pyproject.toml | .venv/bin/python
-	@echo "Installing SeeWhy, PyTorch and the tools of the documentation into .venv: about 5 GB, a few minutes, this once."
-	$(BIN)/pip install --quiet --editable '.[docs]'
 	@touch .venv/installed $@
 
-.venv/installed-bench: pyproject.toml | .venv/bin/python
+.venv/installed-bench: pyproject.toml requirements/bench.txt | .venv/bin/python
 	@echo "Installing SeeWhy, PyTorch and the benchmarks' tools into .venv: over 5 GB, a few minutes, this once."
-	$(BIN)/pip install --quiet --editable '.[bench]'
+	$(LOCKED) requirements/build.txt
+	$(LOCKED) requirements/bench.txt
+	$(INSTALL) --editable .
 	@touch .venv/installed $@

@@ -17,8 +17,8 @@ def create_app(settings: "Settings | None" = None, strict: bool = True) -> "Flas
         settings: by default those of the environment.
         strict: refuse a file of keys that cannot be read; otherwise it lets nobody in until it can.
     """
-    # PyTorch takes seconds and half a gigabyte to import: whoever needs none of it, as gunicorn's first process, does
-    # not.
+    # PyTorch takes seconds and half a gigabyte to import: what needs none of it, such as the help of the command, does
+    # not wait for it, and `seewhy serve` divides the processors before.
     from app.factory import create_app as create
 
     return create(settings, strict)

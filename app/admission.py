@@ -4,34 +4,30 @@ Probes, metrics and pages are always let in, as is what leads nowhere.
 """
 
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from flask import Flask, Response, g, request
 
 from app.access import is_open
 from app.errors import NoMoreError, OverloadedError
-from app.patience import stopping
+from app.stopping import stopping
 
 _BUSY = "As many requests are being answered as this server has room for; try again in a few seconds."
 _STOPPING = "This server is stopping; another one, or this one once it has restarted, will answer."
 
 
 class Admission:
-    """Counts requests, and the bytes of their bodies, until they are answered; a stream until its end.
+    """Counts requests until they are answered; a stream until its end. Their memory is counted in `accounting`.
 
     Args:
         most: requests at a time.
-        most_bytes: of their bodies together.
-        largest: bytes of a body that is allowed; one without a length counts as such.
     """
 
-    def __init__(self, most: int, most_bytes: int, largest: int) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._most_bytes = most_bytes
-        self._largest = largest
         self._lock = threading.Lock()
         self.requests = 0
-        self.bytes = 0
 
     def register(self, app: Flask) -> None:
         """Count the requests of an application."""
@@ -39,21 +35,17 @@ class Admission:
         app.after_request(self._keep_streams)
         app.teardown_request(self._leave)
 
-    def admit(self, size: int) -> bool:
-        """Count a request with a body of that many bytes, if there is room for it."""
+    def admit(self) -> bool:
+        """Count a request, if there is room for it."""
         with self._lock:
-            # One alone is let in, however large: what is too large is refused by those who know why.
-            fits = self.requests < self._most and (not self.requests or self.bytes + size <= self._most_bytes)
-            if fits:
-                self.requests += 1
-                self.bytes += size
+            fits = self.requests < self._most
+            self.requests += fits
             return fits
 
-    def release(self, size: int) -> None:
+    def release(self) -> None:
         """Count it no longer."""
         with self._lock:
             self.requests -= 1
-            self.bytes -= size
 
     def _enter(self) -> None:
         if request.method not in ("GET", "HEAD", "OPTIONS"):
@@ -61,18 +53,27 @@ class Admission:
                 raise NoMoreError(_STOPPING)
         elif is_open() or request.endpoint == "health.metrics":
             return
-        is_chunked = "Transfer-Encoding" in request.headers
-        size = self._largest if is_chunked else min(request.content_length or 0, self._largest)
-        if not self.admit(size):
+        if not self.admit():
             raise OverloadedError(_BUSY)
-        g.admitted = size
+        g.admitted = True
 
     def _keep_streams(self, response: Response) -> Response:
-        if response.is_streamed and "admitted" in g:
-            size = g.pop("admitted")
-            response.call_on_close(lambda: self.release(size))
+        if response.is_streamed and g.pop("admitted", False):
+            left = [self.release]
+            response.call_on_close(lambda: left.pop()() if left else None)
+            response.response = _ended(response.response, left)
         return response
 
     def _leave(self, _error: Any) -> None:
-        if "admitted" in g:
-            self.release(g.pop("admitted"))
+        if g.pop("admitted", False):
+            self.release()
+
+
+def _ended(parts: Iterable[Any], left: list[Callable[[], None]]) -> Iterator[Any]:
+    """Yield the parts of an answer, and do what is left to do at their end, which need not be that of the request."""
+    try:
+        yield from parts
+    finally:
+        getattr(parts, "close", lambda: None)()
+        if left:
+            left.pop()()

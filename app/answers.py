@@ -11,7 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
+from app.account import current as account
 from app.errors import AnswerTooLargeError
+from app.memory_budget import ANSWER
 from app.png import encode_png
 from app.schemas import (
     AgreementAnswer,
@@ -31,17 +33,36 @@ from app.schemas import (
 from app.service import VERSIONS
 from app.stages import Explained, Predicted
 from explainers.agreement import rank_correlation
+from explainers.array_files import ArrayFile
 from explainers.base import Explainer
 from explainers.explanation import Explanation
 from explainers.registry import Method
-from explainers.render import Style, default_colormap, ends, fit, normalize, panel, panel_columns, value_range
+from explainers.render import Style, default_colormap, ends, fit, fitted, normalize, panel, panel_columns, value_range
 from explainers.targets import Prediction
 from models import LoadedModel
+
+_COPIES = 3
+"""Of a heatmap, while it is laid onto the picture and divided by its maximum."""
+
+_DRAWN_BYTES = 32
+"""Bytes for each pixel of a drawing while it is made."""
+
+_ENCODED_BYTES = 12
+"""Bytes for each pixel of a drawing as PNG, as base64 and within JSON."""
 
 
 def predicted(found: Predicted) -> PredictAnswer:
     """Return the answer of /predict."""
     return PredictAnswer(model=identity(found.model), predictions=ranked(found.predictions))
+
+
+def drawing(explained: Explained, form: Drawing) -> bytes:
+    """Draw the answer and encode it; raises what `draw` raises, and `OutOfMemoryError`."""
+    with account().holding(_drawing_bytes(explained), ANSWER):
+        with explained.timings.stage("render"):
+            drawn = draw(explained)
+        with explained.timings.stage("encode"):
+            return encode(drawn, form)
 
 
 def draw(explained: Explained) -> Image.Image:
@@ -75,33 +96,52 @@ def encode(picture: Image.Image, form: Drawing) -> bytes:
     return buffer.getvalue()
 
 
-def arrays(explained: Explained, max_values: int) -> bytes:
+def arrays(explained: Explained, max_values: int) -> ArrayFile:
     """Return the answer as an npz file: heatmaps (T, H, W), maps (T, h, w), targets and methods (T), logits (K).
 
     Where methods have maps of several shapes, these are maps_0, maps_1 and so on; a method that cuts the picture into
     regions has these as regions (T, k, h, w).
 
     Raises:
-        AnswerTooLargeError: more numbers than allowed.
+        AnswerTooLargeError: more numbers than allowed, or than there is ever memory for.
+        OutOfMemoryError: there is no memory for them at present.
     """
     found = explained.explanations
-    check_values(found, max_values)
+    take_values(found, max_values)
     geometry = found[0].geometry
     heatmaps = np.empty((len(found), geometry.height, geometry.width), dtype=np.float32)
     for heatmap, explanation in zip(heatmaps, found, strict=True):
         explained.deadline.check()
         heatmap[:] = normalize(explanation.raw_heatmap, explanation.signed)
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        heatmaps=heatmaps,
+    named: dict[str, Any] = {
+        "heatmaps": heatmaps,
         **_raw_maps(found),
         **_regions(found),
-        targets=np.array([explanation.target.index for explanation in found], dtype=np.int64),
-        methods=np.array([explanation.method for explanation in found]),
-        logits=explained.logits,
-    )
-    return buffer.getvalue()
+        "targets": np.array([explanation.target.index for explanation in found], dtype=np.int64),
+        "methods": np.array([explanation.method for explanation in found]),
+        "logits": explained.logits,
+    }
+    return ArrayFile("npz", named)
+
+
+def json_body(explained: Sequence[Explained], values: bool | Literal["map"], max_values: int) -> list[dict[str, Any]]:
+    """Return answers as `document` does, as JSON in which heatmaps are still arrays; see `app.streams.json_parts`.
+
+    Raises:
+        AnswerTooLargeError, OutOfMemoryError: as `arrays`.
+    """
+    if values is True:
+        take_values([explanation for one in explained for explanation in one.explanations], max_values)
+    answers = []
+    for one in explained:
+        with account().holding(_drawing_bytes(one), ANSWER):
+            answer = document(one, "map" if values == "map" else False, max_values)
+            told = answer.model_dump(mode="json", exclude_unset=True)
+        if values is True:
+            for part, explanation in zip(told["explanations"], one.explanations, strict=True):
+                part["heatmap"]["values"] = explanation.heatmap
+        answers.append(told)
+    return answers
 
 
 def document(explained: Explained, values: bool | Literal["map"], max_values: int) -> ExplainAnswer:
@@ -216,7 +256,7 @@ def _heatmap(
     raw = geometry.scaled(*explanation.picture.size).lay_back(explanation.map)
     numbers: dict[str, Any] = {}
     if values == "map":
-        numbers["map"] = explanation.map.tolist()
+        numbers["map"] = geometry.covering(explanation.map).tolist()
     elif values:
         numbers["values"] = explanation.heatmap.tolist()
     heatmap = ExplainedHeatmapAnswer(
@@ -239,7 +279,7 @@ def method_identity(method: Method, explainer: Explainer) -> MethodIdentity:
 
 def identity(model: LoadedModel) -> ModelIdentity:
     """Return which model answered."""
-    return ModelIdentity(name=model.name, weights=model.weights, sha256=model.sha256)
+    return ModelIdentity(name=model.name, weights=model.weights, sha256=model.sha256, head=model.spec.head)
 
 
 def ranked(found: tuple[Prediction, ...]) -> list[PredictionAnswer]:
@@ -247,11 +287,23 @@ def ranked(found: tuple[Prediction, ...]) -> list[PredictionAnswer]:
     return [PredictionAnswer(index=one.index, label=one.label, probability=one.probability) for one in found]
 
 
-def check_values(found: Sequence[Explanation], limit: int) -> None:
-    """Refuse to answer with the numbers of these heatmaps where they are too many.
+def take_values(found: Sequence[Explanation], limit: int) -> None:
+    """Take memory for the numbers of these heatmaps, or refuse to answer with them.
 
     Raises:
-        AnswerTooLargeError: more numbers than `limit`.
+        AnswerTooLargeError: more numbers than `limit`, or than there is ever memory for.
+        OutOfMemoryError: there is no memory for them at present.
+    """
+    wanted = check_values(found, limit)
+    largest = max((one.geometry.width * one.geometry.height for one in found), default=0)
+    account().take(4 * (wanted + _COPIES * largest), ANSWER)
+
+
+def check_values(found: Sequence[Explanation], limit: int) -> int:
+    """Return how many numbers these heatmaps have.
+
+    Raises:
+        AnswerTooLargeError: more than `limit`.
     """
     wanted = sum(explanation.geometry.width * explanation.geometry.height for explanation in found)
     if wanted > limit:
@@ -259,3 +311,15 @@ def check_values(found: Sequence[Explanation], limit: int) -> None:
             f"The heatmaps hold {wanted:,} numbers, more than the {limit:,} that one answer may; explain fewer classes "
             "at a time, or send a smaller picture."
         )
+    return wanted
+
+
+def drawn_bytes(width: int, height: int, drawings: int = 1) -> int:
+    """Return the bytes that it takes at the most to make and encode drawings, one after another."""
+    return width * height * (_DRAWN_BYTES + _ENCODED_BYTES * drawings)
+
+
+def _drawing_bytes(explained: Explained) -> int:
+    geometry, count = explained.explanations[0].geometry, len(explained.explanations)
+    width, height = fitted(geometry.width, geometry.height, explained.style.max_side)
+    return drawn_bytes(width, height, count) * (2 if explained.style.view == "side-by-side" else 1)

@@ -4,6 +4,8 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from app.streams import Body
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -15,14 +17,15 @@ class Answer:
         headers: those that are the same each time.
     """
 
-    body: bytes
+    body: Body
     mimetype: str
     headers: tuple[tuple[str, str], ...]
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, without what Python adds."""
-        return len(self.body) + sum(len(name) + len(value) for name, value in self.headers)
+        """Bytes that it takes at the most, without what Python adds."""
+        body = len(self.body) if isinstance(self.body, bytes) else self.body.most
+        return body + sum(len(name) + len(value) for name, value in self.headers)
 
 
 class Cache:
@@ -47,7 +50,7 @@ class Cache:
             return answer
 
     def put(self, tag: str, answer: Answer) -> None:
-        """Keep an answer, and drop others as the limit demands; one larger than the limit is not kept."""
+        """Keep an answer in one piece, and drop others as the limit demands; one larger than the limit is not kept."""
         if answer.size > self.limit:
             return
         with self._lock:

@@ -16,10 +16,19 @@ from typing import Any, TypeVar
 
 from flask import Request
 from pydantic import BaseModel, ValidationError
-from werkzeug.datastructures import MultiDict
+from werkzeug.datastructures import FileStorage, MultiDict
+from werkzeug.exceptions import RequestEntityTooLarge
 
-from app.bodies import parse_object, read_body
-from app.errors import FieldError, InvalidOptionsError, MalformedRequestError, UnsupportedBodyError
+from app.account import current as account
+from app.bodies import MOST_OPTIONS, parse_object, read_body
+from app.errors import (
+    BodyTooLargeError,
+    FieldError,
+    InvalidOptionsError,
+    MalformedRequestError,
+    UnsupportedBodyError,
+)
+from app.memory_budget import BODY
 from app.record import current
 from explainers.edits import NO_LIST, edit_fault
 from explainers.errors import near_matches, plain_fault
@@ -72,7 +81,15 @@ def read_request(request: Request, other: str | None = None) -> Sent:
         MalformedRequestError: no picture, or a body that cannot be parsed.
         UnsupportedBodyError: another content type.
         FieldError: a field twice where it may stand once, or an `image` that is no base64.
+        BodyTooLargeError: more texts or values than a request needs.
+        OutOfMemoryError: there is no memory for it at present.
     """
+    sent = _read(request, other)
+    account().keep(len(sent.picture) + len(sent.other or b""), BODY)  # the rest of the body is gone
+    return sent
+
+
+def _read(request: Request, other: str | None) -> Sent:
     kind = request.mimetype
     if kind == "multipart/form-data":
         return _read_form(request, other)
@@ -139,7 +156,33 @@ def _faults(
     ]
 
 
+def read_texts(request: Request) -> None:
+    """Parse a form, whose texts and fields are bounded beside the whole body.
+
+    Raises:
+        BodyTooLargeError: they are too large, or too many.
+    """
+    try:
+        request.form  # noqa: B018 - werkzeug parses it when it is first looked at
+    except RequestEntityTooLarge as error:
+        limit = request.max_content_length
+        if limit is not None and (request.content_length is None or request.content_length > limit):
+            raise
+        raise BodyTooLargeError(
+            f"The texts in the form are more than {request.max_form_memory_size:,} bytes together, or it has too many "
+            f"fields: more than {request.max_form_parts:,}. Send the picture as a file (curl -F image=@cat.png), or as "
+            "base64 in JSON."
+        ) from error
+
+
+def content(file: FileStorage) -> bytes:
+    """Return a file of a form, which `InMemoryRequest` has in memory, without a copy of it."""
+    stream = file.stream
+    return stream.getvalue() if isinstance(stream, io.BytesIO) else stream.read()
+
+
 def _read_form(request: Request, other: str | None) -> Sent:
+    read_texts(request)
     for name in ("image", other):
         if name is not None and len(request.files.getlist(name)) > 1:
             raise FieldError("Send one picture per request.", field=name)
@@ -162,12 +205,12 @@ def _read_form(request: Request, other: str | None) -> Sent:
         raise MalformedRequestError(f"{hint}There is no picture. {_HOW}")
     if other is not None and other in request.form:
         raise FieldError(f"{other} must be a file.", field=other)
-    second = request.files[other].read() if other is not None and other in request.files else None
-    return Sent(request.files["image"].read(), second, merged(flat(request.args), flat(request.form)))
+    second = content(request.files[other]) if other is not None and other in request.files else None
+    return Sent(content(request.files["image"]), second, merged(flat(request.args), flat(request.form)))
 
 
 def _read_json(request: Request, other: str | None) -> Sent:
-    body = parse_object(read_body(request))
+    body = parse_object(read_body(request), MOST_OPTIONS)
     encoded = body.pop("image", None)
     if encoded is None:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
@@ -190,8 +233,10 @@ def decoded(name: str, encoded: Any) -> bytes:
         raise FieldError(f"{name} must be a string of base64.", field=name)
     if encoded.startswith("data:"):
         encoded = encoded.partition(",")[2]
+    account().take(len(encoded), BODY)  # decoded
     try:
-        return base64.b64decode("".join(encoded.split()), validate=True)
+        with account().holding(2 * len(encoded), BODY):  # without its spaces, and as bytes
+            return base64.b64decode("".join(encoded.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         hint = " URLs are not fetched; send the picture itself." if re.match(r"\s*https?:", encoded) else ""
         raise FieldError(f"{name} is not valid base64.{hint}", field=name) from error

@@ -18,7 +18,7 @@ from typing import Any
 from PIL import Image, _imaging
 
 from app.errors import DeadlineError
-from app.heaps import PIECE_BYTES
+from app.server.allocator import PIECE_BYTES
 from explainers.errors import PictureError, PictureTooLargeError, UnreadablePictureError
 from explainers.picture import Begin, Least, Reduced, at_once
 

@@ -33,6 +33,11 @@ class Decoded:
     geometry: Geometry
     picture: Image.Image
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes; Pillow keeps a pixel of three samples in four."""
+        return self.image.nbytes + 4 * self.picture.width * self.picture.height
+
 
 def decode(upload: bytes, preprocess: Preprocess, max_side: int, read: Read, drawn: bool = True) -> Decoded:
     """Return a picture as the model and as a drawing need it.

@@ -10,13 +10,16 @@ ServiceError
 ├── NotAcceptableError         406  no format that the client accepts
 ├── UnsupportedBodyError       415  a content type that carries no picture
 ├── FieldError                 422  one field at fault
-    ├── InvalidOptionsError        422  several fields may be at fault
+│   └── TooMuchWorkError           422  more passes than can be done before the deadline
+├── InvalidOptionsError        422  several fields may be at fault
+├── TooCostlyError             429  more than what is left of the client's rate
 ├── TooManyPicturesError       413  more pictures than one request may hold
 ├── BodyTooLargeError          413  a body of more lists, objects and texts than allowed
 ├── AnswerTooLargeError        413  an answer of more numbers than allowed
 ├── OverloadedError            503  the queue is full
 │   └── NoMoreError                503  the server is stopping, and takes no more
-├── OutOfMemoryError           503  not even one picture at a time fits
+├── OutOfMemoryError           503  one picture, or a model, does not fit, or not beside what others hold
+├── BrokenError                503  this process cannot answer any more, and is to be replaced
 ├── NotReadyError              503  the default model is still loading
 │   └── StoppingError              503  the server is stopping
 ├── KeysUnavailableError       503  the file of keys is gone or broken
@@ -26,12 +29,12 @@ ServiceError
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from flask import Flask, Response, g, request
+from flask import Flask, Response, request
+from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import HTTPException
 
 from app.envelope import request_id
@@ -44,7 +47,8 @@ from models import errors as model_errors
 RETRY_AFTER = 5
 """Seconds after which a refused client should come back."""
 
-_CHUNK = 65_536
+_MEMORY_WORDS = ("out of memory", "allocate memory", "failed to allocate", "bad_alloc", "bad allocation")
+"""What those say of it who have no error of their own."""
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +97,14 @@ class FieldError(ServiceError):
     """A field has a value that it cannot take."""
 
 
+class TooMuchWorkError(FieldError):
+    """What is asked takes more passes through the model than can be done before the deadline."""
+
+
+class TooCostlyError(ServiceError):
+    """The request costs more than what is left of the client's rate."""
+
+
 class InvalidOptionsError(ServiceError):
     """Options that do not fit their schema; `faults` pairs each field with what is wrong with it."""
 
@@ -114,7 +126,11 @@ class AnswerTooLargeError(ServiceError):
 
 
 class OverloadedError(ServiceError):
-    """Too much is waiting already."""
+    """Too much is waiting already. `retry_after`: seconds after which to come back, where that is known."""
+
+    def __init__(self, message: str, retry_after: int = RETRY_AFTER) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class NoMoreError(OverloadedError):
@@ -122,11 +138,15 @@ class NoMoreError(OverloadedError):
 
 
 class OutOfMemoryError(ServiceError):
-    """Memory is too small for what was asked, even for one picture at a time."""
+    """Memory is too small for what was asked, even for one picture at a time, or beside what others ask for."""
 
 
 class NotReadyError(ServiceError):
     """The default model is still loading."""
+
+
+class BrokenError(ServiceError):
+    """This process cannot answer any more, and no waiting mends that."""
 
 
 class StoppingError(NotReadyError):
@@ -168,6 +188,8 @@ KINDS: dict[type[Exception], Kind] = {
     UnsupportedBodyError: Kind(415, "unsupported-body", "The content type carries no picture"),
     FieldError: Kind(422, "bad-option", "An option has a bad value"),
     InvalidOptionsError: Kind(422, "bad-option", "An option has a bad value"),
+    TooMuchWorkError: Kind(422, "too-much-work", "The work cannot be done in time"),
+    TooCostlyError: Kind(429, "rate-limited", "Too many requests"),
     TooManyPicturesError: Kind(413, "too-many-pictures", "The request holds too many pictures"),
     BodyTooLargeError: Kind(413, "upload-too-large", "The request body is too large"),
     AnswerTooLargeError: Kind(413, "answer-too-large", "The answer would be too large"),
@@ -176,6 +198,7 @@ KINDS: dict[type[Exception], Kind] = {
     OutOfMemoryError: Kind(503, "out-of-memory", "Memory is too small for this request at present"),
     MemoryError: Kind(503, "out-of-memory", "Memory is too small for this request at present"),
     NotReadyError: Kind(503, "not-ready", "The service is still starting"),
+    BrokenError: Kind(503, "broken", "This process is to be replaced"),
     StoppingError: Kind(503, "not-ready", "The service is stopping"),
     KeysUnavailableError: Kind(503, "keys-unavailable", "The keys cannot be read"),
     DeadlineError: Kind(504, "deadline-exceeded", "The answer was not ready in time"),
@@ -237,16 +260,16 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
     """
 
     def answer(error: Exception) -> Response:
+        if isinstance(error, ParseException):  # gunicorn finds out as the body is read
+            error = MalformedRequestError("The chunks of the body are not what they say; send it with its length.")
         told = _told_of_http(error) if isinstance(error, HTTPException) else _told_of(error)
         current().problem = told.kind.code
         form = forms.get(request.path.split("/")[1])
-        if "admitted" in g:  # other bodies are nobody's business, and threads that read them not counted
-            _read_rest()
         response = form(error, told) if form else _problem(told)
         if allowed := getattr(error, "valid_methods", None):
             response.headers["Allow"] = ", ".join(sorted(allowed))
         if response.status_code == 503:
-            response.headers["Retry-After"] = str(RETRY_AFTER)
+            response.headers["Retry-After"] = str(getattr(error, "retry_after", RETRY_AFTER))
         if response.status_code == 401:
             response.headers["WWW-Authenticate"] = 'Bearer realm="SeeWhy"'
         return response
@@ -255,15 +278,18 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
     app.register_error_handler(ClientGoneError, _gone)
 
 
-def _read_rest() -> None:
-    """Read what the client still sends: with much of it unread gunicorn ends a connection that the answer keeps."""
-    with suppress(HTTPException):
-        while request.stream.read(_CHUNK):
-            pass
+def lacks_memory(error: BaseException) -> bool:
+    """Whether it says that memory could not be had: Python's error, PyTorch's, Pillow's, or a runtime's."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError | OSError) and any(words in said for words in _MEMORY_WORDS)
+    )
 
 
 def kind_of(error: Exception) -> Kind:
-    """Return the kind of an exception: that of its nearest listed ancestor."""
+    """Return the kind of an exception: that of its nearest listed ancestor, or of memory that could not be had."""
+    if lacks_memory(error):
+        return KINDS[MemoryError]
     return next((KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in KINDS), INTERNAL)
 
 
@@ -278,7 +304,7 @@ def _told_of(error: Exception) -> Told:
         _log.exception("Request %s failed", request_id.get(), exc_info=error)
         detail = "The server has logged the cause. Try again; if it fails again, tell whoever runs this service."
         return Told(kind, str(error) if kind is not INTERNAL else detail, [])
-    if isinstance(error, MemoryError):  # it says nothing, or how large an array was
+    if lacks_memory(error):  # it says nothing, or how large an array was
         _log.warning("Memory does not suffice: %s", error, exc_info=error)
         return Told(kind, "Memory does not suffice for this at present; try again when the server has less to do.", [])
     field = getattr(error, "field", None) or kind.field
@@ -301,7 +327,7 @@ def _told_of_http(error: HTTPException) -> Told:
         404: "There is nothing at this path; GET /openapi.json lists the paths.",
         405: f"This path answers {', '.join(sorted(getattr(error, 'valid_methods', None) or ()))}.",
         429: f"No more than {error.description} are answered; come back after the seconds that Retry-After says.",
-        413: "The body or a text field in it is too large, or it has too many fields; send a smaller picture: "
+        413: "The body is too large; send a smaller picture: "
         f"{request.max_content_length or 0:,} bytes are allowed (SEEWHY_MAX_UPLOAD_BYTES).",
     }
     return Told(kind, _printable(details.get(kind.status, error.description or error.name)), [])

@@ -20,6 +20,7 @@ from app.record import current
 from app.schemas import ProgressAnswer
 from app.service import Service
 from app.stages import Explained, Underway
+from app.streams import Body
 from explainers.explanation import draw_map
 
 MEDIA_TYPE = "text/event-stream"
@@ -41,7 +42,9 @@ _log = logging.getLogger(__name__)
 Steps = Generator[Underway, None, Explained]
 
 
-def stream(service: Service, steps: Steps, underway: Underway, finish: Callable[[Explained], Answer]) -> Iterator[str]:
+def stream(
+    service: Service, steps: Steps, underway: Underway, finish: Callable[[Explained], Answer]
+) -> Iterator[bytes]:
     """Yield the events of an explanation.
 
     Args:
@@ -60,7 +63,7 @@ def stream(service: Service, steps: Steps, underway: Underway, finish: Callable[
             except StopIteration as end:
                 explained: Explained = end.value
                 break
-        yield event("answer", finish(explained).body.decode())
+        yield from last(finish(explained).body)
     except GeneratorExit:
         record.problem = GONE
         raise
@@ -68,16 +71,24 @@ def stream(service: Service, steps: Steps, underway: Underway, finish: Callable[
         record.problem = GONE
         _log.info("A client left a stream before its end.")
     except Exception as error:
-        _log.info("A stream ended with the problem %s.", kind_of(error).code)
+        record.problem = kind_of(error).code  # the status, 200, is sent
+        _log.info("A stream ended with the problem %s.", record.problem)
         yield event("error", problem_of(error).get_data(as_text=True))
 
 
-def event(name: str, data: str) -> str:
+def last(body: Body) -> Iterator[bytes]:
+    """Yield the event of an answer, JSON without line breaks."""
+    yield b"event: answer\ndata: "
+    yield from [body] if isinstance(body, bytes) else body.pieces()
+    yield b"\n\n"
+
+
+def event(name: str, data: str) -> bytes:
     """Return an event; data without line breaks, as JSON is."""
-    return f"event: {name}\ndata: {data}\n\n"
+    return f"event: {name}\ndata: {data}\n\n".encode()
 
 
-def _watched(service: Service, underway: Underway, started: float) -> Iterator[str]:
+def _watched(service: Service, underway: Underway, started: float) -> Iterator[bytes]:
     """Yield what there is to tell until the model is done."""
     told: int | None = -1
     seen: NDArray[np.float32] | None = None
@@ -98,7 +109,7 @@ def _watched(service: Service, underway: Underway, started: float) -> Iterator[s
             yield event("progress", progress.model_dump_json(exclude_none=True))
         elif now - spoken > _SILENCE:
             spoken = now
-            yield ": still at work\n\n"
+            yield b": still at work\n\n"
         if is_over:
             return
 

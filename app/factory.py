@@ -1,8 +1,11 @@
 """The Flask application and what it is made of."""
 
+from urllib.parse import urlsplit, urlunsplit
+
 from flask import Flask, Response, request
 
 from app.access import register_access
+from app.accounting import register_accounts
 from app.admission import Admission
 from app.api import catalogue, health, hooks, pages, pictures, torchserve, v1, v2
 from app.api.compatible import ModelName, protocol_error
@@ -10,8 +13,9 @@ from app.carriers import InMemoryRequest
 from app.decoders import quiet_decoders
 from app.envelope import Envelope
 from app.errors import register_errors
+from app.limits import tell_cost
+from app.liveness import Liveness
 from app.observing import Operations
-from app.patience import Patient
 from app.presence import watch
 from app.service import Service
 from app.settings import Settings
@@ -49,19 +53,21 @@ def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
     app.json.sort_keys = False  # type: ignore[attr-defined]
     operations = Operations(settings)
     operations.watch(app)
-    app.extensions["seewhy"] = Service(settings, observer=operations)
+    service = app.extensions["seewhy"] = Service(settings, observer=operations)
+    living = app.extensions["seewhy-liveness"] = Liveness(service.engine, settings.deadline)
+    operations.listeners.append(living.note)
     app.extensions["seewhy-operations"] = operations
     app.url_map.converters["model"] = ModelName
     for module in (pictures, hooks, catalogue, health, pages, v1, v2, torchserve):
         app.register_blueprint(module.blueprint)
     theirs = dict.fromkeys(("v1", "v2"), protocol_error)
     register_errors(app, theirs | dict.fromkeys(("predictions", "explanations", "ping"), torchserve.told))
+    tell_cost(app)
     register_access(app, settings, strict)
     app.before_request(lambda: watch(request.environ))
-    Admission(settings.max_in_flight, settings.max_in_flight_bytes, settings.max_upload_bytes).register(app)
-    app.wsgi_app = Patient(  # type: ignore[method-assign]
-        app.wsgi_app, settings.upload_seconds, settings.download_seconds
-    )
+    Admission(settings.max_in_flight).register(app)
+    register_accounts(app, service.memory)
+    app.after_request(_relative)
     app.after_request(_secure)
     app.wsgi_app = Envelope(app.wsgi_app)  # type: ignore[method-assign]  # the outermost
     return app
@@ -70,4 +76,14 @@ def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
 def _secure(response: Response) -> Response:
     if response.mimetype == "text/html":
         response.headers.setdefault("Content-Security-Policy", _POLICY)
+    return response
+
+
+def _relative(response: Response) -> Response:
+    """Redirect within this service alone: the host that a client names must not send others elsewhere."""
+    if response.location is not None:
+        target = urlsplit(response.location)
+        path = "/" + target.path.lstrip("/")  # two slashes would name a host again
+        response.location = urlunsplit(("", "", path, target.query, target.fragment))
+        response.data = b""  # which names the host too
     return response

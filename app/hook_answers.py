@@ -6,11 +6,14 @@ from dataclasses import asdict
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from app.answers import encode, identity, method_identity, ranked
+from app.account import current as account
+from app.answers import drawn_bytes, encode, identity, method_identity, ranked
 from app.errors import AnswerTooLargeError
 from app.hook_service import Captured, Intervened, Swept, Traced
+from app.memory_budget import ANSWER
 from app.schemas import (
     CaptureAnswer,
     CapturedAnswer,
@@ -25,12 +28,17 @@ from app.schemas import (
     TraceAnswer,
 )
 from app.service import VERSIONS
+from app.streams import Body, json_parts
 from app.timings import Timings
 from explainers.capturing import strongest
 from explainers.edits import EditError
 from explainers.explanation import Explanation
+from explainers.intervention import Intervention
 from explainers.sheets import contact_sheet, intervention_panel, sweep_sheet
 from explainers.statistics import statistics
+
+_TILES = 3
+"""Pictures side by side in a drawing about hooks."""
 
 
 def trace_document(traced: Traced) -> TraceAnswer:
@@ -85,6 +93,48 @@ def capture_sheet(captured: Captured, count: int, by_effect: bool) -> Image.Imag
     return contact_sheet(maps, captured.shown.picture, captured.shown.geometry, captured.style, by_effect)
 
 
+def intervention_body(intervened: Intervened, values: bool, max_values: int) -> Body:
+    """Return what edits changed as JSON, as `intervention_document` does.
+
+    Raises:
+        AnswerTooLargeError: more numbers than allowed, or than there is ever memory for.
+        OutOfMemoryError: there is no memory for them at present.
+    """
+    found = intervened.intervention
+    wanted = _check_values(found, max_values) if values else 0
+    account().take(4 * 2 * wanted, ANSWER)
+    with account().holding(drawn_bytes(*found.before.picture.size, _TILES), ANSWER):
+        told = intervention_document(intervened, False, max_values).model_dump(mode="json")
+    if values:
+        raw, largest = _raw(found, exact=True)
+        for part, one in zip((told["before"], told["after"], told["difference"]), raw, strict=True):
+            part["heatmap"]["values"] = one / np.float32(largest)
+    body = json_parts(told)
+    return body if values else body.whole()
+
+
+def _check_values(found: Intervention, most: int) -> int:
+    wanted = 3 * found.before.geometry.width * found.before.geometry.height
+    if wanted > most:
+        raise AnswerTooLargeError(
+            f"The heatmaps hold {wanted:,} numbers, more than the {most:,} that one answer may; send a smaller "
+            "picture, or leave values out."
+        )
+    return wanted
+
+
+def _raw(found: Intervention, exact: bool) -> tuple[list[NDArray[np.float32]], float]:
+    """Return the maps before, after and their difference, and the largest magnitude of the first two.
+
+    Unless they are to be exact, they are as large as the picture is drawn, which may be smaller than the upload.
+    """
+    sides = (found.before, found.after)
+    geometry = found.before.geometry if exact else found.before.geometry.scaled(*found.before.picture.size)
+    raw = [geometry.lay_back(one.map) for one in sides]
+    raw.append(raw[1] - raw[0])
+    return raw, max(float(np.abs(one).max()) for one in raw[:2]) or 1.0
+
+
 def intervention_document(intervened: Intervened, values: bool, max_values: int) -> InterveneAnswer:
     """Return what edits changed as a JSON document.
 
@@ -93,15 +143,9 @@ def intervention_document(intervened: Intervened, values: bool, max_values: int)
     """
     found = intervened.intervention
     before, after = found.before, found.after
-    wanted = 3 * before.geometry.width * before.geometry.height
-    if values and wanted > max_values:
-        raise AnswerTooLargeError(
-            f"The heatmaps hold {wanted:,} numbers, more than the {max_values:,} that one answer may; send a smaller "
-            "picture, or leave values out."
-        )
-    raw = [before.raw_heatmap, after.raw_heatmap]
-    raw.append(raw[1] - raw[0])
-    largest = max(float(np.abs(one).max()) for one in raw[:2]) or 1.0
+    if values:
+        _check_values(found, max_values)
+    raw, largest = _raw(found, values)
     heatmaps = [
         HeatmapAnswer(
             shape=(before.geometry.height, before.geometry.width),
@@ -167,12 +211,13 @@ def sweep_drawing(swept: Swept, count: int) -> Image.Image:
     return sheet
 
 
-def encoded(draw: Callable[[], Image.Image], form: Drawing, timings: Timings) -> bytes:
-    """Draw and encode, and count the time of both."""
-    with timings.stage("render"):
-        picture = draw()
-    with timings.stage("encode"):
-        return encode(picture, form)
+def encoded(draw: Callable[[], Image.Image], form: Drawing, timings: Timings, shown: Image.Image) -> bytes:
+    """Draw over a picture and encode, and count the time and the memory of both."""
+    with account().holding(drawn_bytes(*shown.size, _TILES), ANSWER):
+        with timings.stage("render"):
+            picture = draw()
+        with timings.stage("encode"):
+            return encode(picture, form)
 
 
 def _side(explanation: Explanation, heatmap: HeatmapAnswer) -> SideAnswer:

@@ -4,16 +4,20 @@ from dataclasses import dataclass
 
 import torch
 
+from app.account import current as account
+from app.costs import UNKNOWN, announce, units
 from app.decoding import Decoded
-from app.engine import Deadline, Job
 from app.errors import FieldError
+from app.jobs import Deadline, Job
+from app.memory_budget import CAPTURE
 from app.record import current
 from app.schemas import CaptureOptions, InterveneOptions, TraceOptions
 from app.service import Service
 from app.timings import Timings
-from app.work import Alone
+from app.work import Alone, Explain
 from explainers.base import Explainer
 from explainers.capturing import Capture, capture_images
+from explainers.costs import Passes
 from explainers.edits import Edit, EditError
 from explainers.errors import PictureError
 from explainers.explanation import Explanation, explanations
@@ -22,7 +26,7 @@ from explainers.modules import match_paths, module_paths
 from explainers.registry import Method
 from explainers.render import Style
 from explainers.sites import Kind
-from explainers.sweeping import Sweep, sweep_images
+from explainers.sweeping import Sweep, passes_of_sweep, sweep_images
 from explainers.targets import Prediction, best, class_index, predictions
 from explainers.tracing import Trace, is_leaf, trace_images
 from models import LoadedModel
@@ -94,8 +98,10 @@ class HookService:
         layers = tuple(options.layer) or (is_leaf,)
         shown = self._service.decode(upload, model, timings, deadline, drawn=False)
         work = Alone(
-            lambda model, images, targets: trace_images(model, images, _first(targets), layers, deadline.check)
+            lambda model, images, targets, _: trace_images(model, images, _first(targets), layers, deadline.check),
+            Passes(1, 1),
         )
+        self._service.spend(model, work, 1, deadline)
         (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
         timings.count(done, "trace")
         found: Trace = done.result
@@ -120,12 +126,22 @@ class HookService:
         if sheet and options.rank == "effect":
             kinds |= {"output", "grad_output"}
         most = self._service.settings.max_capture_bytes
+        memory = account()  # of this request, which the model's thread does not answer
         shown = self._service.decode(upload, model, timings, deadline, drawn=sheet)
         work = Alone(
-            lambda model, images, targets: capture_images(
-                model, images, tuple(options.layer), tuple(kinds), _first(targets), most, deadline.check
-            )
+            lambda model, images, targets, _: capture_images(
+                model,
+                images,
+                tuple(options.layer),
+                tuple(kinds),
+                _first(targets),
+                most,
+                deadline.check,
+                lambda size: memory.take(size, CAPTURE),
+            ),
+            Passes(2, 1),
         )
+        self._service.spend(model, work, 1, deadline)
         (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
         timings.count(done, "capture")
         found: Capture = done.result
@@ -145,10 +161,11 @@ class HookService:
         edits: tuple[Edit, ...] = options.edits
         must_swap(edits, other is not None)
         check_layers(model.module, edits, other is not None)
+        cost = self._service.spend(model, Explain((explainer,)), 2, deadline, (method,))
         shown = self._service.decode(upload, model, timings, deadline)
         second = None if other is None else self._second(other, model, timings, deadline)
         work = Alone(
-            lambda model, images, targets: edit_images(
+            lambda model, images, targets, report: edit_images(
                 model,
                 images,
                 edits,
@@ -156,7 +173,9 @@ class HookService:
                 targets,
                 None if second is None else second.to(model.device),
                 deadline.check,
-            )
+                report,
+            ),
+            cost,
         )
         (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
         timings.count(done, "intervene")
@@ -185,17 +204,23 @@ class HookService:
         edit: Edit = options.edits[0]
         must_swap((edit,), other is not None)
         check_layers(model.module, (edit,), other is not None)
+        # Passes from a late layer on are short: they are counted, and nothing is refused for how long whole ones take.
+        image_size = model.spec.image_shape[1], model.spec.image_shape[2]
+        passes = passes_of_sweep(model.module, model.survey, image_size, edit)
+        announce(units(passes or UNKNOWN, model.spec.image_shape))
         shown = self._service.decode(upload, model, timings, deadline)
         second = None if other is None else self._second(other, model, timings, deadline)
         work = Alone(
-            lambda model, images, targets: sweep_images(
+            lambda model, images, targets, report: sweep_images(
                 model,
                 images,
                 edit,
                 _first(targets),
                 None if second is None else second.to(model.device),
                 deadline.check,
-            )
+                report,
+            ),
+            None,
         )
         (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
         timings.count(done, "sweep")

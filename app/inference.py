@@ -1,20 +1,26 @@
 """Requests and answers of the Open Inference Protocol: JSON, and perhaps binary data after it."""
 
-import json
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
+from app.account import current as account
 from app.bodies import parse_object
 from app.compatible_schemas import V2Request, V2RequestedOutput
 from app.errors import FieldError, MalformedRequestError
 from app.instances import Numbers
+from app.memory_budget import ANSWER
+from app.streams import Body, Parts, json_parts
 from app.tensors import HEADER, Tensor, read_tensor
 from explainers.errors import near_matches, plain_fault
+
+_WHOLE_BYTES = 2**20
+"""JSON up to this size is sent in one piece, with its length."""
 
 
 @dataclass(frozen=True)
@@ -110,25 +116,41 @@ def read_request(body: bytes, header_length: str | None) -> Asked:
     return Asked(
         id=request.id or str(uuid.uuid4()),
         parameters=request.parameters,
-        tensor=read_tensor(sent, body[length:]),
+        tensor=read_tensor(sent, memoryview(body)[length:]),
         outputs=tuple(request.outputs),
     )
 
 
-def write_answer(head: dict[str, Any], tensors: Sequence[tuple[Tensor, bool]]) -> tuple[bytes, int | None]:
+def write_answer(head: dict[str, Any], tensors: Sequence[tuple[Tensor, bool]]) -> tuple[Body, int | None]:
     """Return the body of an answer, and how long its JSON is where binary data follows.
 
     Args:
         head: the members besides the outputs.
         tensors: each with whether it is to be binary.
+
+    Raises:
+        AnswerTooLargeError, OutOfMemoryError: there is no memory for the JSON before binary data, ever or at present.
     """
-    outputs, rest = [], []
+    outputs: list[dict[str, Any]] = []
+    rest: list[Tensor] = []
     for tensor, binary in tensors:
         if binary:
-            rest.append(tensor.in_binary())
-            parameters = {**tensor.parameters, "binary_data_size": len(rest[-1])}
+            rest.append(tensor)
+            parameters = {**tensor.parameters, "binary_data_size": tensor.binary_size}
             outputs.append(tensor.described() | {"parameters": parameters})
         else:
             outputs.append(tensor.in_json())
-    text = json.dumps({**head, "outputs": outputs}).encode()
-    return b"".join([text, *rest]), len(text) if rest else None
+    text = json_parts({**head, "outputs": outputs})
+    if not rest:
+        return (text if text.most > _WHOLE_BYTES else text.whole()), None
+    account().take(text.most, ANSWER)
+    first = text.whole()
+    length = len(first) + sum(tensor.binary_size for tensor in rest)
+    pieces = partial(_joined, first, rest)
+    return Parts(pieces, len(first) + sum(tensor.values.nbytes for tensor in rest), length, length), len(first)
+
+
+def _joined(first: bytes, rest: Sequence[Tensor]) -> Iterator[bytes]:
+    yield first
+    for tensor in rest:
+        yield from tensor.in_binary()

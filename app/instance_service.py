@@ -1,16 +1,18 @@
 """Several pictures in one request: they are queued for the model together, and so share its passes."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from app.decoding import Decoded
-from app.engine import Deadline, Done, Job, Work
 from app.errors import FieldError, ModelNotFoundError, TooManyPicturesError
 from app.instances import Encoded, Given, Normalized, Range, Taken, drawable
+from app.jobs import Deadline, Done, Job, Work
 from app.record import current
 from app.schemas import ExplainOptions
 from app.service import Service
@@ -21,6 +23,7 @@ from explainers.errors import PictureError
 from explainers.geometry import Geometry
 from explainers.methods.integrated import IntegratedGradients
 from explainers.render import fit
+from explainers.targets import probabilities
 from models import LoadedModel
 from models.errors import UnknownModelError, WeightsUnavailableError
 from models.spec import ModelSpec
@@ -40,9 +43,8 @@ class Classified:
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
-        """(N, K) float32, the softmax of the logits."""
-        shifted = np.exp(self.logits.astype(np.float64) - self.logits.max(axis=1, keepdims=True))
-        found: NDArray[np.float32] = (shifted / shifted.sum(axis=1, keepdims=True)).astype(np.float32)
+        """(N, K) float32, of the logits."""
+        found: NDArray[np.float32] = probabilities(torch.from_numpy(self.logits.astype(np.float64))).float().numpy()
         return found
 
 
@@ -110,6 +112,7 @@ class InstanceService:
         """Classify pictures; raises what `Service.predict` raises."""
         deadline = self._service.deadline()
         model = self._service.model(name, deadline)
+        self._service.spend(model, Predict(), len(pictures), deadline)
         timings = [current().timed() for _ in pictures]
         images = [shown.image for shown in self._shown(pictures, model, deadline, False, timings)]
         done = self._run(model, Predict(), [(image, None) for image in images], deadline)
@@ -126,7 +129,8 @@ class InstanceService:
             drawn: whether the answer is to be drawn.
         """
         kinds = {tuple(one.target): one for one in options}
-        plans = {targets: self._service.plan(one) for targets, one in kinds.items()}
+        counts = Counter(tuple(one.target) for one in options)
+        plans = {targets: self._service.plan(one, counts[targets]) for targets, one in kinds.items()}
         own = [plans[tuple(one.target)] for one in options]
         plan = own[0]
         timings = [current().timed() for _ in pictures]

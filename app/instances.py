@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from app.account import current as account
 from app.carriers import decoded
 from app.errors import FieldError
+from app.memory_budget import PIXELS
 from explainers.errors import PictureTooLargeError
 from models.preprocess import Preprocess
 
@@ -23,6 +25,9 @@ MEMBERS = ("b64", "image", "image_bytes", "data")
 
 _BEYOND = 10
 """How many times as far from grey as black and white a normalised value may lie."""
+
+_LEVEL_BYTES, _NUMBER_BYTES = 4, 12
+"""Bytes for each level, or other number, of an array that becomes a picture or the model's input: its copies."""
 
 _DEPTH = 8
 """How deep lists of numbers may be nested."""
@@ -118,6 +123,8 @@ class Taken:
             PictureTooLargeError: more pixels than allowed.
         """
         kind = self.range or ("normalized" if array.dtype.kind == "f" else "byte")
+        is_byte = kind == "byte" and array.dtype.kind != "f"
+        account().take(array.size * (_LEVEL_BYTES if is_byte else _NUMBER_BYTES), PIXELS)
         if kind == "normalized":
             with np.errstate(over="ignore"):
                 return Normalized(self._normalized(array.astype(np.float32), place))
@@ -137,7 +144,9 @@ class Taken:
                 field=place,
             )
         if array.dtype.kind == "f" or kind == "unit":
-            last = last.astype(np.float64) * (255 / most) + 0.5
+            last = last.astype(np.float64)
+            last *= 255 / most
+            last += 0.5
         return Pixels(Image.fromarray(np.ascontiguousarray(last, dtype=np.uint8)))
 
     def _normalized(self, array: NDArray[np.float32], place: str) -> Tensor:
@@ -155,15 +164,30 @@ class Taken:
         mean, std = (
             np.array(one, dtype=np.float32)[:, None, None] for one in (self.preprocess.mean, self.preprocess.std)
         )
+        black, white = float((-mean / std).min()), float(((1 - mean) / std).max())
         levels = array * std + mean
         if not np.abs(levels - 0.5).max() <= 0.5 * _BEYOND:  # NaN neither
             raise FieldError(
-                f"{place} has numbers that no normalised input of this model has: its black is "
-                f"{float((-mean / std).min()):.2f}, its white {float(((1 - mean) / std).max()):.2f}. range=byte says "
-                "that they are levels of 0 to 255, range=unit of 0 to 1.",
+                f"{place} has numbers that no normalised input of this model has: its black is {black:.2f}, its white "
+                f"{white:.2f}. range=byte says that they are levels of 0 to 255, range=unit of 0 to 1.",
+                field=place,
+            )
+        if self.range is None and (black < 0 or white > 1) and _are_unit_levels(array):
+            raise FieldError(
+                f"{place} has numbers of 0 to 1 only, as levels have that are not normalised; of a normalised input of "
+                f"this model black is {black:.2f} and white {white:.2f}. Send whole numbers of 0 to 255, or say "
+                "range=unit for levels of 0 to 1; normalised are (level - mean) / std with the mean "
+                f"{list(self.preprocess.mean)} and the std {list(self.preprocess.std)}. range=normalized says that "
+                "these are.",
                 field=place,
             )
         return torch.from_numpy(np.array(array, order="C"))
+
+
+def _are_unit_levels(array: NDArray[np.float32]) -> bool:
+    """Whether numbers (C, H, W) look like levels of 0 to 1: within these, and not of one colour, as blanks are."""
+    varies = bool((array.min(axis=(1, 2)) < array.max(axis=(1, 2))).any())
+    return varies and bool(array.min() >= 0 and array.max() <= 1)
 
 
 def drawable(image: Tensor, preprocess: Preprocess) -> Image.Image:

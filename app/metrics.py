@@ -6,7 +6,7 @@ of `app.errors`, and of the classes only some have a name (`SEEWHY_METRICS_CLASS
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, disable_created_metrics
@@ -16,9 +16,10 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from app.drift import spread
-from app.engine import Job
 from app.errors import CODES
+from app.jobs import Job
 from app.record import Observer, Record
+from app.scheduling import Tier
 from app.settings import Settings
 from app.workers import FOLDER, live_processes, usage
 from explainers.explanation import Explanation
@@ -113,12 +114,38 @@ class Metrics(Observer):
             multiprocess_mode="livesum",
             registry=own,
         )
+        self._underway = Gauge(
+            "seewhy_batches_underway",
+            "How many batches of short, medium and long work has a model begun and not finished?",
+            ("model", "tier"),
+            multiprocess_mode="livesum",
+            registry=own,
+        )
+        self._yields = Counter(
+            "seewhy_yields",
+            "How often did a batch let other work run between two of its passes?",
+            ("model", "tier"),
+            registry=own,
+        )
+        self._cost = Counter(
+            "seewhy_cost",
+            "How much was asked of a model? 1 is a Grad-CAM of a model of 224×224 pixels.",
+            ("model", "method"),
+            registry=own,
+        )
         self._batches = Histogram(
             "seewhy_batch_size",
             "How many pictures share a pass through a model?",
             ("model",),
             buckets=_BATCHES,
             registry=own,
+        )
+        self._memory, self._memory_limit = (
+            Gauge(name, question, multiprocess_mode="livesum", registry=own)
+            for name, question in (
+                ("seewhy_memory_used_bytes", "How much memory do requests hold: bodies, pixels, tensors, answers?"),
+                ("seewhy_memory_limit_bytes", "How much may they hold together? More are refused with 503."),
+            )
         )
         self._loads = Histogram(
             "seewhy_model_load_duration_seconds",
@@ -184,6 +211,8 @@ class Metrics(Observer):
             self._stages.labels(stage, record.model).observe(milliseconds / 1000)
         if record.problem:
             self._rejections.labels(record.problem).inc()
+        if record.charged:
+            self._cost.labels(record.model, record.method).inc(record.charged)
         if record.cache:
             self._cache.labels(record.cache).inc()
 
@@ -214,9 +243,23 @@ class Metrics(Observer):
         """Discount the jobs of a batch."""
         self._running.labels(name).dec(len(jobs))
 
+    def underway(self, name: str, batches: Mapping[Tier, int]) -> None:
+        """Tell how many batches are under way."""
+        for tier, count in batches.items():
+            self._underway.labels(name, tier).set(count)
+
+    def yielded(self, name: str, tier: Tier) -> None:
+        """Count a batch that lets others run."""
+        self._yields.labels(name, tier).inc()
+
     def rests(self, name: str, model: LoadedModel) -> None:
         """Count what hooks were left behind."""
         self._hooks.labels(name).set(count_hooks(model.module))
+
+    def memory(self, used: int, size: int) -> None:
+        """Tell how much memory requests hold."""
+        self._memory.set(used)
+        self._memory_limit.set(size)
 
     def explained(self, model: LoadedModel, found: Sequence[Explanation]) -> None:
         """Look at heatmaps, for the drift of pictures and of models."""

@@ -3,16 +3,17 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 from flask import Flask, Response, g, request
 
 from app import logs
-from app.engine import Job
 from app.envelope import request_id
+from app.jobs import Job
 from app.metrics import Metrics
 from app.record import Observer, Record, begin, current
+from app.scheduling import Tier
 from app.settings import Settings
 from app.traces import Traces, traces_of
 from explainers.explanation import Explanation
@@ -43,6 +44,8 @@ class Operations(Observer):
         self._make_traces = traces_of(settings)
         self._traces: Traces | None = None
         self._lock = threading.Lock()
+        self.listeners: list[Callable[[Record], object]] = []
+        """Are told of each request that is over."""
 
     @property
     def traces(self) -> Traces | None:
@@ -89,7 +92,14 @@ class Operations(Observer):
         if self.traces is not None:
             _tell(self.traces.answered, record)
         _tell(logs.answered, record)
+        for listen in self.listeners:
+            _tell(listen, record)
         begin(None)
+
+    def close(self) -> None:
+        """Send the spans that wait; it may take some seconds where nobody takes them."""
+        if self._traces is not None:
+            _tell(self._traces.provider.shutdown)
 
     def loaded(self, model: LoadedModel, seconds: float) -> None:
         """Count and log a model."""
@@ -127,9 +137,21 @@ class Operations(Observer):
             return None
         return _tell(self._traces.batch, name, [job.record for job in jobs], started, seconds)
 
+    def underway(self, name: str, batches: Mapping[Tier, int]) -> None:
+        """Tell how many batches are under way."""
+        _tell(self.metrics.underway, name, batches)
+
+    def yielded(self, name: str, tier: Tier) -> None:
+        """Count a batch that lets others run."""
+        _tell(self.metrics.yielded, name, tier)
+
     def rests(self, name: str, model: LoadedModel) -> None:
         """Count what hooks were left behind."""
         _tell(self.metrics.rests, name, model)
+
+    def memory(self, used: int, size: int) -> None:
+        """Tell how much memory requests hold."""
+        _tell(self.metrics.memory, used, size)
 
     def explained(self, model: LoadedModel, found: Sequence[Explanation]) -> None:
         """Look at heatmaps."""

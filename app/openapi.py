@@ -127,7 +127,7 @@ def _paths() -> dict[str, Any]:
         "/colormaps": {
             "get": _get("colormaps", "Colour maps with their colours", _json(schemas.ColormapsAnswer), codes=(422,))
         },
-        "/healthz": {"get": _get("healthz", "Whether the process is alive", _json(schemas.HealthAnswer))},
+        "/healthz": {"get": _get("healthz", "Whether the process is alive", _json(schemas.HealthAnswer), codes=(503,))},
         "/readyz": {
             "get": _get("readyz", "Whether the default model is loaded", _json(schemas.HealthAnswer), codes=(503,))
         },
@@ -289,6 +289,8 @@ ANSWER_HEADERS = {
     "X-SeeWhy-Label": "Their labels, percent-encoded where a header could not hold them.",
     "X-SeeWhy-Probability": "Their probabilities.",
     "X-SeeWhy-Diagnostics": "Codes of what a reader of the map should know, separated by commas.",
+    "X-SeeWhy-Cost": "What the request counts in rate limits: 1 for a Grad-CAM by a model of 224×224 pixels, more for "
+    "methods of many passes. An answer from the cache has none.",
     "Server-Timing": "Milliseconds of each stage: decode, queue, explain (or another), render, encode.",
     "X-Request-ID": "The id that the client gave the request, or one made for it; the log has it too.",
 }

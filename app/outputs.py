@@ -5,12 +5,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from app.answers import check_values, document, draw, encode
+from app.account import current as account
+from app.answers import drawing, json_body, take_values
 from app.compatible_schemas import V2RequestedOutput
 from app.errors import FieldError
 from app.instance_service import Classified
 from app.instances import Numbers
+from app.memory_budget import ANSWER
 from app.stages import Explained
+from app.streams import json_parts
 from app.tensors import Tensor
 from explainers.explanation import Explanation
 from explainers.targets import best
@@ -82,20 +85,20 @@ def explained_tensors(
     """
     tensors = []
     for one, limit in zip(wanted, limits, strict=True):
-        if one.name == "heatmaps" or (one.name == "explanation" and values is True):
-            check_values([explanation for explained in found for explanation in explained.explanations], limit)
+        if one.name == "heatmaps":
+            take_values([explanation for explained in found for explanation in explained.explanations], limit)
         if one.name in _OF_MAPS:
             rows = [[_OF_MAPS[one.name](explanation) for explanation in explained.explanations] for explained in found]
             tensors.append(Tensor(one.name, _stacked(rows, one.name)))
         elif one.name == "logits":
             tensors.append(Tensor(one.name, np.stack([explained.logits for explained in found])))
         elif one.name == "overlays":
-            tensors.append(
-                Tensor(one.name, np.array([encode(draw(explained), "png") for explained in found], dtype=object))
-            )
+            tensors.append(Tensor(one.name, np.array([drawing(explained, "png") for explained in found], dtype=object)))
         else:
-            told = [document(explained, values, limit).model_dump_json(exclude_unset=True) for explained in found]
-            tensors.append(Tensor(one.name, np.array(told, dtype=object), {"content_type": "str"}))
+            told = [json_parts(one) for one in json_body(found, values, limit)]
+            account().take(2 * sum(one.most for one in told), ANSWER)  # as texts, and within JSON again
+            texts = np.array([one.whole().decode() for one in told], dtype=object)
+            tensors.append(Tensor(one.name, texts, {"content_type": "str"}))
     return tensors
 
 

@@ -7,10 +7,7 @@ import math
 import os
 from pathlib import Path
 
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
-
-
-OWN_GROUPS = Path("/proc/self/cgroup")
+from app.control_groups import CONTROL_GROUPS, OWN_GROUPS, own_groups
 
 
 def processors(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> int:
@@ -38,21 +35,9 @@ def share_processors(workers: int) -> None:
 
 def _allowed(groups: Path, own: Path) -> float:
     """Return how many processors' time this process may take; infinity where there is no limit."""
-    try:
-        lines = own.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = ["0::/"]
-    found = [math.inf]
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-        for mount in (controllers, "cpu") if controllers else ("",):
-            group = groups / mount / path.strip("/")
-            # A group's limit holds for those within it; what lies above the container's own cannot be seen.
-            found += [_limit(one, names) for one in (group, *group.parents) if one.is_relative_to(groups / mount)]
-    return min(found)
+    names = {False: ("cpu.max",), True: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
+    found = [_limit(group, names[first]) for group, first in own_groups("cpu", groups, own)]
+    return min(found, default=math.inf)
 
 
 def _limit(group: Path, names: tuple[str, ...]) -> float:

@@ -5,7 +5,7 @@ told to an `Observer`.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from app.timings import Timings
 
 if TYPE_CHECKING:
-    from app.engine import Job
+    from app.jobs import Job
+    from app.scheduling import Tier
     from explainers.explanation import Explanation
     from models import LoadedModel
 
@@ -35,6 +36,8 @@ class Record:
         started, began: on the monotonic clock; nanoseconds since 1970.
         seconds: how long it took in all.
         span, trace_id: of the trace, if there is one.
+        cost: what the work is worth; see `app.costs`. 0 where no model was asked.
+        charged: what of it counts, because the work was accepted.
     """
 
     verb: str = ""
@@ -56,6 +59,8 @@ class Record:
     seconds: float = 0.0
     span: Any = None
     trace_id: str = ""
+    cost: int = 0
+    charged: int = 0
 
     def timed(self) -> Timings:
         """Return new timings that count as this request's."""
@@ -109,8 +114,17 @@ class Observer:
     def finished(self, name: str, jobs: "Sequence[Job]", started: float, seconds: float) -> Any:
         """A batch has run, or failed. Return what its trace is, for those whose jobs were in it."""
 
+    def underway(self, name: str, batches: "Mapping[Tier, int]") -> None:
+        """So many batches of a model are under way, by tier."""
+
+    def yielded(self, name: str, tier: "Tier") -> None:
+        """A batch of a tier lets others run before its next pass."""
+
     def rests(self, name: str, model: "LoadedModel") -> None:
         """A model has run all that waited."""
+
+    def memory(self, used: int, size: int) -> None:
+        """Requests hold so many bytes of memory, of those that they may take together."""
 
     def explained(self, model: "LoadedModel", found: "Sequence[Explanation]") -> None:
         """A request has its explanations."""

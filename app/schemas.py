@@ -22,6 +22,7 @@ from explainers.render import DIVERGING, SEQUENTIAL, Scale, View
 from explainers.sites import Kind
 from explainers.statistics import Statistics
 from explainers.sweeping import ChannelEffect
+from explainers.targets import Head
 from explainers.tracing import Event, Summary
 
 Drawing = Literal["png", "jpeg", "webp"]
@@ -297,6 +298,7 @@ class ModelIdentity(BaseModel):
     name: str
     weights: str | None
     sha256: str | None = Field(description="Of the weights file.")
+    head: Head = Field(description="What makes probabilities: `softmax`, or `sigmoid` of a model with one logit.")
 
 
 class PredictAnswer(BaseModel):
@@ -512,6 +514,7 @@ class ModelAnswer(BaseModel):
     licence: str
     input_size: tuple[int, int] = Field(description="Height and width.")
     classes: int
+    head: Head = Field(description="What makes probabilities: `softmax`, or `sigmoid` of a model with one logit.")
     default_layers: list[str] | None = Field(description="Null in the list of all models for those not loaded.")
     weights: WeightsAnswer
     loaded: bool
@@ -578,6 +581,10 @@ class MethodAnswer(BaseModel):
     fine: bool = Field(
         description="Whether the map has a value for each pixel that the model saw, unless options say otherwise; "
         "`scale=robust` draws it so that a few extreme pixels do not leave the others pale."
+    )
+    rounding: str = Field(
+        description="What rounding can decide, so that maps may differ between processors, threads and batches; empty "
+        "where they differ by rounding alone."
     )
     options: dict[str, dict[str, Any]] = Field(description="JSON schema of each option: type, default, bounds.")
 

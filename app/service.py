@@ -4,32 +4,43 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 
 import torch
 
+from app.account import current as account
 from app.cache import Cache
+from app.costs import UNKNOWN, announce, require_time, units
 from app.decoders import Decoders
 from app.decoding import Decoded, Read, decode
-from app.engine import Deadline, Done, Engine, Job, results
+from app.engine import Engine
 from app.errors import DeadlineError, FieldError, NotReadyError, StoppingError
-from app.patience import stopping
+from app.jobs import Deadline, Done, Job, Work, results
+from app.memory_budget import PIXELS, MemoryBudget
+from app.memory_limit import LEAST_BYTES, pass_memory, request_memory
+from app.model_memory import ModelMemory
 from app.presence import client_gone
 from app.processors import processors
 from app.record import UNOBSERVED, Observer, current
-from app.room import Room
 from app.schemas import DrawingOptions, ExplainOptions, HeatmapOptions, PredictOptions
+from app.server.allocator import trim
 from app.settings import MOST_SECONDS, Settings
 from app.stages import Explained, Plan, Predicted, Underway
+from app.stopping import stopping
 from app.timings import Timings
 from app.work import Predict
 from explainers.base import Explainer
+from explainers.costs import Passes
 from explainers.errors import OptionError, TargetError
+from explainers.goals import contrasted_with_itself
 from explainers.layers import Survey
 from explainers.modules import module_paths
-from explainers.picture import Least, Reduced, read_reduced
+from explainers.passes import limit_passes
+from explainers.picture import PIXEL_BYTES, Least, Reduced, read_reduced
+from explainers.process_wide import accepted_changes
 from explainers.registry import Method, build_methods, get_method, import_methods
 from explainers.render import Style
 from explainers.targets import best, class_index, predictions
@@ -45,6 +56,9 @@ Less than the 10 s after which a process of the server asks again: it would else
 
 FULL_RETRY_SECONDS = 300.0
 """The same where another model has to make room for each attempt."""
+
+EVICTION_SECONDS = 10.0
+"""How long somebody waits for an idle model to leave memory to him; it ends at once, unless work has come for it."""
 
 VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
 
@@ -64,7 +78,8 @@ class Service:
         self._warm = warm
         self.observer = observer
         try:
-            import_methods(settings.methods)
+            with accepted_changes():
+                import_methods(settings.methods)
         except OptionError as error:
             raise FieldError(f"SEEWHY_METHODS: {error}", field="methods") from error
         self.registry = Registry(settings.weights_dir, settings.models, settings.download)
@@ -74,8 +89,14 @@ class Service:
             torch.backends.cuda.matmul.fp32_precision = products
             torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
         # Decoding and drawing are bound by processors and hungry for memory: more at once than processors gain nothing.
-        self.processors = threading.BoundedSemaphore(processors())
-        self._room = Room(settings.max_pixels, processors())
+        self._processor_count = processors()
+        self.processors = threading.BoundedSemaphore(self._processor_count)
+        self.memory = _budget(settings, observer)
+        self.memory.spare = self._spare
+        is_counted = settings.memory_bytes is None
+        self._model_memory = ModelMemory(self.memory, settings.default_model) if is_counted else None
+        if self.device.type == "cpu":
+            limit_passes(pass_memory(settings.workers, settings.max_models))
         self._decoders = None
         if settings.decode_processes:
             self._decoders = Decoders(
@@ -94,15 +115,32 @@ class Service:
             settings.queue_size,
             settings.max_wait_ms / 1000,
             observer,
+            Predict() if warm else None,
         )
 
     def _load(self, name: str) -> LoadedModel:
-        """Load a model, and maybe compile what every request will need of it, in the thread that will run it."""
+        """Load a model, and maybe compile what every request will need of it, in the thread that will run it.
+
+        Raises:
+            ModelTooLargeError: it can never fit into memory.
+            OutOfMemoryError: it does not fit at present.
+        """
         dtype = torch.bfloat16 if self.settings.precision == "bfloat16" else torch.float32
-        model = self.registry.load(name, device=self.device, accelerator=self.settings.accelerator, dtype=dtype)
+        load = partial(self.registry.load, name, device=self.device, accelerator=self.settings.accelerator, dtype=dtype)
+        if self._model_memory is None:
+            model = load()
+        else:
+            is_counted = self.device.type == "cpu"
+            size = self.registry.file_size(self.registry.spec(name)) if is_counted else 0
+            model = self._model_memory.load(name, size, load)
         if self._warm:
             model.accelerated.warm()
         return model
+
+    def _spare(self) -> bool:
+        """End an idle model, neither the default one nor that of the present request; say whether there was one."""
+        keep = {self.settings.default_model, current().model}
+        return self.engine.evict({name for name in keep if name}, EVICTION_SECONDS)
 
     def model(self, name: str | None, deadline: Deadline) -> LoadedModel:
         """Return a model by name, or the default one, loading it if need be.
@@ -177,6 +215,7 @@ class Service:
         """Classify a picture; raises what `explain` raises."""
         deadline, timings = self.deadline(), current().timed()
         model = self.model(options.model, deadline)
+        self.spend(model, Predict(), 1, deadline)
         image = self._input(upload, model, timings, deadline)
         (done,) = self.engine.run(model.name, [Job(Predict(), image, None, deadline)])
         timings.count(done, "predict")
@@ -195,7 +234,8 @@ class Service:
             FieldError, OptionError, LayerError, TargetError: an option with a bad value.
             PictureError: a picture that cannot be read, or is too large.
             ModelError: the model cannot be had.
-            OverloadedError, DeadlineError: too much to do.
+            TooMuchWorkError, OverloadedError, DeadlineError: too much to do.
+            TooCostlyError: it costs more than what is left of the client's rate.
         """
         steps = self.steps(upload, options, drawn)
         while True:
@@ -243,8 +283,8 @@ class Service:
         self.observer.explained(model, explained.explanations)
         return explained
 
-    def plan(self, options: ExplainOptions) -> Plan:
-        """Check what a request asks for, whatever its picture is, and get the model; raises what `explain` raises."""
+    def plan(self, options: ExplainOptions, pictures: int = 1) -> Plan:
+        """Check what a request asks for, whatever its pictures are, and get the model; raises what `explain` raises."""
         deadline = self.deadline()
         if max(options.top or 1, len(options.target)) > self.settings.max_targets:
             raise FieldError(
@@ -267,8 +307,8 @@ class Service:
         against = None if options.against is None else _contrast(options.against, model)
         targets = [class_index(target, model.labels) for target in options.target]
         if against is not None and against in targets:
-            raise FieldError("A class cannot be contrasted with itself; name another one.", field="against")
-        return Plan(
+            raise FieldError(str(contrasted_with_itself(against, len(model.labels))), field="against")
+        plan = Plan(
             model=model,
             methods=methods,
             style=style,
@@ -277,40 +317,88 @@ class Service:
             against=against,
             deadline=deadline,
         )
+        jobs = pictures * max(plan.top, len(plan.first))
+        self.spend(model, plan.work, jobs, deadline, [method for method, _ in methods])
+        return plan
+
+    def spend(
+        self, model: LoadedModel, work: Work, times: int, deadline: Deadline, methods: Sequence[Method] = ()
+    ) -> Passes | None:
+        """Add what work costs to the request's, and refuse what cannot be done in time whatever else is to be done.
+
+        The cost counts once the model's queue has taken the work.
+
+        Args:
+            model: that is to do it.
+            work: what.
+            times: for how many pictures and classes.
+            deadline: of the request.
+            methods: of the work, which the refusal is about.
+
+        Returns:
+            The passes of all of it; None where nobody knows.
+
+        Raises:
+            TooMuchWorkError: it cannot be done before the deadline.
+            TooCostlyError: it costs more than what is left of the client's rate.
+        """
+        passes = work.passes(model)
+        if passes is None:
+            announce(units(UNKNOWN * times, model.spec.image_shape))
+            return None
+        passes *= times
+        if work.runs_whole:
+            require_time(passes, self.engine.pace(model.name).least(passes), deadline, model.name, methods)
+        announce(units(passes, model.spec.image_shape))
+        return passes
 
     def decode(
         self, upload: bytes, model: LoadedModel, timings: Timings, deadline: Deadline, drawn: bool = True
     ) -> Decoded:
         """Return a picture as the model and a drawing need it; see `app.decoding.decode`."""
-        with self._reading(timings, deadline) as read:
-            return decode(upload, model.preprocess, self.settings.max_side, read, drawn)
+        with self._reading(timings, deadline) as (read, keep):
+            found = decode(upload, model.preprocess, self.settings.max_side, read, drawn)
+            keep(found.size)
+            return found
 
     def _input(self, upload: bytes, model: LoadedModel, timings: Timings, deadline: Deadline) -> torch.Tensor:
         """Return a picture as the model needs it, and keep nothing else of it."""
-        with self._reading(timings, deadline) as read:
+        with self._reading(timings, deadline) as (read, keep):
             sent = read(upload, model.preprocess.least)
-            return model.preprocess(sent.picture, sent.size)
+            found = model.preprocess(sent.picture, sent.size)
+            keep(found.nbytes)
+            return found
 
     @contextmanager
-    def _reading(self, timings: Timings, deadline: Deadline) -> Iterator[Read]:
-        """Let one picture be decoded, here or in a process of its own, once there is room for its pixels."""
-        taken = 0
+    def _reading(self, timings: Timings, deadline: Deadline) -> Iterator[tuple[Read, Callable[[int], None]]]:
+        """Let one picture be decoded, here or in a process of its own, once there is memory for its pixels.
+
+        Yields what decodes it, and what is to be told how many bytes are kept of it.
+        """
+        taken = kept = 0
 
         def begin(pixels: int) -> None:
             nonlocal taken
             # Who holds a decoding process keeps its processor: others would take this, and wait for that.
-            taken = self._room.take(pixels, deadline.check, None if self._decoders else self.processors)
+            aside = None if self._decoders else self.processors
+            account().wait(pixels * PIXEL_BYTES, PIXELS, deadline.check, self._processor_count, aside)
+            taken = pixels * PIXEL_BYTES
 
         def read(upload: bytes, least: Least) -> Reduced:
             decoder = read_reduced if self._decoders is None else self._decoders.read
             return decoder(upload, least, self.settings.max_pixels, begin)
 
+        def keep(size: int) -> None:
+            nonlocal kept
+            kept = min(size, taken)
+            account().take(size - kept, PIXELS)
+
         with timings.stage("decode"), self.processors:
             deadline.check()
             try:
-                yield read
+                yield read, keep
             finally:
-                self._room.leave(taken)
+                account().leave(taken, kept)
 
     def stop(self, timeout: float = 0.0) -> None:
         """End the threads of models, for each of which it waits so many seconds, and the processes that decode."""
@@ -366,6 +454,13 @@ class Service:
         digest = hashlib.sha256(upload)
         digest.update("\0".join(parts).encode())
         return digest.hexdigest()[:32]
+
+
+def _budget(settings: Settings, observer: Observer) -> MemoryBudget:
+    if settings.memory_bytes is not None:
+        return MemoryBudget(settings.memory_bytes, observer.memory, trim)
+    size = request_memory(settings.workers, settings.cache_bytes)
+    return MemoryBudget(size, observer.memory, trim, LEAST_BYTES)
 
 
 def _results(jobs: Sequence[Job]) -> list[Done]:

@@ -17,6 +17,12 @@ _SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TC
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 """How their values begin that are addresses: that of `NAME_PORT` too, which is a setting where NAME is seewhy."""
 
+_REPLACED = {
+    "MAX_IN_FLIGHT_BYTES": f"{PREFIX}MEMORY_BYTES bounds bodies, pixels, tensors and answers together.",
+    "UPLOAD_SECONDS": "The proxy before the service says how long clients may take; see docs/deployment.md.",
+}
+"""Settings of earlier versions, and what there is instead."""
+
 
 def setting_faults(error: ValidationError, options: Container[str] = ()) -> str:
     """Return what is wrong with settings, a line for each.
@@ -52,10 +58,13 @@ def _said(name: str, fault: Mapping[str, Any]) -> str:
 
 
 def misspelt(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each variable that looks like a setting and is none."""
+    """Yield a sentence for each variable that looks like a setting and is none, or is none any more."""
     names = [name.upper() for name in Settings.model_fields]
     for variable, value in environment.items():
         name = variable.upper().removeprefix(PREFIX)
+        if variable.upper() != name and name in _REPLACED:
+            yield f"{variable} is no setting any more, and does nothing. {_REPLACED[name]}"
+            continue
         if name in (variable.upper(), *names) or _SERVICE_LINK.fullmatch(name) or _SERVICE_ADDRESS.match(value):
             continue
         from explainers.errors import nearest  # imports PyTorch: only for those who misspell

@@ -54,12 +54,17 @@ class Settings(BaseSettings):
         description="Requests that a process answers at a time, not counting probes, metrics and pages; more are "
         "refused with 503. Fewer than threads, so that some are left for probes.",
     )
-    max_in_flight_bytes: Count = Field(
-        256 * 2**20, description="Bytes of the bodies of these together; more are refused with 503."
+    memory_bytes: int | None = Field(
+        None,
+        ge=2**20,
+        description="Bytes that all requests of a process may take together: bodies, pixels, tensors and answers; more "
+        "are refused with 503. Set by hand, models are not counted. By default what the container's limit "
+        "leaves beside the process and its models.",
     )
-    upload_seconds: Seconds = Field(30.0, description="That a client may take to send the body of a request.")
     download_seconds: Seconds = Field(
-        60.0, description="That a client may take to read an answer, or each event of a stream."
+        60.0,
+        description="Seconds that a client may take to read an answer of more than 1 MiB or a stream of events, which "
+        "has SEEWHY_DEADLINE besides; then its connection is closed.",
     )
     device: str = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Where models run: auto, cpu, cuda or cuda:N."
@@ -87,8 +92,7 @@ class Settings(BaseSettings):
     max_upload_bytes: Count = Field(32 * 2**20, description="Largest request body.")
     max_pixels: Count = Field(
         64_000_000,
-        description="Largest picture, width times height. All that are decoded at a time share as many, of 16 "
-        "bytes each, and small ones an eighth more.",
+        description="Largest picture, width times height. A pixel takes 16 bytes while it is decoded.",
     )
     decode_processes: int = Field(
         0,
@@ -141,7 +145,7 @@ class Settings(BaseSettings):
     rate_limit: str = Field(
         "",
         description="Most requests of one client, such as 60/minute or 10/second;1000/day; more are refused with 429. "
-        "A client is a key, or else an address.",
+        "A client is a key, or else an address. Methods of many passes count as several (X-SeeWhy-Cost).",
     )
     rate_storage: str = Field(
         "memory://",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.decoding import Decoded
-from app.engine import Deadline, Done, Job
+from app.jobs import Deadline, Done, Job
 from app.timings import Timings
 from app.work import Explain
 from explainers.base import Explainer

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from app.account import current as account
 from app.carriers import decoded
 from app.compatible_schemas import V2Input
 from app.errors import FieldError, MalformedRequestError
 from app.instances import Numbers, numbers
+from app.memory_budget import BODY
+from explainers.array_files import PIECE_BYTES
 from explainers.errors import near_matches
 
 HEADER = "Inference-Header-Content-Length"
@@ -34,15 +37,16 @@ DATATYPES: dict[str, str] = {
 """What is in a tensor that holds numbers, as NumPy names it."""
 
 
-def read_tensor(sent: V2Input, binary: bytes) -> Numbers | list[bytes]:
+def read_tensor(sent: V2Input, binary: memoryview) -> Numbers | list[bytes]:
     """Return the tensor of a request: an array of the shape that it gives, or the items of a BYTES tensor.
 
     Args:
         sent: its description, and its data where these are JSON.
-        binary: what follows the JSON.
+        binary: what follows the JSON; numbers stay where they are, items of a BYTES tensor are copied and counted.
 
     Raises:
         MalformedRequestError, FieldError: it does not make sense.
+        OutOfMemoryError, BodyTooLargeError: there is no memory for the items, at present or ever.
     """
     datatype = sent.datatype.upper()
     if datatype not in (*DATATYPES, "BYTES"):
@@ -103,7 +107,7 @@ def _counted(items: list[bytes], sent: V2Input) -> list[bytes]:
     return items
 
 
-def _items(binary: bytes) -> Iterator[bytes]:
+def _items(binary: memoryview) -> Iterator[bytes]:
     """Yield the items of a BYTES tensor: each is its length, four bytes, the lowest first, and then itself."""
     start = 0
     while start < len(binary):
@@ -114,7 +118,8 @@ def _items(binary: bytes) -> Iterator[bytes]:
                 f"An item of the BYTES tensor should have {length} bytes; {max(0, len(binary) - start)} are left.",
                 field="inputs[0].data",
             )
-        yield binary[start : start + length]
+        account().take(length, BODY)
+        yield bytes(binary[start : start + length])
         start += length
 
 
@@ -142,17 +147,28 @@ class Tensor:
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.values.shape)}
 
     def in_json(self) -> dict[str, Any]:
-        """Return the tensor as JSON has it; bytes as base64."""
+        """Return the tensor as JSON has it, numbers still an array; bytes as base64."""
         told = self.described() | ({"parameters": self.parameters} if self.parameters else {})
-        values = self.values.ravel().tolist()
-        if any(isinstance(one, bytes) for one in values):
-            values = [base64.b64encode(one).decode("ascii") for one in values]
-            told["parameters"] = {**self.parameters, "content_type": "base64"}
-        return {**told, "data": values}
-
-    def in_binary(self) -> bytes:
-        """Return the tensor as it stands after the JSON."""
+        values = self.values.ravel()
         if self.datatype != "BYTES":
-            return self.values.tobytes()
-        items = [one if isinstance(one, bytes) else one.encode() for one in self.values.ravel().tolist()]
-        return b"".join(part for one in items for part in (struct.pack("<I", len(one)), one))
+            return {**told, "data": values}
+        texts = values.tolist()
+        if any(isinstance(one, bytes) for one in texts):
+            texts = [base64.b64encode(one).decode("ascii") for one in texts]
+            told["parameters"] = {**self.parameters, "content_type": "base64"}
+        return {**told, "data": texts}
+
+    @property
+    def binary_size(self) -> int:
+        """Bytes of the tensor as it stands after the JSON."""
+        return self.values.nbytes if self.datatype != "BYTES" else sum(map(len, self.in_binary()))
+
+    def in_binary(self) -> Iterator[bytes]:
+        """Yield the tensor as it stands after the JSON."""
+        if self.datatype != "BYTES":
+            flat = np.ascontiguousarray(self.values).reshape(-1).view(np.uint8)
+            yield from (flat[start : start + PIECE_BYTES].tobytes() for start in range(0, len(flat), PIECE_BYTES))
+            return
+        for one in self.values.ravel().tolist():
+            content = one if isinstance(one, bytes) else one.encode()
+            yield struct.pack("<I", len(content)) + content

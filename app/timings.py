@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from app.engine import Done
+    from app.jobs import Done
 
 
 class Interval(NamedTuple):

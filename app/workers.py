@@ -6,12 +6,14 @@ in memory (`/dev/shm`) where there is such a folder.
 """
 
 import atexit
+import fcntl
 import logging
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -19,6 +21,9 @@ FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 PARENTS = ("/dev/shm", None)  # nosec B108 - a new folder is made in it, by mkdtemp
 """Where the folder may be; None for the folder of temporary files."""
+
+PREFIX = "seewhy-metrics-"
+"""What the name of such a folder begins with."""
 
 SPACE = {"counter": 2**20, "gauge_livesum": 2**18, "histogram": 2**22, "summary": 2**20}
 """The files of a process, and the bytes that are taken for each: enough for hundreds of combinations of labels."""
@@ -28,21 +33,29 @@ PROC = Path("/proc")
 _log = logging.getLogger(__name__)
 
 
-def share_figures(workers: int) -> None:
-    """Give several processes a folder for their figures, until this process ends; a single one keeps them in memory."""
+def share_figures(workers: int) -> Callable[[], None]:
+    """Give several processes a folder for their figures; a single one keeps them in memory.
+
+    Returns:
+        What removes the folder. It is called as this process ends, if it ends by itself.
+    """
     os.environ.pop(FOLDER, None)
+    for parent in PARENTS:
+        _remove_abandoned(parent or tempfile.gettempdir())
     for parent in PARENTS if workers > 1 else ():
         try:
-            folder = tempfile.mkdtemp(prefix="seewhy-metrics-", dir=parent)
+            folder = _locked_folder(parent)
         except OSError:
             continue
         if _take_space(Path(folder)):
             os.environ[FOLDER] = folder
-            atexit.register(_remove, folder, os.getpid())
-            return
+            remove = partial(_remove, folder, os.getpid())
+            atexit.register(remove)
+            return remove
         shutil.rmtree(folder, ignore_errors=True)
     if workers > 1:
         _log.warning("There is no space for figures of all processes: /metrics has those of the one that answers.")
+    return lambda: None
 
 
 def join_figures() -> None:
@@ -83,6 +96,43 @@ def _take_space(folder: Path) -> bool:
 def _remove(folder: str, owner: int) -> None:
     if os.getpid() == owner:  # workers inherit the registration
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked_folder(parent: str | None) -> str:
+    """Make a folder that is locked as long as this process, or one that is forked from it, lives.
+
+    Raises:
+        OSError: there is no place for it.
+    """
+    for _ in range(3):  # another process may take it for abandoned before it is locked
+        folder = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+        if _lock(folder) is not None:  # and is never closed
+            return folder
+    raise OSError(f"no folder in {parent} can be locked")
+
+
+def _remove_abandoned(parent: str) -> None:
+    """Remove the folders of services whose first process was killed: those that nobody locks."""
+    for folder in Path(parent).glob(f"{PREFIX}*"):
+        lock = _lock(str(folder))
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(folder: str) -> int | None:
+    """Lock a folder; return the open file that keeps it so, or None where another process has it, or it is gone."""
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.stat(folder)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
 
 
 def live_processes() -> list[int]:

@@ -9,11 +9,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = Path(__file__).parent / "results"
-PARTS = ("library", "service", "deployment", "threads", "gpu")
+PARTS = ("library", "service", "fairness", "deployment", "threads", "gpu")
 
 MISSING = {
     "library": "Not measured yet.",
     "service": "Not measured yet.",
+    "fairness": "Not measured yet.",
     "deployment": "Not measured yet.",
     "threads": "Not measured yet.",
     "gpu": "Not measured: no machine with a CUDA device has run it yet.",

@@ -238,8 +238,8 @@ def measured(case: Case, servers: dict[str, Server], seconds: float, rounds: int
             name: {
                 "rate": total.rate,
                 "ratio": _ratio(rates[SEEWHY], rates[name]),
-                "p50": 1000 * _percentile(total.latencies, 50),
-                "p99": 1000 * _percentile(total.latencies, 99),
+                "p50": 1000 * percentile(total.latencies, 50),
+                "p99": 1000 * percentile(total.latencies, 99),
                 "requests": len(total.latencies),
                 "errors": total.errors,
                 "memory": memory[name],
@@ -254,7 +254,8 @@ def _ratio(ours: list[float], theirs: list[float]) -> float | None:
     return median(one / two for one, two in zip(ours, theirs, strict=True)) if all(theirs) else None
 
 
-def _percentile(values: list[float], percent: int) -> float:
+def percentile(values: list[float], percent: int) -> float:
+    """Return a percentile; of one value, this."""
     return quantiles(values, n=100, method="inclusive")[percent - 1] if len(values) > 1 else sum(values)
 
 

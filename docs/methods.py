@@ -119,6 +119,8 @@ def _section(method: Method) -> list[str]:
         said = ", ".join(f"`{name}={value}`" for name, value in options.items())
         lines += [f"The picture is drawn with {said}, for time's sake.", ""]
     lines += [notes, ""] if notes else []
+    if method.rounding:
+        lines += [f"Rounding can decide {method.rounding}; answers say so (`rounding-decides`).", ""]
     lines += [f"{paper.authors}: [{paper.title}]({paper.url}), {paper.year}.", ""]
     shared = METHODS["gradcam"].options
     own = [name for name, schema in method.options.items() if schema != shared.get(name)]

@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from explainers.accelerators import ACCELERATORS, Run, choose, exported_before
 from explainers.cut import UncuttableError, cut_before
 from explainers.modules import evaluation_mode, logits_of
+from explainers.process_wide import exclusive_if_free
 
 MOST_CUTS = 8
 """Most sets of layers for which a model is kept cut; the least recently used goes first."""
@@ -93,7 +94,10 @@ class Accelerated:
                 self._asked[key] += len(images)
                 if self._asked[key] < PATIENCE:
                     return None
-                self._keep(key)
+                with exclusive_if_free() as free:
+                    if not free:  # another model is compiled, which may take long: this one runs whole meanwhile
+                        return None
+                    self._keep(key)
             self._parts.move_to_end(key)
             return self._parts[key]
 

@@ -4,7 +4,6 @@ import io
 import logging
 import os
 import threading
-import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from importlib.util import find_spec
@@ -18,6 +17,7 @@ from torch.fx.experimental.optimization import fuse
 
 from explainers.errors import OptionError
 from explainers.exports import Exports, fingerprint
+from explainers.process_wide import exclusive, silenced
 
 Run = Callable[[Tensor], tuple[Tensor, ...]]
 """From images (N, C, H, W) of any N to what the part returns, without a graph, in memory of its own."""
@@ -32,8 +32,6 @@ PACKAGES = ("onnxruntime", "onnx")
 """What must be installed for `onnxruntime`."""
 
 _log = logging.getLogger(__name__)
-
-_exporting = threading.Lock()
 
 _exports: Exports | None = None
 """What was exported; None where nothing is kept."""
@@ -116,10 +114,8 @@ def _exported(part: fx.GraphModule, image: Tensor) -> bytes:
     """Return the part as an ONNX model whose batch size is free."""
     buffer = io.BytesIO()
     outputs = [f"value_{number}" for number in range(len(part(image.clone())))]
-    # The exporter keeps its state in globals, and traces: what depends on numbers found on the way becomes fixed. The
-    # caller compares what comes out.
-    with _exporting, torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    # The exporter traces: what depends on numbers found on the way becomes fixed. The caller compares what comes out.
+    with exclusive(), silenced(), torch.no_grad():
         torch.onnx.export(
             part,
             (image.clone(),),
@@ -171,6 +167,7 @@ def _folded_for(count: int, exported: bytes) -> bytes:
     return folded
 
 
+@exclusive()
 def compiled(part: fx.GraphModule, image: Tensor) -> Run:
     """`torch.compile`, on CUDA with CUDA graphs; compiled for any number of pictures, recorded for `BUCKETS` of them.
 
@@ -179,7 +176,7 @@ def compiled(part: fx.GraphModule, image: Tensor) -> Run:
     """
     from torch._dynamo import mark_dynamic  # takes seconds to import
 
-    compiled_part = torch.compile(part, mode="reduce-overhead" if image.is_cuda else "default")
+    compiled_part = torch.compile(part.forward, mode="reduce-overhead" if image.is_cuda else "default")
     here = threading.local()
     here.records = True
 

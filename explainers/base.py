@@ -3,20 +3,31 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as validated
+from pydantic_core import ArgsKwargs
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction
 
 from explainers.accelerated import Accelerated
 from explainers.checks import deferred, require
-from explainers.errors import ModelOutputError, NonFiniteError, TargetError
+from explainers.errors import (
+    ModelOutputError,
+    NonFiniteError,
+    TargetError,
+    UnknownOptionError,
+    UnsuitableModelError,
+    UnsupportedModuleError,
+    UnsupportedOperationError,
+    near_matches,
+)
 from explainers.goals import Goal, goal_of
-from explainers.modules import as_module, evaluation_mode, logits_of
+from explainers.modules import CHECKPOINTED, as_module, evaluation_mode, is_checkpointed, logits_of
 from explainers.passes import Report, Show, pass_size, unreported, unshown
 
 Sign = Literal["positive", "signed", "absolute"]
@@ -24,6 +35,10 @@ Sign = Literal["positive", "signed", "absolute"]
 
 Smooth = Literal["none", "eigen", "tta"]
 
+_PROBABILITIES = (
+    "(The model returns probabilities: a softmax or sigmoid is its last step. Return the logits before it, which is "
+    "what methods explain.)"
+)
 _BAD_MAP = "The map holds NaN or infinity; use a float32 model, or another layer or method."
 _BAD_LOGITS = "The model's logits hold NaN or infinity; check its weights and its precision."
 
@@ -53,6 +68,19 @@ class Regions:
         return [Regions(*(one[row : row + 1] for one in whole)) for row in range(len(self.maps))]
 
 
+@dataclass(frozen=True)
+class Diagnostic:
+    """Something about a map that its reader should know.
+
+    Attributes:
+        code: what it is called, such as blank-map; docs/http.md lists them.
+        message: what it means and what to try.
+    """
+
+    code: str
+    message: str
+
+
 @dataclass(frozen=True, eq=False)
 class Attribution:
     """What an explainer found for a batch.
@@ -66,6 +94,9 @@ class Attribution:
         against: (N,) int64, the class that each target is contrasted with, or `NO_CONTRAST`; None where there is no
             contrast at all.
         regions: of methods that cut the pictures into parts; None for all others.
+        diagnostics: what is to be known of each map, in a tuple for each; empty where there is nothing about any.
+        change: (N,) of methods that watch the score while something is hidden: its largest change, as a share of the
+            values that it is a difference of; None for all others.
     """
 
     maps: Tensor
@@ -75,12 +106,15 @@ class Attribution:
     signed: bool
     against: Tensor | None = None
     regions: Regions | None = None
+    diagnostics: tuple[tuple[Diagnostic, ...], ...] = ()
+    change: Tensor | None = None
 
     def rows(self) -> list["Attribution"]:
         """Return the attribution of each image by itself (N = 1), on the CPU."""
         maps, targets, logits = self.maps.cpu(), self.targets.cpu(), self.logits.cpu()
         against = None if self.against is None else self.against.cpu()
         regions = None if self.regions is None else self.regions.rows()
+        change = None if self.change is None else self.change.cpu()
         return [
             Attribution(
                 maps=maps[row : row + 1],
@@ -90,6 +124,8 @@ class Attribution:
                 signed=self.signed,
                 against=None if against is None else against[row : row + 1],
                 regions=None if regions is None else regions[row],
+                diagnostics=self.diagnostics[row : row + 1],
+                change=None if change is None else change[row : row + 1],
             )
             for row in range(len(maps))
         ]
@@ -139,7 +175,7 @@ class Question:
         Raises:
             ModelOutputError: the model returns no logits, or NaN.
         """
-        return checked_logits(self.run_copy(images))
+        return checked_rows(checked_logits(self.run_copy(images)), images)
 
     def run_copy(self, images: Tensor) -> Any:
         """Return the model's output for pictures (R, C, H, W), which stay as they are."""
@@ -157,7 +193,7 @@ class Question:
         run = (self.accelerated.whole(images) if self.accelerated else None) or self.run_copy
         with torch.inference_mode():
             parts = (images[start : start + size] for start in range(0, len(images), size))
-            found = [checked_logits(run(part)) for part in parts]
+            found = [checked_rows(checked_logits(run(part)), part) for part in parts]
         with torch.no_grad():
             return torch.cat(found)  # a copy that autograd can keep
 
@@ -186,13 +222,16 @@ class Question:
 
         Raises:
             TargetError: a class that the model lacks.
+            ModelOutputError: the logits are not those of as many pictures.
         """
-        return goal_of(logits, self.targets, self.against)
+        return goal_of(checked_rows(logits, self.images), self.targets, self.against)
 
 
 @validated(frozen=True, kw_only=True)
 class Explainer(ABC):
     """An explainer is its parameters, checked when made: equal ones hash alike and can share a batch.
+
+    An argument that is no field raises `UnknownOptionError`, in subclasses too.
 
     Attributes:
         sign: which part of a map to keep: evidence for the class, also that against it as negative values, or
@@ -200,7 +239,10 @@ class Explainer(ABC):
         smooth: ``eigen`` replaces the sum over channels by the projection onto their first principal component;
             ``tta`` (test-time augmentation) averages the maps of the picture and its mirror image, each also a tenth
             darker and brighter (as the model's normalisation has it), for the class of the plain picture.
+        runs_whole: whether each of its passes is one through the whole model, and not through a part of it.
     """
+
+    runs_whole: ClassVar[bool] = True
 
     sign: Annotated[
         Sign, Field(description="Keep the evidence for the class, also that against it, or magnitudes.")
@@ -213,9 +255,29 @@ class Explainer(ABC):
         ),
     ] = "none"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, arguments: Any) -> Any:
+        names = [field.name for field in fields(cls)]
+        keywords = arguments.kwargs if isinstance(arguments, ArgsKwargs) else arguments
+        for name in keywords if isinstance(keywords, dict) else ():
+            if name not in names:
+                hint = near_matches(name, names) or f"It takes {', '.join(sorted(names))}."
+                raise UnknownOptionError(f"{cls.__name__} has no option {name!r}. {hint}", field=name)
+        return arguments
+
     @abstractmethod
     def attribute(self, question: Question) -> Attribution:
         """Compute the attribution; `explain` has checked the arguments and prepared the module."""
+
+    def quantities(self, model: Any, image_shape: tuple[int, int, int]) -> dict[str, int]:
+        """Return what the number of passes depends on besides the options, by the names in the method's expressions.
+
+        Args:
+            model: a `LoadedModel`.
+            image_shape: (C, H, W) of the model's input.
+        """
+        return {}
 
     def project(self, values: Tensor) -> Tensor:
         """Return the maps (N, h, w) of contributions (N, C, h, w), as `smooth` and `sign` have it."""
@@ -317,7 +379,24 @@ def asked(
         if given is not None and (given.shape != images.shape[:1] or given.is_floating_point()):
             raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {given!r}.")
     with deferred(), prepared(model, images) as (module, copies):
-        yield Question(model, module, copies, targets, against, report, show)
+        question = Question(model, module, copies, targets, against, report, show)
+        try:
+            yield question
+        except (UnsuitableModelError, UnsupportedOperationError) as error:
+            if _returns_probabilities(question):
+                error.args = (f"{error} {_PROBABILITIES}",)
+            raise
+
+
+def _returns_probabilities(question: Question) -> bool:
+    """Whether what the model returns looks like the outcome of a softmax, or of the sigmoid of one logit."""
+    try:
+        with torch.no_grad():  # not inference mode: the model may keep what it makes
+            values = logits_of(question.run_copy(question.images[:1])).float()
+    except Exception:  # of whatever the model raises: the error at hand says more
+        return False
+    within = bool(((values >= 0) & (values <= 1)).all())
+    return within and (values.shape[1] == 1 or bool((values.sum(dim=1) - 1).abs().max() < 1e-2))
 
 
 @contextmanager
@@ -336,8 +415,13 @@ def prepared(model: Any, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
             f"Expected floating-point images of shape (N, C, H, W), got {tuple(images.shape)} {images.dtype}."
         )
     with torch.inference_mode(False), evaluation_mode(module):
-        # A copy of an inference tensor is one that autograd can keep.
-        yield module, images.detach().to(_dtype_of(module, images), copy=images.is_inference())
+        try:
+            # A copy of an inference tensor is one that autograd can keep.
+            yield module, images.detach().to(_dtype_of(module, images), copy=images.is_inference())
+        except (RuntimeError, UnsupportedOperationError) as error:
+            if is_checkpointed(error) or getattr(error, "operation", "") == CheckpointFunction.__name__:
+                raise UnsupportedModuleError(CHECKPOINTED) from error
+            raise
 
 
 def _dtype_of(module: nn.Module, images: Tensor) -> torch.dtype:
@@ -374,6 +458,20 @@ def checked_logits(output: Any) -> Tensor:
     return logits
 
 
+def checked_rows(logits: Tensor, images: Tensor) -> Tensor:
+    """Return the logits if there is a row for each picture.
+
+    Raises:
+        ModelOutputError: there are more or fewer.
+    """
+    if len(logits) != len(images):
+        raise ModelOutputError(
+            f"The model returned logits of shape {tuple(logits.shape)} for {len(images)} pictures: it must return one "
+            "row for each, in the same order."
+        )
+    return logits
+
+
 def widened(images: Tensor) -> Tensor:
     """Return the images in float32 at least, so that what is computed of them is not rounded twice."""
     return images.to(torch.promote_types(images.dtype, torch.float32))
@@ -398,18 +496,42 @@ def principal_component(values: Tensor) -> Tensor:
     Raises:
         NonFiniteError: they hold NaN or infinity.
     """
+    found, _ = first_component(values)
+    summed = values.double().sum(dim=1)
+    sign = torch.where((found * summed).sum(dim=(1, 2), keepdim=True) < 0, -1.0, 1.0)
+    projected: Tensor = (found * sign).to(values.dtype)
+    return projected
+
+
+def first_component(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the projection (N, h, w) float64 as `principal_component`, of any sign, and how sure it is.
+
+    Args:
+        values: (N, C, h, w).
+
+    Returns:
+        The projection; and the gap (N,) between the two largest squared singular values, as a share of the largest.
+
+    Raises:
+        NonFiniteError: they hold NaN or infinity.
+    """
     if not bool(torch.isfinite(values).all()):  # which is not put off: eigh waits for the device in any case
         raise NonFiniteError("The contributions hold NaN or infinity; use a float32 model, or another layer.")
     count, channels, rows, columns = values.shape
     matrix = values.double().reshape(count, channels, rows * columns)
     # The eigenvectors of the smaller of the two Gram matrices give the same projection at less cost.
     if channels <= rows * columns:
-        vector = torch.linalg.eigh(matrix @ matrix.mT).eigenvectors[:, :, -1:]
-        projected = (vector.mT @ matrix)[:, 0]
+        strengths, vectors = torch.linalg.eigh(matrix @ matrix.mT)
+        projected = (vectors[:, :, -1:].mT @ matrix)[:, 0]
     else:
         strengths, vectors = torch.linalg.eigh(matrix.mT @ matrix)
         projected = vectors[:, :, -1] * strengths[:, -1:].clamp_min(0).sqrt()
-    summed = matrix.sum(dim=1)
-    sign = torch.where((projected * summed).sum(dim=1, keepdim=True) < 0, -1.0, 1.0)
-    found: Tensor = (projected * sign).reshape(count, rows, columns).to(values.dtype)
-    return found
+    return projected.reshape(count, rows, columns), gap_of(strengths)
+
+
+def gap_of(strengths: Tensor) -> Tensor:
+    """Return the gap (...) between the two largest of ascending eigenvalues (..., K), as a share of the largest."""
+    if strengths.shape[-1] < 2:
+        return torch.ones_like(strengths[..., 0])
+    largest = strengths[..., -1]
+    return torch.where(largest > 0, (largest - strengths[..., -2]) / torch.where(largest > 0, largest, 1.0), 1.0)

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass as plain
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -15,14 +16,15 @@ from explainers.base import Attribution, Explainer, Question, checked_logits
 from explainers.errors import LayerError
 from explainers.goals import Goal
 from explainers.hooks import HookSession
-from explainers.layers import Survey, grid_axes, survey
-from explainers.modules import module_paths
+from explainers.layers import Survey
+from explainers.modules import as_module, module_paths
+from explainers.surveys import axes_at, survey_of
 
 MAX_LAYERS = 64
 """Most layers that one explanation records and fuses."""
 
 _NO_GRID = (
-    "The output of layer {path!r} {what}, not a grid of features (N, C, h, w) with the proportions of the picture; "
+    "The output of layer {path!r} {what}, not a grid of features (N, C, h, w) over the picture; "
     "choose a layer that `seewhy layers MODEL` or GET /models/NAME/layers marks as usable for a CAM."
 )
 
@@ -36,12 +38,14 @@ class Evidence:
         logits: (N, K) float32.
         activations: per path (N, C, h, w) float32.
         gradients: per path those of the score with respect to the activations, likewise; empty without backward pass.
+        axes: per path the order of axes that makes what the layer returns (N, C, h, w).
     """
 
     goal: Goal
     logits: Tensor
     activations: dict[str, Tensor]
     gradients: dict[str, Tensor]
+    axes: dict[str, tuple[int, int, int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +75,26 @@ class LayerExplainer(Explainer):
         Raises:
             LayerError: the model has no default layer.
         """
-        return self.layers or _default_layers(question.model, question.images)
+        return self.layers or _default_layers(question)
+
+    def quantities(self, model: Any, image_shape: tuple[int, int, int]) -> dict[str, int]:
+        """Return the channels and the positions of the layers together; nothing where the survey does not tell."""
+        surveyed, chosen = getattr(model, "survey", None), self.layers or getattr(model, "default_layers", ())
+        if not isinstance(surveyed, Survey):
+            return {}
+        try:
+            paths = set(module_paths(as_module(model), tuple(chosen)))
+        except LayerError:  # which the explanation itself raises
+            return {}
+        grids = [
+            (layer.output_shape, layer.grid.axes)
+            for layer in surveyed.layers
+            if layer.path in paths and layer.cam and layer.grid and layer.output_shape
+        ]
+        return {
+            "channels": sum(shape[axes[0]] for shape, axes in grids),
+            "positions": sum(shape[axes[1]] * shape[axes[2]] for shape, axes in grids),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,10 +200,11 @@ def collect(
         found = hooks.grad_outputs
     activations: dict[str, Tensor] = {}
     gradients: dict[str, Tensor] = {}
+    orders: dict[str, tuple[int, int, int, int]] = {}
     for path in paths:
         try:
             check_usable(question.model, path)
-            axes = grid_of(path, hooks.outputs[path], question.images)
+            axes = grid_of(question, path, hooks.outputs[path])
             if scores is not None:
                 gradient = found[path][0]
                 if gradient is None:
@@ -189,12 +213,13 @@ def collect(
                     )
                 gradients[path] = gradient.permute(axes).float()
             activations[path] = hooks.outputs[path][0].permute(axes).float()
+            orders[path] = axes
         except LayerError:
             if path in layers:
                 raise
     if not activations:
         raise LayerError(f"None of the layers that {', '.join(layers)} matches can be used for a CAM.")
-    return Evidence(goal, logits.detach().float(), activations, gradients)
+    return Evidence(goal, logits.detach().float(), activations, gradients, orders)
 
 
 def fuse(maps: list[Tensor]) -> Tensor:
@@ -228,13 +253,13 @@ def check_usable(model: Any, path: str) -> None:
             raise LayerError(_NO_GRID.format(path=path, what=f"is {layer.output_shape}"))
 
 
-def grid_of(path: str, outputs: list[Any], images: Tensor) -> tuple[int, int, int, int]:
+def grid_of(question: Question, path: str, outputs: list[Any]) -> tuple[int, int, int, int]:
     """Return the order of axes that makes the output of a layer's only call (N, C, h, w).
 
     Args:
+        question: whose images ran through its model.
         path: of the layer.
         outputs: one per call.
-        images: (N, C, H, W) that ran through the model.
 
     Raises:
         LayerError: the layer runs several times, or its output is no grid over the pictures.
@@ -245,20 +270,30 @@ def grid_of(path: str, outputs: list[Any], images: Tensor) -> tuple[int, int, in
             "choose a layer that runs once, such as the block around it."
         )
     output = outputs[0]
-    axes = grid_axes(tuple(output.shape), (images.shape[2], images.shape[3])) if isinstance(output, Tensor) else None
-    if axes is None or len(output) != len(images):
+    axes = None
+    if isinstance(output, Tensor):
+        channels, height, width = question.images.shape[1:]
+        check = partial(question.report, 0, 1)
+        axes = axes_at(question.model, path, tuple(output.shape), (channels, height, width), check)
+    if axes is None or len(output) != len(question.images):
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise LayerError(_NO_GRID.format(path=path, what=f"is {shape}"))
     return 0, *axes
 
 
-def _default_layers(model: Any, images: Tensor) -> tuple[str, ...]:
+def survey_for(question: Question) -> Survey:
+    """Return the survey of a question's model for pictures of its size."""
+    channels, height, width = question.images.shape[1:]
+    return survey_of(question.model, (channels, height, width), partial(question.report, 0, 1))
+
+
+def _default_layers(question: Question) -> tuple[str, ...]:
     """Return the model's own default layers, or those that a survey of a bare module finds."""
+    model = question.model
     if not isinstance(model, nn.Module):
         layers, reason = tuple(model.default_layers), getattr(model, "no_default_layer", None)
     else:
-        channels, height, width = images.shape[1:]
-        found = survey(model, (channels, height, width))
+        found = survey_for(question)
         layers, reason = found.default_layers, found.reason
     if not layers:
         raise LayerError(f"No default layer. {reason}")

@@ -1,19 +1,17 @@
 """Capturing: what passes through chosen layers for one picture, forward and backward, as named tensors."""
 
-import io
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import safetensors.torch
 import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from explainers.array_files import ArrayFile, ArrayForm
 from explainers.base import checked_logits, prepared
 from explainers.errors import CaptureTooLargeError, LayerError, OptionError
 from explainers.explanation import Model, must_know_pictures
@@ -26,10 +24,10 @@ from explainers.render import Style
 from explainers.sheets import contact_sheet
 from explainers.showing import Seen, must_be_plain, must_show, picture_of, save_picture
 from explainers.sites import KINDS, Kind
+from explainers.surveys import surveyed_axes
 from explainers.taps import is_differentiable
 from explainers.targets import class_index
 
-ArrayForm = Literal["npz", "safetensors"]
 Rank = Literal["activation", "effect"]
 
 
@@ -67,6 +65,7 @@ class Capture:
         target: class index whose logit the gradients are of.
         logits: (K,) float32.
         image_size: (H, W) of the model's input, by whose proportions a feature map is told from other tensors.
+        axes: of channels, rows and columns in what layers return, where the model's survey tells.
         seen: the picture and where the model saw it, for `sheet`; None in a capture of a tensor.
     """
 
@@ -74,6 +73,7 @@ class Capture:
     target: int
     logits: Tensor
     image_size: tuple[int, int]
+    axes: Mapping[str, tuple[int, int, int] | None] = field(default_factory=dict)
     seen: Seen | None = None
 
     @property
@@ -81,19 +81,22 @@ class Capture:
         """The tensors by key, without gradients that did not flow."""
         return {one.key: one.tensor for one in self.tensors if one.tensor is not None}
 
-    def encoded(self, form: ArrayForm) -> bytes:
-        """Return `arrays` as the bytes of an npz or safetensors file.
+    def file(self, form: ArrayForm) -> ArrayFile:
+        """Return `arrays` as an npz or safetensors file, to be written piece by piece.
 
         Numpy has no bfloat16; in an npz file such a tensor is float32.
         """
-        arrays = {key: tensor.contiguous() for key, tensor in self.arrays.items()}
-        if form == "safetensors":
-            # A file holds no tensor twice, and shares none: what is recorded under two names is written twice.
-            return safetensors.torch.save({key: tensor.clone() for key, tensor in arrays.items()})
-        wide = {key: one.float() if one.dtype == torch.bfloat16 else one for key, one in arrays.items()}
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **{key: tensor.numpy() for key, tensor in wide.items()})
-        return buffer.getvalue()
+        return ArrayFile(form, self.arrays)
+
+    def encoded(self, form: ArrayForm) -> bytes:
+        """Return the bytes of `file`."""
+        return b"".join(self.file(form).pieces())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the tensors keep in memory: each storage once, also where tensors are parts of it."""
+        storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in self.arrays.values()}
+        return sum(storages.values())
 
     def sheet(self, top: int = 16, rank: Rank = "activation", **style: Any) -> Image.Image:
         """Draw the strongest feature maps, ranked and labelled, over what the model saw of the picture.
@@ -134,7 +137,8 @@ class Capture:
         if form is None:
             return save_picture(path, lambda: self.sheet(**sheet), *forms)
         must_be_plain(path, sheet)
-        path.write_bytes(self.encoded(form))
+        with path.open("wb") as written:
+            written.writelines(self.file(form).pieces())
         return path
 
     def __repr__(self) -> str:
@@ -201,6 +205,7 @@ def capture_images(
     target: int | None = None,
     max_bytes: int | None = None,
     check: Callable[[], None] = lambda: None,
+    claim: Callable[[int], None] = lambda size: None,
 ) -> Capture:
     """Capture what passes through layers for a normalised picture.
 
@@ -209,13 +214,15 @@ def capture_images(
         images: (1, C, H, W) floating, on the model's device.
         layers, kinds, target, max_bytes: as `capture`.
         check: called after each pass through the model but the last; what it raises ends the capture.
+        claim: told how many bytes the tensors will take, before any is kept; what it raises ends the capture.
 
     Raises:
         CaptureTooLargeError, LayerError, TargetError, ModelOutputError: as `capture`.
     """
     image_size = (images.shape[2], images.shape[3])
     with prepared(model, images) as (module, inputs):
-        paths = _check_layers(module, inputs, layers, kinds, max_bytes)
+        paths, size = _check_layers(module, inputs, layers, kinds, max_bytes)
+        claim(size)
         check()
         backward = any(kind not in ("input", "output") for kind in kinds)
         with torch.set_grad_enabled(backward), HookSession(module) as hooks:
@@ -243,7 +250,8 @@ def capture_images(
                         tensors.append(CapturedTensor(path, kind, call, name, _on_cpu(leaf)))
         for name, gradient in hooks.parameter_grads.get(path, {}).items():
             tensors.append(CapturedTensor(path, "parameter_grad", None, name, _on_cpu(gradient)))
-    return Capture(tuple(tensors), int(goal.targets[0]), logits[0].detach().float().cpu(), image_size)
+    axes = surveyed_axes(model)
+    return Capture(tuple(tensors), int(goal.targets[0]), logits[0].detach().float().cpu(), image_size, axes)
 
 
 def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[FeatureMap]:
@@ -262,7 +270,7 @@ def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[Fe
     found: list[FeatureMap] = []
     gradients = {(one.layer, one.call, one.name): one.tensor for one in captured.tensors if one.kind == "grad_output"}
     for one in captured.tensors:
-        axes = None if one.tensor is None else grid_axes(tuple(one.tensor.shape), captured.image_size)
+        axes = None if one.tensor is None else _axes(captured, one, tuple(one.tensor.shape))
         if one.tensor is None or one.kind == "parameter_grad" or axes is None or len(one.tensor) != 1:
             continue
         maps = one.tensor.permute(0, *axes)[0].float()
@@ -284,10 +292,17 @@ def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[Fe
     return found[:count]
 
 
+def _axes(captured: Capture, one: CapturedTensor, shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Return the axes of channels, rows and columns of a captured tensor; None if it is no grid."""
+    if len(shape) == 4 and one.kind in ("output", "grad_output") and one.layer in captured.axes:
+        return captured.axes[one.layer]
+    return grid_axes(shape, captured.image_size)
+
+
 def _check_layers(
     module: nn.Module, inputs: Tensor, layers: tuple[Where, ...], kinds: tuple[Kind, ...], max_bytes: int | None
-) -> tuple[str, ...]:
-    """Run the model once without keeping anything, and return the paths if what they hold is not too much."""
+) -> tuple[tuple[str, ...], int]:
+    """Run the model once without keeping anything; return the paths and the bytes that they hold, if not too many."""
     sizes: dict[nn.Module, int] = {}
 
     def add(module: nn.Module, value: Any, kind: Kind, gradient: Kind) -> None:
@@ -321,7 +336,7 @@ def _check_layers(
         raise CaptureTooLargeError(
             f"The capture would take {total:,} bytes, more than the {max_bytes:,} allowed; name fewer layers or kinds."
         )
-    return paths
+    return paths, total
 
 
 def _on_cpu(tensor: Tensor | None) -> Tensor | None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from explainers.modules import evaluation_mode
+from explainers.process_wide import exclusive
 
 
 class UncuttableError(Exception):
@@ -39,11 +40,13 @@ class _Tracer(fx.Tracer):
     """Traces through all modules but the given, torch's own, and those that cannot be traced.
 
     Tracing replaces `nn.Module.__call__` and `nn.Module.__getattr__` for the whole process; other threads, which run
-    models meanwhile, must get what they would get without it.
+    models meanwhile, must get what they would get without it. Functions of `math` are not replaced: that is done by
+    whichever thread calls a module, and would stay where one does so just as the trace ends. A module that hands them
+    a traced value stays whole.
     """
 
     def __init__(self, whole: Iterable[nn.Module]) -> None:
-        super().__init__()
+        super().__init__(autowrap_modules=())  # type: ignore[arg-type]  # as many as one likes
         self._whole = set(whole)
         self._thread = get_ident()
 
@@ -125,7 +128,8 @@ def cut_before(module: nn.Module, paths: Sequence[str], images: Tensor) -> Cut:
 def _traced(module: nn.Module, whole: Iterable[nn.Module]) -> fx.GraphModule:
     tracer = _Tracer(whole)
     try:
-        graph = tracer.trace(module)
+        with exclusive():
+            graph = tracer.trace(module)
     except Exception as error:  # of whatever a model's own code does with what is no tensor
         raise UncuttableError(f"It cannot be traced: {error}") from error
     return fx.GraphModule(module, graph)

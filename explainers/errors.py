@@ -5,9 +5,11 @@
     │   ├── UnreadablePictureError   the bytes are no picture we can read
     │   └── PictureTooLargeError     more pixels than allowed
     ├── OptionError                  a method, or an option of one, that does not exist or is out of bounds
+    │   ├── UnknownOptionError       an argument that an explainer does not take; a TypeError too
     │   └── EditError                an edit that cannot be applied (in edits.py)
     ├── CaptureTooLargeError         tensors that would take more memory than allowed
     ├── LayerError                   a layer that does not exist, does not run, or has no grid
+    │   └── UnsuitableModelError     a model that is not what the method takes it to be
     ├── TargetError                  a class that the model does not have
     ├── UnsupportedModuleError       a module that hooks cannot see into
     ├── UnsupportedOperationError    an operation of the model for which a method has no rule
@@ -51,12 +53,20 @@ class OptionError(ExplainerError):
         self.fault = fault or message
 
 
+class UnknownOptionError(OptionError, TypeError):
+    """An argument that an explainer does not take. It is a `TypeError` too, as for any other dataclass."""
+
+
 class CaptureTooLargeError(ExplainerError):
     """What is to be captured would take more memory than allowed."""
 
 
 class LayerError(ExplainerError):
     """A layer that the model lacks, or that cannot carry the explanation asked for."""
+
+
+class UnsuitableModelError(LayerError):
+    """No gradient flows where the method needs one, or the logits are not made as the method takes them to be."""
 
 
 class TargetError(ExplainerError):

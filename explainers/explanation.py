@@ -1,7 +1,7 @@
 """The one-call way in, `explain`, and its result: a map with its picture, its class and its diagnostics."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -12,12 +12,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 from explainers import render
-from explainers.base import Attribution, Explainer
+from explainers.base import Attribution, Diagnostic, Explainer
 from explainers.errors import UnsupportedModuleError
 from explainers.geometry import Geometry
 from explainers.goals import NO_CONTRAST
+from explainers.layers import Survey
 from explainers.picture import PictureSource, read_picture
-from explainers.registry import Method, build_methods, get_method
+from explainers.registry import METHODS, Method, build_methods, get_method
 from explainers.sheets import region_sheet
 from explainers.showing import Shown
 from explainers.targets import Prediction, best, class_index, predictions
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 SATURATED = 0.9999
 """A softmax above this hardly moves with the logits."""
+
+
+FAINT = 2.0**-9
+"""A change of the score by less than this share of it holds roundings of more than 10^-4 of it."""
 
 
 class Preprocess(Protocol):
@@ -64,19 +69,6 @@ class Model(Protocol):
         """Where the module lives."""
 
 
-@dataclass(frozen=True)
-class Diagnostic:
-    """Something about a map that its reader should know.
-
-    Attributes:
-        code: blank-map, saturated-softmax or improbable-target.
-        message: what it means and what to try.
-    """
-
-    code: str
-    message: str
-
-
 @dataclass(frozen=True, eq=False)
 class Region:
     """A part of a picture that a layer takes for alike.
@@ -108,6 +100,7 @@ class Explanation(Shown):
         layers: the layers used.
         against: the class that the target is contrasted with; None where there is no contrast.
         regions: of a method that cuts the picture into parts, that with the largest gain first; empty for all others.
+        notes: the diagnostics of the method itself.
     """
 
     picture: Image.Image
@@ -121,6 +114,7 @@ class Explanation(Shown):
     layers: tuple[str, ...]
     against: Prediction | None = None
     regions: tuple[Region, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
 
     @property
     def raw_heatmap(self) -> NDArray[np.float32]:
@@ -135,7 +129,7 @@ class Explanation(Shown):
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """What a reader should know about this map, such as why it is blank."""
-        found = []
+        found = list(self.notes)
         if not np.any(self.map):
             found.append(
                 Diagnostic(
@@ -144,7 +138,15 @@ class Explanation(Shown):
                     "evidence is removed. Try sign=signed, another layer, or a more probable class.",
                 )
             )
-        if self.predictions[0].probability > SATURATED:
+        if self.classes == 1:
+            found.append(
+                Diagnostic(
+                    "one-logit",
+                    "The model has one logit: the probability is its sigmoid, and the map shows what speaks for "
+                    f"{self.target.label!r}. With sign=signed it shows what speaks against it too.",
+                )
+            )
+        elif self.predictions[0].probability > SATURATED:
             found.append(
                 Diagnostic(
                     "saturated-softmax",
@@ -152,7 +154,7 @@ class Explanation(Shown):
                     "react to the picture. The map explains the logit, which still does.",
                 )
             )
-        if self.target.probability < 1 / self.classes:
+        if self.target.probability < 1 / max(self.classes, 2):
             found.append(
                 Diagnostic(
                     "improbable-target",
@@ -351,6 +353,9 @@ def explanations(
         attribution: one map per explained class.
     """
     maps = attribution.maps.cpu().numpy()
+    survey = getattr(model, "survey", None)
+    if isinstance(survey, Survey):
+        geometry = replace(geometry, reach=survey.reach(attribution.layers, (maps.shape[1], maps.shape[2])))
     logits = attribution.logits.cpu().numpy()
     against = [] if attribution.against is None else attribution.against.tolist()
     tied = []
@@ -370,9 +375,22 @@ def explanations(
                 layers=attribution.layers,
                 against=others[0] if contrast else None,
                 regions=_regions(attribution, row, model.labels),
+                notes=_notes(attribution, row, method),
             )
         )
     return tied
+
+
+def _notes(attribution: Attribution, row: int, method: str) -> tuple[Diagnostic, ...]:
+    found = attribution.diagnostics[row] if attribution.diagnostics else ()
+    if attribution.change is not None and 0 < (change := float(attribution.change[row])) < FAINT:
+        message = f"Whatever is hidden changes the score by {change:.1e} of it at most, which rounding shows in."
+        found = *found, Diagnostic("faint-map", message)
+    entry = METHODS.get(method)
+    if entry is None or not entry.rounding:
+        return found
+    message = f"Rounding, which other processors, threads or batches do otherwise, can decide {entry.rounding}."
+    return *found, Diagnostic("rounding-decides", message)
 
 
 def _regions(attribution: Attribution, row: int, labels: Sequence[str]) -> tuple[Region, ...]:

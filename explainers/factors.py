@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.base import Question, Regions, checked_logits
-from explainers.cam import collect, grid_of
+from explainers.cam import collect
 from explainers.errors import LayerError
 from explainers.goals import Goal
 from explainers.hooks import HookSession
@@ -27,6 +27,7 @@ class Parts:
         goal: what is explained.
         logits: (N, K) float32.
         layer: its path.
+        axes: the order of axes that makes what it returns (N, C, h, w).
         regions: (N, k, h, w) float32, not negative: how strong each concept is at each position.
         concepts: (N, k, C) float32, not negative, of length 1.
     """
@@ -34,6 +35,7 @@ class Parts:
     goal: Goal
     logits: Tensor
     layer: str
+    axes: tuple[int, int, int, int]
     regions: Tensor
     concepts: Tensor
 
@@ -67,7 +69,8 @@ def factorized(question: Question, layers: Sequence[str], count: int, iterations
     )
     lengths = concepts.norm(dim=2).clamp_min(TINY)
     regions = (strengths * lengths[:, None]).mT.reshape(len(activations), count, height, width)
-    return Parts(evidence.goal, evidence.logits, path, regions.float(), (concepts / lengths[:, :, None]).float())
+    concepts = (concepts / lengths[:, :, None]).float()
+    return Parts(evidence.goal, evidence.logits, path, evidence.axes[path], regions.float(), concepts)
 
 
 def _runs(pictures: int, count: int) -> int:
@@ -120,7 +123,7 @@ def regions_of(question: Question, parts: Parts) -> Regions:
     nothing = torch.zeros_like(parts.regions[:, :1])
     regions = torch.cat([nothing, parts.regions, parts.everywhere], dim=1)
     concepts = torch.cat([parts.concepts[:, :1], parts.concepts, parts.concepts], dim=1)
-    logits = continued(question, parts.layer, regions, concepts)
+    logits = continued(question, parts.layer, parts.axes, regions, concepts)
     scores = torch.stack([parts.goal.scores(one) for one in logits.unbind(1)], dim=1)
     gains = scores[:, 1 : rank + 1] - scores[:, :1]
     order = gains.argsort(dim=1, descending=True, stable=True)
@@ -128,12 +131,15 @@ def regions_of(question: Question, parts: Parts) -> Regions:
     return Regions(parts.regions[rows, order], gains[rows, order], logits[:, rank + 1 :][rows, order])
 
 
-def continued(question: Question, layer: str, regions: Tensor, concepts: Tensor) -> Tensor:
+def continued(
+    question: Question, layer: str, axes: tuple[int, int, int, int], regions: Tensor, concepts: Tensor
+) -> Tensor:
     """Return what the model says when a layer hands on nothing but a concept in a region.
 
     Args:
         question: whose pictures run through the model up to the layer.
         layer: its path; it runs once.
+        axes: the order of axes that makes what it returns (N, C, h, w).
         regions: (N, R, h, w), how strong the concept is at each position.
         concepts: (N, R, C).
 
@@ -143,17 +149,15 @@ def continued(question: Question, layer: str, regions: Tensor, concepts: Tensor)
     images = question.images
     count, each = regions.shape[:2]
     regions, concepts = regions.flatten(0, 1), concepts.flatten(0, 1)
+    back = [axes.index(axis) for axis in range(4)]
     owners = torch.arange(count, device=images.device).repeat_interleave(each)
     host = question.host((layer,))
     found = []
     for part in passes(len(owners), pass_size(question.module, images, backward=False), question.report):
         copies, features = images[owners[part]], torch.einsum("rhw,rc->rchw", regions[part], concepts[part])
 
-        def replace_output(
-            _module: nn.Module, _args: object, output: Tensor, copies: Tensor = copies, features: Tensor = features
-        ) -> Tensor:
-            order = torch.tensor(grid_of(layer, [output], copies)).argsort().tolist()
-            return features.permute(order).to(output.dtype).contiguous()
+        def replace_output(_module: nn.Module, _args: object, output: Tensor, features: Tensor = features) -> Tensor:
+            return features.permute(back).to(output.dtype).contiguous()
 
         with torch.no_grad(), HookSession(host.module) as hooks:
             hooks.after_forward(replace_output, layer)

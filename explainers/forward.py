@@ -2,13 +2,27 @@
 
 from abc import abstractmethod
 from dataclasses import replace
+from typing import NamedTuple
 
+import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from explainers.base import Attribution, Question, part_of
 from explainers.cam import Evidence, LayerExplainer, collect, fuse
 from explainers.passes import unshown
+
+
+class LayerMap(NamedTuple):
+    """What the passes of one layer give.
+
+    Attributes:
+        maps: (N, h, w), projected.
+        change: (N,), as in an `Attribution`; None for methods that hide nothing.
+    """
+
+    maps: Tensor
+    change: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +35,20 @@ class ForwardCAM(LayerExplainer):
     """
 
     @abstractmethod
-    def layer_map(self, question: Question, evidence: Evidence, path: str) -> Tensor:
-        """Return the maps (N, h, w) of one layer, projected."""
+    def layer_map(self, question: Question, evidence: Evidence, path: str) -> LayerMap:
+        """Return the maps of one layer."""
 
     def attribute(self, question: Question) -> Attribution:
         """Run the model once for the feature maps, and then for each layer."""
         evidence = collect(question, self.layers_of(question), None)
         paths = tuple(evidence.activations)
         show = question.show if len(paths) == 1 else unshown
-        maps = [
+        found = [
             self.layer_map(
                 replace(question, report=part_of(question.report, number, len(paths)), show=show), evidence, path
             )
             for number, path in enumerate(paths)
         ]
-        return self.answer(fuse(maps), evidence.goal, evidence.logits, paths)
+        answer = self.answer(fuse([one.maps for one in found]), evidence.goal, evidence.logits, paths)
+        changes = [one.change for one in found if one.change is not None]
+        return replace(answer, change=torch.stack(changes).amax(dim=0)) if changes else answer

@@ -1,6 +1,6 @@
 """Where the model's input lies in the uploaded picture, so that a map can be laid back onto it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +15,20 @@ class Geometry:
         width, height: of the upright picture, in pixels.
         box: left, top, right, bottom of what the model saw, in the picture's pixels; fractions count,
             and a box that reaches beyond the picture is one that the preprocessing padded.
+        reach: left, top, right, bottom of a map's cells as fractions of the box; from edge to edge unless the layer
+            of the map leaves out the picture's border. What lies beyond them is as the cell that is nearest.
     """
 
     width: int
     height: int
     box: tuple[float, float, float, float]
+    reach: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)
 
     def scaled(self, width: int, height: int) -> "Geometry":
         """Return the same geometry for the picture resized to `width` by `height` pixels."""
         across, down = width / self.width, height / self.height
         left, top, right, bottom = self.box
-        return Geometry(width, height, (left * across, top * down, right * across, bottom * down))
+        return replace(self, width=width, height=height, box=(left * across, top * down, right * across, bottom * down))
 
     @property
     def seen(self) -> tuple[slice, slice]:
@@ -37,7 +40,7 @@ class Geometry:
         """Resample a map of the model's input bilinearly onto the picture.
 
         Args:
-            values: (h, w) float32, a map that covers `box`, of any resolution.
+            values: (h, w) float32, a map whose cells lie in the box as `reach` says, of any resolution.
 
         Returns:
             (height, width) float32; zero where the model saw nothing.
@@ -48,6 +51,7 @@ class Geometry:
 
     def lay(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return what `lay_back` has in the rows and columns that the model saw, read-only and without the zeros."""
+        values = self.covering(values)
         rows, columns = self.seen
         left, top, right, bottom = self.box
         map_height, map_width = values.shape
@@ -64,6 +68,29 @@ class Geometry:
         region = tuple(min(max(edge, 0.0), limit) for edge, limit in zip(region, limits, strict=True))
         size = (columns.stop - columns.start, rows.stop - rows.start)
         return np.asarray(padded.resize(size, Image.Resampling.BILINEAR, box=region))
+
+    def covering(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return a map (h, w) as one that covers the box from edge to edge; with finer cells where it did not."""
+        left, top, right, bottom = self.reach
+        return _stretched(_stretched(values, top, bottom).T, left, right).T
+
+
+_FINER = 4
+"""Cells for each of a map that is completed, so that what is interpolated twice is hardly blurred."""
+
+
+def _stretched(values: NDArray[np.float32], start: float, stop: float) -> NDArray[np.float32]:
+    """Return rows that lie from `start` to `stop` as rows from 0 to 1; those beyond repeat the nearest."""
+    if (start, stop) == (0.0, 1.0):
+        return values
+    count = len(values)
+    more = max(count, round(_FINER * count / (stop - start)))
+    places = ((np.arange(more) + 0.5) / more - start) / (stop - start) * count - 0.5
+    lower = np.clip(np.floor(places).astype(int), 0, count - 1)
+    upper = np.minimum(lower + 1, count - 1)
+    share = np.clip(places - lower, 0.0, 1.0).astype(np.float32)[:, None]
+    stretched: NDArray[np.float32] = values[lower] * (1 - share) + values[upper] * share
+    return stretched
 
 
 def _centres(start: float, stop: float, size: int) -> slice:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from explainers.checks import require
 from explainers.errors import TargetError
+from explainers.targets import outside
 
 MOST_PROBABLE = torch.iinfo(torch.int64).min
 """In targets: the most probable class of that picture."""
@@ -75,21 +76,20 @@ def goal_of(logits: Tensor, targets: Tensor | None, against: Tensor | None = Non
     against = against.to(logits.device, torch.int64, non_blocking=logits.is_cuda)
     contrast = _checked(against, against == NO_CONTRAST, against, logits.shape[1])
     same = chosen == contrast
-    require(~same.any(), lambda: _same(int(chosen[same][0])))
+    require(~same.any(), lambda: contrasted_with_itself(int(chosen[same][0]), logits.shape[1]))
     return Goal(chosen, contrast)
 
 
 def _checked(classes: Tensor, free: Tensor, others: Tensor, count: int) -> Tensor:
     """Return classes, and others where they are free; none is an index that a model of so many classes lacks."""
-    outside = ((classes < 0) | (classes >= count)) & ~free
-    require(~outside.any(), lambda: _outside(int(classes[outside][0]), count))
+    beyond = ((classes < 0) | (classes >= count)) & ~free
+    require(~beyond.any(), lambda: outside(int(classes[beyond][0]), count))
     # Within bounds, for a condition on a GPU is looked at later; a copy, for autograd cannot keep an inference tensor.
     return torch.where(free, others, classes.clamp(0, count - 1))
 
 
-def _outside(index: int, count: int) -> TargetError:
-    return TargetError(f"Class {index} is out of range: the model has classes 0 to {count - 1}.")
-
-
-def _same(index: int) -> TargetError:
+def contrasted_with_itself(index: int, count: int) -> TargetError:
+    """Return the error that tells of a class, of so many, that is contrasted with itself."""
+    if count == 1:
+        return TargetError("The model has one logit, so there is no other class to contrast its class with.")
     return TargetError(f"Class {index} is contrasted with itself; name two classes.")

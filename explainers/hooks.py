@@ -8,7 +8,9 @@ is kept for backward there, frozen parameters do not matter, and no parameter ev
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -17,19 +19,36 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 from torch.utils.hooks import RemovableHandle
 
-from explainers.errors import LayerError, UnsupportedModuleError
-from explainers.modules import Where, as_module, first_names, match_modules, match_parameters
-from explainers.sites import CALL_KINDS, KINDS, Call, Hook, Kind, ParameterSite, Site, recorded_arguments
+from explainers.errors import LayerError, UnsuitableModelError, UnsupportedModuleError
+from explainers.modules import (
+    CHECKPOINTED,
+    Where,
+    as_module,
+    first_names,
+    is_checkpointed,
+    match_parameters,
+    match_reachable,
+    out_of_reach,
+    runs_again,
+    without_checkpointing,
+)
+from explainers.parameters import Hook, ParameterSite
+from explainers.registered import ModuleHook
+from explainers.sites import CALL_KINDS, KINDS, Call, Kind, Site, recorded_arguments
 from explainers.taps import (
     Gradients,
     edges_behind_taps,
     is_differentiable,
     is_one_of,
+    leaf_again,
     leaf_of,
 )
+
+_alone = threading.local()
+"""Has, as `session`, the only one that sees what runs in this thread; nothing where all do."""
 
 
 class HookHandle:
@@ -85,6 +104,7 @@ class HookSession:
     def __init__(self, module: Any) -> None:
         self._module = as_module(module)
         self._modules = dict(self._module.named_modules(remove_duplicate=False))
+        self._unreachable = out_of_reach(self._modules)
         self._handles: list[RemovableHandle] = []
         self._thread: int | None = None
         self._start_afresh()
@@ -110,6 +130,8 @@ class HookSession:
             raise RuntimeError("The session is open already; make another one.")
         self._thread = threading.get_ident()
         self._start_afresh()
+        self._unchecked = without_checkpointing(self._module)
+        self._unchecked.__enter__()
         return self
 
     def __exit__(
@@ -118,6 +140,7 @@ class HookSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._unchecked.__exit__(None, None, None)
         while self._handles:
             self._handles.pop().remove()
         for site in self._sites.values():
@@ -137,6 +160,17 @@ class HookSession:
                 raise RuntimeError("Close a session in the thread that opened it: gradient mode belongs to a thread.")
             torch.set_grad_enabled(self._grad_mode)
             self._grad_mode = None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other session see what this thread runs in here."""
+        before = vars(_alone).copy()
+        _alone.session = self
+        try:
+            yield
+        finally:
+            del _alone.session
+            vars(_alone).update(before)
 
     @property
     def inputs(self) -> dict[str, list[Any]]:
@@ -176,7 +210,9 @@ class HookSession:
         """Every module by path, under each of its names."""
         return self._modules
 
-    def before_forward(self, hook: Hook, *where: Where, with_kwargs: bool = False, shared: bool = False) -> HookHandle:
+    def before_forward(
+        self, hook: Hook, *where: Where, with_kwargs: bool = False, shared: bool = False, prepend: bool = False
+    ) -> HookHandle:
         """Run `hook(module, args)` before the modules do; what it returns replaces the arguments.
 
         Args:
@@ -185,21 +221,44 @@ class HookSession:
             with_kwargs: call `hook(module, args, kwargs)` instead, which returns None or a pair (args, kwargs).
             shared: where the module modifies in place what the hook returned, modify what the hook was given
                 likewise, for whoever else holds it, as without the hook. (What autograd keeps of it must be a copy.)
+            prepend: run it before all other hooks of this kind that this session has at the modules, not after them.
 
         Raises:
             LayerError: something in `where` that matches nothing; the message lists near matches.
             RuntimeError: the session is not open.
         """
-        return self._add("before", (_callable(hook), with_kwargs, shared), where)
+        return self._add("before", (_callable(hook), with_kwargs, shared), where, prepend)
 
-    def after_forward(self, hook: Hook, *where: Where, with_kwargs: bool = False) -> HookHandle:
+    def after_forward(
+        self,
+        hook: Hook,
+        *where: Where,
+        with_kwargs: bool = False,
+        prepend: bool = False,
+        always_call: bool = False,
+    ) -> HookHandle:
         """Run `hook(module, args, output)` after the modules; what it returns replaces the output.
 
         Args and errors are those of `before_forward`; with keywords it is `hook(module, args, kwargs, output)`.
-        """
-        return self._add("after", (_callable(hook), with_kwargs), where)
 
-    def full_backward(self, hook: Hook, *where: Where) -> HookHandle:
+        Args:
+            hook, where, with_kwargs, prepend: as `before_forward`.
+            always_call: run the hook also where the module, or a hook before this one, raises an exception; then
+                `output` is None, or what the module returned. What such a hook raises itself becomes a warning.
+        """
+        return self._add("after", (_callable(hook), with_kwargs), where, prepend, always_call)
+
+    def full_backward_pre(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
+        """Run `hook(module, grad_output)` once per call, when the gradients of its outputs are known.
+
+        `grad_output` is a tuple of one entry per output, in their structure, with None where no gradient flows. What
+        the hook returns, a tuple like it or its only gradient, flows into the module's own backward pass in its place.
+        Hooks of `output_gradient` come before. An input that the module returns as it is has its own turn. Errors are
+        those of `before_forward`.
+        """
+        return self._add("backward_pre", _callable(hook), where, prepend)
+
+    def full_backward(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
         """Run `hook(module, grad_input, grad_output)` once per call, when the gradients of its input are known.
 
         Both are tuples: `grad_input` has one entry per argument (keywords as a last dict), `grad_output` one per
@@ -207,15 +266,15 @@ class HookSession:
         `grad_input` or its only gradient, flows on in its place. Where no argument can have a gradient, the hook
         runs when the gradient of the output is known. Errors are those of `before_forward`.
         """
-        return self._add("backward", _callable(hook), where)
+        return self._add("backward", _callable(hook), where, prepend)
 
-    def output_gradient(self, hook: Hook, *where: Where) -> HookHandle:
+    def output_gradient(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
         """Run `hook(gradient)`, as `Tensor.register_hook` does, on the gradient of each tensor that the modules return.
 
         What it returns replaces the gradient before the module's own backward pass. Errors are those of
         `before_forward`.
         """
-        return self._add("gradient", _callable(hook), where)
+        return self._add("gradient", _callable(hook), where, prepend)
 
     def parameter_gradient(self, hook: Hook, *where: Where) -> HookHandle:
         """Run `hook(gradient)` on the gradient of parameters; what it returns replaces the gradient.
@@ -266,7 +325,7 @@ class HookSession:
         wanted: frozenset[Any] = frozenset([kinds] if isinstance(kinds, str) else kinds)
         if unknown := wanted - set(KINDS):
             raise ValueError(f"Unknown kinds {sorted(unknown)}; choose from {', '.join(KINDS)}.")
-        paths = match_modules(self._modules, where)
+        paths = match_reachable(self._modules, where, self._unreachable)
         for path in paths:
             if wanted & set(CALL_KINDS):
                 self._site(path).recorded.setdefault(path, set()).update(wanted)
@@ -288,7 +347,7 @@ class HookSession:
             LayerError: a path that the model lacks.
         """
         self._require_open()
-        matched = match_modules(self._modules, paths)
+        matched = match_reachable(self._modules, paths, self._unreachable)
         self._is_cut = True
         if self._grad_mode is None:
             self._grad_mode = torch.is_grad_enabled()
@@ -305,6 +364,8 @@ class HookSession:
         def make_leaves(module: nn.Module, args: Any, output: Any) -> Any:
             if not self._is_ours():
                 return None
+            if runs_again():
+                return tree_map_only(Tensor, leaf_again, output)
             torch.set_grad_enabled(True)
             values, spec = tree_flatten(output)
             before_the_cut = not self._leaves
@@ -325,9 +386,9 @@ class HookSession:
                     self._leaves.append(get_gradient_edge(value))
             return tree_unflatten(values, spec)
 
-        self._handles.append(self._module.register_forward_pre_hook(note_arguments))
+        self._handles.append(self._module.register_forward_pre_hook(ModuleHook(note_arguments)))
         for path in matched:
-            self._handles.append(self._modules[path].register_forward_hook(make_leaves, prepend=True))
+            self._handles.append(self._modules[path].register_forward_hook(ModuleHook(make_leaves), prepend=True))
 
     def backward(self, score: Tensor, retain_graph: bool = False) -> None:
         """Run autograd from a scalar score back to the cut, or to the first of what is hooked; no ``.grad`` is written.
@@ -337,7 +398,9 @@ class HookSession:
             retain_graph: whether to keep the graph for another backward pass.
 
         Raises:
-            LayerError: nothing that is hooked ran; or no gradient flows from the score to the cut.
+            LayerError: nothing that is hooked ran.
+            UnsuitableModelError: no gradient flows from the score to the cut.
+            UnsupportedModuleError: gradient checkpointing that only `score.backward()` can go through.
             ValueError: the score is no scalar.
         """
         if score.numel() != 1:
@@ -351,14 +414,20 @@ class HookSession:
             )
         ends = [*(self._leaves if self._is_cut else edges_behind_taps(score)), *parameters]
         if self._is_cut and not score.requires_grad:
-            raise LayerError(
+            raise UnsuitableModelError(
                 "No gradient flows from the logits to the layer: gradients are off (`torch.no_grad()`), or the model "
-                "switches them off, or detaches, after it. Freeze the parameters (`module.requires_grad_(False)`), or "
-                "choose a layer nearer the output."
+                "switches them off, as gradient checkpointing with use_reentrant=True does, or detaches, after it. "
+                "Freeze the parameters (`module.requires_grad_(False)`), turn gradient checkpointing off "
+                "(`model.set_grad_checkpointing(False)` in timm), or choose a layer nearer the output."
             )
         if not (score.requires_grad and ends):
             return  # what is recorded has no gradient, and says so
-        torch.autograd.grad(score, ends, allow_unused=True, retain_graph=retain_graph)
+        try:
+            torch.autograd.grad(score, ends, allow_unused=True, retain_graph=retain_graph)
+        except RuntimeError as error:
+            if is_checkpointed(error):
+                raise UnsupportedModuleError(CHECKPOINTED) from error
+            raise
 
     @property
     def _records(self) -> dict[Kind, dict[str, list[Any]]]:
@@ -374,35 +443,38 @@ class HookSession:
             raise RuntimeError("The session is not open; use `with HookSession(module) as hooks:`.")
 
     def _is_ours(self) -> bool:
-        return self._thread == threading.get_ident()
+        return self._thread == threading.get_ident() and getattr(_alone, "session", self) is self
 
     def _site(self, path: str) -> Site:
         module = self._modules[path]
         site = self._sites.get(id(module))
         if site is None:
-            if isinstance(module, torch.jit.ScriptModule):
-                raise UnsupportedModuleError(f"{path!r} is TorchScript, where hooks cannot reach; choose other layers.")
-            if "_orig_mod" in path.split("."):
-                raise UnsupportedModuleError(
-                    f"{path!r} lies in a module made by torch.compile, which runs as fused kernels; choose that module "
-                    "or another layer, or put its `_orig_mod` in its place."
-                )
             site = self._sites[id(module)] = Site(self, first_names(self._modules, [path])[0], module)
             # Hooks of an outer session come first, inputs are restored from the innermost session outwards.
-            self._handles.append(module.register_forward_pre_hook(site.enter, with_kwargs=True))
-            self._handles.append(module.register_forward_hook(site.restore, prepend=True))
-            self._handles.append(module.register_forward_hook(site.leave))
+            self._handles.append(module.register_forward_pre_hook(ModuleHook(site.enter), with_kwargs=True))
+            self._handles.append(module.register_forward_hook(ModuleHook(site.restore), prepend=True))
+            self._handles.append(module.register_forward_hook(ModuleHook(site.leave)))
         return site
 
-    def _add(self, kind: str, hook: Any, where: tuple[Where, ...]) -> HookHandle:
+    def _add(
+        self, kind: str, hook: Any, where: tuple[Where, ...], prepend: bool, always_call: bool = False
+    ) -> HookHandle:
         self._require_open()
         key = next(self._keys)
-        paths = match_modules(self._modules, where)
+        paths = match_reachable(self._modules, where, self._unreachable)
         undo: list[Callable[[], object]] = []
         for site in dict.fromkeys(self._site(path) for path in paths):
-            hooks: dict[int, Any] = getattr(site, kind)
+            hooks: OrderedDict[int, Any] = getattr(site, kind)
             hooks[key] = hook
+            if prepend:
+                hooks.move_to_end(key, last=False)
             undo.append(partial(hooks.pop, key, None))
+            if always_call:
+                if not site.fails:
+                    site.fails = True
+                    fail = ModuleHook(site.fail)
+                    self._handles.append(self._modules[site.path].register_forward_hook(fail, always_call=True))
+                site.always.add(key)
         return HookHandle(paths, undo)
 
     def _named_parameters(self, where: tuple[Where, ...]) -> dict[str, nn.Parameter]:

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from explainers.base import Attribution, Explainer, checked_logits, prepared
+from explainers.base import part_of as progress_of
 from explainers.edits import Edit, EditError, MisfitError, Swap, not_finite, parse_edits, part_of
 from explainers.errors import LayerError, NonFiniteError
 from explainers.explanation import Explanation, Model, explanations, must_know_pictures
 from explainers.goals import Goal
 from explainers.hooks import HookSession
 from explainers.modules import first_names, match_modules
+from explainers.passes import Report, unreported
 from explainers.picture import PictureSource, read_picture
 from explainers.registry import get_method
 from explainers.render import Scale, Style, View
@@ -179,6 +181,7 @@ def edit_images(
     targets: Tensor | None = None,
     other: Tensor | None = None,
     check: Callable[[], None] = lambda: None,
+    report: Report = unreported,
 ) -> Edited:
     """Explain a normalised picture without and with edits.
 
@@ -190,16 +193,23 @@ def edit_images(
         targets: (1,) int64; None for the class that is most probable before the edits.
         other: (1, C, H, W), the picture that ``swap`` takes from.
         check: called before each edit of a tensor and each pass of the method; what it raises ends the intervention.
+        report: see `Report`; called between passes alone.
 
     Raises:
         EditError: an edit that does not fit the model; or that makes its output infinite.
         LayerError, TargetError, ModelOutputError: as `Explainer.explain`.
     """
     applied: list[Applied] = []
+
+    def checked_report(done: int, total: int) -> None:
+        check()
+        report(done, total)
+
+    halves = [progress_of(checked_report, number, 2) for number in range(2)]
     with prepared(model, images) as (module, inputs):
         check_layers(module, edits, other is not None)
-        before = explainer.explain(model, inputs, targets, report=lambda *_: check())
-        if not getattr(explainer, "layers", before.layers):
+        before = explainer.explain(model, inputs, targets, report=halves[0])
+        if before.layers and not getattr(explainer, "layers", before.layers):
             # The same layers again, without another look for them, which would run an empty picture through the edits.
             explainer = replace(explainer, layers=before.layers)  # type: ignore[call-arg]
         swapped = (
@@ -220,7 +230,7 @@ def edit_images(
                 _Editor(hooks, edits, swapped, editor.image_size, last=last, check=check).hook(
                     ("input", "output", "grad_input", "grad_output")
                 )
-                after = explainer.explain(model, inputs, before.targets, report=lambda *_: check())
+                after = explainer.explain(model, inputs, before.targets, report=halves[1])
         except NonFiniteError as error:
             raise _too_large(edits, applied) from error
     return Edited(before, after, tuple(applied))

@@ -1,6 +1,7 @@
 """What needs no hook: which module is meant, what its parts are called, what it returned, and its mode."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -10,6 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
+from torch.utils.checkpoint import CheckpointError
 
 from explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError, near_matches
 
@@ -32,11 +34,45 @@ def as_module(model: Any) -> nn.Module:
             raise UnsupportedModuleError(
                 "A module made by torch.compile runs as fused kernels; pass the original (`model._orig_mod`)."
             )
+        if is_compiled_in_place(model):
+            raise UnsupportedModuleError(
+                "The module was compiled in place (`module.compile()`) and runs as fused kernels, which see no hooks; "
+                "pass `copy.copy(module)`, which has the same weights and is not compiled."
+            )
         return model
     inner = getattr(model, "module", None)
     if isinstance(inner, nn.Module):
         return as_module(inner)
     raise UnsupportedModuleError(f"Expected a torch.nn.Module or a LoadedModel, got {type(model).__name__}.")
+
+
+def is_compiled_in_place(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called."""
+    # PyTorch has no public sign of it; `_orig_mod`, which `torch.compile(module)` sets, is missing here.
+    return vars(module).get("_compiled_call_impl") is not None
+
+
+def out_of_reach(modules: Mapping[str, nn.Module]) -> dict[str, str]:
+    """Return the paths of the modules whose calls hooks would miss, with what each belongs to.
+
+    These are scripted modules, modules that were compiled in place, and all that lies in these or in a module made by
+    `torch.compile`. (The latter itself is called as any other module is.)
+
+    Args:
+        modules: by path, each after those that hold it.
+    """
+    reasons: dict[str, str] = {}
+    for path, module in modules.items():
+        holder, _, name = path.rpartition(".")
+        if path and holder in reasons:
+            reasons[path] = reasons[holder]
+        elif isinstance(module, torch.jit.ScriptModule):
+            reasons[path] = f"{path!r}, which is TorchScript and runs outside Python"
+        elif is_compiled_in_place(module):
+            reasons[path] = f"{path!r}, which was compiled in place (`compile()`) and runs as fused kernels"
+        elif name == "_orig_mod" and hasattr(modules.get(holder), "_orig_mod"):
+            reasons[path] = f"{holder!r}, which torch.compile made and which runs as fused kernels"
+    return reasons
 
 
 def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, ...]:
@@ -115,6 +151,38 @@ def match_modules(modules: Mapping[str, nn.Module], where: Iterable[Where]) -> t
     return tuple(path for path in modules if path in chosen)
 
 
+def match_reachable(
+    modules: Mapping[str, nn.Module], where: Iterable[Where], unreachable: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return what `match_modules` does, without the modules that hooks cannot reach.
+
+    Globs, types and predicates pass over these; a module that is named must be within reach.
+
+    Args:
+        modules: by path.
+        where: each a path, glob, type, module or predicate.
+        unreachable: see `out_of_reach`.
+
+    Raises:
+        LayerError: as `match_modules`.
+        UnsupportedModuleError: a module that is named, or all that a pattern matches, cannot be reached.
+    """
+    paths = match_modules(modules, where)
+    if not unreachable:
+        return paths
+    chosen: set[str] = set()
+    for selector in where:
+        matched = match_modules(modules, [selector])
+        within = [path for path in matched if path not in unreachable]
+        if not within:
+            raise UnsupportedModuleError(
+                f"Hooks cannot reach {matched[0]!r}: it belongs to {unreachable[matched[0]]}. Choose another layer, "
+                "or put the original module in its place."
+            )
+        chosen.update(within)
+    return tuple(path for path in paths if path in chosen)
+
+
 def first_names(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> tuple[str, ...]:
     """Return the modules that paths name, each once and by the first of its names, in the order of the paths."""
     first = {id(module): path for path, module in reversed(list(modules.items()))}
@@ -150,33 +218,105 @@ def match_parameters(
     return tuple(name for name in parameters if name in chosen)
 
 
-_evaluating: "WeakKeyDictionary[nn.Module, int]" = WeakKeyDictionary()
-_evaluating_lock = threading.Lock()
+_CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing")
+"""Attributes by which models of timm and transformers say that they checkpoint gradients."""
+
+_DENSENETS = {"torchvision.models.densenet", "timm.models.densenet"}
+"""Where the layers are from that say so by `memory_efficient`, which elsewhere may mean anything."""
+
+
+class _Off:
+    """What a flag is while it is switched off: false, unlike any value of the user's, and True again in copies."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> bool:
+        return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, (1,)
+
+
+OFF = _Off()
+"""The only one of its kind."""
+
+_switched_off: "WeakKeyDictionary[nn.Module, Counter[str]]" = WeakKeyDictionary()
+"""Attributes that are off but for `evaluation_mode` and `without_checkpointing`, and how many of these hold them."""
+_switched_off_lock = threading.Lock()
 
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Run with dropout off and batch norm on its running statistics; put every module's mode back after.
+    """Run with dropout off, batch norm on its running statistics and gradient checkpointing off; put all back after.
 
     Several threads may hold the same modules at once, under one root or several: a module's mode returns when the
     last of them leaves.
     """
+    with _without(module, ("training", *_CHECKPOINTING)):
+        yield
+
+
+@contextmanager
+def without_checkpointing(module: nn.Module) -> Iterator[None]:
+    """Run with gradient checkpointing off where attributes of modules switch it on; put these back after."""
+    with _without(module, _CHECKPOINTING):
+        yield
+
+
+@contextmanager
+def _without(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
+    """Run with attributes of modules off that are True, as `evaluation_mode` says.
+
+    A flag that the user sets meanwhile stays as the user sets it.
+    """
     held = []
-    with _evaluating_lock:
+    with _switched_off_lock:
         for part in _submodules(module):
-            if part.training or (_evaluating and part in _evaluating):
-                part.training = False
-                _evaluating[part] = _evaluating.get(part, 0) + 1
-                held.append(part)
+            attributes = vars(part)
+            others = _switched_off.get(part) if _switched_off else None
+            for name in (*names, "memory_efficient") if type(part).__module__ in _DENSENETS else names:
+                if name == "training":
+                    switched = part.training or bool(others and others[name])
+                else:
+                    switched = (value := attributes.get(name)) is True or value is OFF
+                if switched:
+                    setattr(part, name, False if name == "training" else OFF)
+                    _switched_off.setdefault(part, Counter())[name] += 1
+                    held.append((part, name))
     try:
         yield
     finally:
-        with _evaluating_lock:
-            for part in held:
-                _evaluating[part] -= 1
-                if _evaluating[part] == 0:
-                    del _evaluating[part]
-                    part.training = True
+        with _switched_off_lock:
+            for part, name in held:
+                holders = _switched_off[part]
+                holders[name] -= 1
+                if not holders[name]:
+                    if name == "training" or vars(part).get(name) is OFF:
+                        setattr(part, name, True)
+                    del holders[name]
+                if not holders:
+                    del _switched_off[part]
+
+
+CHECKPOINTED = (
+    "The model checkpoints gradients (`torch.utils.checkpoint`) in its own code: parts of it run again in the backward "
+    "pass, or only there. Turn gradient checkpointing off, as `model.set_grad_checkpointing(False)` does for models of "
+    "timm; or use another method or layer."
+)
+
+
+def is_checkpointed(error: Exception) -> bool:
+    """Whether an error is that of gradient checkpointing, which runs parts of a model again in the backward pass."""
+    return isinstance(error, CheckpointError) or (
+        isinstance(error, RuntimeError) and "torch.utils.checkpoint" in str(error)
+    )
+
+
+def runs_again() -> bool:
+    """Whether this thread is inside a backward pass, in which gradient checkpointing calls modules a second time."""
+    # PyTorch's own checkpointing and hooks ask this; there is no public way to.
+    return torch._C._current_graph_task_id() != -1
 
 
 def count_hooks(module: nn.Module) -> int:

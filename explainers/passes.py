@@ -33,7 +33,7 @@ def unshown(maps: Callable[[], Tensor]) -> None:
 
 
 MEMORY = 2**30
-"""Bytes that the activations of one pass may take."""
+"""Bytes that the activations of one pass may take, unless `limit_passes` says otherwise."""
 
 MOST = 8
 """Most pictures in one pass on a processor, where larger batches only wait for memory; elsewhere four times as many."""
@@ -42,6 +42,12 @@ _one_by_one: ContextVar[bool] = ContextVar("one_by_one", default=False)
 
 _known: "WeakKeyDictionary[nn.Module, dict[Any, tuple[int, int]]]" = WeakKeyDictionary()
 _known_lock = threading.Lock()
+
+
+def limit_passes(memory: int) -> None:
+    """Set the bytes that the activations of one pass may take, in the whole process; one picture always passes."""
+    global MEMORY
+    MEMORY = memory
 
 
 @contextmanager
@@ -54,7 +60,7 @@ def one_by_one() -> Iterator[None]:
         _one_by_one.reset(token)
 
 
-def pass_size(module: nn.Module, images: Tensor, backward: bool) -> int:
+def pass_size(module: nn.Module, images: Tensor, backward: bool, copies: int = 1) -> int:
     """Return how many pictures one pass may hold; see `MEMORY` and `MOST`.
 
     The first time for a module and a size of picture, one picture runs through it and its activations are counted.
@@ -63,6 +69,7 @@ def pass_size(module: nn.Module, images: Tensor, backward: bool) -> int:
         module: in evaluation mode.
         images: (N, C, H, W), of which the first is run.
         backward: whether autograd keeps the activations of all modules, or only those of the largest live.
+        copies: how many times as many bytes are kept of each picture.
     """
     if _one_by_one.get():
         return 1
@@ -75,7 +82,7 @@ def pass_size(module: nn.Module, images: Tensor, backward: bool) -> int:
             _known[module][key] = found
     kept, largest = found
     # A module's input, its output and what it needs for a moment live at once.
-    each = 2 * kept if backward else 4 * largest
+    each = copies * (2 * kept if backward else 4 * largest)
     most = MOST if images.device.type == "cpu" else 4 * MOST
     return max(1, min(most, MEMORY // max(1, each)))
 

@@ -1,6 +1,7 @@
 """What the methods share that ask a model about changed pictures: baselines, superpixels, many masked copies."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -9,10 +10,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from explainers.base import Explainer, Question, Sign, widened
+from explainers.base import Attribution, Explainer, Question, Sign, widened
 from explainers.baselines import PLAIN, Plain, baseline_of
 from explainers.goals import Goal
 from explainers.passes import pass_size, passes
+from explainers.targets import probabilities
 
 Segmentation = Literal["slic", "quickshift", "grid"]
 
@@ -20,6 +22,21 @@ Score = Literal["logit", "probability"]
 
 ROUNDING = 1e-6
 """Standard deviation of scores, as part of the largest one, that is none."""
+
+UNCHANGED = 2.0**-18
+"""Change of a score, as part of the values that it is a difference of, that is none: 32 roundings."""
+
+
+def certain_change(changes: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return changes of scores as a share of values; 0 where rounding alone may have made them.
+
+    Args:
+        changes: (N,), the largest of each picture.
+        values: (N,), the largest magnitude of what the changes are differences of.
+        dtype: that the model computes in.
+    """
+    change = changes.detach().float().abs() / values.float().abs().clamp_min(torch.finfo(torch.float32).tiny)
+    return torch.where(change > max(UNCHANGED, 2 * torch.finfo(dtype).eps), change, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +60,14 @@ class Perturbation(Explainer):
 
     def scores(self, goal: Goal, logits: Tensor) -> Tensor:
         """Return the scores (R,) float32 of logits (R, K)."""
-        return goal.scores(logits.float().softmax(dim=1) if self.score == "probability" else logits)
+        return goal.scores(probabilities(logits.float()) if self.score == "probability" else logits)
+
+    def answer_of_changes(self, changes: Tensor, goal: Goal, logits: Tensor) -> Attribution:
+        """Return the attribution of changes (N, H, W) of the score; zero where rounding alone changes it."""
+        scores = self.scores(goal, logits).abs() if self.score == "probability" else logits.float().abs().amax(dim=1)
+        change = certain_change(changes.abs().amax(dim=(1, 2)), scores, logits.dtype)
+        maps = self.project(torch.where((change > 0)[:, None, None], changes, 0.0)[:, None])
+        return replace(self.answer(maps, goal, logits), change=change)
 
     def probe(
         self,

@@ -57,6 +57,9 @@ _INTEGERS = frozenset({1, 3, 4, 6, 8, 9, 16})
 _SCAN = b"\xff\xda"
 """What a scan of a JPEG begins with; compressed samples cannot hold it."""
 
+_END = b"\xff\xd9"
+"""What a JPEG ends with; compressed samples cannot hold it either."""
+
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -108,6 +111,8 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
         source = _from_array(source)
     if isinstance(source, Image.Image):
         _check_size(source, max_pixels)
+        if getattr(source, "tile", ()):  # not decoded yet
+            _check_compression(source)
         _load(source)
         return _rgb(ImageOps.exif_transpose(source), source.info.get("icc_profile"))
     if isinstance(source, bytes):
@@ -151,6 +156,7 @@ def _decoded(content: bytes, max_pixels: int, least: Least | None = None, begin:
         _check_directory(content)
         image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
         pixels = _check_size(image, max_pixels)
+        _check_whole(image, content)
         _check_scans(image, content, max_pixels)
         sent, part = None, None
         if least is not None and image.format == "JPEG":
@@ -225,6 +231,28 @@ def _check_directory(content: bytes) -> None:
         raise UnreadablePictureError("The TIFF file may be read in two ways, which is damage; save it anew.")
 
 
+def _check_whole(image: Image.Image, content: bytes) -> None:
+    """Refuse what decoders take for whole though it need not be.
+
+    A download that broke off may leave zeros at the end of the file. Of these the decoder of JPEG makes grey, and that
+    of PNG, which compares no checksums of pixels, noise.
+    """
+    _check_compression(image)
+    if image.format == "PNG":
+        Image.open(io.BytesIO(content), formats=("PNG",)).verify()
+    elif image.format in ("JPEG", "MPO") and content.find(_END, _scan_start(image)) < 0:
+        raise UnreadablePictureError("The JPEG has no end: it is cut short or damaged; send it whole.")
+
+
+def _check_compression(image: Image.Image) -> None:
+    """Refuse a TIFF of compression 6: libtiff fills with grey what such a file lacks, and tells nobody."""
+    if image.format == "TIFF" and image.info.get("compression") == "tiff_jpeg":
+        raise UnreadablePictureError(
+            "The TIFF file holds old-style JPEG (compression 6), of which no decoder can tell whether it is whole; "
+            "send the picture as a JPEG or PNG, or save the TIFF anew with another compression."
+        )
+
+
 def _check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
     """Refuse a JPEG that goes over its pixels too often: a scan of all of them may take no more than a few bytes."""
     if image.format in ("JPEG", "MPO") or image.info.get("compression") == "jpeg":
@@ -258,11 +286,16 @@ def _keeps_coefficients(image: Image.Image, content: bytes) -> bool:
     """
     if "progressive" in image.info:
         return True
-    end = image.fp.tell()  # type: ignore[attr-defined]  # of the head of the first scan
+    end = _scan_start(image)
     return any(
         content.startswith(_SCAN + bytes([0, 6 + 2 * components, components]), end - 8 - 2 * components)
         for components in range(1, len(image.getbands()))
     )
+
+
+def _scan_start(image: Image.Image) -> int:
+    """Return where the samples of the first scan of a JPEG begin that was opened and not decoded."""
+    return int(image.fp.tell())  # type: ignore[attr-defined]
 
 
 def _draft(image: Image.Image, least: Least) -> tuple[Size, Box | None]:

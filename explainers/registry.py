@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from explainers.base import Explainer
+from explainers.base import AUGMENTATIONS, Explainer
+from explainers.costs import Passes, evaluate, names_in
 from explainers.errors import OptionError, near_matches, plain_fault
 
 Family = Literal["cam", "gradient", "rule", "perturbation", "concept"]
@@ -43,10 +44,12 @@ class Method:
         summary: one line.
         paper: where it was published.
         forwards, backwards: passes per picture: a number, or an expression of the options and the layer's channels or
-            positions, such as ``samples`` or ``1 + channels``.
+            positions, such as ``samples`` or ``1 + channels``; see `explainers.costs.evaluate`.
         discriminates: whether the method claims that its maps differ between the classes in one picture.
         fine: whether the map, with the options left alone, has a value for each pixel that the model saw. Of so many a
             few are extreme: ``scale=robust`` leaves the others to see.
+        rounding: what rounding can decide, so that maps differ between processors, thread counts and batches; empty
+            for methods whose maps are the same but for rounding itself.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Method:
     backwards: str
     discriminates: bool
     fine: bool = False
+    rounding: str = ""
 
     @cached_property
     def options(self) -> dict[str, dict[str, Any]]:
@@ -85,6 +89,30 @@ class Method:
         text = cleandoc(self.explainer.__doc__ or "")
         found = re.search(r"^\.\. math::(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
         return cleandoc(found[1]) if found else ""
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The options that the number of passes depends on."""
+        names = dict.fromkeys((*names_in(self.forwards), *names_in(self.backwards)))
+        return tuple(name for name in names if name in self.options)
+
+    def passes(self, explainer: Explainer, model: Any, image_shape: tuple[int, int, int]) -> Passes | None:
+        """Return how many passes an explainer of this method takes for one picture, at most.
+
+        Args:
+            explainer: of this method.
+            model: a `LoadedModel`, whose survey tells the sizes of layers.
+            image_shape: (C, H, W) of the model's input.
+
+        Returns:
+            The passes; None where they depend on what is not known before.
+        """
+        options = {field.name: getattr(explainer, field.name) for field in fields(explainer)}
+        quantities = options | explainer.quantities(model, image_shape)
+        forwards, backwards = (evaluate(expression, quantities) for expression in (self.forwards, self.backwards))
+        if forwards is None or backwards is None:
+            return None
+        return Passes(forwards, backwards) * (len(AUGMENTATIONS) if explainer.smooth == "tta" else 1)
 
     def build(self, options: Mapping[str, Any]) -> Explainer:
         """Return the explainer with these options, checked.
@@ -161,6 +189,7 @@ def method(
     backwards: str,
     discriminates: bool = True,
     fine: bool = False,
+    rounding: str = "",
 ) -> Callable[[Made], Made]:
     """Return a decorator that puts an explainer into the catalogue; the arguments are those of `Method`.
 
@@ -175,7 +204,9 @@ def method(
             raise ValueError(f"There is no family {family!r}; choose from {', '.join(get_args(Family))}.")
         if name != name.lower():
             raise ValueError(f"The method {name!r} must have a lower-case name.")
-        _methods[name] = Method(name, family, explainer, summary, paper, forwards, backwards, discriminates, fine)
+        _methods[name] = Method(
+            name, family, explainer, summary, paper, forwards, backwards, discriminates, fine, rounding
+        )
         return explainer
 
     return enter
@@ -199,6 +230,17 @@ def import_methods(modules: str) -> None:
                 "Python finds, such as files in a folder of PYTHONPATH.",
                 field="methods",
             ) from error
+
+
+def passes_of(explainer: Explainer, model: Any, image_shape: tuple[int, int, int]) -> Passes | None:
+    """Return how many passes an explainer takes for one picture, as `Method.passes`; None for one of no method."""
+    found = method_of(explainer)
+    return None if found is None else found.passes(explainer, model, image_shape)
+
+
+def method_of(explainer: Explainer) -> Method | None:
+    """Return the entry of the catalogue that an explainer is of; None where it is in none."""
+    return next((method for method in METHODS.values() if method.explainer is type(explainer)), None)
 
 
 def list_methods() -> list[str]:

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from explainers.cam import grid_of
 from explainers.errors import ModelOutputError, OptionError
 from explainers.hooks import HookSession
-from explainers.modules import logits_of
+from explainers.modules import OFF, logits_of
 from explainers.passes import Report, passes
 from explainers.taps import copied
 
@@ -207,6 +206,7 @@ def replaced_logits(
     module: nn.Module,
     image: Tensor,
     path: str,
+    axes: tuple[int, int, int, int],
     logits: Tensor,
     edit: Callable[[Tensor, slice], Tensor],
     total: int,
@@ -221,6 +221,7 @@ def replaced_logits(
         module: in evaluation mode.
         image: (1, C, H, W).
         path: of a layer that runs once and returns a grid of features.
+        axes: the order of axes that makes what it returns (1, C, h, w).
         logits: (1, K) of the picture.
         edit: is given the output (1, C, h, w), which it leaves alone, and returns the replacements (R, C, h, w) that a
             slice of the `total` means.
@@ -231,6 +232,8 @@ def replaced_logits(
     Raises:
         ModelOutputError: the model answers differently when the picture is one of a batch.
     """
+
+    back = [axes.index(axis) for axis in range(4)]
 
     def run(way: Run, rows: slice) -> Tensor | None:
         count, reached = rows.stop - rows.start, 0
@@ -249,8 +252,6 @@ def replaced_logits(
         return found if reached == 1 and len(found) == 1 + count else None
 
     with torch.no_grad(), closing(Replay(module, image, path)) as replay:
-        axes = grid_of(path, [replay.value], image)
-        back = [axes.index(axis) for axis in range(4)]
         found = checked_rows(replay, logits, lambda: passes(total, max(1, size - 1), report), run)
     edited = torch.cat([rows[1:] for rows in found])
     plain = torch.cat([rows[:1].expand(len(rows) - 1, -1) for rows in found])
@@ -264,6 +265,7 @@ def replaced_logits(
 def structure_of(module: nn.Module) -> nn.Module:
     """Return a copy of a module that shares its parameters, buffers and hooks."""
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    shared[id(OFF)] = False  # this copy checkpoints no more than the module does at present
     for part in module.modules():
         for hooks in (
             part._forward_hooks,

@@ -50,6 +50,15 @@ class Operation:
         """Return it without its first argument, for a `Pull`, which must not hold that one (see `replaced`)."""
         return replace(self, args=(None, *self.args[1:]))
 
+    def doubled(self) -> "Operation":
+        """Return it with its other arguments in double precision, for a first argument in double precision."""
+
+        def widened(value: Any) -> Any:
+            return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+        kwargs = {name: widened(value) for name, value in self.kwargs.items()}
+        return replace(self, args=tuple(map(widened, self.args)), kwargs=kwargs)
+
     def bound(self, *names: str) -> dict[str, Any]:
         """Return the arguments by name, given their order."""
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}

@@ -12,6 +12,9 @@ from explainers.goals import Goal
 from explainers.gradient import input_gradients
 from explainers.passes import pass_size, passes
 
+KINKS = "whether a rectifier whose input is zero but for rounding is open at one of the samples, which few values show"
+"""What rounding can decide where gradients are taken at many pictures, one of which may lie so."""
+
 
 class Sample(NamedTuple):
     """One picture made of a picture of the question.

@@ -1,7 +1,8 @@
-"""What a session does at one module and at one parameter: the user's hooks in order, the tap, the records."""
+"""What a session does at one module: the user's hooks in order, the tap, the records."""
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
-from torch.utils.weak import WeakIdKeyDictionary
 
+from explainers.modules import runs_again
+from explainers.parameters import Hook, fitting
 from explainers.taps import Gradients, copied, is_differentiable, is_one_of, mark, substituted, tap
 
 if TYPE_CHECKING:
@@ -21,8 +23,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 CALL_KINDS: tuple[Kind, ...] = KINDS[:4]
 """What each call of a module has; the gradient of a parameter is one for all calls."""
 
-Hook = Callable[..., Any]
-
 
 @dataclass(frozen=True, eq=False)
 class Call:
@@ -32,59 +32,39 @@ class Call:
         path: of the module; the first one, if it has several names.
         module: the module itself.
         number: 0 for the module's first call since the session opened, and so on.
+        again: whether gradient checkpointing calls the module again in a backward pass.
     """
 
     path: str
     module: nn.Module
     number: int
-
-
-class ParameterSite:
-    """What a session does at one parameter: the user's hooks in the order of registration, then the records."""
-
-    def __init__(self, session: "HookSession", parameter: Tensor) -> None:
-        self.parameter = parameter
-        self.hooks: dict[int, Hook] = {}
-        self.records: list[tuple[dict[str, Tensor | None], str]] = []
-        self._session = session
-        _thaw(parameter)
-
-    def close(self) -> None:
-        """Forget the hooks, and freeze the parameter if it was frozen before."""
-        self.hooks.clear()
-        _freeze(self.parameter)
-
-    def arrived(self, gradient: Tensor) -> Tensor | None:
-        """Run the hooks on a gradient, and record it."""
-        # On CPU the backward pass runs in the thread that started it, on CUDA in one of the device's.
-        if self._session._thread is None or (gradient.device.type == "cpu" and not self._session._is_ours()):
-            return None
-        for hook in tuple(self.hooks.values()):
-            replaced = hook(gradient)
-            gradient = gradient if replaced is None else _fitting(replaced, gradient)
-        for found, name in self.records:
-            found[name] = gradient.detach().clone()
-        return gradient
+    again: bool = False
 
 
 class Site:
     """What a session does at one module: the user's hooks by kind, in the order of registration, and the records."""
 
     def __init__(self, session: "HookSession", path: str, module: nn.Module) -> None:
-        self.before: dict[int, tuple[Hook, bool, bool]] = {}
-        self.after: dict[int, tuple[Hook, bool]] = {}
-        self.backward: dict[int, Hook] = {}
-        self.gradient: dict[int, Hook] = {}
+        self.before: OrderedDict[int, tuple[Hook, bool, bool]] = OrderedDict()
+        self.after: OrderedDict[int, tuple[Hook, bool]] = OrderedDict()
+        self.always: set[int] = set()  # those hooks after the module that run although it raised
+        self.fails = False  # whether `fail` is registered
+        self.backward: OrderedDict[int, Hook] = OrderedDict()
+        self.backward_pre: OrderedDict[int, Hook] = OrderedDict()
+        self.gradient: OrderedDict[int, Hook] = OrderedDict()
         self.recorded: dict[str, set[Kind]] = {}
         self._session = session
-        self._path = path
+        self.path = path
         self._module = module
         self._calls = 0
+        self._again = 0  # calls by gradient checkpointing, in backward passes
+        self._ungraded: tuple[Gradients, Gradients] | None = None  # of the last call, if it ran without gradients
         self._running: list[_Running] = []
+        self._left = False
 
     def close(self) -> None:
         """Forget the hooks, and the tensors of calls that an exception ended."""
-        for hooks in (self.before, self.after, self.backward, self.gradient):
+        for hooks in (self.before, self.after, self.backward, self.backward_pre, self.gradient, self.always):
             hooks.clear()
         for running in self._running:
             running.tapped.clear()
@@ -114,13 +94,20 @@ class Site:
         """Run the hooks before the module; tap and record its arguments."""
         if not self._session._is_ours():
             return None
-        call = Call(self._path, module, self._calls)
-        self._calls += 1
+        again = self._calls > 0 and runs_again()
+        call = Call(self.path, module, self._again % self._calls if again else self._calls, again)
+        self._calls += not again
+        self._again += again
         as_called = args, kwargs
         before = tuple(self.before.values())
         got = tree_leaves((args, kwargs)) if any(shared for *_, shared in before) else []
-        for hook, with_kwargs, _ in before:
-            args, kwargs = self._prepared(call, hook, with_kwargs, args, kwargs)
+        try:
+            for hook, with_kwargs, _ in before:
+                args, kwargs = self._prepared(call, hook, with_kwargs, args, kwargs)
+        except Exception:
+            if self.fails:  # which is called next
+                self._running.append(_Running(call, kwargs, []))
+            raise
         running = _Running(call, kwargs, tree_leaves((args, kwargs)))
         running.replaced = [
             (old, new, new._version)
@@ -132,8 +119,13 @@ class Site:
             and not new.is_inference()  # such a tensor does not tell whether it was modified
         ]
         self._running.append(running)
+        if again and self._calls == 1 and self._ungraded is not None:
+            # Its gradients flow through what is computed now, and not through its first call.
+            running.grad_input, running.grad_output = self._ungraded
+        if not again:
+            self._ungraded = None if torch.is_grad_enabled() else (running.grad_input, running.grad_output)
         running.grad_input.take_structure((args, kwargs))
-        for path, kind, records in self._kept():
+        for path, kind, records in () if again else self._kept():
             # A place for each kind, so that they stay in step where calls nest, or end in an exception.
             records.append(copied(recorded_arguments(args, kwargs)) if kind == "input" else running.record(kind))
             running.places[path, kind] = len(records) - 1
@@ -169,9 +161,9 @@ class Site:
             return None
         running = self._running[-1]
         returned = output
-        for hook, with_kwargs in tuple(self.after.values()):
-            given = (args, running.kwargs) if with_kwargs else (args,)
-            replaced = self._run(running.call, hook, module, *given, output)
+        for key, (hook, with_kwargs) in tuple(self.after.items()):
+            running.done.add(key)
+            replaced = self._finished(running, hook, with_kwargs, args, output)
             output = output if replaced is None else replaced
         running.grad_output.take_structure(output)
         seen = None
@@ -185,10 +177,32 @@ class Site:
                 kept = copied(output) if seen is None else tree_map_only(Tensor, partial(_safe, running.given), seen)
                 records[running.places[path, kind]] = kept
         self._running.pop()
+        self._left = self.fails
         running.replaced.clear()
         running.tapped.clear()  # the graph refers to this call, and must not to itself
         running.given.clear()
         return None if output is returned else output
+
+    def fail(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Run the hooks after the module that always run, where it or a hook raised; PyTorch calls this in any case."""
+        if not self._session._is_ours() or not self._running:
+            return
+        if self._left:  # `leave` has run for this call
+            self._left = False
+            return
+        running = self._running.pop()
+        for key, (hook, with_kwargs) in tuple(self.after.items()):
+            if key in self.always and key not in running.done:
+                try:
+                    self._finished(running, hook, with_kwargs, args, output)
+                except Exception as error:  # as PyTorch does, so that the first error is the one that is raised
+                    warnings.warn(
+                        f"A hook with always_call=True after {running.call.path!r} raised {error!r}, which was "
+                        "silenced as another error was raised before it.",
+                        stacklevel=2,
+                    )
+        running.tapped.clear()
+        running.replaced.clear()
 
     def _tap_inputs(self, running: "_Running") -> list[tuple[Tensor, Tensor]]:
         """Return the tensors that the module is given, and what it gets in their place."""
@@ -215,33 +229,35 @@ class Site:
         indices: list[int] = []
         tensors: list[Tensor] = []
         passed: list[tuple[Tensor, Tensor]] = []
-        for index, leaf in enumerate(tree_leaves(output)):
+        leaves = tree_leaves(output)
+        width = len(leaves)
+        for index, leaf in enumerate(leaves):
             if not is_differentiable(leaf):
                 continue
             if leaf.grad_fn is not None and is_one_of(leaf, running.given):
                 # Whoever else holds that tensor must keep sharing it with the caller: no copy, as a tap makes, will do.
-                passed.append((leaf, self._hook_passed(running, leaf, index)))
+                passed.append((leaf, self._hook_passed(running, leaf, index, width)))
             elif self._taps_outputs():
                 indices.append(index)
                 tensors.append(leaf)
 
         def arrived(gradients: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
-            onward = [self._run_gradient(running, *one) for one in zip(indices, gradients, strict=True)]
+            onward = self._run_gradients(running, width, dict(zip(indices, gradients, strict=True)))
             if not running.awaits_input:
                 self._run_backward(running, running.grad_input.leaves)
             return onward
 
         return substituted(output, [*zip(tensors, tap(tensors, arrived), strict=True), *passed])
 
-    def _hook_passed(self, running: "_Running", tensor: Tensor, index: int) -> Tensor:
-        """Watch the gradient of an input that the module returned, and return what to hand on for it."""
+    def _hook_passed(self, running: "_Running", tensor: Tensor, index: int, outputs: int) -> Tensor:
+        """Watch the gradient of an input that the module returned as one of its outputs, and return what to hand on."""
         places = [place for place, given in enumerate(running.given) if given is tensor]
         width = len(running.given)
         modified = tensor._version > running.versions[places[0]]
         past_the_tap = running.awaits_input and not modified
 
         def arrived(gradient: Tensor) -> Tensor | None:
-            onward = self._run_gradient(running, index, gradient)
+            (onward,) = self._run_gradients(running, outputs, {index: gradient})
             if not past_the_tap:
                 return onward
             found: list[Tensor | None] = [onward if place in places else None for place in range(width)]
@@ -290,13 +306,37 @@ class Site:
             raise ValueError(f"A hook before {call.path!r} must return None or a pair (args, kwargs).")
         return replaced
 
-    def _run_gradient(self, running: "_Running", index: int, gradient: Tensor | None) -> Tensor | None:
-        if gradient is not None:
-            for hook in tuple(self.gradient.values()):
+    def _finished(self, running: "_Running", hook: Hook, with_kwargs: bool, args: Any, output: Any) -> Any:
+        """Run a hook after the module."""
+        return self._run(
+            running.call, hook, running.call.module, *((args, running.kwargs) if with_kwargs else (args,)), output
+        )
+
+    def _run_gradients(
+        self, running: "_Running", outputs: int, arrived: Mapping[int, Tensor | None]
+    ) -> list[Tensor | None]:
+        """Run the hooks on the gradients of some of the outputs; return what flows on in place of each."""
+        gradients: list[Tensor | None] = [None] * outputs
+        for index, gradient in arrived.items():
+            for hook in tuple(self.gradient.values()) if gradient is not None else ():
                 replaced = self._run(running.call, hook, gradient)
                 gradient = gradient if replaced is None else _checked(replaced, gradient)
-        running.grad_output.put(index, gradient)
-        return gradient
+            gradients[index] = gradient
+        for hook in tuple(self.backward_pre.values()):
+            grad_output = running.grad_output.of(gradients)
+            grad_output = grad_output if isinstance(grad_output, tuple) else (grad_output,)
+            replaced = self._run(running.call, hook, running.call.module, grad_output)
+            if replaced is not None:
+                values = tree_flatten(replaced)[0]
+                if len(values) != outputs:
+                    raise ValueError(
+                        f"The full backward pre-hook of {running.call.path!r} returned {len(values)} gradients for "
+                        f"{outputs} outputs; return a tuple like grad_output, or None."
+                    )
+                gradients = [_checked(new, old) for new, old in zip(values, gradients, strict=True)]
+        for index in arrived:
+            running.grad_output.put(index, gradients[index])
+        return [gradients[index] for index in arrived]
 
     def _run_backward(self, running: "_Running", gradients: list[Tensor | None]) -> list[Tensor | None]:
         for hook in tuple(self.backward.values()):
@@ -321,7 +361,7 @@ class Site:
         return self._taps_outputs() or self._records("grad_input")
 
     def _taps_outputs(self) -> bool:
-        return bool(self.backward or self.gradient) or self._records("grad_output")
+        return bool(self.backward or self.backward_pre or self.gradient) or self._records("grad_output")
 
     def _records(self, kind: Kind) -> bool:
         return any(kind in kinds for kinds in self.recorded.values())
@@ -348,39 +388,11 @@ class _Running:
         self.replaced: list[tuple[Tensor, Tensor, int]] = []
         self.versions: list[int] = []
         self.places: dict[tuple[str, Kind], int] = {}
+        self.done: set[int] = set()  # hooks after the module
 
     def record(self, kind: Kind) -> Gradients | None:
         """Return what stands for the record of this kind when the call starts."""
         return {"grad_input": self.grad_input, "grad_output": self.grad_output}.get(kind)
-
-
-_thawed: "WeakIdKeyDictionary" = WeakIdKeyDictionary()
-"""Parameters that are frozen but for sessions: how many of these, and the `.grad` before the first."""
-_thawed_lock = threading.Lock()
-
-
-def _thaw(parameter: Tensor) -> None:
-    """Make a parameter need a gradient until as many calls of `_freeze` have undone it."""
-    with _thawed_lock:
-        if parameter in _thawed:
-            sessions, gradient = _thawed[parameter]
-            _thawed[parameter] = sessions + 1, gradient
-        elif not parameter.requires_grad:
-            _thawed[parameter] = 1, parameter.grad
-            parameter.grad = None
-            parameter.requires_grad_()
-
-
-def _freeze(parameter: Tensor) -> None:
-    with _thawed_lock:
-        if parameter in _thawed:
-            sessions, gradient = _thawed[parameter]
-            del _thawed[parameter]
-            if sessions > 1:
-                _thawed[parameter] = sessions - 1, gradient
-            else:
-                parameter.requires_grad_(False)
-                parameter.grad = gradient
 
 
 def _version(leaf: Any) -> int:
@@ -396,16 +408,7 @@ def recorded_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> 
 
 def _checked(replaced: Any, gradient: Tensor | None) -> Tensor | None:
     """Return what stands in a hook's answer for a gradient, None where there is to be none."""
-    return None if replaced is None else _fitting(replaced, gradient)
-
-
-def _fitting(replaced: Any, gradient: Tensor | None) -> Tensor:
-    """Return a hook's gradient if it fits the one that it replaces."""
-    if isinstance(replaced, Tensor) and (gradient is None or replaced.shape == gradient.shape):
-        return replaced
-    found = tuple(replaced.shape) if isinstance(replaced, Tensor) else type(replaced).__name__
-    shape = None if gradient is None else tuple(gradient.shape)
-    raise ValueError(f"A hook returned {found} for a gradient of shape {shape}; return one of that shape, or None.")
+    return None if replaced is None else fitting(replaced, gradient)
 
 
 def _safe(given: list[Any], tensor: Tensor) -> Tensor:

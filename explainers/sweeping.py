@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from explainers.base import checked_logits, prepared
+from explainers.costs import Passes
 from explainers.edits import (
     Edit,
     EditError,
@@ -34,15 +35,17 @@ from explainers.explanation import Model, must_know_pictures
 from explainers.goals import goal_of
 from explainers.hooks import HookSession
 from explainers.intervention import Place, check_layers, must_swap, swapped_tensors
-from explainers.layers import grid_axes
+from explainers.layers import Survey, grid_axes
 from explainers.modules import first_names, logits_of, match_modules
+from explainers.passes import Report, unreported
 from explainers.picture import PictureSource, read_picture
 from explainers.render import Style
 from explainers.replay import Replay, UnreplayableError, checked_rows
 from explainers.sheets import sweep_sheet
 from explainers.showing import Seen, must_be_plain, must_show, picture_of, save_picture
+from explainers.surveys import axes_at
 from explainers.taps import is_differentiable
-from explainers.targets import class_index
+from explainers.targets import class_index, probabilities
 
 BATCH = 32
 """Most channels in one pass; fewer where the picture or the layer is large."""
@@ -183,6 +186,7 @@ def sweep_images(
     target: int | None = None,
     other: Tensor | None = None,
     check: Callable[[], None] = lambda: None,
+    report: Report = unreported,
 ) -> Sweep:
     """Sweep the channels of a layer for a normalised picture.
 
@@ -193,6 +197,7 @@ def sweep_images(
         target: class index; None for the most probable class.
         other: (1, C, H, W), the picture that ``swap`` takes from.
         check: called before each batch; what it raises ends the sweep.
+        report: see `Report`.
 
     Raises:
         EditError: an edit that does not fit, cannot be swept, or makes the logits infinite.
@@ -214,13 +219,44 @@ def sweep_images(
             def batches() -> Iterator[list[int]]:
                 for start in range(0, len(channels), size):
                     check()
+                    report(start, len(channels))
                     yield channels[start : start + size]
 
             found = checked_rows(replay, logits, batches, lambda run, batch: sweeper.run(run, replay.module, batch))
     rows = torch.cat([one[1:] for one in found])
-    axes = grid_axes(tuple(values.shape), (images.shape[2], images.shape[3]))
+    channels_in, height, width = images.shape[1:]
+    if at == "output":
+        axes = axes_at(model, path, tuple(values.shape), (channels_in, height, width))
+    else:
+        axes = grid_axes(tuple(values.shape), (height, width))
     maps = None if axes is None else values.permute(0, *axes)[0].float().cpu()
     return _ranked(Sweep(path, edit, int(goal.targets[0]), logits[0].cpu(), 0.0, (), maps), channels, rows.cpu())
+
+
+def passes_of_sweep(module: nn.Module, survey: Survey, image_size: tuple[int, int], edit: Edit) -> Passes | None:
+    """Return how many passes a sweep takes, at most: one, and one for each channel from the layer on.
+
+    Args:
+        module: as for `sweep_images`.
+        survey: of its layers.
+        image_size: rows and columns of what it sees.
+        edit: of one layer's input or output.
+
+    Returns:
+        None where the layer's shape is not known before it runs.
+
+    Raises:
+        EditError: an edit that cannot be swept.
+    """
+    path = _swept_layer(module, edit)
+    layer = next((layer for layer in survey.layers if layer.path == path), None)
+    shape = None if layer is None else layer.input_shape if edit.at == "input" else layer.output_shape
+    if shape is None:
+        return None
+    try:
+        return Passes(1 + len(_Sweeper(edit, path, {}, image_size).channels(torch.empty(shape, device="meta"))))
+    except EditError:  # other calls may have other shapes; the sweep itself says so
+        return None
 
 
 def _ranked(sweep: Sweep, channels: list[int], rows: Tensor) -> Sweep:
@@ -228,12 +264,12 @@ def _ranked(sweep: Sweep, channels: list[int], rows: Tensor) -> Sweep:
     if not bool(torch.isfinite(rows).all()):
         raise not_finite("With this edit the logits", 0, sweep.edit)
     logit = float(sweep.logits[sweep.target])
-    probability = float(sweep.logits.double().softmax(dim=0)[sweep.target])
+    probability = float(probabilities(sweep.logits.double())[sweep.target])
     logits = rows[:, sweep.target].tolist()
-    probabilities = rows.double().softmax(dim=1)[:, sweep.target].tolist()
+    likelihoods = probabilities(rows.double())[:, sweep.target].tolist()
     found = [
         ChannelEffect(channel, one, likely, one - logit, likely - probability)
-        for channel, one, likely in zip(channels, logits, probabilities, strict=True)
+        for channel, one, likely in zip(channels, logits, likelihoods, strict=True)
     ]
     found.sort(key=lambda effect: (effect.logit_change, effect.channel))
     return replace(sweep, probability=probability, channels=tuple(found))

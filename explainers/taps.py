@@ -153,6 +153,11 @@ def leaf_of(tensor: Tensor, shared: bool) -> tuple[Tensor, Tensor]:
     return leaf, leaf
 
 
+def leaf_again(tensor: Tensor) -> Tensor:
+    """Return a tensor that needs a gradient, where gradient checkpointing computes again what became a leaf."""
+    return tensor if tensor.requires_grad or not is_differentiable(tensor) else tensor.detach().requires_grad_()
+
+
 def is_differentiable(value: Any) -> bool:
     """Whether a value is a tensor that can have a gradient."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())

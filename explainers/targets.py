@@ -3,11 +3,18 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
 from explainers.errors import TargetError, near_matches
+
+Head = Literal["softmax", "sigmoid"]
+"""What makes probabilities of logits: the softmax of several, or the sigmoid of the only one."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +24,7 @@ class Prediction:
     Attributes:
         index: class index.
         label: class label.
-        probability: softmax over all classes, in [0, 1].
+        probability: softmax over all classes, or the sigmoid of the only logit, in [0, 1].
         logit: as the model gave it.
     """
 
@@ -51,8 +58,33 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
             raise TargetError(f"The model has no class {target!r}. {hint}")
         target = int(wanted)
     if not 0 <= target < len(labels):
-        raise TargetError(f"Class {target} is out of range: the model has classes 0 to {len(labels) - 1}.")
+        raise outside(target, len(labels))
     return target
+
+
+def outside(index: int, count: int) -> TargetError:
+    """Return the error that tells of an index that a model of so many classes lacks."""
+    if count == 1:
+        return TargetError(
+            f"Class {index} is out of range: the model has one logit, class 0, whose probability is its sigmoid. What "
+            "speaks against it has negative values with sign=signed."
+        )
+    return TargetError(f"Class {index} is out of range: the model has classes 0 to {count - 1}.")
+
+
+def head_of(classes: int) -> Head:
+    """Return what makes probabilities of so many logits."""
+    return "sigmoid" if classes == 1 else "softmax"
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Return the probabilities (..., K) of logits (..., K): their softmax, or the sigmoid of a single one."""
+    return logits.sigmoid() if head_of(logits.shape[-1]) == "sigmoid" else logits.softmax(dim=-1)
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Return the logarithms (..., K) of `probabilities`."""
+    return functional.logsigmoid(logits) if head_of(logits.shape[-1]) == "sigmoid" else logits.log_softmax(dim=-1)
 
 
 def predictions(logits: NDArray[np.float32], labels: Sequence[str], indices: Iterable[int]) -> tuple[Prediction, ...]:
@@ -63,9 +95,8 @@ def predictions(logits: NDArray[np.float32], labels: Sequence[str], indices: Ite
         labels: K of them.
         indices: the classes wanted, in order; see `best`.
     """
-    shifted = np.exp(logits.astype(np.float64) - logits.max())
-    probabilities = shifted / shifted.sum()
-    return tuple(Prediction(i, labels[i], float(probabilities[i]), float(logits[i])) for i in indices)
+    likely = probabilities(torch.from_numpy(logits.astype(np.float64))).tolist()
+    return tuple(Prediction(i, labels[i], likely[i], float(logits[i])) for i in indices)
 
 
 def best(logits: NDArray[np.float32], count: int) -> list[int]:

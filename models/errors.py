@@ -3,6 +3,7 @@
     ModelError
     ├── UnknownModelError         no model, or no weight set, has that name
     ├── ModelsFileError           the file of own models does not make sense
+    ├── ModelTooLargeError        it can never fit into the memory that the service has
     └── WeightsError
         ├── WeightsUnavailableError   the weights are not on this machine
         └── BadWeightsError           the file is damaged, or belongs to another architecture
@@ -21,6 +22,10 @@ class UnknownModelError(ModelError):
 
 class ModelsFileError(ModelError):
     """The TOML file of own models is malformed, or names something that does not exist."""
+
+
+class ModelTooLargeError(ModelError):
+    """The model can never fit into the memory that there is for models."""
 
 
 class WeightsError(ModelError):

@@ -18,19 +18,22 @@ import importlib
 import logging
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from torch import nn
 
 from explainers.errors import near_matches
+from explainers.process_wide import accepted_changes, restored
 from models.errors import ModelsFileError
 from models.hub import timm
 from models.preprocess import Interpolation, Preprocess
-from models.spec import ModelSpec, WeightsSource
+from models.spec import ModelSpec, WeightsSource, nothing
 from models.weights import fill_by_name, is_file
 from models.zoo import TIMM_PREFIX, build_torchvision, zoo_names, zoo_spec
 
@@ -103,6 +106,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
             digests={weights.name: own.sha256.lower()} if own.sha256 else {},
         ),
         default_layers=own.default_layers,
+        prepare=partial(_imported, name, own.architecture) if ":" in own.architecture else nothing,
     )
 
 
@@ -153,15 +157,37 @@ def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Modu
     )
 
 
+def _imported(name: str, architecture: str) -> ModuleType:
+    """Return the package of a factory.
+
+    Raises:
+        ModelsFileError: it cannot be imported.
+    """
+    with _named(name, architecture), accepted_changes():
+        return importlib.import_module(architecture.partition(":")[0])
+
+
 def _from_factory(name: str, architecture: str) -> nn.Module:
-    package, _, factory = architecture.partition(":")
+    code = _imported(name, architecture)
+    with _named(name, architecture), accepted_changes(), restored() as undone:
+        made = getattr(code, architecture.partition(":")[2])()
+    if undone:
+        raise ModelsFileError(
+            f"[models.{name}]: {architecture!r} left {' and '.join(undone)} changed, which all models share; put it "
+            "back before the factory returns."
+        )
+    if not isinstance(made, nn.Module):
+        raise ModelsFileError(f"[models.{name}]: {architecture!r} returned a {type(made).__name__}, not an nn.Module.")
+    return made
+
+
+@contextmanager
+def _named(name: str, architecture: str) -> Iterator[None]:
+    """Make a `ModelsFileError` of whatever the user's own code raises."""
     try:
-        made = getattr(importlib.import_module(package), factory)()
-    except (Exception, SystemExit) as error:  # whatever the user's own code raises
+        yield
+    except (Exception, SystemExit) as error:
         _log.exception("[models.%s]: %r failed", name, architecture)
         raise ModelsFileError(
             f"[models.{name}]: {architecture!r} raised {type(error).__name__}; the log says why."
         ) from error
-    if not isinstance(made, nn.Module):
-        raise ModelsFileError(f"[models.{name}]: {architecture!r} returned a {type(made).__name__}, not an nn.Module.")
-    return made

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from explainers.accelerators import choose
 from explainers.errors import LayerError
 from explainers.layers import Survey, survey
+from explainers.process_wide import exclusive
 from models.errors import ModelError, ModelsFileError, UnknownModelError
 from models.own import own_specs
 from models.spec import LoadedModel, ModelSpec
@@ -85,6 +86,14 @@ class Registry:
             return Availability(True, None)
         return Availability(False, missing_reason(spec))
 
+    def file_size(self, spec: ModelSpec) -> int:
+        """Return the bytes of a model's weights file; 0 where it is not on this machine yet."""
+        path = find_weights(spec, self._weights_dir)
+        try:
+            return 0 if path is None else path.stat().st_size
+        except OSError:  # it is gone, or nobody may look at it: loading it says so
+            return 0
+
     def survey(self, spec: ModelSpec, check: Callable[[], None] = lambda: None) -> Survey:
         """Describe the layers of a model that need not be loaded: no weights are read.
 
@@ -105,7 +114,8 @@ class Registry:
         """Load a model, frozen and in evaluation mode; see `load_model`."""
         spec = self.spec(name, None if weights == DEFAULT else weights)
         path = obtain_weights(spec, self._weights_dir, self._download) if weights is not None else None
-        module, digest = spec.build(), None
+        spec.prepare()
+        module, digest = _built(spec), None
         if path is not None:
             try:
                 digest = checked_sha256(spec, path)
@@ -189,27 +199,20 @@ def _zoo_spec(name: str, weights: str | None) -> ModelSpec:
 _listing = threading.Lock()  # one at a time, for the first list takes seconds, and those after it find what it found
 
 _surveys: dict[ModelSpec, Survey] = {}
-_surveying = threading.Lock()  # one at a time, for a large model takes seconds, and a processor
 
 MOST_SURVEYS = 256
 """That are kept; the oldest goes first."""
 
-_GLANCE = 0.1
-"""Seconds after which somebody who waits for another survey looks whether he still wants his."""
-
 
 def _survey(spec: ModelSpec, check: Callable[[], None]) -> Survey:
-    while (found := _surveys.get(spec)) is None:
-        check()
-        if _surveying.acquire(timeout=_GLANCE):
-            try:
-                if spec not in _surveys:
-                    made = _surveyed(spec, _without_weights(spec))
-                    if len(_surveys) >= MOST_SURVEYS:
-                        del _surveys[next(iter(_surveys))]
-                    _surveys[spec] = made
-            finally:
-                _surveying.release()
+    found = _surveys.get(spec)
+    if found is None:
+        spec.prepare()
+        with exclusive(check):  # also because a large model takes seconds, and a processor
+            found = _surveys.get(spec) or _surveyed(spec, _without_weights(spec))
+            if spec not in _surveys and len(_surveys) >= MOST_SURVEYS:
+                del _surveys[next(iter(_surveys))]
+            _surveys[spec] = found
     return found
 
 
@@ -239,10 +242,15 @@ class _EmptyOnMeta(TorchFunctionMode):
         return func(*args, **({**kwargs, "device": "meta"} if func is torch.empty else kwargs))
 
 
+def _built(spec: ModelSpec) -> nn.Module:
+    with exclusive():
+        return spec.build()
+
+
 def _without_weights(spec: ModelSpec) -> nn.Module:
     """Return the architecture on the meta device, where shapes are computed and numbers are not."""
     everything: AbstractContextManager[Any] = torch.device("meta")  # for builders that run what they have built
     for place in (_EmptyOnMeta(), everything):
-        with suppress(RuntimeError, NotImplementedError), place:
+        with exclusive(), suppress(RuntimeError, NotImplementedError), place:
             return spec.build().to("meta")
-    return spec.build().to("meta")  # a builder that reads the numbers of its parameters
+    return _built(spec).to("meta")  # a builder that reads the numbers of its parameters

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from explainers.accelerated import Accelerated
 from explainers.layers import Survey
+from explainers.targets import Head, head_of
 from models.preprocess import Preprocess
 
 Source = Literal["embedded", "torchvision", "timm", "own"]
@@ -36,6 +37,10 @@ class WeightsSource:
     digests: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
+def nothing() -> None:
+    """Prepare a model that needs no preparation."""
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """What is known of a model before it is loaded.
@@ -50,6 +55,7 @@ class ModelSpec:
         fill: loads a state dict into the architecture that `build` made.
         weights: where the weights may be found; None where none were ever published.
         default_layers: declared default layers; empty to find them.
+        prepare: is called before `build` and, unlike it, while other threads may change the process: it imports.
     """
 
     name: str
@@ -61,6 +67,12 @@ class ModelSpec:
     fill: Callable[[nn.Module, Mapping[str, Tensor]], None]
     weights: WeightsSource | None
     default_layers: tuple[str, ...] = ()
+    prepare: Callable[[], object] = nothing
+
+    @property
+    def head(self) -> Head:
+        """What makes probabilities of the logits."""
+        return head_of(len(self.labels))
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -101,9 +101,11 @@ def checked_sha256(spec: ModelSpec, path: Path) -> str:
         ) from error
     expected = spec.weights.digests.get(path.name, "") if spec.weights is not None else ""
     if not found.startswith(expected):
+        verb, preposition = ("is", "") if len(expected) == len(found) else ("begins with", "with ")
+        mend = "install its package again" if spec.source == "embedded" else "copy it again"
         raise BadWeightsError(
-            f"The weights file {path.name!r} is not the one that was published: its SHA-256 begins with "
-            f"{found[: len(expected)]}, not with {expected}. It is damaged, or half copied: copy it again."
+            f"The weights file {path.name!r} is not the one that was published: its SHA-256 {verb} "
+            f"{found[: len(expected)]}, not {preposition}{expected}. It is damaged, or half copied: {mend}."
         )
     return found
 

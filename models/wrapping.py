@@ -9,6 +9,7 @@ from explainers.accelerators import choose
 from explainers.errors import ExplainerError
 from explainers.layers import survey
 from explainers.modules import evaluation_mode, logits_of
+from explainers.registered import remove_leftovers
 from models.errors import ModelError
 from models.preprocess import Interpolation, Preprocess
 from models.spec import LoadedModel, ModelSpec
@@ -35,6 +36,7 @@ def wrap_model(
     Args:
         module: a classifier: (N, 3, H, W) to logits (N, K), or to a tuple or dictionary that holds them.
         labels: K of them, in the order of the logits; None for ``class 0``, ``class 1`` and so on.
+            Probabilities are the softmax of the logits, or the sigmoid of a single one.
         input_size: side of its input, or (height, width).
         resize: what the shorter side of a picture is resized to before the centre of `input_size` is cut out; None for
             `input_size`.
@@ -50,6 +52,8 @@ def wrap_model(
     """
     if not isinstance(module, nn.Module):
         raise ModelError(f"A torch.nn.Module is needed, not {type(module).__name__}; `load_model` takes names.")
+    for part in module.modules():
+        remove_leftovers(part)
     size = (input_size, input_size) if isinstance(input_size, int) else input_size
     preprocess = Preprocess(size, (resize, resize) if resize else size, "shorter", interpolation, mean, std)
     name = name or type(module).__name__
@@ -67,7 +71,8 @@ def wrap_model(
         ) from error
     found = tuple(labels) if labels is not None else tuple(f"class {index}" for index in range(classes))
     if len(found) != classes:
-        raise ModelError(f"{name} has {classes} classes, but {len(found)} labels are given.")
+        hint = " One logit has one label, that of the class whose probability is its sigmoid." if classes == 1 else ""
+        raise ModelError(f"{name} has {classes} classes, but {len(found)} labels are given.{hint}")
     spec = ModelSpec(
         name=name,
         source="own",

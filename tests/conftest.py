@@ -11,6 +11,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn.modules import module as module_globals
 
+from explainers import process_wide
 from models import LoadedModel, load_model
 
 HOOKS = (
@@ -48,6 +49,7 @@ def nothing_left_behind(live_modules: WeakSet) -> Iterator[None]:
     assert [module for module in _hooked(live_modules) if module not in hooked] == []
     assert _with_gradients(shared) == []
     assert not any(vars(module_globals)[name] for name in vars(module_globals) if name.startswith("_global_for"))
+    assert not process_wide.changes()
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
 

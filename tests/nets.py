@@ -31,6 +31,13 @@ class Net(nn.Module):
         return self.head(self.middle(self.conv(self.stem(images))).mean(dim=(2, 3)))
 
 
+class OneLogit(Net):
+    """Tells whether one thing is there: a single logit."""
+
+    def __init__(self) -> None:
+        super().__init__(classes=1)
+
+
 class InPlaceModule(Net):
     def __init__(self) -> None:
         super().__init__()

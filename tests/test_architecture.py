@@ -1,6 +1,7 @@
 """The floors of the house, held by reading the imports: explainers, models, app, from the ground up."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,27 @@ def test_a_module_imports_only_its_own_floor_and_those_below(file):
     assert roots & (above | FOREIGN[floor] | {"tests"}) == set()
 
 
+ROOMS = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("| room |")[2].partition("\n## ")[0]
+WHOLE = ("app/api", "app/cli", "explainers/methods")
+"""Folders that the page names as one."""
+
+
+@pytest.mark.parametrize("file", MODULES, ids=nets.label)
+def test_the_page_names_each_room(file):
+    folder = file.parent.as_posix()
+    name = folder.removeprefix("app/") if folder in WHOLE else file.name
+    rows = [row.split("|")[1] for row in ROOMS.splitlines() if f"{folder.partition('/')[0]}/" in row]
+    assert file.name == "__init__.py" or any(re.search(rf"[`/]{re.escape(name)}[/`]", row) for row in rows)
+
+
+def test_each_room_that_the_page_names_is_there():
+    for row in (row.split("|")[1] for row in ROOMS.splitlines() if row.startswith("| `")):
+        folder = ""
+        for name in re.findall("`([^`]+)`", row):
+            folder = Path(name).parent if "/" in name.rstrip("/") else folder
+            assert any(ROOT.glob(name)) or any((ROOT / folder).glob(name)), name
+
+
 @pytest.mark.parametrize("file", MODULES, ids=nets.label)
 def test_hooks_are_registered_in_one_file_only(file):
     names = {
@@ -43,6 +65,41 @@ def test_hooks_are_registered_in_one_file_only(file):
         if isinstance(node, ast.Attribute) and node.attr.startswith("register_") and "hook" in node.attr
     }
     assert bool(names) is (file == Path("explainers/hooks.py"))
+
+
+ALONE = r"Tracker|torch\.onnx\.export|torch\.compile|(fx\.)?symbolic_trace|tracer\.trace|.*\bcatch_warnings|spec\.build"
+"""What changes the whole process for a while; `explainers/process_wide.py` says how."""
+
+NEVER = r"torch\.(set_default_.*|manual_seed|seed|random\..*|func\..*)|.*\b(jvp|dual_level|register_module_.*)"
+"""What changes it for good, or in a way that one lock cannot help."""
+
+
+EXCEPTIONS = {
+    "models/hub.py": {"warnings.catch_warnings"},  # is imported: whoever imports must not wait to be alone
+    "explainers/process_wide.py": {"torch.set_default_dtype"},  # puts back, alone, what a factory left changed
+}
+
+
+def calls(tree: ast.AST, alone: bool = False) -> Iterator[tuple[str, bool]]:
+    """Yield what is called, and whether that stands in ``with exclusive():``."""
+    if isinstance(tree, ast.Call):
+        yield ast.unparse(tree.func), alone
+    entered = [item.context_expr for item in tree.items] if isinstance(tree, ast.With) else []
+    entered += tree.decorator_list if isinstance(tree, ast.FunctionDef) else []
+    for node in entered:
+        alone = alone or ast.unparse(node).startswith("exclusive(")
+        yield from calls(node, alone)
+    for node in ast.iter_child_nodes(tree):
+        if not any(node is other for other in entered):
+            yield from calls(node, alone)
+
+
+@pytest.mark.parametrize("file", MODULES, ids=nets.label)
+def test_what_changes_pytorch_for_all_threads_is_alone_in_the_process(file):
+    tree, excepted = ast.parse((ROOT / file).read_text(encoding="utf-8")), EXCEPTIONS.get(file.as_posix(), set())
+    found = [(name, alone) for name, alone in calls(tree) if name not in excepted]
+    assert [name for name, alone in found if re.fullmatch(ALONE, name) and not alone] == []
+    assert [name for name, _ in found if re.fullmatch(NEVER, name)] == []
 
 
 def test_every_module_says_what_lives_in_it():

@@ -1,4 +1,4 @@
-"""What the page about deployment and the manifest say fits the service, and Kubernetes' own schemas."""
+"""What is deployed (nginx, compose.yaml, the manifest) fits the service, and Kubernetes' own schemas."""
 
 import re
 from importlib.metadata import version
@@ -9,14 +9,17 @@ import pytest
 import yaml
 
 from app import create_app
+from app.server.configuration import DRAIN_SECONDS, KEEPALIVE_SECONDS, Server
 from app.settings import PREFIX, Settings
-from docs.settings import PAGE
 
 ROOT = Path(__file__).parents[1]
 OBJECTS = {one["kind"]: one for one in yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_text())}
 POD = OBJECTS["Deployment"]["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 DEFAULTS = Settings.model_construct()
+NGINX = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
+COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+ANNOTATION = "nginx.ingress.kubernetes.io/"
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
@@ -58,7 +61,9 @@ def test_what_runs_may_finish_before_a_pod_is_killed():
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     assert {name for name in given if name.startswith(PREFIX)} <= known
     pause = int(CONTAINER["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert POD["terminationGracePeriodSeconds"] > float(given["SEEWHY_DEADLINE"]) + pause
+    assert POD["terminationGracePeriodSeconds"] > float(given["SEEWHY_DEADLINE"]) + pause + DRAIN_SECONDS
+    assert Server(DEFAULTS).cfg.graceful_timeout == DEFAULTS.deadline + DRAIN_SECONDS
+    assert given["SEEWHY_TRUSTED_PROXIES"] == "1"
     assert float(given["SEEWHY_DEADLINE"]) == DEFAULTS.deadline
 
 
@@ -69,12 +74,107 @@ def test_probes_ask_routes_that_there_are():
     } <= routes
 
 
+def directives(name):
+    """Return what nginx.conf says for a directive, each time."""
+    return re.findall(rf"^\s*{name}\s+([^;]+);", NGINX, flags=re.MULTILINE)
+
+
 def test_nginx_takes_the_uploads_that_the_service_takes_and_waits_longer_than_it():
-    text = PAGE.read_text(encoding="utf-8")
-    (size,) = re.findall(r"client_max_body_size (\d+)m;", text)
-    (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", text)
-    assert int(size) * 2**20 == DEFAULTS.max_upload_bytes
-    assert int(seconds) > DEFAULTS.deadline
+    most, *of_probes = directives("client_max_body_size")
+    assert int(most.removesuffix("m")) * 2**20 == DEFAULTS.max_upload_bytes
+    assert of_probes == ["1k"] * 2  # nobody counts them, so they are to leave nothing in files
+    assert [int(one.removesuffix("s")) > DEFAULTS.deadline for one in directives("proxy_read_timeout")] == [True]
+
+
+def test_nginx_lets_go_of_a_connection_before_the_service_does():
+    upstream = NGINX.partition("upstream seewhy {")[2].partition("}")[0]
+    (seconds,) = re.findall(r"keepalive_timeout (\d+)s;", upstream)
+    assert int(seconds) < KEEPALIVE_SECONDS == Server(DEFAULTS).cfg.keepalive
+
+
+def test_nginx_has_slow_clients_wait_and_repeats_nothing():
+    assert directives("proxy_request_buffering") == directives("proxy_buffering") == ["on"]
+    assert directives("proxy_ignore_client_abort") == ["off"]
+    assert directives("proxy_next_upstream") == ["error"]  # without non_idempotent
+    assert {"client_header_timeout", "client_body_timeout", "send_timeout"} <= set(re.findall(r"\w+", NGINX))
+    (most,) = directives("limit_conn addresses")
+    assert int(most) > DEFAULTS.threads  # behind one address there may be many people
+
+
+def test_the_ingress_says_what_nginx_conf_says():
+    told = {
+        name.removeprefix(ANNOTATION): value for name, value in OBJECTS["Ingress"]["metadata"]["annotations"].items()
+    }
+    for name in ("request-buffering", "buffering", "buffer-size", "max-temp-file-size", "next-upstream"):
+        assert [told[f"proxy-{name}"]] == directives(f"proxy_{name.replace('-', '_')}")
+    for name in ("connect", "send", "read"):
+        assert [f"{told[f'proxy-{name}-timeout']}s"] == directives(f"proxy_{name}_timeout")
+    assert told["proxy-body-size"] == directives("client_max_body_size")[0]
+    assert [told["limit-connections"]] == directives("limit_conn addresses")
+    (rule,) = OBJECTS["Ingress"]["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert path["backend"]["service"]["name"] == OBJECTS["Service"]["metadata"]["name"]
+    assert path["backend"]["service"]["port"]["name"] == OBJECTS["Service"]["spec"]["ports"][0]["name"]
+
+
+def test_compose_runs_the_service_behind_this_nginx_and_publishes_nothing_else():
+    assert set(COMPOSE) == {"services"}
+    proxy, service = (COMPOSE["services"][name] for name in ("proxy", "seewhy"))
+    (mount,) = proxy["volumes"]
+    source, target, mode = mount.split(":")
+    assert (ROOT / source).read_text(encoding="utf-8") == NGINX
+    assert target in proxy["command"]
+    assert mode == "ro"
+    (published,) = proxy["ports"]
+    assert published.rpartition(":")[2] == directives("listen")[0]
+    assert published.startswith("127.0.0.1:")  # others are let in on purpose
+    assert "ports" not in service
+    (port,) = service["expose"]
+    assert directives("server")[0] == f"seewhy:{port} max_fails=0"
+    assert f"EXPOSE {port}\n" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    # nginx resolves the service's name once: it starts anew where the service does.
+    assert proxy["depends_on"] == {"seewhy": {"condition": "service_healthy", "restart": True}}
+    assert re.fullmatch(r"docker\.io/library/nginx:[\d.]+-alpine@sha256:[0-9a-f]{64}", proxy["image"])
+    assert proxy["healthcheck"]["test"][:2] == ["CMD", "wget"]  # which alpine's busybox has
+
+
+def megabytes(size):
+    """Return what nginx or Docker takes a size for, in MB of 2**20 bytes."""
+    return int(size[:-1]) * {"m": 1, "g": 2**10}[size[-1]]
+
+
+def test_one_address_cannot_fill_the_proxy():
+    """Neither with uploads that do not end nor with answers that it does not read."""
+    sizes = {}
+    for entry in COMPOSE["services"]["proxy"]["tmpfs"]:
+        place, _, options = entry.partition(":")
+        sizes[place] = megabytes(dict(one.split("=") for one in options.split(","))["size"])
+    (uploads,) = directives("client_body_temp_path")
+    (requests,), (large,) = directives("limit_conn addresses"), directives("limit_conn large")
+    (upload, *_), (answer,) = directives("client_max_body_size"), directives("proxy_max_temp_file_size")
+    (digits,) = re.findall(r'"~\^:\\d\{0,(\d)\}\$" "";', NGINX)
+    most_of_small = 10 ** int(digits) / 2**20
+    largest = int(large) * megabytes(upload) + (int(requests) - int(large)) * most_of_small
+    assert largest < sizes[f"/tmp/{uploads}"]
+    assert int(requests) * (megabytes(answer) + 1) < sizes["/tmp"]
+
+
+def test_compose_gives_the_service_what_the_manifest_gives_it():
+    service = COMPOSE["services"]["seewhy"]
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    given = service["environment"]
+    assert {name for name in given if name.startswith(PREFIX)} <= known
+    assert given["SEEWHY_TRUSTED_PROXIES"] == "1"
+    assert float(given["SEEWHY_DEADLINE"]) == DEFAULTS.deadline
+    assert int(given["SEEWHY_MAX_UPLOAD_BYTES"]) == DEFAULTS.max_upload_bytes
+    assert int(service["stop_grace_period"].removesuffix("s")) > DEFAULTS.deadline + DRAIN_SECONDS
+    assert service["image"] == CONTAINER["image"]
+    assert (service["cpus"], service["mem_limit"]) == (2, "2g")
+    for one in COMPOSE["services"].values():
+        assert one["read_only"] is True
+        assert one["cap_drop"] == ["ALL"]
+        assert one["security_opt"] == ["no-new-privileges:true"]
+        assert any(place.startswith("/tmp") for place in one["tmpfs"])
 
 
 def test_a_busy_container_is_not_killed_for_being_busy():

@@ -66,7 +66,7 @@ def test_every_error_code_is_documented():
 def test_every_setting_is_documented():
     text = settings.PAGE.read_text(encoding="utf-8")
     assert settings.filled(text) == text, "run make docs"
-    assert text.count("| `SEEWHY_") == len(Settings.model_fields)
+    assert text.count("\n| `SEEWHY_") == len(Settings.model_fields)
 
 
 def test_every_route_is_documented(app_routes):

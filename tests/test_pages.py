@@ -20,8 +20,21 @@ SHOWN = [page for page in PAGES if blocks(page)]
 NOT_RUN = {
     "README.md": ["make serve", "make test", "docker build", "docker run"],
     "docs/index.md": ["make serve", "source .venv/bin/activate"],
-    "docs/deployment.md": ["docker build", "docker run", "docker run", "kubectl apply", "kubectl port-forward"],
-    "docs/operations.md": ["pip install", "OTEL_EXPORTER_OTLP_ENDPOINT="],
+    "docs/deployment.md": [
+        "docker build",
+        "docker run",
+        "docker run",
+        "docker compose up",
+        "kubectl apply",
+        "kubectl port-forward",
+    ],
+    "docs/operations.md": [
+        "pip install",
+        "OTEL_EXPORTER_OTLP_ENDPOINT=",
+        "make lock",
+        "make lock UPGRADE=",
+        "make test check",
+    ],
     "docs/own-models.md": ["SEEWHY_MODELS=models.toml SEEWHY_DEFAULT_MODEL=pneumonia seewhy serve"],
     "docs/security.md": ["SEEWHY_API_KEYS=keys.toml seewhy serve", "curl -H", "SEEWHY_RATE_LIMIT"],
     "docs/add-a-method.md": ["SEEWHY_METHODS=my_methods seewhy serve"],

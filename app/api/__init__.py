@@ -5,6 +5,7 @@ from typing import TypeVar
 from flask import current_app, request
 
 from app.errors import NotAcceptableError
+from app.liveness import Liveness
 from app.schemas import MEDIA_TYPES
 from app.service import Service
 
@@ -14,6 +15,12 @@ Form = TypeVar("Form", bound=str)
 def service() -> Service:
     """Return the service of the running application."""
     found: Service = current_app.extensions["seewhy"]
+    return found
+
+
+def liveness() -> Liveness:
+    """Return what tells whether this process is broken."""
+    found: Liveness = current_app.extensions["seewhy-liveness"]
     return found
 
 

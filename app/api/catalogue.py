@@ -102,6 +102,7 @@ def describe_method(method: Method) -> MethodAnswer:
         equation=method.equation,
         discriminates=method.discriminates,
         fine=method.fine,
+        rounding=method.rounding,
         options=options,
     )
 
@@ -127,6 +128,7 @@ def _describe(spec: ModelSpec) -> ModelAnswer:
         licence=spec.licence,
         input_size=spec.preprocess.size,
         classes=len(spec.labels),
+        head=spec.head,
         default_layers=list(loaded.default_layers) if loaded is not None else None,
         weights=WeightsAnswer(
             name=spec.weights.name if spec.weights is not None else None,

@@ -2,7 +2,7 @@
 
 from flask import Blueprint, Response, current_app, request
 
-from app.api import service
+from app.api import liveness, service
 from app.observing import Operations
 from app.schemas import HealthAnswer
 
@@ -11,13 +11,20 @@ blueprint = Blueprint("health", __name__)
 
 @blueprint.get("/healthz")
 def healthz() -> Response:
-    """Say that the process is alive."""
+    """Say that the process is alive; 503 where it is broken for good."""
+    liveness().require()
+    return alive()
+
+
+def alive() -> Response:
+    """Return the answer of a process that is alive."""
     return Response(HealthAnswer(status="alive").model_dump_json(), mimetype="application/json")
 
 
 @blueprint.get("/readyz")
 def readyz() -> Response:
     """Say whether the default model is loaded, so that the next request is answered at once."""
+    liveness().require()
     service().require_ready()
     return Response(HealthAnswer(status="ready").model_dump_json(), mimetype="application/json")
 

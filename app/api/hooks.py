@@ -11,7 +11,7 @@ from app.hook_answers import (
     capture_document,
     capture_sheet,
     encoded,
-    intervention_document,
+    intervention_body,
     intervention_drawing,
     sweep_document,
     sweep_drawing,
@@ -28,6 +28,7 @@ from app.schemas import (
     TraceFormat,
     TraceOptions,
 )
+from app.streams import Body, file_parts, respond
 
 blueprint = Blueprint("hooks", __name__, url_prefix="/hooks")
 
@@ -59,20 +60,22 @@ def capture() -> Response:
     form = options.format or negotiated(CAPTURE_FORMATS)
     drawn = form not in ("json", "npz", "safetensors")
     captured = HookService(service()).capture(sent.picture, options, sheet=drawn)
+    body: Body
     if form == "json":
         body = capture_document(captured).model_dump_json().encode()
     elif form == "npz" or form == "safetensors":
         with captured.timings.stage("encode"):
-            body = captured.capture.encoded(form)
+            body = file_parts(captured.capture.file(form))
     else:
-        by_effect = options.rank == "effect"
-        body = encoded(lambda: capture_sheet(captured, options.top, by_effect), form, captured.timings)
+        by_effect, shown = options.rank == "effect", captured.shown.picture
+        body = encoded(lambda: capture_sheet(captured, options.top, by_effect), form, captured.timings, shown)
     return _response(body, form, facts(captured.model, [captured.target], captured.timings))
 
 
 @blueprint.post("/intervene")
 def intervene() -> Response:
     """Answer with what edits change; with each_channel, with the channels ranked by it."""
+    body: Body
     sent = read_request(request, other="other")
     options = parse(InterveneOptions, sent.fields)
     form = options.format or negotiated(INTERVENE_FORMATS)
@@ -81,22 +84,22 @@ def intervene() -> Response:
         if form == "json":
             body = sweep_document(swept).model_dump_json().encode()
         else:
-            body = encoded(lambda: sweep_drawing(swept, options.top), form, swept.timings)
+            body = encoded(lambda: sweep_drawing(swept, options.top), form, swept.timings, swept.shown.picture)
         return _response(body, form, facts(swept.model, [swept.target], swept.timings, [swept.sweep.layer]))
     intervened = HookService(service()).intervene(sent.picture, sent.other, options)
     if form == "json":
-        answer = intervention_document(intervened, options.values, service().settings.max_json_values)
-        body = answer.model_dump_json().encode()
+        body = intervention_body(intervened, options.values, service().settings.max_json_values)
     else:
-        body = encoded(lambda: intervention_drawing(intervened), form, intervened.timings)
+        shown = intervened.intervention.before.picture
+        body = encoded(lambda: intervention_drawing(intervened), form, intervened.timings, shown)
     sides = (intervened.intervention.before, intervened.intervention.after)
     targets = [sides[0].target]
     headers = facts(intervened.model, targets, intervened.timings, sides[0].layers, intervened.method.name, sides)
     return _response(body, form, headers)
 
 
-def _response(body: bytes, form: str, headers: dict[str, str]) -> Response:
-    response = Response(body, mimetype=MEDIA_TYPES[form])
+def _response(body: Body, form: str, headers: dict[str, str]) -> Response:
+    response = respond(body, MEDIA_TYPES[form], service().settings.download_seconds)
     response.headers.extend(headers)
     response.headers["Vary"] = "Accept"
     return response

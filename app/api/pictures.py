@@ -1,20 +1,24 @@
 """The routes that take a picture: /explain and /predict."""
 
+from dataclasses import replace
 from typing import get_args
 
 from flask import Blueprint, Response, request
 
 from app import events
-from app.answers import arrays, document, draw, encode, layers_of, predicted
+from app.account import current as account
+from app.answers import arrays, drawing, json_body, layers_of, predicted
 from app.api import negotiated, service
 from app.api.headers import facts
 from app.cache import Answer
 from app.carriers import parse, read_request
+from app.memory_budget import ANSWER
 from app.record import current
 from app.schemas import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
 from app.service import Service
 from app.settings import Settings
 from app.stages import Explained
+from app.streams import Body, Parts, file_parts, in_time, json_parts, respond
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -71,14 +75,16 @@ def _streamed(upload: bytes, options: ExplainOptions) -> Response:
     kept = service().cache.get(tag) if tag is not None else None
     if kept is not None:
         current().cache = "hit"
-        response = Response(events.event("answer", kept.body.decode()), mimetype=events.MEDIA_TYPE)
+        told, seconds = events.last(kept.body), service().settings.download_seconds
+        response = Response(in_time(told, seconds), mimetype=events.MEDIA_TYPE)
     else:
         asked = service()  # the stream outlives what Flask keeps of the request
         steps = asked.steps(upload, options, watched=True)
         underway = next(steps)
         tag = tag or asked.etag(upload, options, MEDIA_TYPES["json"])
         told = events.stream(asked, steps, underway, lambda explained: _kept(asked, tag, explained, options, "json"))
-        response = Response(told, mimetype=events.MEDIA_TYPE)
+        seconds = underway.deadline.remaining + asked.settings.download_seconds
+        response = Response(in_time(told, seconds), mimetype=events.MEDIA_TYPE)
         response.call_on_close(steps.close)  # which gives the work up where it is not finished
     # Neither a cache nor a proxy (nginx) is to keep events back.
     response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept"})
@@ -86,7 +92,7 @@ def _streamed(upload: bytes, options: ExplainOptions) -> Response:
 
 
 def _response(answer: Answer) -> Response:
-    response = Response(answer.body, mimetype=answer.mimetype)
+    response = respond(answer.body, answer.mimetype, service().settings.download_seconds)
     response.headers.extend(answer.headers)
     return response
 
@@ -95,23 +101,24 @@ def _kept(asked: Service, tag: str | None, explained: Explained, options: Explai
     """Make an answer, and keep it for who asks for the same again."""
     with asked.processors:
         answer = _answer(explained, options, form, asked.settings)
+        if tag is not None and isinstance(answer.body, Parts) and answer.size <= asked.cache.limit:
+            account().take(answer.body.most, ANSWER)
+            answer = replace(answer, body=answer.body.whole())
     if tag is not None:
         asked.cache.put(tag, answer)
     return answer
 
 
 def _answer(explained: Explained, options: ExplainOptions, form: Format, settings: Settings) -> Answer:
+    body: Body
     if form == "json":
-        answer = document(explained, options.values, settings.max_json_values)
-        body = answer.model_dump_json(exclude_unset=True).encode()
+        body = json_parts(json_body([explained], options.values, settings.max_json_values)[0])
+        body = body if options.values is True else body.whole()
     elif form == "npz":
         with explained.timings.stage("encode"):
-            body = arrays(explained, settings.max_values)
+            body = file_parts(arrays(explained, settings.max_values))
     else:
-        with explained.timings.stage("render"):
-            drawn = draw(explained)
-        with explained.timings.stage("encode"):
-            body = encode(drawn, form)
+        body = drawing(explained, form)
     found = explained.explanations
     methods = ", ".join(method.name for method, _ in explained.methods)
     headers = facts(explained.model, explained.targets, explained.timings, layers_of(explained), methods, found)

@@ -7,13 +7,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 from flask import Blueprint, Response, request
 
-from app.answers import draw, encode
-from app.api import negotiated, service
+from app.answers import drawing
+from app.api import liveness, negotiated, service
 from app.api.compatible import answer, instances, options_of
 from app.bodies import parse_json, read_body
-from app.carriers import flat, merged, parse
+from app.carriers import content, flat, merged, parse, read_texts
 from app.compatible_schemas import ClassifyOptions, ExplainParameters, TorchServeError, TorchServeStatus
 from app.errors import (
+    BrokenError,
     FieldError,
     MalformedRequestError,
     ModelNotFoundError,
@@ -23,6 +24,7 @@ from app.errors import (
 )
 from app.instances import Encoded, Given, Numbers, Range
 from app.schemas import MEDIA_TYPES
+from app.streams import json_parts, respond
 from explainers.geometry import Geometry
 from explainers.methods.integrated import IntegratedGradients
 from explainers.targets import best, predictions
@@ -69,8 +71,9 @@ _TYPES = {
 def ping() -> Response:
     """Say whether the default model is loaded."""
     try:
+        liveness().require()
         service().require_ready()
-    except NotReadyError:
+    except (BrokenError, NotReadyError):
         return answer(TorchServeStatus(status="Unhealthy"), HTTPStatus.SERVICE_UNAVAILABLE)
     return answer(TorchServeStatus(status="Healthy"))
 
@@ -100,11 +103,12 @@ def explain(name: str, version: str | None = None) -> Response:
     options = parse(ExplainParameters, options_of(fields if "method" in fields else METHOD | fields, spec.name))
     picture = _picture(sent, spec, options.range)
     if form == "json":
-        response = Response(json.dumps(_numbers(picture, spec, options).tolist()), mimetype="application/json")
+        found = json_parts(_numbers(picture, spec, options))
+        response = respond(found, "application/json", service().settings.download_seconds)
     else:
         (explained,) = instances().explain([picture], [options], drawn=True)
         with service().processors:
-            response = Response(encode(draw(explained), form), mimetype=MEDIA_TYPES[form])
+            response = Response(drawing(explained, form), mimetype=MEDIA_TYPES[form])
     response.headers["Vary"] = "Accept"
     return response
 
@@ -121,7 +125,9 @@ def _numbers(picture: Given, spec: ModelSpec, options: ExplainParameters) -> Num
         return instances().channels(picture, explainer, options)
     (explained,) = instances().explain([picture], [options], drawn=False)
     height, width = spec.preprocess.size
-    return Geometry(width, height, (0.0, 0.0, width, height)).lay_back(explained.explanations[0].map)[np.newaxis]
+    (explanation,) = explained.explanations
+    whole = Geometry(width, height, (0.0, 0.0, width, height), explanation.geometry.reach)
+    return whole.lay_back(explanation.map)[np.newaxis]
 
 
 def _spec(name: str, version: str | None) -> ModelSpec:
@@ -159,7 +165,8 @@ def _read() -> tuple[Any, dict[str, Any]]:
 
 def _read_form() -> tuple[Any, dict[str, Any]]:
     request.max_form_memory_size = service().settings.max_upload_bytes  # pictures may come as text
-    files = [file.read() for name in _DATA for file in request.files.getlist(name)]
+    read_texts(request)
+    files = [content(file) for name in _DATA for file in request.files.getlist(name)]
     texts = [text for name in _DATA for text in request.form.getlist(name)]
     if len(files) + len(texts) != 1:
         raise MalformedRequestError(

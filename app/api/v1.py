@@ -4,7 +4,7 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from app.answers import check_values, document, ranked
+from app.answers import json_body, ranked
 from app.api import service
 from app.api.compatible import answer, instances, options_of
 from app.bodies import parse_object, read_body
@@ -13,13 +13,13 @@ from app.compatible_schemas import (
     ExplainParameters,
     PredictParameters,
     ReadyModel,
-    V1Explanations,
     V1Models,
     V1Predictions,
     V1Request,
 )
 from app.errors import FieldError
 from app.instances import Given, Range
+from app.streams import json_parts, respond
 from explainers.targets import best, predictions
 from models.spec import ModelSpec
 
@@ -66,12 +66,10 @@ def explain(name: str) -> Response:
         for one in targets
     ]
     found = instances().explain(_pictures(sent, spec, options.range), own, drawn=True)
-    most = service().settings.max_json_values
-    if options.values is True:
-        check_values([one for explained in found for one in explained.explanations], most)
     with service().processors:
-        told = [document(explained, options.values, most) for explained in found]
-    return answer(V1Explanations(explanations=told))
+        body = json_parts({"explanations": json_body(found, options.values, service().settings.max_json_values)})
+        whole = body if options.values is True else body.whole()
+    return respond(whole, "application/json", service().settings.download_seconds)
 
 
 def _read() -> V1Request:

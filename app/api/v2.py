@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
-from app.api import service
+from app.api import liveness, service
 from app.api.compatible import answer, instances, options_of
 from app.bodies import read_body
 from app.carriers import parse
@@ -26,6 +26,7 @@ from app.errors import FieldError, VersionNotFoundError
 from app.inference import Asked, read_request, write_answer
 from app.instances import Given, Range
 from app.outputs import DRAWN, EXPLAINED, PREDICTED, explained_tensors, predicted_tensors
+from app.streams import respond
 from app.tensors import HEADER, Tensor
 from models.spec import ModelSpec
 
@@ -47,13 +48,15 @@ def server() -> Response:
 
 @blueprint.get("/health/live")
 def live() -> Response:
-    """Say that the process is alive."""
+    """Say that the process is alive; 503 where it is broken for good."""
+    liveness().require()
     return answer(V2Live(live=True))
 
 
 @blueprint.get("/health/ready")
 def is_ready() -> Response:
     """Say whether the default model is loaded."""
+    liveness().require()
     service().require_ready()
     return answer(V2Ready(ready=True))
 
@@ -143,10 +146,10 @@ def _answer(name: str, asked: Asked, wanted: Sequence[V2RequestedOutput], tensor
     head = {"model_name": name, "model_version": VERSION, "id": asked.id}
     binary = [asked.is_binary(one) for one in wanted]
     body, length = write_answer(head, list(zip(tensors, binary, strict=True)))
-    if length is None:
-        return Response(body, mimetype="application/json")
-    response = Response(body, mimetype="application/octet-stream")
-    response.headers[HEADER] = str(length)
+    kind = "application/json" if length is None else "application/octet-stream"
+    response = respond(body, kind, service().settings.download_seconds)
+    if length is not None:
+        response.headers[HEADER] = str(length)
     return response
 
 

@@ -187,7 +187,7 @@ class Explaining:
             answer = document(explained, self.options.values, self.service.settings.max_json_values)
             return answer.model_dump_json(exclude_unset=True, indent=2).encode()
         if self.form == "npz":
-            return arrays(explained, self.service.settings.max_values)
+            return b"".join(arrays(explained, self.service.settings.max_values).pieces())
         return encode(drawing or draw(explained), self.form)
 
     def _old_tile(self, task: Task) -> Image.Image | None:

@@ -123,8 +123,8 @@ def capture(
         elif chosen == "npz" or chosen == "safetensors":
             body = captured.capture.encoded(chosen)
         else:
-            by_effect = options.rank == "effect"
-            body = encoded(lambda: capture_sheet(captured, options.top, by_effect), chosen, captured.timings)
+            by_effect, shown = options.rank == "effect", captured.shown.picture
+            body = encoded(lambda: capture_sheet(captured, options.top, by_effect), chosen, captured.timings, shown)
         count = len(captured.capture.tensors)
         return f"{count} tensor{'s' if count > 1 else ''}", body
 
@@ -200,7 +200,7 @@ def intervene(
 
     def drawn(found: "Intervened", form: "InterveneFormat") -> bytes:
         if form != "json":
-            return encoded(lambda: intervention_drawing(found), form, found.timings)
+            return encoded(lambda: intervention_drawing(found), form, found.timings, found.intervention.before.picture)
         answer = intervention_document(found, options.values, service.settings.max_json_values)
         return answer.model_dump_json(indent=2).encode()
 
@@ -208,7 +208,7 @@ def intervene(
         if chosen == "csv":
             return found.sweep.table()
         if chosen != "json":
-            return encoded(lambda: sweep_drawing(found, options.top), chosen, found.timings)
+            return encoded(lambda: sweep_drawing(found, options.top), chosen, found.timings, found.shown.picture)
         return sweep_document(found).model_dump_json(indent=2).encode()
 
     def work(task: Task) -> tuple[str, bytes]:

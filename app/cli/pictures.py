@@ -83,8 +83,9 @@ def predict(pictures: tuple[Path, ...], device: str | None, model: str | None, t
     ready(service, model)
 
     def work(task: Task) -> str:
-        best = service.predict(read(task.picture), options).predictions
-        rows = [f"  {found.probability:7.2%}  {found.index:>5}  {found.label}" for found in best]
+        predicted = service.predict(read(task.picture), options)
+        note = " (sigmoid of one logit)" if predicted.model.spec.head == "sigmoid" else ""
+        rows = [f"  {one.probability:7.2%}  {one.index:>5}  {one.label}{note}" for one in predicted.predictions]
         return "\n".join([f"{printable(task.picture)}:", *rows])
 
     each(tasks, work, lambda _, line: click.echo(line), threads=at_once(service.settings.max_batch))

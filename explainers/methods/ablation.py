@@ -1,6 +1,6 @@
 """CAMs of what the model answers when parts of a layer's output are taken away: Ablation-CAM and Recipro-CAM."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -10,10 +10,12 @@ from torch.nn import functional
 
 from explainers.base import Question, part_of
 from explainers.cam import Evidence
-from explainers.forward import ForwardCAM
+from explainers.forward import ForwardCAM, LayerMap
 from explainers.passes import pass_size
+from explainers.perturbing import certain_change
 from explainers.registry import Paper, method
 from explainers.replay import replaced_logits
+from explainers.targets import probabilities
 
 _LEAST = 1e-6
 """Least score that Ablation-CAM divides by, over the largest logit."""
@@ -48,7 +50,9 @@ class AblationCAM(ForwardCAM):
     are differences of two logits.
     """
 
-    def layer_map(self, question: Question, evidence: Evidence, path: str) -> Tensor:
+    runs_whole: ClassVar[bool] = False
+
+    def layer_map(self, question: Question, evidence: Evidence, path: str) -> LayerMap:
         """Ablate each channel of each picture."""
         activations = evidence.activations[path]
         size = pass_size(question.module, question.images, backward=False)
@@ -67,6 +71,7 @@ class AblationCAM(ForwardCAM):
                 question.module,
                 question.images[row : row + 1],
                 path,
+                evidence.axes[path],
                 evidence.logits[row : row + 1],
                 ablated,
                 len(channels),
@@ -75,10 +80,12 @@ class AblationCAM(ForwardCAM):
             )
             goal = evidence.goal.rows(torch.full_like(channels, row))
             falls[row, channels] = goal.scores(plain) - goal.scores(edited)
-        scores = evidence.goal.scores(evidence.logits).abs()
-        scores = scores.maximum(_LEAST * evidence.logits.abs().amax(dim=1))
+        largest = evidence.logits.abs().amax(dim=1)
+        change = certain_change(falls.abs().amax(dim=1), largest, question.images.dtype)
+        falls = falls * (change > 0)[:, None]
+        scores = evidence.goal.scores(evidence.logits).abs().maximum(_LEAST * largest)
         weights = falls / torch.where(scores > 0, scores, torch.ones_like(scores))[:, None]
-        return self.project(activations * weights[:, :, None, None])
+        return LayerMap(self.project(activations * weights[:, :, None, None]), change)
 
 
 @method(
@@ -111,11 +118,13 @@ class ReciproCAM(ForwardCAM):
     a contrast the map is never negative. With one it is the difference of the two classes' maps.
     """
 
+    runs_whole: ClassVar[bool] = False
+
     gaussian: Annotated[
         bool, Field(description="Spread the features of the position over its neighbours by a 3x3 Gaussian.")
     ] = True
 
-    def layer_map(self, question: Question, evidence: Evidence, path: str) -> Tensor:
+    def layer_map(self, question: Question, evidence: Evidence, path: str) -> LayerMap:
         """Keep each position of each picture."""
         activations = evidence.activations[path]
         _, _, height, width = activations.shape
@@ -134,13 +143,14 @@ class ReciproCAM(ForwardCAM):
                 question.module,
                 question.images[row : row + 1],
                 path,
+                evidence.axes[path],
                 evidence.logits[row : row + 1],
                 kept,
                 height * width,
                 size,
                 part_of(question.report, row, len(activations)),
             )
-            probabilities = edited.softmax(dim=1)
+            likely = probabilities(edited)
             goal = evidence.goal.rows(torch.full((len(edited),), row, device=edited.device))
-            maps.append(goal.scores(probabilities - probabilities.amin(dim=0)).view(1, height, width))
-        return self.project(torch.stack(maps))
+            maps.append(goal.scores(likely - likely.amin(dim=0)).view(1, height, width))
+        return LayerMap(self.project(torch.stack(maps)))

@@ -1,10 +1,10 @@
 """Relatives of Grad-CAM that combine the feature maps and gradients of one backward pass in another way."""
 
-import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from explainers.cam import CAM, WeightedCAM
+from explainers.quotients import quotient
 from explainers.registry import Paper, method
 
 
@@ -29,14 +29,15 @@ class XGradCAM(WeightedCAM):
               \alpha_k^c = \sum_{i,j} \frac{A^k_{ij}}{\sum_{a,b} A^k_{ab}} \frac{\partial y^c}{\partial A^k_{ij}}
 
     The weights make the signed map sum to :math:`\sum_{k,i,j} A^k_{ij}\, \partial y^c / \partial A^k_{ij}` (the
-    paper's axiom of conservation). A feature map whose sum is zero gets the weight 0.
+    paper's axiom of conservation). A feature map whose sum is zero gets the weight 0, and one
+    whose sum is less than 2^-6 of its magnitudes a weight that falls to 0 with it, for rounding decides such a sum.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
         """Return the averaged gradients (N, C)."""
         totals = activations.sum(dim=(2, 3))
-        weights = (activations * gradients).sum(dim=(2, 3)) / totals
-        return torch.where(totals == 0, 0.0, weights)
+        products = (activations * gradients).sum(dim=(2, 3))
+        return quotient(products, totals, activations.abs().sum(dim=(2, 3)))
 
 
 @method(

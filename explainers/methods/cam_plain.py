@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from explainers.base import Attribution, Question, Seed
 from explainers.cam import CAM, Evidence, WeightedCAM, collect
-from explainers.errors import LayerError
+from explainers.errors import LayerError, UnsuitableModelError
 from explainers.registry import Paper, method
 
 
@@ -44,7 +44,7 @@ class ClassActivationMap(WeightedCAM):
         """One forward pass, and a look at the head.
 
         Raises:
-            LayerError: the logits are no linear function of the layer's averages.
+            UnsuitableModelError: the logits are no linear function of the layer's averages.
         """
         evidence = collect(question, self.layers_of(question), None)
         weights = {path: head_weights(question.module, path, evidence) for path in evidence.activations}
@@ -59,7 +59,7 @@ def head_weights(module: nn.Module, path: str, evidence: Evidence) -> Tensor:
     """Return the weights (N, C) by which the averages of a layer's feature maps make the score.
 
     Raises:
-        LayerError: no linear layer makes the logits of the averages.
+        UnsuitableModelError: no linear layer makes the logits of the averages.
     """
     averages = evidence.activations[path].mean(dim=(2, 3))
     logits, channels = evidence.logits, averages.shape[1]
@@ -82,7 +82,7 @@ def head_weights(module: nn.Module, path: str, evidence: Evidence) -> Tensor:
         if nearest == float("inf")
         else f"its linear layer makes other logits of the averages of layer {path!r}, up to {nearest:.1%} off"
     )
-    raise LayerError(
+    raise UnsuitableModelError(
         "CAM needs a model whose logits are a linear layer of the averages (global average pooling) of the layer's "
         f"feature maps, but {why}. Choose the layer before the pooling, or use gradcam, which is the same there and "
         "works elsewhere too."
@@ -108,6 +108,7 @@ def _of_score(matrix: Tensor, evidence: Evidence) -> Tensor:
     forwards="1",
     backwards="0",
     discriminates=False,
+    rounding="whether a value that is all but at the threshold stands out",
 )
 @dataclass(frozen=True, kw_only=True)
 class FEM(CAM):

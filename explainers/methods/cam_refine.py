@@ -7,8 +7,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from explainers.base import Attribution, Question
-from explainers.cam import Evidence, aligned
-from explainers.layers import Layer, grid_axes, survey
+from explainers.cam import Evidence, aligned, survey_for
 from explainers.methods.gradcam_plus_plus import GradCAMPlusPlus
 from explainers.registry import Paper, method
 
@@ -65,9 +64,8 @@ class RefineCAM(GradCAMPlusPlus):
 
 def _stages(question: Question, default: tuple[str, ...]) -> tuple[str, ...]:
     """Return the default layers, and before them the last layer of each finer grid, of the least nested ones."""
-    channels, height, width = question.images.shape[1:]
-    layers = [layer for layer in survey(question.model, (channels, height, width)).layers if layer.cam]
-    cells = {layer.path: _cells(layer, (height, width)) for layer in layers}
+    layers = [layer for layer in survey_for(question).layers if layer.cam]
+    cells = {layer.path: layer.cells for layer in layers}
     coarsest = min(cells.get(path, 0) for path in default)
     last: dict[int, str] = {}
     for layer in layers:
@@ -76,8 +74,3 @@ def _stages(question: Question, default: tuple[str, ...]) -> tuple[str, ...]:
             last[grid] = layer.path
     finer = [last[grid] for grid in sorted(last)[: max(0, STAGES - len(default))]]
     return *reversed(finer), *default
-
-
-def _cells(layer: Layer, image_size: tuple[int, int]) -> int:
-    axes = grid_axes(layer.output_shape or (), image_size)
-    return layer.output_shape[axes[1]] * layer.output_shape[axes[2]] if layer.output_shape and axes else 0

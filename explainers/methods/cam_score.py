@@ -10,12 +10,13 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from explainers.base import Attribution, Question, checked_logits
-from explainers.cam import Evidence, collect, grid_of
+from explainers.cam import Evidence, collect
 from explainers.errors import LayerError, TargetError
 from explainers.goals import NO_CONTRAST, Goal
 from explainers.hooks import HookSession
 from explainers.methods.gradcam import GradCAM
 from explainers.registry import Paper, method
+from explainers.targets import log_probabilities
 
 
 @method(
@@ -108,7 +109,7 @@ class ShapleyCAM(GradCAM):
     def scores(self, goal: Goal, logits: Tensor) -> Tensor:
         """Return U."""
         logits = logits.float()
-        return goal.scores(logits if self.utility == "logit" else logits + logits.log_softmax(dim=1))
+        return goal.scores(logits if self.utility == "logit" else logits + log_probabilities(logits))
 
     @property
     def score_key(self) -> Hashable:
@@ -140,9 +141,8 @@ class ShapleyCAM(GradCAM):
             score = self.scores(evidence.goal, logits).sum()
             products = _hessian_products(score, list(features.values()))
         corrected = {}
-        for (path, output), product in zip(features.items(), products, strict=True):
-            axes = grid_of(path, [output], question.images)
-            corrected[path] = evidence.gradients[path] - 0.5 * product.permute(axes).float()
+        for path, product in zip(features, products, strict=True):
+            corrected[path] = evidence.gradients[path] - 0.5 * product.permute(evidence.axes[path]).float()
         return corrected
 
 

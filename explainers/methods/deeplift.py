@@ -29,19 +29,27 @@ def _rescale(operation: Operation) -> Tensor | None:
         return None
     values, same = operation.args[0].detach().clone(), operation.apart()
     output = operation(values).detach()
-    kept = output.clone()
+    # In double precision, a difference of two values of single precision is exact, and rounding makes no secant steep.
+    exact = values.dtype == torch.float32 and values.device.type != "mps"
+    same = same.doubled() if exact else same
+    kept = None if exact else output.clone()
 
     def pull(arriving: Tensor) -> tuple[Tensor]:
-        given, made = (half.float().chunk(2) for half in (values, kept))
+        places = values.double() if kept is None else values
+        given, made = (half.to(_wide(half)).chunk(2) for half in (places, same(places) if kept is None else kept))
         difference = given[0] - given[1]
-        near = difference.abs() <= 1e-6 * torch.maximum(given[0].abs(), given[1].abs())
+        near = difference.abs() <= (0 if exact else 1e-6) * torch.maximum(given[0].abs(), given[1].abs())
         slopes = (made[0] - made[1]) / torch.where(near, 1.0, difference)
         if bool(near.any()):
-            middle = ((given[0] + given[1]) / 2).to(values.dtype)
-            slopes = torch.where(near, slope_of(same, torch.cat([middle, middle])).chunk(2)[0].float(), slopes)
-        return (arriving * torch.cat([slopes, slopes]),)
+            middle = ((given[0] + given[1]) / 2).to(places.dtype)
+            slopes = torch.where(near, slope_of(same, torch.cat([middle, middle])).chunk(2)[0].to(slopes), slopes)
+        return (arriving * torch.cat([slopes, slopes]).float(),)
 
     return replaced(output, pull, operation.args[0])
+
+
+def _wide(values: Tensor) -> torch.dtype:
+    return torch.promote_types(values.dtype, torch.float32)
 
 
 def _max_pool(operation: Operation) -> Tensor | None:

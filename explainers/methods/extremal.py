@@ -12,11 +12,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
+from explainers import passes
 from explainers.base import Attribution, Question, Sign
 from explainers.baselines import PLAIN, Plain, baseline_of
 from explainers.errors import ModelOutputError, OptionError
 from explainers.goals import Goal
-from explainers.passes import MEMORY, pass_size
+from explainers.passes import pass_size
 from explainers.perturbing import Perturbation, masked
 from explainers.registry import Paper, method
 
@@ -48,6 +49,7 @@ EACH = 24
     ),
     forwards="3 + steps",
     backwards="1 + steps",
+    rounding="to which of several parts that serve as well the optimiser comes",
 )
 @dataclass(frozen=True, kw_only=True)
 class ExtremalPerturbation(Perturbation):
@@ -82,7 +84,7 @@ class ExtremalPerturbation(Perturbation):
         weighed = self._weighed(images)
         hidden = baseline_of(images, self.baseline, question.model).to(images.dtype)
         goal, logits = question.plain()
-        size = min(pass_size(question.module, images, backward=True), max(1, MEMORY // (EACH * weighed)))
+        size = min(pass_size(question.module, images, backward=True), max(1, passes.MEMORY // (EACH * weighed)))
         groups = torch.arange(len(images), device=images.device).split(size)  # type: ignore[no-untyped-call]
         maps: list[Tensor] = []
         for number, rows in enumerate(groups):

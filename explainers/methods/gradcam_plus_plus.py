@@ -11,6 +11,7 @@ from torch import Tensor
 from explainers.base import Attribution, Question, Seed
 from explainers.cam import Evidence, WeightedCAM, collect
 from explainers.passes import pass_size, passes
+from explainers.quotients import quotient
 from explainers.registry import Paper, method
 
 
@@ -40,14 +41,16 @@ class GradCAMPlusPlus(WeightedCAM):
     order n are :math:`e^{y^c} g^n`: they give the share :math:`\alpha` above (equation 19), from which the exponential
     cancels. It stays as a factor of the gradient in the weights, the same one for the whole map, and is left out here,
     for it overflows. Where a gradient is zero, so is its share. The shares lie between 0 and 1/2 where the features are
-    not negative; choose a rectified layer.
+    not negative; choose a rectified layer. Where they are, a denominator can be zero but for rounding; where it is less
+    than 2^-6 of the magnitudes of its terms, the share falls to zero with it, instead of growing without bound.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
         """Return the weights (N, C)."""
         # Both sides of the fraction divided by the square of the gradient, which may underflow.
-        denominators = 2 + activations.sum(dim=(2, 3), keepdim=True) * gradients
-        return torch.where(denominators == 0, 0.0, gradients.clamp_min(0) / denominators).sum(dim=(2, 3))
+        sums, magnitudes = activations.sum(dim=(2, 3), keepdim=True), activations.abs().sum(dim=(2, 3), keepdim=True)
+        positive = gradients.clamp_min(0)
+        return quotient(positive, 2 + sums * positive, 2 + magnitudes * positive).sum(dim=(2, 3))
 
 
 @method(
@@ -130,8 +133,8 @@ class SmoothGradCAMPlusPlus(WeightedCAM):
 
 def _weights(activations: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
     """Return the weights (N, C) of feature maps (N, C, h, w), given derivatives of the first to the third order."""
-    denominators = 2 * second + activations.sum(dim=(2, 3), keepdim=True) * third
-    shares = torch.where(denominators == 0, 0.0, second / denominators)
+    sums, magnitudes = activations.sum(dim=(2, 3), keepdim=True), activations.abs().sum(dim=(2, 3), keepdim=True)
+    shares = quotient(second, 2 * second + sums * third, 2 * second + magnitudes * third.abs())
     return (shares * first.clamp_min(0)).sum(dim=(2, 3)).float()
 
 

@@ -11,7 +11,7 @@ from explainers.base import Attribution, Explainer, Question, Seed, Sign, widene
 from explainers.gradient import input_gradients
 from explainers.methods.saliency import Saliency
 from explainers.registry import Paper, method
-from explainers.samples import Sample, gradient_terms, maps_of_sums
+from explainers.samples import KINKS, Sample, gradient_terms, maps_of_sums
 
 MOST_SAMPLES = 10_000
 
@@ -73,6 +73,7 @@ def noisy_copies(question: Question, samples: int, noise: float, seed: int) -> I
     forwards="1 + samples",
     backwards="samples",
     fine=True,
+    rounding=KINKS,
 )
 @dataclass(frozen=True, kw_only=True)
 class SmoothGrad(Saliency):
@@ -122,6 +123,7 @@ class SmoothGrad(Saliency):
     forwards="1 + samples",
     backwards="samples",
     fine=True,
+    rounding=KINKS,
 )
 @dataclass(frozen=True, kw_only=True)
 class VarGrad(Explainer):

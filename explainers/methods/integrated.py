@@ -13,7 +13,7 @@ from explainers.base import Attribution, Explainer, Question, Seed, Sign, widene
 from explainers.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from explainers.goals import Goal
 from explainers.registry import Paper, method
-from explainers.samples import Sample, maps_of_sums
+from explainers.samples import KINKS, Sample, maps_of_sums
 
 SIGN = "Evidence for and against the class, for it only, or magnitudes."
 
@@ -43,6 +43,7 @@ def points_of_lines(images: Tensor, baselines: Tensor, steps: int) -> Iterator[S
     forwards="1 + steps",
     backwards="steps",
     fine=True,
+    rounding=KINKS,
 )
 @dataclass(frozen=True, kw_only=True)
 class IntegratedGradients(Explainer):
@@ -103,6 +104,7 @@ class IntegratedGradients(Explainer):
     forwards="1 + samples",
     backwards="samples",
     fine=True,
+    rounding=KINKS,
 )
 @dataclass(frozen=True, kw_only=True)
 class ExpectedGradients(Explainer):

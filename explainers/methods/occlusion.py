@@ -1,6 +1,6 @@
 """Occlusion: a patch slides over the picture."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
@@ -51,6 +51,11 @@ class Occlusion(Perturbation):
             raise ValueError(f"It must be at most the patch, {info.data['patch']}, or pixels would be left out")
         return stride
 
+    def quantities(self, model: Any, image_shape: tuple[int, int, int]) -> dict[str, int]:
+        """Return the number of positions of the patch."""
+        rows, columns = (len(range(0, side - self.patch + self.stride, self.stride)) for side in image_shape[1:])
+        return {"positions": rows * columns}
+
     def attribute(self, question: Question) -> Attribution:
         """One forward pass, and one per position of the patch."""
         images = question.images
@@ -83,4 +88,4 @@ class Occlusion(Perturbation):
             falls[picture] += torch.einsum("r,rhw->hw", whole[picture] - scores, 1 - kept)
             hidden[picture] += (1 - kept).sum(dim=0)
             question.show(maps)
-        return self.answer(maps(), goal, logits)
+        return self.answer_of_changes(falls / hidden.clamp_min(1), goal, logits)

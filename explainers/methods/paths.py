@@ -15,7 +15,7 @@ from explainers.gradient import input_gradients
 from explainers.methods.integrated import SIGN
 from explainers.passes import pass_size, passes
 from explainers.registry import Paper, method
-from explainers.samples import Sample, maps_of_sums
+from explainers.samples import KINKS, Sample, maps_of_sums
 
 
 @method(
@@ -31,6 +31,7 @@ from explainers.samples import Sample, maps_of_sums
     forwards="1 + steps",
     backwards="steps",
     fine=True,
+    rounding=KINKS,
 )
 @dataclass(frozen=True, kw_only=True)
 class BlurIG(Explainer):
@@ -91,6 +92,7 @@ class BlurIG(Explainer):
     forwards="2 + steps",
     backwards="1 + steps",
     fine=True,
+    rounding="which values the path changes first, and so the path and the map",
 )
 @dataclass(frozen=True, kw_only=True)
 class GuidedIG(Explainer):

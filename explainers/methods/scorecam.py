@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from explainers.base import Question, Seed, part_of
 from explainers.cam import Evidence
-from explainers.forward import ForwardCAM
+from explainers.forward import ForwardCAM, LayerMap
 from explainers.passes import pass_size, passes
 from explainers.registry import Paper, method
 
@@ -65,7 +65,7 @@ class ScoreCAM(ForwardCAM):
         """Yield what is done to the masks (R, 1, *size) in each round."""
         yield lambda masks: masks
 
-    def layer_map(self, question: Question, evidence: Evidence, path: str) -> Tensor:
+    def layer_map(self, question: Question, evidence: Evidence, path: str) -> LayerMap:
         """Run the picture with each feature map as its mask."""
         activations, images = evidence.activations[path], question.images
         size = (images.shape[2], images.shape[3])
@@ -89,7 +89,7 @@ class ScoreCAM(ForwardCAM):
                 scores[rows] += evidence.goal.rows(shown).scores(logits)
                 rounds[rows] += 1
                 question.show(maps)
-        return maps()
+        return LayerMap(maps())
 
 
 @method(

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from itertools import product
 from math import comb
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -22,7 +22,10 @@ class Superpixels(Perturbation):
 
     Attributes:
         segmentation, segments: see `explainers.perturbing.superpixels`.
+        shrinks: whether values are smaller than the changes of the score, by a penalty.
     """
+
+    shrinks: ClassVar[bool] = False
 
     segmentation: Annotated[
         Segmentation,
@@ -59,7 +62,10 @@ class Superpixels(Perturbation):
         whole = self.scores(goal, logits).double().cpu()
         scores = self.probe_all(question, goal, [len(one) for one in shown], masks)
         maps = [self.values(*of).to(one.device)[one] for one, *of in zip(labels, shown, scores, whole, strict=True)]
-        return self.answer(self.project(torch.stack(maps)[:, None]), goal, logits)
+        changes = torch.stack(maps)
+        if self.shrinks:
+            return self.answer(self.project(changes[:, None]), goal, logits)
+        return self.answer_of_changes(changes, goal, logits)
 
 
 @method(
@@ -125,6 +131,8 @@ class LIME(Superpixels):
     Euclidean distance for pictures. That program takes the square root of :math:`\pi` with a width of 0.25, which is
     the width of 0.35 here; it hides a superpixel by its own mean colour unless told otherwise.
     """
+
+    shrinks: ClassVar[bool] = True
 
     score: Annotated[Score, Field(description="What of the class is watched: its `logit` or its `probability`.")] = (
         "probability"

@@ -1,6 +1,7 @@
 """XRAI: integrated gradients, gathered in regions of the picture."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -41,6 +42,7 @@ SMOOTHING, SMALLEST, DILATION, LEAST = 0.8, 150, 5, 50
     forwards="1 + 2 * steps",
     backwards="2 * steps",
     fine=True,
+    rounding="which of two regions of all but equal density is taken first",
 )
 @dataclass(frozen=True, kw_only=True)
 class XRAI(Explainer):
@@ -81,16 +83,25 @@ class XRAI(Explainer):
         halves = (point._replace(picture=point.picture // 2) for point in points)
         reduced = principal_component if self.smooth == "eigen" else partial(torch.sum, dim=1)
         plain = replace(question, show=unshown)  # what is summed here is no map of regions yet
-        values = maps_of_sums(plain, goal, halves, len(pairs) * self.steps, lambda sums: reduced(sums / 2))
-        maps = [
-            ranked(value.cpu().double(), regions(image), math.ceil(LEAST * value.numel() / SIDE**2))
-            for value, image in zip(values, images, strict=True)
-        ]
+        total = len(pairs) * self.steps
+        values = maps_of_sums(plain, goal, halves, total, lambda sums: reduced(sums / 2))
+        maps = []
+        for value, image in zip(values, images, strict=True):
+            cut = []
+            for found in regions_at_scales(image):
+                cut.append(found)
+                question.report(total, total)  # segments take no pass, but time: others may run the model meanwhile
+            maps.append(ranked(value.cpu().double(), torch.cat(cut), math.ceil(LEAST * value.numel() / SIDE**2)))
         return self.answer(keep_sign(torch.stack(maps).to(values), self.sign), goal, logits)
 
 
 def regions(image: Tensor) -> Tensor:
     """Return the overlapping regions (R, H, W), true or false, of a picture (C, H, W)."""
+    return torch.cat(list(regions_at_scales(image)))
+
+
+def regions_at_scales(image: Tensor) -> Iterator[Tensor]:
+    """Yield the regions (R, H, W), true or false, of a picture (C, H, W) at each of `SCALES`."""
     from skimage.segmentation import felzenszwalb
 
     height, width = image.shape[1:]
@@ -103,11 +114,9 @@ def regions(image: Tensor) -> Tensor:
     array = (2 * unit - 1).permute(1, 2, 0).cpu().double().numpy()
     rows = ((torch.arange(height) + 0.5) * size[0] / height).long()
     columns = ((torch.arange(width) + 0.5) * size[1] / width).long()
-    found = []
     for scale in SCALES:
         labels = torch.as_tensor(felzenszwalb(array, scale=scale, sigma=SMOOTHING, min_size=SMALLEST))
-        found.append(grown(labels)[:, rows][:, :, columns])
-    return torch.cat(found)
+        yield grown(labels)[:, rows][:, :, columns]
 
 
 def grown(labels: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def service(app):
 @pytest.fixture(scope="session")
 def url():
     port = free_port()
-    process = start(port)
+    process = start(port, SEEWHY_DEADLINE="3600")  # long methods are not refused, however slow the machine
     yield f"http://127.0.0.1:{port}"
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0

@@ -15,7 +15,7 @@ def start(port, folder=None, stdout=None, stderr=None, **variables):
     environment = {**os.environ, "SEEWHY_PORT": str(port), **variables}
     command = [sys.executable, "-m", "app.cli", "serve"]
     process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr, cwd=folder)
-    for _ in range(240):
+    for _ in range(1200):  # five minutes, for machines that are busy with other work
         try:
             if requests.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200:
                 return process
@@ -35,6 +35,22 @@ def free_port():
 
 def children(pid):
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def underway(url):
+    """Return how many batches the models of a service have begun and not finished."""
+    lines = requests.get(f"{url}/metrics", timeout=60).text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("seewhy_batches_underway{"))
+
+
+def rests(url, seconds):
+    """Whether a service has nothing more to do within some seconds."""
+    until = time.monotonic() + seconds
+    while underway(url):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def recovery(process, port):

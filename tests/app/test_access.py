@@ -174,6 +174,28 @@ def test_more_requests_than_the_limit_are_refused_until_it_is_over():
     assert client.get(CLOSED).status_code == 200
 
 
+@pytest.mark.parametrize("seconds", [-172_800, -60, 172_800])
+def test_a_clock_that_is_set_keeps_nobody_out_for_longer_than_a_window(seconds, monkeypatch):
+    client = client_of(rate_limit="2/minute")
+    assert [client.get(CLOSED).status_code for _ in range(3)] == [200, 200, 429]
+    now = time.time
+    monkeypatch.setattr("time.time", lambda: now() + seconds)
+    answers = [client.get(CLOSED) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert 0 < int(answers[-1].headers["Retry-After"]) <= 60
+
+
+def test_what_a_clock_set_back_left_in_a_redis_is_told_no_longer_than_a_window(redis, monkeypatch):
+    now = time.time
+    client = client_of(rate_limit="1/minute", rate_storage=redis)
+    assert client.get(CLOSED).status_code == 200
+    monkeypatch.setattr("time.time", lambda: now() - 172_800)
+    refused = client.get(CLOSED)
+    assert refused.status_code == 429
+    assert 0 < int(refused.headers["Retry-After"]) <= 60
+    assert ";t=60" in refused.headers["RateLimit"]
+
+
 def test_the_end_of_a_window_lets_no_more_through(monkeypatch):
     client = client_of(rate_limit="4/minute")
     now = [1_700_000_000.0]

@@ -1,5 +1,6 @@
 import contextlib
 import gc
+import itertools
 import math
 import threading
 import time
@@ -12,14 +13,21 @@ from torch import nn
 
 from app.engine import Deadline, Engine, Job
 from app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, OverloadedError, kind_of
-from app.work import Explain
+from app.work import Alone, Explain
 from explainers import GradCAM
+from explainers.capturing import Capture, capture_images
+from explainers.costs import Passes
+from explainers.edits import parse_edits
 from explainers.errors import ExplainerError, LayerError, OptionError, TargetError
 from explainers.goals import NO_CONTRAST
+from explainers.intervention import edit_images
 from explainers.layers import survey
 from explainers.methods.input_gradient import SmoothGrad
+from explainers.modules import count_hooks
+from explainers.registry import METHODS
 from models import LoadedModel, ModelError, Preprocess
 from models.spec import ModelSpec
+from tests import nets
 
 
 def allocate():
@@ -398,8 +406,20 @@ def test_jobs_that_were_given_up_leave_the_queue(engine, module):
     assert sum(module.batches) == 7
 
 
+class Fake:
+    """Work of a number of passes that nobody knows before."""
+
+    runs_whole = True
+
+    def passes(self, model):
+        return None
+
+    def most(self, model):
+        return None
+
+
 @dataclass(frozen=True)
-class ManyPasses:
+class ManyPasses(Fake):
     """Runs a hundred passes, and is held up before each."""
 
     def run(self, model, batch):
@@ -530,7 +550,7 @@ def test_many_passes_end_when_the_client_is_gone(engine, module):
     assert len(module.batches) < 60
 
 
-class TimesOut:
+class TimesOut(Fake):
     """Work that raises what futures raise when they are waited for in vain."""
 
     def run(self, model, batch):
@@ -611,3 +631,344 @@ def test_where_memory_does_not_suffice_for_one_picture_it_is_said_and_the_next_i
     assert kind_of(OutOfMemoryError("")).status == 503
     module.fits = 100
     assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
+
+
+class Ticks:
+    """A clock that goes by passes."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Stage:
+    """Where fake work runs: notes who did each pass, and that nobody else was at it."""
+
+    def __init__(self, module):
+        self.passes = []
+        self.ticks = Ticks()
+        self._at_it = threading.Lock()
+        self.underway, self.most_underway = set(), 0
+        self.engine = Engine(
+            lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=64, clock=self.ticks
+        )
+        self.engine.model("slow", Deadline.after(10))
+
+    def step(self, name):
+        assert self._at_it.acquire(blocking=False), "two threads run the model at once"
+        self.passes.append(name)
+        self.ticks.now += 1
+        self._at_it.release()
+
+    def submit(self, *works, seconds=60.0):
+        jobs = [Job(work, torch.zeros(3, 8, 8), 0, Deadline.after(seconds)) for work in works]
+        for one in jobs:
+            self.engine.submit("slow", [one])
+        return jobs
+
+    def end(self, jobs):
+        """Wait for jobs, and then for the model to rest."""
+        found = [one.future.exception(30) for one in jobs]
+        worker = self.engine._workers["slow"]
+        with worker._changed:
+            assert worker._changed.wait_for(lambda: not worker._lanes and not worker._waiting, 30)
+        return found
+
+
+@pytest.fixture
+def stage(module):
+    made = Stage(module)
+    yield made
+    made.engine.stop(10)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps(Fake):
+    """Reports before each of so many passes, and does in each what a test wants."""
+
+    stage: Stage
+    name: str
+    total: int
+    cost: Passes | None = None
+    during: object = None
+
+    def passes(self, model):
+        return self.cost
+
+    def run(self, model, batch):
+        self.stage.underway.add(self.name)
+        self.stage.most_underway = max(self.stage.most_underway, len(self.stage.underway))
+        try:
+            for done in range(self.total):
+                batch.report(done, self.total)
+                self.stage.step(self.name)
+                if self.during:
+                    self.during(done)
+            batch.report(self.total, self.total)
+        finally:
+            self.stage.underway.discard(self.name)
+        return [self.name] * len(batch.images)
+
+
+LONG, MEDIUM, SHORT = Passes(5000), Passes(200), Passes(1, 1)
+
+
+@pytest.mark.parametrize("cost", [LONG, MEDIUM, None, SHORT], ids=["long", "medium", "unknown", "it said it is short"])
+def test_short_work_does_not_wait_for_the_end_of_long_work(stage, cost):
+    late = []
+
+    def ask(done):
+        if done == 50:
+            late.extend(stage.submit(Steps(stage, "short", 1, SHORT)))
+
+    jobs = stage.submit(Steps(stage, "long", 100, cost, ask))
+    assert stage.end(jobs) == [None]
+    assert stage.end(late) == [None]
+    assert stage.passes.count("long") == 100
+    assert 50 <= stage.passes.index("short") <= 53
+
+
+def test_long_work_ends_however_much_short_work_comes(stage):
+    asked = []
+
+    def keep_asking(done):
+        """Have eight pieces of short work wait for as long as the long one is under way."""
+        while "long" in stage.underway and len(stage.engine._workers["slow"]._waiting) < 8:
+            asked.extend(stage.submit(Steps(stage, "short", 1, SHORT, keep_asking)))
+
+    jobs = stage.submit(Steps(stage, "long", 100, LONG, keep_asking))
+    assert stage.end(jobs) == [None]
+    assert set(stage.end(asked)) == {None}
+    last = len(stage.passes) - stage.passes[::-1].index("long")
+    assert stage.passes[:last].count("long") / last == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_long_batches_take_turns(stage):
+    first = Steps(stage, "a", 50, LONG, lambda done: late.extend(stage.submit(second)) if done == 9 else None)
+    second, late = Steps(stage, "b", 20, LONG), []
+    jobs = stage.submit(first)
+    assert stage.end(jobs) == [None]
+    assert stage.end(late) == [None]
+    assert stage.passes[:10] == ["a"] * 10
+    shared = stage.passes[10:50]
+    assert shared.count("b") == 20
+    assert all(one != other for one, other in itertools.pairwise(shared))
+    assert stage.passes[50:] == ["a"] * 20
+
+
+def test_only_so_many_long_batches_are_under_way_and_all_end(stage):
+    def ask(done):
+        if done == 0:
+            late.extend(stage.submit(*(Steps(stage, f"long {number}", 10, LONG) for number in range(6))))
+
+    late = []
+    jobs = stage.submit(Steps(stage, "first", 10, LONG, ask))
+    assert stage.end(jobs) == [None]
+    assert stage.end(late) == [None] * 6
+    assert stage.most_underway == 2
+    assert len(stage.passes) == 70
+
+
+def test_medium_work_does_not_wait_for_long_work_that_waits(stage):
+    def ask(done):
+        if done == 0:
+            late.extend(stage.submit(*(Steps(stage, f"long {number}", 50, LONG) for number in range(4))))
+            late.extend(stage.submit(Steps(stage, "medium", 5, MEDIUM)))
+
+    late = []
+    jobs = stage.submit(Steps(stage, "first", 50, LONG, ask))
+    stage.end(jobs)
+    assert stage.end(late) == [None] * 5
+    assert stage.passes.index("medium") < 5
+    assert len(stage.passes) - stage.passes[::-1].index("medium") < 20
+
+
+def test_a_batch_that_fails_gives_its_turn_back(stage):
+    def fail(done):
+        if done == 0:
+            late.extend(stage.submit(Steps(stage, "other", 20, LONG)))
+        if done == 5:
+            raise ValueError("broken")
+
+    late = []
+    jobs = stage.submit(Steps(stage, "bad", 100, LONG, fail))
+    assert [str(error) for error in stage.end(jobs)] == ["broken"]
+    assert stage.end(late) == [None]
+    assert stage.passes.count("other") == 20
+
+
+def test_a_batch_that_nobody_waits_for_ends_while_another_one_runs(stage):
+    def leave(done):
+        if done == 5:
+            jobs[0].abandon()
+
+    jobs = stage.submit(
+        Steps(stage, "left", 1000, LONG, lambda done: late.extend(stage.submit(other)) if done == 0 else None)
+    )
+    other, late = Steps(stage, "other", 50, LONG, leave), []
+    assert isinstance(stage.end(jobs)[0], DeadlineError)
+    assert stage.end(late) == [None]
+    assert 5 <= stage.passes.count("left") <= 7
+    assert stage.passes.count("other") == 50
+
+
+def test_the_threads_of_a_model_end_with_its_last_batch(stage):
+    jobs = stage.submit(*(Steps(stage, f"long {number}", 20, LONG) for number in range(4)))
+    stage.engine.stop(20)
+    assert [one.future.exception(0) for one in jobs] == [None] * 4
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("model-slow")]
+
+
+def test_many_threads_ask_and_one_at_a_time_runs_the_model(stage):
+    costs = (LONG, MEDIUM, SHORT, None)
+
+    def ask(number):
+        jobs = stage.submit(*(Steps(stage, f"{number} {turn}", 7, costs[(number + turn) % 4]) for turn in range(8)))
+        return [one.future.exception(60) for one in jobs]
+
+    assert in_threads(*(lambda number=number: ask(number) for number in range(6))) == [[None] * 8] * 6
+    assert len(stage.passes) == 6 * 8 * 7
+
+
+def test_equal_work_shares_a_batch_also_where_it_is_long(stage):
+    work = Steps(stage, "long", 10, LONG)
+    late = []
+
+    def ask(done):
+        if done == 0:
+            late.extend(stage.submit(work, work, work))
+
+    jobs = stage.submit(Steps(stage, "first", 3, SHORT, ask))
+    stage.end(jobs)
+    assert stage.end(late) == [None] * 3
+    assert stage.passes.count("long") == 10
+
+
+def test_what_cannot_be_done_in_time_after_what_is_ahead_is_refused_with_the_time_to_come_back(stage):
+    refused = []
+
+    def ask(done):
+        if done == 0:
+            stage.engine.pace("slow").learn(Passes(1000), 10.0)  # 50 s for each of these
+            late.extend(stage.submit(Steps(stage, "second", 1, LONG), seconds=70))
+            with pytest.raises(OverloadedError) as caught:
+                stage.submit(Steps(stage, "third", 1, LONG), seconds=70)
+            refused.append(caught.value)
+            late.extend(stage.submit(Steps(stage, "patient", 1, LONG), seconds=1000))
+            late.extend(stage.submit(Steps(stage, "short", 1, SHORT), seconds=70))
+
+    late = []
+    first = Steps(stage, "first", 2, Passes(1000), ask)
+    stage.end(stage.submit(first))
+    assert stage.end(late) == [None] * 3
+    assert "110 s" in str(refused[0])
+    assert 5 <= refused[0].retry_after <= 60
+
+
+def small_model():
+    module = nets.seeded(nets.Net)
+    spec = ModelSpec("net", "own", "", Preprocess((16, 16), (16, 16)), ("a", "b", "c"), nets.Net, lambda *_: None, None)
+    return LoadedModel(spec, module.eval(), survey(module, spec.image_shape), torch.device("cpu"), None, None)
+
+
+def short_works():
+    """Return what looks at layers, forward and backward, in a pass or two."""
+    yield Explain((GradCAM(layers=("conv",)),))
+    yield Explain((METHODS["lrp"].build({}),))
+    yield Explain((METHODS["fullgrad"].build({}),))
+    kinds = ("output", "grad_output")
+    yield Alone(lambda model, images, *_: capture_images(model, images, ("*",), kinds, 0, 2**20), Passes(2, 1))
+
+
+def edited(model, images, targets, report):
+    """Return the map of RISE while an edit is in place, whose session stays open between its passes."""
+    edits = parse_edits([{"layer": "conv", "op": "scale", "value": 0.5}])
+    rise = METHODS["rise"].build({"samples": 40, "cells": 3})
+    return [edit_images(model, images, edits, rise, targets, report=report).after]
+
+
+LONG_WORKS = {
+    "rise": {"samples": 40, "cells": 3},
+    "integrated-gradients": {"steps": 12},
+    "smoothgradcam++": {"samples": 12, "layers": "conv"},
+    "ablationcam": {"layers": "conv"},
+    "scorecam": {"layers": "stem"},
+    "extremal-perturbation": {"steps": 6, "cells": 6},
+    "dff": {"layers": "stem", "iterations": 4},
+    "an intervention": {},
+}
+
+
+def values_of(result):
+    """Return the tensors in what a job came to."""
+    return list(result.arrays.values()) if isinstance(result, Capture) else [one.maps for one in result]
+
+
+def same(found, expected):
+    """Whether two jobs came to the same, to a ten-thousandth of the largest value."""
+    pairs = zip(values_of(found.future.result(30).result), values_of(expected), strict=True)
+    return all(nets.relative_error(one, other) < 1e-4 for one, other in pairs)
+
+
+@pytest.mark.parametrize("name", LONG_WORKS)
+def test_what_runs_between_the_passes_of_another_batch_is_answered_as_if_it_were_alone(name):
+    model = small_model()
+    engine = Engine(lambda _: model, 1, max_batch=4, queue_size=200)
+    picture = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(3))
+    asked = []
+
+    def ask(work):
+        made = Job(work, picture, 1, Deadline.after(60))
+        engine.submit("net", [made])
+        return made
+
+    def explained(model, images, targets, report):
+        if name == "an intervention":
+            return edited(model, images, targets, report)
+        return [METHODS[name].build(LONG_WORKS[name]).explain(model, images, targets, report=report)]
+
+    def interrupted(model, images, targets, report):
+        def told(done, total):
+            asked.append([ask(work) for work in short_works()])
+            report(done, total)
+
+        return explained(model, images, targets, told)
+
+    engine.model("net", Deadline.after(10))
+    alone = [ask(Alone(explained, None)), *(ask(work) for work in short_works())]
+    long_alone, *short_alone = [one.future.result(30).result for one in alone]
+    long = ask(Alone(interrupted, None))
+    assert same(long, long_alone)
+    assert len(asked) > 1
+    for round_of in asked:
+        for found, expected in zip(round_of, short_alone, strict=True):
+            assert same(found, expected)
+    engine.stop(20)
+    assert count_hooks(model.module) == 0
+    assert all(parameter.grad is None for parameter in model.module.parameters())
+
+
+def test_a_thread_that_cannot_start_fails_its_job_alone_and_leaves_the_turn_to_the_rest(stage, monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "model-slow-long":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def ask(done):
+        if done == 5:
+            late.extend(stage.submit(Steps(stage, "long", 1, LONG), Steps(stage, "short", 1, SHORT)))
+
+    late = []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    (alone,) = stage.submit(Steps(stage, "long", 1, LONG))
+    assert isinstance(alone.future.exception(30), OverloadedError)
+    jobs = stage.submit(Steps(stage, "medium", 20, MEDIUM, ask))
+    assert stage.end(jobs) == [None]
+    assert [type(error) for error in stage.end(late)] == [OverloadedError, type(None)]
+    assert not stage.engine.workers["slow"].lost
+    monkeypatch.undo()
+    assert stage.end(stage.submit(Steps(stage, "long", 1, LONG))) == [None]

@@ -107,8 +107,17 @@ def test_a_failure_of_ours_is_found_in_the_log_by_its_id(app, monkeypatch, caplo
 
 
 def test_an_error_in_a_stream_has_the_id_too(app, monkeypatch, post, cat):
-    monkeypatch.setattr("app.api.pictures.document", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("app.api.pictures._answer", lambda *_, **__: 1 / 0)
     answered = post(cat, headers={"Accept": "text/event-stream", "X-Request-ID": "streamed"})
     last = answered.get_data(as_text=True).strip().split("\n\n")[-1]
     assert last.startswith("event: error\n")
     assert json.loads(last.partition("data: ")[2])["instance"] == "urn:seewhy:request:streamed"
+
+
+@pytest.mark.parametrize("path", ["/v2//models/efficientnet_lite0", "/v2/models//efficientnet_lite0?a=b"])
+def test_a_redirect_leads_to_no_host_that_a_client_names(path, client):
+    answer = client.get(path, headers={"Host": "evil.example", "X-Forwarded-Host": "evil.example"})
+    assert answer.status_code == 308
+    assert answer.headers["Location"] == path.replace("//", "/")
+    assert b"evil" not in answer.data + str(answer.headers).encode()
+    assert client.get("//evil.example//models", base_url="http://x").headers.get("Location", "/")[:2] != "//"

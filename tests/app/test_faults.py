@@ -18,7 +18,8 @@ import torch
 from PIL import Image
 
 from app.engine import Deadline
-from tests import soak
+from explainers import list_methods
+from tests import load, soak
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import children, free_port, recovery, start
 from tests.overload import overload
@@ -143,9 +144,16 @@ def test_a_model_that_yields_nan_says_so_and_goes_on(service, post):
 
 
 def test_answers_under_load_are_those_given_alone():
-    report = soak.soak(96, threads=16, models=("efficientnet_lite0",))
-    assert dict(report.codes) == {200: 96}
-    assert report.wrong == []
+    """In short, and of all the software: two of three models make room for one another."""
+    report = soak.soak(
+        72,
+        threads=16,
+        models=("efficientnet_lite0", "mobilenet_v3_small", "resnet18"),
+        methods=("gradcam", "fullgrad", "refinecam"),
+    )
+    assert (report.wrong, report.failed) == ([], [])
+    assert dict(report.codes) == {200: 72}
+    assert report.loads > 1
     assert report.growth < 0.04  # of few requests; the many of `make soak` may grow by 2 %
     assert report.states[-1].threads <= report.states[0].threads + 8
     assert [one.hooks for one in report.states] == [0] * len(report.states)
@@ -159,6 +167,55 @@ def test_at_four_times_the_capacity_each_is_answered_in_time_or_refused():
     assert found.offered > 2 * found.capacity
     # A refusal costs no more than reading the request; the clients share the processors.
     assert sorted(found.refused)[len(found.refused) // 2] < 1
+
+
+def test_the_load_has_every_method_and_route_that_runs_a_model():
+    assert set(load.METHODS) == set(list_methods())
+    asked = load.questions()
+    for model in load.MODELS:
+        fields = [dict(question.fields) for question in asked if question.model == model]
+        explained = {method for one in fields for method in one.get("method", "").split(",")} - {""}
+        assert explained == set(load.METHODS) - set(load.UNFIT.get(model, ()))
+        assert any("each_channel" in one for one in fields)
+    assert {question.path for question in asked} == {
+        "/explain",
+        "/predict",
+        "/hooks/trace",
+        "/hooks/capture",
+        "/hooks/intervene",
+    }
+    drawn = load.order(asked, 20 * load.BAND, load.MAX_MODELS)
+    assert len({question.model for question in drawn}) == len(load.MODELS) > load.MAX_MODELS
+    assert sum(question.is_long for question in drawn) == 20
+    assert load.order(asked, 99, load.MAX_MODELS) == load.order(asked, 99, load.MAX_MODELS)
+
+
+def test_an_error_that_does_not_say_why_is_wrong(monkeypatch):
+    def answered(status, after=None):
+        response = requests.Response()
+        response.status_code = status
+        response.headers["Content-Type"] = "application/problem+json"
+        response._content = b'{"detail": "why"}'
+        if after is not None:
+            response.headers["Retry-After"] = after
+        session = requests.Session()
+        monkeypatch.setattr(session, "post", lambda *_, **__: response)
+        return soak.ask(session, "", load.questions()[0])
+
+    assert not answered(500).explained
+    assert not answered(503).explained  # does not say when
+    assert not answered(422).explained
+    assert answered(504).explained
+    assert (answered(503, "5").explained, answered(503, "5").wait) == (True, 5)
+
+
+def test_numbers_of_a_document_are_compared_with_those_of_their_kind():
+    document = {"probability": 0.5, "count": 1000, "timings_ms": {"queue": 3.0}, "predictions": [{"index": 7}]}
+    other = {**document, "probability": 0.499, "predictions": [{"index": 8}]}
+    assert set(soak.numbers(document)) == {"probability", "count"}
+    assert soak.difference(soak.numbers(other), soak.numbers(document)) == pytest.approx(0.002)
+    channels = [{"channel": channel, "logit": float(channel), "logit_change": 0.0} for channel in range(3)]
+    assert soak.difference(soak.numbers(channels), soak.numbers(channels[::-1])) == 0
 
 
 def test_the_comparison_sees_a_swapped_answer():

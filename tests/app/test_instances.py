@@ -161,6 +161,50 @@ def test_all_ways_to_send_a_picture_say_the_same(client, cat, pixels, normalized
     assert int(np.argmax(found[0])) == 282
 
 
+@pytest.fixture
+def unit():
+    """Levels of 0 to 1 as one would send them by mistake, of the size that the test model takes."""
+    return np.linspace(0, 1, 60, dtype=np.float32).reshape(3, 4, 5)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_levels_of_0_to_1_are_no_normalised_input(taken, unit, transposed):
+    sent = np.moveaxis(unit, 0, 2) if transposed else unit
+    for value in (sent.tolist(), {"data": (sent / 2 + 0.25).tolist()}):
+        with pytest.raises(FieldError) as caught:
+            taken.from_json(value, "x")
+        for hint in ("black is -2.00", "white 2.00", "0 to 255", "range=unit", "[0.5, 0.5, 0.5]", "[0.25, 0.25, 0.25]"):
+            assert hint in str(caught.value)
+
+
+def test_what_is_or_is_said_to_be_normalised_is_taken(taken, unit):
+    said = Taken(taken.preprocess, 100, "normalized").from_array(unit, "x")
+    np.testing.assert_array_equal(said.image.numpy(), unit)
+    for value in (unit - 0.001, unit + 0.001):
+        assert isinstance(taken.from_array(value, "x"), Normalized)
+    blank = np.broadcast_to(np.float32([0.0, 0.3, 1.0])[:, None, None], (3, 4, 5))
+    assert isinstance(taken.from_array(blank, "x"), Normalized)
+    raw = Taken(Preprocess((4, 5), (4, 5), mean=(0.0,) * 3, std=(1.0,) * 3), 100, None)
+    assert isinstance(raw.from_array(unit, "x"), Normalized)
+
+
+def test_all_routes_refuse_levels_of_0_to_1_and_say_what_to_send(client):
+    levels = np.random.default_rng(0).random((3, 224, 224)).round(2)
+    v2 = {"name": "x", "datatype": "FP32", "shape": list(levels.shape), "data": levels.ravel().tolist()}
+    for path, sent in (
+        (f"/v1/models/{MODEL}:predict", {"instances": [levels.tolist()]}),
+        (f"/v1/models/{MODEL}:explain", {"instances": [levels.tolist()]}),
+        (f"/v2/models/{MODEL}/infer", {"inputs": [v2]}),
+        (f"/v2/models/{MODEL}/explain", {"inputs": [v2]}),
+        (f"/predictions/{MODEL}", {"data": levels.tolist()}),
+    ):
+        response = client.post(path, json=sent)
+        assert response.status_code == 400, path
+        assert "range=unit" in response.get_data(as_text=True), path
+    accepted = client.post(f"/v2/models/{MODEL}/infer", json={"inputs": [v2], "parameters": {"range": "unit"}})
+    assert accepted.status_code == 200
+
+
 def test_pictures_of_one_request_share_a_pass(client, cat, coffee, monkeypatch):
     passes, run = [], Predict.run
     monkeypatch.setattr(Predict, "run", lambda *given: passes.append(len(given[2].images)) or run(*given))

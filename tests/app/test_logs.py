@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -17,9 +16,9 @@ from flask import g
 from app import create_app
 from app.logs import JsonFormatter, TextFormatter, configuration
 from app.record import Record, begin
-from app.server import Server
+from app.server.application import Application
+from app.server.configuration import Server
 from app.settings import Settings
-from app.worker import PatientWorker
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, start
 from tests.app.test_server import explain
@@ -140,7 +139,7 @@ def test_what_is_logged_while_a_request_is_answered_has_its_id():
 def test_a_default_model_without_weights_is_warned_of_at_the_start_and_once(logged):
     app = create_app(Settings(default_model="resnet50"))
     stream = logged(log_format="json", log_level="warning")
-    PatientWorker._load_default(SimpleNamespace(_service=app.extensions["seewhy"]))
+    Application(lambda: app).load()
     (line,) = lines(stream)
     assert line["level"] == "warning"
     assert line["message"].startswith("The model resnet50 cannot be loaded: The weights ")

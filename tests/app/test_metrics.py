@@ -5,6 +5,8 @@ import io
 import math
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,7 +25,7 @@ from app.engine import Deadline, Engine
 from app.errors import KINDS, ClientGoneError
 from app.observing import Operations
 from app.settings import Settings
-from app.workers import FOLDER, PARENTS, SPACE
+from app.workers import FOLDER, PARENTS, SPACE, share_figures
 from explainers.geometry import Geometry
 from models import ModelError
 from tests.app.serving import free_port, start
@@ -160,7 +162,7 @@ def test_a_stream_is_over_when_it_is_closed(post, cat, gained, read):
     labels = {"route": "/explain", "model": LITE0, "method": "rise", "status": "200"}
     gained("seewhy_requests_total", **labels), gained("seewhy_rejections_total", reason="client-gone")
     open_before = read("seewhy_requests_in_progress")
-    response = post(cat, method="rise", samples="8000", headers={"Accept": "text/event-stream"})
+    response = post(cat, method="rise", samples="2000", headers={"Accept": "text/event-stream"})
     next(response.response)
     assert gained("seewhy_requests_total", **labels) == 0
     assert read("seewhy_requests_in_progress") == open_before + 1
@@ -489,3 +491,34 @@ def test_what_a_dead_process_counted_takes_little_space(shared):
     assert not (folder / f"gauge_livesum_{pid}.db").exists()
     assert sum(file.stat().st_size for file in folder.iterdir()) < 1000
     assert [one.samples[0].value for one in MultiProcessCollector(None, folder).collect()] == [3]
+
+
+def test_folders_of_services_that_were_killed_are_removed_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("app.workers.PARENTS", (str(tmp_path),))
+    monkeypatch.setenv(FOLDER, "")
+    code = """
+import os, sys, app.workers as workers
+workers.PARENTS = (sys.argv[1],)
+workers.share_figures(2)
+if os.fork() == 0:
+    sys.stdin.read()  # a worker lives on
+    os._exit(0)
+print(os.environ[workers.FOLDER], flush=True)
+os._exit(9)  # as if it were killed: nothing is removed
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as killed:
+        folder = Path(killed.stdout.readline().strip())
+        assert killed.wait(60) == 9
+        remove = share_figures(2)
+        ours = Path(os.environ[FOLDER])
+        assert set(tmp_path.iterdir()) == {folder, ours}
+        killed.stdin.close()  # now the worker ends
+        killed.stdout.read()
+    others = tmp_path / "seewhy-other"
+    others.mkdir()
+    share_figures(1)
+    assert set(tmp_path.iterdir()) == {ours, others}
+    remove()
+    assert set(tmp_path.iterdir()) == {others}

@@ -1,7 +1,6 @@
 """Workers that take the place of others: which begin, which end, and what users see meanwhile."""
 
 import io
-import math
 import os
 import signal
 import time
@@ -15,40 +14,47 @@ import requests
 import torch
 from gunicorn.arbiter import Arbiter
 from PIL import Image
+from werkzeug.test import Client
 
-from app.patience import answering
-from app.worker import PatientWorker, Watcher
+from app.server.application import RETRY_SECONDS, Application
+from app.server.configuration import _end_process
+from app.server.processes import Processes
+from app.server.readiness import Readiness, State, await_turn, begin
+from app.stopping import SharedFlag
 from tests import nets
 from tests.app.serving import children, free_port, start
 
 
-class Told:
+class Process:
     """A worker as the first process sees it."""
 
     def __init__(self, age, answers=False, leaves=False):
         self.age = self.pid = age
-        self.answers, self.leaves, self.others_answer = answers, leaves, None
+        self.state = State()
+        self.state.answers, self.state.leaves = answers, leaves
 
 
 @pytest.fixture
 def watched(monkeypatch):
-    """Let a first process see workers, and return it with the ages of those that it starts and ends."""
+    """Let a first process see workers, and return it with the ages of those that it ends."""
 
     def watch(workers, number, outdated=0):
-        watcher, ended = object.__new__(Watcher), []
+        processes, ended = object.__new__(Processes), []
         ages = count(len(workers) + 1)
 
         def spawn():
-            born = Told(next(ages))
-            watcher.WORKERS[born.pid] = born
-            watcher.worker_age = born.age
+            born = Process(next(ages))
+            processes.introduce(born)
+            processes.WORKERS[born.pid] = born
+            processes.worker_age = born.age
 
-        watcher.__dict__.update(WORKERS={one.pid: one for one in workers}, _num_workers=number, _outdated=outdated)
-        watcher.__dict__.update(worker_age=len(workers), _lost=0, _next_start=0.0, reexec_pid=0, master_pid=0)
-        monkeypatch.setattr(watcher, "spawn_worker", spawn)
-        monkeypatch.setattr(watcher, "kill_worker", lambda pid, number: ended.append(pid))
-        return watcher, ended
+        processes.__dict__.update(WORKERS={one.pid: one for one in workers}, num_workers=number, outdated=outdated)
+        processes.__dict__.update(worker_age=len(workers), lost=0, next_start=0.0, reexec_pid=0, master_pid=0)
+        monkeypatch.setattr(processes, "spawn_worker", spawn)
+        monkeypatch.setattr(processes, "kill_worker", lambda pid, number: ended.append(pid))
+        return processes, ended
 
+    monkeypatch.setattr(Processes, "num_workers", None)  # a property that tells gunicorn's settings of each change
     return watch
 
 
@@ -67,190 +73,213 @@ def watched(monkeypatch):
     ],
 )
 def test_of_workers_that_are_too_many_those_stay_that_answer(answers, number, ended, waiting, watched):
-    workers = [Told(age, one) for age, one in enumerate(answers, 1)]
-    watcher, found = watched(workers, number)
-    watcher.manage_workers()
+    workers = [Process(age, one) for age, one in enumerate(answers, 1)]
+    processes, found = watched(workers, number)
+    processes.manage_workers()
     assert sorted(found) == ended
-    assert sorted(watcher.WORKERS) == [one.pid for one in workers]
-    assert [one.pid for one in workers if one.others_answer and not one.answers] == waiting
+    assert sorted(processes.WORKERS) == [one.pid for one in workers]
+    assert [one.pid for one in workers if one.state.others_answer and not one.state.answers] == waiting
 
 
 def test_workers_loaded_anew_end_those_before_them_once_all_answer(watched):
-    watcher, ended = watched([Told(1, True), Told(2, True)], 2)
-    watcher.reload()
-    assert sorted(watcher.WORKERS) == [1, 2, 3, 4]
-    watcher.WORKERS[3].answers = True
-    watcher.manage_workers()
+    processes, ended = watched([Process(1, True), Process(2, True)], 2)
+    processes.reload()
+    assert sorted(processes.WORKERS) == [1, 2, 3, 4]
+    processes.WORKERS[3].state.answers = True
+    processes.manage_workers()
     assert ended == []
-    assert watcher.WORKERS[4].others_answer
-    watcher.WORKERS[4].answers = True
-    watcher.manage_workers()
+    assert processes.WORKERS[4].state.others_answer
+    processes.WORKERS[4].state.answers = True
+    processes.manage_workers()
     assert ended == [1, 2]
 
 
 def test_what_is_lost_while_it_loads_is_started_again_and_no_worker_from_before_stays(watched):
-    watcher, ended = watched([Told(1, True), Told(2, True)], 2)
-    watcher.reload()
-    del watcher.WORKERS[4]  # killed
-    watcher._num_workers = 3  # SIGTTIN
-    watcher.manage_workers()
-    assert sorted(watcher.WORKERS) == [1, 2, 3, 5, 6]
+    processes, ended = watched([Process(1, True), Process(2, True)], 2)
+    processes.reload()
+    del processes.WORKERS[4]  # killed
+    processes.num_workers = 3  # SIGTTIN
+    processes.manage_workers()
+    assert sorted(processes.WORKERS) == [1, 2, 3, 5, 6]
     assert ended == []
     for age in (3, 5, 6):
-        watcher.WORKERS[age].answers = True
-    watcher.manage_workers()
+        processes.WORKERS[age].state.answers = True
+    processes.manage_workers()
     assert ended == [1, 2]
 
 
 def test_a_second_reload_ends_what_the_first_began(watched):
-    watcher, ended = watched([Told(1, True)], 1)
-    watcher.reload()
-    watcher.reload()
+    processes, ended = watched([Process(1, True)], 1)
+    processes.reload()
+    processes.reload()
     assert ended == [2]
-    assert sorted(watcher.WORKERS) == [1, 2, 3]
+    assert sorted(processes.WORKERS) == [1, 2, 3]
 
 
 def test_who_leaves_does_not_count(watched):
-    watcher, ended = watched([Told(1, True, leaves=True)], 1)
-    watcher.manage_workers()
-    assert sorted(watcher.WORKERS) == [1, 2]
-    assert not watcher.WORKERS[2].others_answer
+    processes, ended = watched([Process(1, True, leaves=True)], 1)
+    processes.manage_workers()
+    assert sorted(processes.WORKERS) == [1, 2]
+    assert not processes.WORKERS[2].state.others_answer
     assert ended == []
 
 
-def ends(watcher, monkeypatch, *pids):
-    """Let workers end."""
-    monkeypatch.setattr(Arbiter, "reap_workers", lambda self: [self.WORKERS.pop(pid) for pid in pids])
-    watcher.reap_workers()
-
-
 def test_workers_that_end_before_they_answer_are_waited_for_longer_and_longer(watched, monkeypatch):
-    now = 1000.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    watcher, _ = watched([Told(1, True)], 1)
-    watcher.reload()
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    processes, _ = watched([Process(1, True)], 1)
+    processes.reload()
     waits = []
-    for age in range(2, 9):
-        assert max(watcher.WORKERS) == age
-        ends(watcher, monkeypatch, age)
-        begun = now
-        watcher.manage_workers()
-        while max(watcher.WORKERS) == 1:
-            now += 0.5
-            watcher.manage_workers()
-        waits.append(now - begun)
-    assert waits == [0, 1, 2, 4, 8, 10, 10]
-    watcher._lost = 5000
-    ends(watcher, monkeypatch, max(watcher.WORKERS))
-    now += 10
-    watcher.manage_workers()
-    watcher.WORKERS[10].answers = True
-    watcher.manage_workers()
-    ends(watcher, monkeypatch, 10)  # one that has answered, and was killed
-    watcher.manage_workers()
-    assert max(watcher.WORKERS) == 11
-    ends(watcher, monkeypatch, 11)
-    watcher.manage_workers()
-    assert max(watcher.WORKERS) == 12
+    for age in range(2, 10):
+        assert max(processes.WORKERS) == age
+        waits.append(processes.WORKERS[age].state.delay)
+        processes.forget(processes.WORKERS.pop(age))
+        processes.manage_workers()
+    assert waits == [0, 0, 1, 2, 4, 8, 10, 10]
+    processes.WORKERS[10].state.answers = True
+    monkeypatch.setattr("time.monotonic", lambda: 1010.0)
+    for age, leaves in ((10, False), (11, True), (12, False)):  # one was killed that had answered, one is to leave
+        processes.WORKERS[age].state.leaves = leaves
+        processes.forget(processes.WORKERS.pop(age))
+        processes.manage_workers()
+        assert processes.WORKERS[age + 1].state.delay == 0
+
+
+def test_a_worker_that_has_answered_and_ends_by_itself_was_not_lost(watched, monkeypatch):
+    monkeypatch.setattr("app.server.configuration.end_process", lambda _: None)
+    processes, _ = watched([Process(1, True)], 1)
+    processes.lost = 5
+    worker = processes.WORKERS.pop(1)
+    worker.pid = os.getpid()
+    _end_process(processes, worker)
+    assert not worker.state.answers
+    processes.forget(worker)
+    assert (processes.lost, processes.next_start) == (0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("reexec_pid", "master_pid", "all_end"), [(0, 0, 1), (7, 0, 0), (0, 7, 0)], ids=["alone", "the old", "the new"]
+    ("reexec_pid", "master_pid", "all_end"),
+    [(0, 0, True), (7, 0, False), (0, 7, False)],
+    ids=["alone", "the old", "the new"],
 )
 def test_one_of_two_first_processes_leaves_requests_to_the_other(reexec_pid, master_pid, all_end, watched, monkeypatch):
-    told = bytearray(1)
-    monkeypatch.setattr("app.worker.all_stop", told)
+    flag = SharedFlag()
+    monkeypatch.setattr("app.server.processes.stopping", flag)
     monkeypatch.setattr(Arbiter, "stop", lambda self, graceful: None)
-    watcher, _ = watched([Told(1, True), Told(2)], 2)
-    watcher.reexec_pid, watcher.master_pid = reexec_pid, master_pid
-    watcher.stop()
-    assert told[0] == all_end
-    assert all(one.leaves for one in watcher.WORKERS.values())
+    processes, _ = watched([Process(1, True), Process(2)], 2)
+    processes.reexec_pid, processes.master_pid = reexec_pid, master_pid
+    processes.stop()
+    assert flag.is_set() is all_end
+    assert all(one.state.leaves for one in processes.WORKERS.values())
 
 
-def worker(load=None, service=None):
-    found = object.__new__(PatientWorker)
-    found.__dict__.update(alive=True, ppid=os.getppid(), app=Mock(wsgi=load), log=Mock(), pid=0, _next_try=0.0)
-    found.wsgi = service and Mock(extensions={"seewhy": service})
-    found.shared = bytearray(3)
-    found._exit = Mock(side_effect=SystemExit)
-    return found
-
-
-def test_a_worker_that_has_nothing_to_serve_says_so_and_tries_again():
-    service = Mock()
-    found = worker(Mock(side_effect=[ValueError("broken"), Mock(extensions={"seewhy": service})]))
-    found.load_wsgi()
-    client = found.wsgi.test_client()
+def test_a_process_that_has_nothing_to_serve_says_so_and_tries_again(caplog, monkeypatch):
+    service, now = Mock(), 1000.0
+    monkeypatch.setattr("app.server.application.time", Mock(monotonic=lambda: now))
+    application = Application(Mock(side_effect=[ValueError("broken"), Mock(extensions={"seewhy": service})]))
+    application.load()
+    client = Client(application)
     refused = client.post("/explain", data=b"picture")
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
     assert refused.get_json()["type"].endswith(":not-ready")
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").get_json() == {"status": "alive"}
-    assert "broken" in str(found.log.error.call_args)
-    asked = Mock()
-    answering.request = asked
-    client.post("/explain", data=b"picture")
-    answering.request = None
-    asked.force_close.assert_called_once_with()
-    found._prepare()
-    assert found._service is None
-    assert time.monotonic() + 9 < found._next_try < time.monotonic() + 11
-    found._next_try = 0.0
-    found._prepare()
+    assert "broken" in caplog.text
+    now += RETRY_SECONDS - 1
+    application.load()
+    assert application.service is None
+    now += 1
+    application.load()
+    assert application.service is service
     service.require_ready.assert_called_once_with()
-    assert found._next_try > time.monotonic() + 9
+    application.load()
+    service.require_ready.assert_called_once_with()
 
 
-def test_a_worker_without_a_first_process_keeps_no_connection():
-    found = worker()
-    assert found.is_parent_alive()
-    assert found.alive
-    found.ppid = -1
-    assert not found.is_parent_alive()
-    assert not found.alive
-
-
-def test_a_worker_that_is_told_to_leave_before_it_begins_ends():
-    found = worker()
-    found.leaves = True
-    with pytest.raises(SystemExit):
-        found.load_wsgi()
-    found._exit.assert_called_once_with(0)
-
-
-def test_nothing_that_a_model_raises_ends_a_worker():
+def test_nothing_that_a_model_raises_ends_a_process(caplog):
     service = Mock()
     service.require_ready.side_effect = OSError("no descriptor is left")
-    found = worker(service=service)
-    found._prepare()
-    assert "no descriptor is left" in str(found.log.error.call_args)
+    Application(lambda: Mock(extensions={"seewhy": service})).load()
+    assert "no descriptor is left" in caplog.text
 
 
-@pytest.mark.parametrize(("raised", "status"), [(None, 0), (SystemExit(3), 3), (RuntimeError("a bug"), 1)])
-def test_a_worker_ends_with_its_main_loop(raised, status, monkeypatch):
-    found = worker(service=Mock())
-    found.answers = True
-    monkeypatch.setattr("gunicorn.workers.gthread.ThreadWorker.run", Mock(side_effect=raised))
+def worker(**state):
+    born = Mock(spec_set=("alive", "ppid", "state", "wsgi", "notify"), alive=True, ppid=os.getppid(), state=State())
+    born.wsgi.service.has_default = False
+    for name, value in state.items():
+        setattr(born.state, name, value)
+    return born
+
+
+def test_a_process_that_is_told_to_leave_before_it_begins_ends():
     with pytest.raises(SystemExit):
-        found.run()
-    assert (found.answers, found.leaves) == (False, False)  # where it failed, another one waits longer and longer
-    found._exit.assert_called_once_with(status)
+        begin(worker(leaves=True, delay=60))
+    orphan = worker(delay=60)
+    orphan.ppid = -1
+    with pytest.raises(SystemExit):
+        begin(orphan)
 
 
-def test_what_a_worker_looks_after_costs_no_time_with_each_event(monkeypatch):
-    found, looked, told, rest = worker(service=Mock()), Mock(), Mock(), Mock()
-    found.__dict__.update(_next_look=0.0, _next_notify=0.0, pending_conns=[], _lingering=[], _next_try=math.inf)
-    found.__dict__.update(set_accept_enabled=Mock(), tmp=told, _rest=rest, nr_conns=0, worker_connections=1)
-    monkeypatch.setattr("app.worker.patience", looked)
-    moments = [number / 100 for number in range(101)]
-    for now in moments:
-        monkeypatch.setattr("time.monotonic", lambda now=now: 1000 + now)
-        found.notify()
-        found.murder_pending()
-    assert len(looked.shut_late.mock_calls) == len(found.set_accept_enabled.mock_calls) == 5
-    assert len(rest.look.mock_calls) == 5
-    assert len(told.notify.mock_calls) == 2
+def test_a_process_takes_requests_at_once_where_no_other_answers(monkeypatch):
+    monkeypatch.setattr("app.server.readiness.Readiness", Mock())
+    alone = worker()
+    await_turn(alone)
+    assert alone.alive
+    alone.notify.assert_not_called()
+
+
+@pytest.mark.parametrize(("change", "alive"), [("answers", True), ("others_answer", True), ("leaves", False)])
+def test_a_process_waits_for_its_model_while_others_answer(change, alive, monkeypatch):
+    monkeypatch.setattr("app.server.readiness.Readiness", Mock())
+    waiting = worker(others_answer=True)
+    signs = count()
+
+    def notify():
+        if next(signs) == 2:
+            setattr(waiting.state, change, change != "others_answer")
+
+    waiting.notify.side_effect = notify
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    await_turn(waiting)
+    assert next(signs) >= 3
+    assert waiting.alive is alive
+
+
+def test_a_process_says_whether_it_answers_and_gives_memory_back(monkeypatch):
+    rest = Mock()
+    monkeypatch.setattr("app.server.readiness.Rest", lambda: rest)
+    application, state = Mock(), State()
+    readiness = Readiness(application, state)
+    for has_default in (True, False):
+        application.service.has_default = has_default
+        readiness.look()
+        assert state.answers is has_default
+    rest.look.assert_called_with(application.service.engine.worked)
+    application.service = None
+    state.answers = True
+    readiness.look()
+    assert not state.answers
+
+
+@pytest.mark.parametrize(
+    ("raised", "status"),
+    [(None, 0), (SystemExit(), 0), (SystemExit(3), 3), (SystemExit("why"), 1), (RuntimeError("a bug"), 1)],
+)
+def test_a_process_ends_with_its_main_loop(raised, status, monkeypatch):
+    ended = Mock()
+    monkeypatch.setattr("app.server.ending.logging.shutdown", Mock())
+    monkeypatch.setattr("os._exit", ended)
+    born = Mock(pid=os.getpid(), state=State())
+    born.state.answers = True
+    try:
+        raise raised or SystemExit(0)
+    except BaseException:
+        _end_process(None, born)
+    ended.assert_called_once_with(status)
+    born.wsgi.close.assert_called_once_with()
+    assert (born.state.answers, born.state.leaves) == (False, False)  # where it failed, another one waits longer
+    born.pid += 1
+    _end_process(None, born)  # the first process forgets one that has gone
+    ended.assert_called_once_with(status)
 
 
 class Service:
@@ -452,7 +481,7 @@ def test_a_new_worker_that_is_lost_leaves_no_old_one(service, workers):
 
 @pytest.mark.slow
 def test_a_worker_that_drains_is_not_waited_for(service):
-    with service.run(1, SEEWHY_UPLOAD_SECONDS=120):
+    with service.run(1):
         before = service.workers()
         slow = requests.Session()
 

@@ -15,12 +15,15 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import requests
+from gunicorn.http.errors import ParseException
 
-from app import server
-from app.server import Server, _check_port
+from app.server import start as server
+from app.server.configuration import Server
+from app.server.draining import MOST_SECONDS, drain
+from app.server.start import _check_port
 from app.settings import Settings
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import free_port, start
+from tests.app.serving import free_port, rests, start
 
 
 def explain(url, name, **fields):
@@ -78,6 +81,37 @@ def test_a_refused_upload_leaves_the_connection_to_the_next_request(url):
     assert statuses == [404, 404, 200]
 
 
+def test_a_large_upload_that_is_refused_is_read_to_its_end(url):
+    # More than the system takes up for a client that does not read meanwhile.
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    for _ in range(2):
+        connection.request("POST", "/nonesuch", bytes(24 * 2**20), {"Content-Type": "image/png"})
+        opened = connection.sock
+        answer = connection.getresponse()
+        assert answer.read()
+        assert answer.status == 404
+        assert connection.sock is opened  # and kept
+    connection.close()
+
+
+def test_the_rest_of_a_body_is_waited_for_no_longer_than_said(monkeypatch):
+    now, connection, body = [1000.0], Mock(), Mock()
+    monkeypatch.setattr("app.server.draining.time", Mock(monotonic=lambda: now[0]))
+
+    def read(size):
+        now[0] += 1
+        return bytes(size)
+
+    body.read = read
+    drain(None, None, {"wsgi.input": body, "gunicorn.socket": connection}, None)
+    assert now[0] == 1000 + MOST_SECONDS
+    for error in (TimeoutError(), ParseException()):
+        body.read = Mock(side_effect=error)
+        drain(None, None, {"wsgi.input": body, "gunicorn.socket": connection}, None)
+    assert [call.args for call in connection.settimeout.mock_calls] == [(MOST_SECONDS,), (None,)] * 3
+    drain(None, None, {}, None)
+
+
 def test_headers_of_nobody_trusted_move_no_path(url):
     assert requests.get(f"{url}/inner/healthz", headers={"SCRIPT_NAME": "/inner"}, timeout=60).status_code == 404
 
@@ -89,17 +123,18 @@ def test_headers_of_nobody_trusted_move_no_path(url):
 def test_a_client_that_leaves_costs_no_more_passes(url):
     host, port = url.removeprefix("http://").split(":")
     picture = (EXAMPLES / "cat.png").read_bytes()
-    # Minutes of work, for each of the threads that answer.
+    # A minute of work and more.
     for _ in range(8):
         with socket.create_connection((host, int(port))) as connection:
             head = (
-                "POST /explain?method=rise&samples=8000 HTTP/1.1\r\nHost: seewhy\r\nContent-Type: image/png\r\n"
+                "POST /explain?method=rise&samples=2000 HTTP/1.1\r\nHost: seewhy\r\nContent-Type: image/png\r\n"
                 f"Content-Length: {len(picture)}\r\n\r\n"
             )
             connection.sendall(head.encode() + picture)
             time.sleep(0.2)
     with (EXAMPLES / "cat.png").open("rb") as image:
         assert requests.post(f"{url}/explain", files={"image": image}, timeout=20).status_code == 200
+    assert rests(url, 20)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -138,10 +173,10 @@ def test_nothing_is_said_at_the_end():
 
 def test_pytorch_is_not_imported_before_it_is_told_how_many_processors_it_has():
     told = """
-import sys, app.cli, app.server
+import sys, app.cli, app.server.start
 from app.settings import Settings
 for device in ("auto", "cuda:1"):
-    app.server.Server(Settings(device=device))
+    app.server.configuration.Server(Settings(device=device))
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", told]).returncode == 0
@@ -196,10 +231,18 @@ def test_a_deadline_that_never_comes_is_told(seconds):
 @pytest.fixture
 def started(monkeypatch):
     """What the service does last, without what it does before."""
-    monkeypatch.setattr(server, "Watcher", Mock())
-    for name in ("share_processors", "share_figures", "_share_exports", "_share_memory", "checked_app", "_check_port"):
+    monkeypatch.setattr(server, "Processes", Mock())
+    for name in (
+        "share_processors",
+        "share_figures",
+        "_share_exports",
+        "_share_memory",
+        "checked_app",
+        "_check_port",
+        "raise_file_limit",
+    ):
         monkeypatch.setattr(server, name, Mock())
-    return server.Watcher
+    return server.Processes
 
 
 def test_no_folder_for_temporary_files_is_told(monkeypatch, started):

@@ -24,7 +24,6 @@ def test_variables_of_the_environment(monkeypatch, tmp_path):
     ("variable", "value"),
     [
         ("SEEWHY_DEADLINE", "nan"),
-        ("SEEWHY_UPLOAD_SECONDS", "inf"),
         ("SEEWHY_WORKERS", "0"),
         ("SEEWHY_DEVICE", "gpu"),
         ("SEEWHY_WEIGHTS_DIR", "/no/such/folder"),
@@ -104,6 +103,11 @@ def test_a_password_in_an_address_that_does_not_fit_is_not_told(monkeypatch):
 def test_a_misspelt_variable_is_told_with_near_matches(variable, near):
     (said,) = misspelt({"PATH": "/bin", variable: "2"})
     assert said.startswith(f"{variable} is no setting, and does nothing. Near matches: {near}")
+
+
+def test_a_setting_of_an_earlier_version_is_told_with_what_there_is_instead():
+    (said,) = misspelt({"SEEWHY_MAX_IN_FLIGHT_BYTES": "1000000"})
+    assert said.startswith("SEEWHY_MAX_IN_FLIGHT_BYTES is no setting any more, and does nothing. SEEWHY_MEMORY_BYTES")
 
 
 def test_settings_and_what_kubernetes_sets_are_not_misspelt():

@@ -175,5 +175,14 @@ def test_a_large_picture_may_come_as_text(client, cat):
     assert response.status_code == 200
 
 
+def test_a_file_of_a_form_is_not_copied(client, cat, monkeypatch):
+    class File(io.BytesIO):
+        def read(self, *_):
+            pytest.fail("copied")
+
+    monkeypatch.setattr("app.carriers.InMemoryRequest._get_file_stream", lambda *_, **__: File())
+    assert client.post(f"/predictions/{MODEL}", data={"data": (io.BytesIO(cat), "cat.png")}).status_code == 200
+
+
 def test_our_list_of_models_is_still_ours(client):
     assert {"name", "licence"} <= set(client.get("/models").get_json()["models"][0])

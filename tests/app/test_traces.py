@@ -75,7 +75,7 @@ def test_a_request_and_its_stages_continue_the_trace_of_the_client(post, cat, sp
 def test_a_batch_and_its_requests_are_linked(own_app, cat, spans):
     def ask(number):
         data = {"image": (io.BytesIO(cat), "cat"), "target": str(number), "format": "npz"}
-        return own_app.test_client().post("/explain", data=data).status_code
+        return own_app.test_client().post("/explain", data=data, buffered=True).status_code
 
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(ask, range(6))) == [200] * 6

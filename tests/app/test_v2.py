@@ -11,11 +11,33 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app import create_app
+from app import account, create_app
+from app.inference import read_request
+from app.memory_budget import MemoryBudget
 from app.settings import Settings
 from app.tensors import HEADER
 
 MODEL = "efficientnet_lite0"
+
+
+def test_binary_numbers_are_not_copied_and_items_are_counted():
+    def asked(datatype, shape, binary):
+        sent = {"name": "x", "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": len(binary)}}
+        head = json.dumps({"inputs": [sent]}).encode()
+        body = head + binary
+        budget = MemoryBudget(10**6)
+        account.begin(budget.account())
+        try:
+            return body, read_request(body, str(len(head))).tensor, budget.used
+        finally:
+            account.begin(account.Account(None))
+
+    body, numbers, _ = asked("UINT8", [100, 100, 3], bytes(30_000))
+    assert np.shares_memory(numbers, np.frombuffer(body, np.uint8))
+    _, empty, least = asked("BYTES", [1], struct.pack("<I", 0))
+    _, items, counted = asked("BYTES", [1], struct.pack("<I", 50_000) + bytes(50_000))
+    assert (empty, items) == ([b""], [bytes(50_000)])
+    assert 50_000 <= counted - least < 50_100
 
 
 @pytest.fixture

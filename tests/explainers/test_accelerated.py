@@ -7,7 +7,7 @@ import onnx
 import pytest
 import torch
 import torchvision
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._dynamo.utils import counters
 from torch.nn import functional
 
@@ -394,6 +394,23 @@ def test_a_compiled_part_is_not_compiled_anew_for_inference_mode(compiled_net):
     compiled_before = counters["stats"]["unique_graphs"]
     with torch.inference_mode():
         assert torch.equal(run(torch.ones(2, *SIZE))[0], expected)
+    assert counters["stats"]["unique_graphs"] == compiled_before > 0
+
+
+def test_a_compiled_part_is_not_compiled_anew_while_another_model_is_traced(compiled_net):
+    class Traced(nets.Net):
+        def forward(self, images: Tensor) -> Tensor:
+            if isinstance(images, fx.Proxy):
+                thread = threading.Thread(target=lambda: found.extend(run(torch.ones(2, *SIZE))))
+                thread.start()
+                thread.join()
+            return super().forward(images)
+
+    run, found = compiled_net[1].accelerated.parts(("conv",), torch.zeros(1, *SIZE)).prefix, list[Tensor]()
+    expected = run(torch.ones(2, *SIZE))[0]
+    compiled_before = counters["stats"]["unique_graphs"]
+    cut_before(nets.seeded(Traced).eval(), ("conv",), torch.zeros(1, *SIZE))
+    assert torch.equal(found[0], expected)
     assert counters["stats"]["unique_graphs"] == compiled_before > 0
 
 

@@ -5,10 +5,18 @@ import torch
 from torch import Tensor, nn
 
 from explainers import GradCAM, Saliency
-from explainers.base import AUGMENTATIONS, predict, principal_component
-from explainers.errors import NonFiniteError, TargetError
+from explainers.base import AUGMENTATIONS, asked, predict, principal_component
+from explainers.errors import (
+    ExplainerError,
+    LayerError,
+    ModelOutputError,
+    NonFiniteError,
+    TargetError,
+    UnsuitableModelError,
+)
 from explainers.goals import MOST_PROBABLE, NO_CONTRAST, Goal, goal_of
 from explainers.passes import MOST, pass_size, passes
+from explainers.registry import METHODS
 from explainers.together import explain_together
 from tests import nets
 
@@ -96,12 +104,13 @@ def test_tta_is_the_mean_over_augmentations_for_the_class_of_the_plain_picture(n
 def test_a_pass_holds_what_memory_allows(monkeypatch, net, images):
     from explainers import passes as room
 
-    assert pass_size(net, images, backward=True) == MOST
+    assert pass_size(net, images, backward=True) == pass_size(net, images, backward=True, copies=2) == MOST
     largest = 6 * 64 * 64 * 4  # of the convolution
     kept = images[0].nbytes + 2 * largest + 2 * 6 * 4 + 5 * 4
     monkeypatch.setattr(room, "MOST", 32)
     monkeypatch.setattr(room, "MEMORY", 10 * 2 * kept)
     assert pass_size(net, images, backward=True) == 10
+    assert pass_size(net, images, backward=True, copies=2) == 5
     monkeypatch.setattr(room, "MEMORY", 7 * 4 * largest)
     assert pass_size(net, images, backward=False) == 7
     monkeypatch.setattr(room, "MEMORY", 1)
@@ -165,3 +174,73 @@ def test_passes_without_gradients_make_tensors_in_inference_mode_only_to_drop_th
     assert not logits.is_inference()
     assert modes == [False, True, False]
     Saliency().explain(net, images)
+
+
+class FewerRows(nets.Net):
+    """Drops the pictures that it thinks nothing of, or says two things of each."""
+
+    def __init__(self, rows: float) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def forward(self, images):
+        logits = super().forward(images)
+        return torch.cat([logits, logits])[: int(self.rows * len(images))]
+
+
+@pytest.mark.parametrize("rows", [0.5, 2])
+@pytest.mark.parametrize("name", ["gradcam", "saliency", "scorecam", "lrp", "rise", "fullgrad"])
+def test_a_model_that_returns_another_number_of_rows_is_refused(name, rows, images):
+    with pytest.raises(ModelOutputError, match=rf"shape \({int(rows * 2)}, 3\) for 2 pictures: it must return one row"):
+        METHODS[name].build({}).explain(nets.seeded(FewerRows, rows), images[:2, :, :16, :16])
+
+
+class Probable(nets.Net):
+    def forward(self, images):
+        return super().forward(images).softmax(dim=1)
+
+
+class Likely(nets.OneLogit):
+    def forward(self, images):
+        return super().forward(images).sigmoid()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((Probable, name) for name in ("cam", "deeplift", "excitation-backprop", "fullgrad", "guided-backprop")),
+        *((Probable, name) for name in ("deconvnet", "guided-gradcam", "lrp")),
+        *((Likely, name) for name in ("cam", "excitation-backprop", "fullgrad", "lrp")),
+    ],
+)
+def test_a_softmax_in_the_network_is_named_where_a_method_fails_for_it(kind, name, images):
+    with pytest.raises(ExplainerError, match=r"returns probabilities.*Return the logits before it"):
+        METHODS[name].build({}).explain(nets.seeded(kind), images[:1, :, :16, :16])
+
+
+class Positioned(Probable):
+    """Ends in a softmax, and keeps a table that its first pass makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = None
+
+    def forward(self, images):
+        if self.table is None:
+            self.table = torch.ones(1)
+        return super().forward(images * self.table)
+
+
+def test_a_layer_that_is_lacking_is_no_matter_of_a_softmax_and_costs_no_pass(images):
+    net = nets.seeded(Positioned)
+    with pytest.raises(LayerError) as caught:
+        GradCAM(layers=("none",)).explain(net, images)
+    assert "probabilities" not in str(caught.value)
+    assert net.table is None
+
+
+def test_the_look_for_a_softmax_leaves_tensors_that_can_be_trained_on(images):
+    net = nets.seeded(Positioned)
+    with pytest.raises(UnsuitableModelError, match="returns probabilities"), asked(net, images[:1]):
+        raise UnsuitableModelError("No gradient flows.")
+    assert not net.table.is_inference()

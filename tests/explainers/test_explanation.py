@@ -145,6 +145,8 @@ def test_a_fixed_scale_reaches_the_picture():
         (made([[0.0, 0.0]]), ["blank-map"]),
         (made([[0.0, 1.0]], (0.99999, 0.00001)), ["saturated-softmax"]),
         (made([[0.0, 1.0]], (0.7, 0.3), target=1), ["improbable-target"]),
+        (made([[0.0, 1.0]], (0.99999,)), ["one-logit"]),
+        (made([[0.0, 1.0]], (0.4,)), ["one-logit", "improbable-target"]),
         (
             made([[0.0, 0.0]], (0.99999, 0.00001), target=1),
             ["blank-map", "saturated-softmax", "improbable-target"],

@@ -107,3 +107,17 @@ def test_at_least_one_pixel_is_always_seen(box):
     assert rows.stop > rows.start >= 0
     assert columns.stop > columns.start >= 0
     assert max(rows.stop, columns.stop) <= 4
+
+
+def test_a_map_that_leaves_out_the_border_lies_where_its_cells_are():
+    whole = Geometry(100, 10, (0.0, 0.0, 100.0, 10.0))
+    inner = Geometry(100, 10, (0.0, 0.0, 100.0, 10.0), reach=(0.25, 0.0, 0.75, 1.0))
+    values = np.zeros((1, 5), np.float32)
+    values[0, 0] = 1
+    assert np.allclose(inner.lay_back(values)[:, :25], 1)  # the border is as what is next to it
+    values = np.roll(values, 1, axis=1)
+    assert np.isclose(middle(whole.lay_back(values))[0], 30, atol=0.5)
+    assert np.isclose(middle(inner.lay_back(values))[0], 40, atol=0.5)
+    assert inner.covering(values).shape == (1, 40)
+    assert np.array_equal(whole.covering(values), values)
+    assert inner.scaled(50, 5).reach == inner.reach

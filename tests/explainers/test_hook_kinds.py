@@ -646,3 +646,211 @@ def test_one_tensor_given_twice_has_a_gradient_for_each_place():
         hooks.backward(net(x, x * 1 + 1))
         hooks.backward(net(x, x))
     assert [[one.item() for one in grads] for grads in seen] == [[20, 15], [15, 15]]
+
+
+class Both(nn.Module):
+    """Returns two tensors, of which one may go unused."""
+
+    def forward(self, x):
+        return 2 * x, 3 * x
+
+
+@pytest.mark.parametrize("used", [(1, 1), (1, 0), (0, 1)])
+@pytest.mark.parametrize("factor", [None, 10])
+def test_full_backward_pre_sees_and_replaces_the_gradients_of_all_outputs_as_torch_does(used, factor):
+    net = Both()
+
+    def run(register):
+        x, seen = torch.ones(2, requires_grad=True), []
+
+        def hook(module, grad_output):
+            assert module is net
+            seen.extend(grad_output)
+            return None if factor is None else tuple(None if one is None else factor * one for one in grad_output)
+
+        register(hook)
+        first, second = net(x)
+        sum(weight * one.sum() for weight, one in zip(used, (first, 5 * second), strict=True) if weight).backward()
+        return seen, x.grad
+
+    handles = []
+    theirs, expected = run(lambda hook: handles.append(net.register_full_backward_pre_hook(hook)))
+    handles.pop().remove()
+    with HookSession(net) as hooks:
+        hooks.record("")
+        ours, gradient = run(lambda hook: hooks.full_backward_pre(hook, ""))
+    assert torch.equal(gradient, expected)
+    assert [one is not None for one in ours] == [bool(weight) for weight in used]
+    for one, other, record in zip(ours, theirs, hooks.grad_outputs[""][0], strict=True):
+        if one is None:  # where PyTorch shows none, or zeros
+            assert record is None
+            assert other is None or not other.any()
+        else:
+            assert torch.equal(one, other)
+            assert torch.equal(record, one * (factor or 1))
+
+
+def test_full_backward_pre_comes_after_output_gradient_and_before_full_backward():
+    net, order = nn.Linear(2, 1, bias=False), []
+    x = torch.ones(1, 2, requires_grad=True)
+    with HookSession(net) as hooks:
+        hooks.full_backward(lambda *_: order.append("full_backward"), "")
+        hooks.full_backward_pre(lambda module, grad_output: order.append("full_backward_pre") or 2 * grad_output[0], "")
+        hooks.output_gradient(lambda gradient: order.append("output_gradient") or 5 * gradient, "")
+        net(x).sum().backward()
+    assert order == ["output_gradient", "full_backward_pre", "full_backward"]
+    assert torch.equal(x.grad, 10 * net.weight)
+    with HookSession(net) as hooks:
+        hooks.full_backward_pre(lambda module, grad_output: (grad_output[0],) * 2, "")
+        score = net(x).sum()
+        with pytest.raises(ValueError, match="returned 2 gradients for 1 outputs"):
+            score.backward()
+    net.weight.grad = None
+
+
+PREPENDED = {
+    "before_forward": "register_forward_pre_hook",
+    "after_forward": "register_forward_hook",
+    "full_backward_pre": "register_full_backward_pre_hook",
+    "full_backward": "register_full_backward_hook",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(PREPENDED))
+def test_prepended_hooks_run_first_as_with_torch(kind):
+    net, handles = nn.Linear(2, 1, bias=False), []
+
+    def run(register):
+        order = []
+
+        def note(name):
+            return lambda *_: order.append(name)
+
+        for name, prepend in (("a", False), ("b", True), ("c", False), ("d", True)):
+            register(note(name), prepend)
+        net(torch.ones(1, 2, requires_grad=True)).sum().backward()
+        net.weight.grad = None
+        return order
+
+    expected = run(lambda hook, first: handles.append(getattr(net, PREPENDED[kind])(hook, prepend=first)))
+    for handle in handles:
+        handle.remove()
+    with HookSession(net) as hooks:
+        assert run(lambda hook, first: getattr(hooks, kind)(hook, "", prepend=first)) == expected
+    assert expected == ["d", "b", "a", "c"]
+
+
+class Raises(nn.Module):
+    def forward(self, x):
+        raise ZeroDivisionError
+
+
+def failing(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("where", ["module", "before", "after", "nowhere"])
+def test_hooks_that_always_run_do_so_once_as_with_torch(where):
+    net = Raises() if where == "module" else nn.Identity()
+
+    def run(before, after):
+        seen = []
+        after(lambda *_: seen.append("plain"), False)
+        if where == "before":
+            before(failing)
+        if where == "after":
+            after(failing, False)
+        after(lambda module, args, output: seen.append(("always", output is None)), True)
+        after(lambda *_: seen.append("last"), False)
+        try:
+            net(torch.ones(1))
+        except ZeroDivisionError:
+            seen.append("raised")
+        return seen
+
+    handles = []
+    expected = run(
+        lambda hook: handles.append(net.register_forward_pre_hook(hook)),
+        lambda hook, always: handles.append(net.register_forward_hook(hook, always_call=always)),
+    )
+    for handle in handles:
+        handle.remove()
+    with HookSession(net) as hooks:
+        found = run(
+            lambda hook: hooks.before_forward(hook, ""),
+            lambda hook, always: hooks.after_forward(hook, "", always_call=always),
+        )
+    assert found == expected
+    assert ("raised" in found) is (where != "nowhere")
+    assert [one for one in found if one[0] == "always"] == [("always", where in ("module", "before"))]
+    assert not net._forward_hooks_always_called
+
+
+def test_an_error_of_a_hook_that_always_runs_is_a_warning_after_another_error():
+    net, seen = nn.Sequential(Raises()), []
+
+    def fail(*_):
+        raise KeyError("second")
+
+    with HookSession(net) as hooks:
+        hooks.after_forward(fail, "0", always_call=True)
+        hooks.after_forward(lambda *_: seen.append(hooks.current.path), "*", always_call=True)
+        with pytest.warns(UserWarning, match="silenced"), pytest.raises(ZeroDivisionError):
+            net(torch.ones(1))
+    assert seen == ["0", ""]
+
+
+def test_hooks_of_a_session_stand_together_at_the_place_of_its_first():
+    net, order = nn.Linear(2, 1), []
+
+    def note(name):
+        return lambda *_: order.append(name)
+
+    with HookSession(net) as outer:
+        outer.before_forward(note("outer 1"), "")
+        outer.after_forward(note("outer 1 after"), "")
+        plain = [net.register_forward_pre_hook(note("plain")), net.register_forward_hook(note("plain after"))]
+        with HookSession(net) as inner:
+            inner.before_forward(note("inner"), "")
+            inner.after_forward(note("inner after"), "")
+            outer.before_forward(note("outer 2"), "")
+            outer.after_forward(note("outer 2 after"), "")
+            net(torch.ones(1, 2))
+    for handle in plain:
+        handle.remove()
+    assert order == [
+        *("outer 1", "outer 2", "plain", "inner"),
+        *("outer 1 after", "outer 2 after", "plain after", "inner after"),
+    ]
+
+
+def test_backward_hooks_of_the_inner_session_run_first():
+    net, order = nn.Linear(2, 1), []
+
+    def note(*said):
+        return lambda *_: order.append(said)
+
+    with HookSession(net) as outer, HookSession(net) as inner:
+        for name, hooks in (("outer", outer), ("inner", inner)):
+            for kind in ("output_gradient", "full_backward_pre", "full_backward"):
+                getattr(hooks, kind)(note(name, kind), "")
+        inner.backward(net(torch.ones(1, 2)).sum())
+    assert order == [
+        *(("inner", "output_gradient"), ("inner", "full_backward_pre")),
+        *(("outer", "output_gradient"), ("outer", "full_backward_pre")),
+        *(("inner", "full_backward"), ("outer", "full_backward")),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["output_gradient", "full_backward_pre", "full_backward"])
+def test_a_backward_hook_that_is_removed_after_the_forward_pass_does_not_run(kind):
+    net, seen = nn.Linear(2, 1), []
+    x = torch.ones(1, 2, requires_grad=True)
+    with HookSession(net) as hooks:
+        handle = getattr(hooks, kind)(lambda *gradients: seen.append(gradients), "")
+        score = net(x).sum()
+        handle.remove()
+        score.backward()
+    assert seen == []
+    assert torch.equal(x.grad, net.weight)
+    net.zero_grad()

@@ -274,6 +274,95 @@ def test_damaged_files_never_raise_anything_else(kind, corners):
             continue
 
 
+# What is cut short is refused, by every decoder
+
+
+NOISE = np.random.default_rng(1).integers(0, 256, (48, 64, 3)).astype(np.uint8)
+
+WHOLE = {
+    "JPEG": encoded(Image.fromarray(NOISE), "JPEG"),
+    "JPEG, progressive": encoded(Image.fromarray(NOISE), "JPEG", progressive=True),
+    "JPEG, restart markers": encoded(Image.fromarray(NOISE), "JPEG", restart_marker_rows=1),
+    "PNG": encoded(Image.fromarray(NOISE), "PNG"),
+    "PNG, palette": encoded(Image.fromarray(NOISE).convert("P"), "PNG"),
+    "GIF": encoded(Image.fromarray(NOISE), "GIF"),
+    "WEBP": encoded(Image.fromarray(NOISE), "WEBP"),
+    "WEBP, lossless": encoded(Image.fromarray(NOISE), "WEBP", lossless=True),
+    "BMP": encoded(Image.fromarray(NOISE), "BMP"),
+    **{
+        f"TIFF, {name}": encoded(Image.fromarray(NOISE), "TIFF", compression=name)
+        for name in ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg", "zstd", "lzma")
+    },
+    **{
+        f"TIFF, {name}": encoded(Image.fromarray(NOISE).convert("1"), "TIFF", compression=name)
+        for name in ("group3", "group4")
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, on damaged TIFF
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_picture_that_is_cut_anywhere_is_refused_or_whole(name):
+    content = WHOLE[name]
+    whole = pixels(read_picture(content))
+    for length in np.linspace(len(content) // 8, len(content) - 1, 40).astype(int):
+        try:
+            found = read_picture(content[:length])
+        except UnreadablePictureError:
+            continue
+        assert np.array_equal(pixels(found), whole), length
+
+
+@pytest.mark.parametrize("name", ["JPEG", "JPEG, progressive", "JPEG, restart markers", "PNG", "PNG, palette", "GIF"])
+def test_a_picture_whose_end_is_zeros_is_refused(name):
+    content = WHOLE[name]
+    for length in np.linspace(len(content) // 4, len(content) - 20, 30).astype(int):
+        with pytest.raises(UnreadablePictureError):
+            read_picture(content[:length] + bytes(len(content) - length))
+
+
+def test_a_png_whose_pixels_are_not_those_of_its_checksum_is_refused():
+    content = bytearray(encoded(Image.fromarray(NOISE), "PNG", compress_level=0))
+    content[content.index(b"IDAT") + 400] ^= 1
+    with pytest.raises(UnreadablePictureError, match="damaged"):
+        read_picture(bytes(content))
+
+
+def test_what_follows_a_jpeg_does_not_matter():
+    video = b"\xff\xda" + bytes(500)  # of a phone
+    assert np.array_equal(pixels(read_picture(WHOLE["JPEG"] + video)), pixels(read_picture(WHOLE["JPEG"])))
+
+
+def old_jpeg_tiff(jpeg: bytes, width: int, height: int) -> bytes:
+    """A TIFF of compression 6 around a JPEG, in one strip."""
+    place = 8 + 2 + 14 * 12 + 4
+    numbers = {256: width, 257: height, 259: 6, 262: 6, 273: place + 8, 277: 3, 278: height, 279: len(jpeg)}
+    numbers |= {284: 1, 512: 1, 513: place + 8, 514: len(jpeg)}
+    tags = [(tag, struct.pack("<HHII", tag, 4, 1, value)) for tag, value in numbers.items()]
+    tags += [(258, struct.pack("<HHII", 258, 3, 3, place)), (530, struct.pack("<HHIHH", 530, 3, 2, 1, 1))]
+    rows = b"".join(row for _, row in sorted(tags))
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + rows + bytes(4) + struct.pack("<4H", 8, 8, 8, 0) + jpeg
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5])
+@pytest.mark.parametrize("cut", ["the JPEG", "the file"])
+def test_an_old_style_jpeg_in_a_tiff_is_refused_with_what_to_send(part, cut):
+    jpeg = encoded(Image.fromarray(NOISE), "JPEG", subsampling=0)
+    if cut == "the JPEG":
+        content = old_jpeg_tiff(jpeg[: int(part * len(jpeg))], 64, 48)
+    else:
+        content = old_jpeg_tiff(jpeg, 64, 48)
+        content = content[: int(part * len(content))]
+    decoded = pixels(Image.open(io.BytesIO(content)).convert("RGB"))  # Pillow takes it, whole or not
+    assert (np.abs(decoded[-8:] - decoded[-1, -1]).max() == 0) == (part < 1)
+    opened = Image.open(io.BytesIO(content))
+    for source in (content, opened):
+        with pytest.raises(UnreadablePictureError, match=r"compression 6.*send the picture as a JPEG or PNG"):
+            read_picture(source)
+    opened.load()
+    assert read_picture(opened).size == (64, 48)  # whoever has decoded it has seen it
+
+
 # A JPEG decoded at a smaller scale
 
 

@@ -93,6 +93,9 @@ def test_bytes_of_the_texts_in_a_form(client, small):
     for count, status in [(500_000, 422), (500_001, 413)]:
         found = problem(client.post("/predict", data=form(small, [("model", "m" * count)]), content_type=FORM), status)
         assert len(found["detail"]) < 1000
+        assert ("more than 500,000 bytes" in found["detail"]) is (status == 413)
+    assert "Send the picture as a file" in found["detail"]
+    assert "SEEWHY_MAX_UPLOAD_BYTES" not in found["detail"]  # which is none of its limits
 
 
 def test_options_and_their_values(client, small):

@@ -1,12 +1,14 @@
+import importlib
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.modules import module as module_globals
 from torchvision.models import squeezenet1_1
 
-from explainers import GradCAM
+from explainers import GradCAM, process_wide
 from models import Registry, list_models, load_model
 from models.errors import BadWeightsError, ModelsFileError, UnknownModelError, WeightsUnavailableError
 from models.own import own_specs
@@ -191,6 +193,76 @@ def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path, monkey
     with pytest.raises(ModelsFileError, match="OSError") as caught:
         Registry(models_file=file).load("mine", None)
     assert "secret" not in str(caught.value)
+
+
+HOOK = "from torch.nn.modules import module\nmodule.register_module_forward_hook(lambda *_: None)\n"
+NET = "nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Return a function that writes a package of the user's, and returns a registry that has its `make`."""
+    monkeypatch.setattr(process_wide, "_start", dict(process_wide._start))
+    hooks = module_globals._global_forward_hooks
+    before, dtype, call = dict(hooks), torch.get_default_dtype(), nn.Module.__call__
+
+    def write(name: str, **files: str) -> Registry:
+        for stem, text in files.items():
+            (tmp_path / f"{stem}.py").write_text("import torch\nfrom torch import nn\n" + text)
+        monkeypatch.syspath_prepend(tmp_path)
+        file = tmp_path / "models.toml"
+        file.write_text(f'[models.mine]\narchitecture = "{name}:make"\nweights = "w.pth"\nlabels = ["a", "b"]\n')
+        return Registry(models_file=file)
+
+    yield write
+    for key in hooks.keys() - before.keys():
+        del hooks[key]
+    torch.set_default_dtype(dtype)
+    nn.Module.__call__ = call
+
+
+def test_a_package_that_fails_after_it_has_changed_pytorch_is_refused_and_nothing_else(package):
+    registry = package("fails_late", fails_late=HOOK + "raise OSError\n")
+    with pytest.raises(ModelsFileError, match="OSError"):
+        registry.load("mine", None)
+    assert process_wide.changes() == []
+
+
+def test_what_a_factory_imports_may_change_pytorch_too(package):
+    registry = package(
+        "imports_late", imports_late=f"def make():\n    import imported_late\n    return {NET}\n", imported_late=HOOK
+    )
+    registry.load("mine", None)
+    assert process_wide.changes() == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("torch.set_default_dtype(torch.float64)", r"torch\.get_default_dtype\(\)"),
+        ("nn.Module.__call__ = lambda *args: None", r"torch\.nn\.Module\.__call__"),
+    ],
+)
+def test_a_factory_that_changes_all_models_is_refused_and_what_it_changed_is_put_back(line, said, package, request):
+    name = f"changes_{abs(hash(line))}"
+    registry = package(name, **{name: f"def make():\n    net = {NET}\n    {line}\n    return net\n"})
+    with pytest.raises(ModelsFileError, match=f"left {said} changed"):
+        registry.load("mine", None)
+    assert process_wide.changes() == []
+
+
+@pytest.mark.parametrize("ask", ["load", "survey"])
+def test_a_package_is_imported_while_others_may_be_alone(ask, package, monkeypatch):
+    """Another thread that imports it, and waits to be alone as it does so, must not be waited for in turn."""
+    name = f"asks_{ask}"
+    text = (
+        "import threading\nfrom explainers.process_wide import exclusive\ndef enter():\n    with exclusive(): pass\n"
+        "thread = threading.Thread(target=enter, daemon=True)\nthread.start()\nthread.join(20)\n"
+        f"entered = not thread.is_alive()\ndef make(): return {NET}\n"
+    )
+    registry = package(name, **{name: text})
+    registry.load("mine", None) if ask == "load" else registry.survey(registry.spec("mine"))
+    assert importlib.import_module(name).entered
 
 
 def test_models_with_weights_of_other_axes_than_four_are_loaded(declare):

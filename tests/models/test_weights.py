@@ -2,6 +2,8 @@ import errno
 import hashlib
 import os
 import pickle
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from torchvision import models as torchvision_models
 
 from models import Registry, load_model
 from models.errors import BadWeightsError, ModelsFileError, WeightsUnavailableError
-from models.weights import fill_by_name, fill_by_order, obtain_weights, read_state_dict, sha256_of
+from models.weights import checked_sha256, fill_by_name, fill_by_order, obtain_weights, read_state_dict, sha256_of
+from models.zoo import EMBEDDED, zoo_spec
 from tests import nets
 
 
@@ -224,10 +227,36 @@ def test_a_file_that_is_not_the_published_one_is_refused_by_name(tmp_path):
     assert registry.load("resnet18").sha256
 
 
-@pytest.mark.parametrize("name", ["efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"])
-def test_embedded_weights_are_the_published_ones(name):
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_embedded_weights_are_those_whose_whole_digest_stands_here(name):
     weights = Registry().spec(name).weights
-    assert sha256_of(weights.cached()).startswith(weights.digests[weights.cached().name])
+    assert re.fullmatch("[0-9a-f]{64}", weights.digests[weights.cached().name])
+    assert sha256_of(weights.cached()) == weights.digests[weights.cached().name] == EMBEDDED[name].sha256
+
+
+def test_embedded_weights_that_only_begin_like_the_published_ones_are_refused(monkeypatch):
+    sha256 = EMBEDDED["efficientnet_lite0"].sha256
+    almost = sha256[:-1] + ("0" if sha256[-1] != "0" else "1")
+    monkeypatch.setattr("models.weights.sha256_of", lambda path: almost)
+    with pytest.raises(BadWeightsError, match=f"efficientnet_lite0: .*57934424.pth.* is {almost}, not {sha256}"):
+        load_model("efficientnet_lite0")
+
+
+def test_embedded_weights_that_were_altered_are_refused(tmp_path, monkeypatch):
+    file_name = EMBEDDED["efficientnet_lite0"].file_name
+    shipped = Registry().spec("efficientnet_lite0").weights.cached()
+    package = tmp_path / "altered_weights"
+    (package / "models").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    content = bytearray(shipped.read_bytes())
+    content[len(content) // 2] ^= 1  # a weight
+    (package / "models" / file_name).write_bytes(content)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    altered = replace(EMBEDDED["efficientnet_lite0"], package="altered_weights")
+    monkeypatch.setitem(EMBEDDED, "efficientnet_lite0", altered)
+    spec = zoo_spec("efficientnet_lite0")
+    with pytest.raises(BadWeightsError, match=f"not the one that was published: .*not {altered.sha256}"):
+        checked_sha256(spec, spec.weights.cached())
 
 
 @pytest.mark.fault(

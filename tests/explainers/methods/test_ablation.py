@@ -105,11 +105,28 @@ def test_a_score_of_zero_leaves_the_map_finite_and_its_shape_alone(pictures):
 
 def test_what_is_divided_by_is_a_millionth_of_the_largest_logit_or_more():
     image, net = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]]), ByHand()
-    with torch.no_grad():
-        net.head.weight[0] *= 2.0**-70
+    net.head.bias = nn.Parameter(torch.tensor([2 + 2.0**-21, 0.0]))
     found = AblationCAM(layers=("conv",), sign="signed").explain(net, image, torch.tensor([0]))
-    assert found.logits[0].tolist() == [-2 * 2.0**-70, 2]
-    torch.testing.assert_close(found.maps * 2.0**70, 6 * image[:, 0] / 2e-6)
+    assert found.logits[0].tolist() == [2.0**-21, 2]
+    torch.testing.assert_close(found.maps, 6 * image[:, 0] / 2e-6)
+
+
+@pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 2.0**-20), (torch.bfloat16, 2.0**-8)])
+def test_a_contrast_that_rounding_alone_changes_draws_nothing(dtype, share):
+    """Both logits are 2 or so, and no channel changes the difference by more than a share of these."""
+    image, net = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]]), ByHand()
+    with torch.no_grad():
+        net.head.weight[1] = net.head.weight[0] * (1 + share)
+    targets = torch.tensor([0])
+    found = AblationCAM(layers=("conv",), sign="signed").explain(net.to(dtype), image, targets, 1 - targets)
+    assert not found.maps.any()
+    assert found.change.tolist() == [0.0]
+
+
+def test_the_largest_change_is_told():
+    image = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]])
+    found = AblationCAM(layers=("conv",)).explain(ByHand(), image, torch.tensor([0]))
+    assert found.change.tolist() == [2.0]
 
 
 def test_recipro_by_hand():

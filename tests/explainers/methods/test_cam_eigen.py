@@ -5,6 +5,7 @@ from torch import nn
 
 from explainers import get_method
 from explainers.errors import LayerError
+from explainers.hooks import HookSession
 from tests import nets
 from tests.explainers.methods.peers import caught
 
@@ -77,3 +78,67 @@ def test_the_linear_kernel_gives_the_principal_component_of_centred_features(sto
 def test_a_layer_with_too_many_positions_is_refused(untouched):
     with pytest.raises(LayerError, match="33 by 33 positions"):
         built("kpcacam", layers=["stem"]).explain(untouched(nets.seeded(nets.Net)), torch.randn(1, 3, 33, 33))
+
+
+class Given(nn.Module):
+    """Its layer hands on the picture; the logits are sums over the channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Identity()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layer(images).sum(dim=(2, 3))
+
+
+def test_eigencam_shows_where_negative_features_are_strong():
+    """Of features that are mostly negative the map was blank."""
+    strengths = torch.linspace(0.5, 2, 16).view(1, 1, 4, 4)
+    features = -strengths * torch.tensor([1.0, 3.0, 0.5]).view(1, 3, 1, 1)
+    found, positive = (
+        get_method("eigencam").build({"layers": ["layer"]}).explain(Given(), values) for values in (features, -features)
+    )
+    expected = strengths[0] * torch.tensor([1.0, 3.0, 0.5]).norm()
+    torch.testing.assert_close(found.maps, expected)
+    torch.testing.assert_close(positive.maps, expected)
+    assert found.diagnostics == positive.diagnostics == ((),)
+
+
+def test_eigencam_of_an_untrained_convnext_is_never_blank(images):
+    model = nets.seeded(torchvision.models.get_model, "convnext_tiny")
+    summed, maps = [], get_method("eigencam").build({}).explain(model, images).maps
+    with HookSession(model) as hooks, torch.no_grad():
+        hooks.record("features.7", kinds=("output",))
+        model(images)
+        summed = hooks.outputs["features.7"][0].sum(dim=(1, 2, 3))
+    assert (summed < 0).any()
+    assert (maps.amax(dim=(1, 2)) > 0).all()
+    assert (
+        maps.square().sum(dim=(1, 2)) >= 0.5 * built("eigencam").explain(model, images).maps.square().sum(dim=(1, 2))
+    ).all()
+
+
+@pytest.mark.parametrize("name", ["eigencam", "kpcacam"])
+def test_two_components_of_the_same_strength_are_told(name):
+    features = torch.zeros(2, 2, 4, 4)
+    features[0, 0, 0, 0] = features[0, 1, 1, 1] = 1
+    features[1, 0, :2] = 1
+    found = get_method(name).build({"layers": ["layer"], **({"kernel": "linear"} if name == "kpcacam" else {})})
+    codes = [[one.code for one in of_one] for of_one in found.explain(Given(), features).diagnostics]
+    assert "ambiguous-component" in codes[0] or name == "kpcacam"
+    assert "ambiguous-component" not in codes[1]
+
+
+@pytest.mark.parametrize(("sign", "expected"), [("positive", ["ambiguous-sign"]), ("absolute", [])])
+def test_a_sign_that_nothing_speaks_for_is_told(sign, expected):
+    features = torch.zeros(1, 1, 2, 2)
+    features[0, 0, 0] = torch.tensor([1.0, -1.0])
+    found = get_method("eigencam").build({"layers": ["layer"], "sign": sign}).explain(Given(), features)
+    assert [one.code for one in found.diagnostics[0]] == expected
+    assert [one.code for one in found.rows()[0].diagnostics[0]] == expected
+
+
+@pytest.mark.parametrize("name", ["eigencam", "eigengradcam", "kpcacam"])
+def test_a_layer_that_is_zero_has_no_ambiguous_sign(name):
+    found = get_method(name).build({"layers": ["layer"]}).explain(Given(), torch.zeros(1, 2, 4, 4))
+    assert "ambiguous-sign" not in [one.code for one in found.diagnostics[0]]

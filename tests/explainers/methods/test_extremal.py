@@ -102,7 +102,7 @@ def test_a_gaussian_that_takes_too_much_memory_is_refused(images, untouched):
 def test_few_pictures_share_a_pass_where_the_gaussian_is_large(images, monkeypatch):
     told = []
     # 16 by 16 cells, and 9 by 9 under the Gaussian: room for two pictures of four.
-    monkeypatch.setattr("explainers.methods.extremal.MEMORY", 2 * 24 * 16 * 16 * 9 * 9)
+    monkeypatch.setattr("explainers.passes.MEMORY", 2 * 24 * 16 * 16 * 9 * 9)
     explainer = ExtremalPerturbation(steps=1, cells=16, width=0.1)
     found = explainer.explain(nets.seeded(nets.Net), images, report=lambda *pair: told.append(pair)).maps
     assert told == [(step, 4) for step in range(5)]

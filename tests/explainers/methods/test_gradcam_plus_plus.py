@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from explainers import passes
+from explainers import get_method, passes
 from explainers.methods.gradcam_plus_plus import GradCAMPlusPlus, SmoothGradCAMPlusPlus
 from tests import nets
 from tests.explainers.methods.test_cam_gradient import FEATURES, ByHand
@@ -39,6 +39,36 @@ def test_the_weights_are_those_of_the_derivatives_of_the_exponential_score(untou
     expected = (weights * features).sum(dim=1).detach()
     found = GradCAMPlusPlus(layers=("layer",), sign="signed").explain(net, FEATURES[None].double(), torch.tensor([0]))
     assert nets.relative_error(found.maps, expected.float()) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["gradcam++", "smoothgradcam++", "xgradcam"])
+def test_a_sum_that_rounding_made_decides_nothing(name):
+    """Features of either sign: their sum is zero but for rounding, or makes the denominator zero."""
+    gradients = {"xgradcam": 1.0}.get(name, 0.5)
+    total = {"xgradcam": 0.0}.get(name, -2 / gradients)
+    features = torch.tensor([3.0, -3.0, 5.0, -5.0 + total]).view(1, 1, 2, 2).repeat(1, 2, 1, 1)
+    features[:, 1] = features[:, 1].abs()
+    options = {"samples": 1, "noise": 0} if name == "smoothgradcam++" else {}
+    explainer = get_method(name).build({"layers": ["layer"], "sign": "signed", **options})
+    net = Scaled(gradients)
+    maps = []
+    for rounding in (-1e-6, 0.0, 1e-6):
+        values = features.clone()
+        values[0, 0, 0, 0] += rounding
+        maps.append(explainer.explain(net, values, torch.tensor([0])).maps)
+    assert nets.relative_error(maps[0], maps[1]) < 1e-3
+    assert nets.relative_error(maps[2], maps[1]) < 1e-3
+
+
+class Scaled(nn.Module):
+    """Its layer hands on the picture, whose values have all the same gradient."""
+
+    def __init__(self, slope: float) -> None:
+        super().__init__()
+        self.layer, self.slope = nn.Identity(), slope
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.slope * self.layer(images).sum(dim=(1, 2, 3))[:, None].expand(-1, 2)
 
 
 def test_one_sample_without_noise_is_gradcam_plus_plus(resnet18, images):

@@ -76,7 +76,7 @@ def test_passes_of_one_row_give_the_same_map(explainer, net, pictures, monkeypat
     if not isinstance(explainer, InputXGradient):
         assert rows == [1] * len(rows)
         total = told[0][1]
-        assert told == [(number, total) for number in range(total + 1)]
+        assert list(dict.fromkeys(told)) == [(number, total) for number in range(total + 1)]
         assert total == len(rows) - 3
 
 

@@ -2,26 +2,22 @@
 
 from flask import Flask, Response, request
 
-from app.api.health import healthz
+from app.api.health import alive
 from app.errors import RETRY_AFTER, NotReadyError, problem_of
-from app.patience import answering
 
 _NOTHING = "This server has nothing to serve: a file that it needs is broken, and its log says which. Try again later."
 
 
-def stand_in() -> Flask:
+def unavailable() -> Flask:
     """Return an application that says so: 503 to everything but `/healthz`."""
     app = Flask(__name__, static_folder=None)
 
     @app.before_request
     def refuse() -> Response:
         if request.path == "/healthz":
-            return healthz()
+            return alive()
         response = problem_of(NotReadyError(_NOTHING))
         response.headers["Retry-After"] = str(RETRY_AFTER)
-        asked = getattr(answering, "request", None)
-        if asked is not None:
-            asked.force_close()  # gunicorn would have this thread wait for the rest of what is sent
         return response
 
     return app

@@ -44,9 +44,14 @@ class Rest:
         """Be told, every second or so, when a model last worked, by `time.monotonic`."""
         if worked > self._given and time.monotonic() - worked >= REST_SECONDS:
             self._given = worked
-            trim = _function("malloc_trim")
-            if trim is not None:
-                trim(0)
+            trim()
+
+
+def trim() -> None:
+    """Give the memory that is free in the heaps back to the system, where the C library can."""
+    give = _function("malloc_trim")
+    if give is not None:
+        give(0)
 
 
 def _function(name: str) -> Any:

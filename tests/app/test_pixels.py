@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import sys
 import threading
-import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,9 +14,10 @@ import pytest
 import requests
 from PIL import Image, ImageCms
 
+from app import account
 from app.engine import Deadline
 from app.errors import DeadlineError
-from app.room import Room
+from app.memory_budget import PIXELS
 from app.service import Service
 from app.settings import Settings
 from app.timings import Timings
@@ -33,135 +33,39 @@ def bomb(edge, kind="WEBP"):
     return written.getvalue()
 
 
-class LateError(Exception):
-    """Nobody waits any more."""
-
-
-def at_once():
-    """Nobody waits for anything in these tests but what they say."""
-    if threading.current_thread() is threading.main_thread():
-        raise LateError
-
-
-def taking(room, pixels, done, check=at_once, processors=None):
-    """Begin to take room in another thread."""
-
-    def take():
-        done.append((pixels, room.take(pixels, check, processors or threading.Semaphore(0))))
-
-    thread = threading.Thread(target=take, daemon=True)
-    thread.start()
-    return thread
-
-
-def waits(room, count):
-    """Wait until so many wait."""
-    until = time.monotonic() + 10
-    while len(room._queue) != count:
-        assert time.monotonic() < until
-        time.sleep(0.001)
-
-
-def test_small_pictures_need_no_room_and_one_may_have_it_all():
-    room, processors = Room(160, 2), threading.Semaphore(0)
-    whole = room.take(1000, at_once, processors)
-    assert whole == 160
-    assert [room.take(10, at_once, processors) for _ in range(100)] == [0] * 100
-    # As many at a time as there are processors have an eighth together.
-    done = []
-    larger = taking(room, 11, done, processors=processors)
-    waits(room, 1)
-    room.leave(whole)
-    larger.join(10)
-    assert done == [(11, 11)]
-    room.leave(11)
-    assert room.take(160, at_once, processors) == 160
-    assert [Room(160, 4).take(pixels, at_once) for pixels in (5, 6)] == [0, 6]
-
-
-def test_who_finds_no_room_waits_in_order_and_leaves_the_processor_to_others():
-    room, processors, done = Room(160, 2), threading.Semaphore(0), []
-    first = room.take(100, at_once, processors)
-    large = taking(room, 150, done, processors=processors)
-    waits(room, 1)
-    assert processors.acquire(timeout=10)  # of who waits
-    fits = taking(room, 50, done)  # beside the first, but not before who came before it
-    waits(room, 2)
-    time.sleep(0.05)
-    assert not done
-    room.leave(first)
-    processors.release()
-    large.join(10)
-    assert done == [(150, 150)]
-    room.leave(150)
-    fits.join(10)
-    assert done == [(150, 150), (50, 50)]
-
-
-def test_who_gives_up_holds_up_nobody():
-    room, done, late = Room(160, 2), [], threading.Event()
-    processors = threading.Semaphore(0)
-    room.take(160, at_once, processors)
-
-    def check():
-        if late.is_set():
-            raise LateError
-
-    def give_up():
-        with pytest.raises(LateError):
-            room.take(160, check, processors)
-        done.append("gone")
-
-    gone = threading.Thread(target=give_up)
-    gone.start()
-    waits(room, 1)
-    after = taking(room, 40, done)
-    waits(room, 2)
-    late.set()
-    assert processors.acquire(timeout=10)
-    processors.release()
-    gone.join(10)
-    room.leave(160)
-    after.join(10)
-    assert done == ["gone", (40, 40)]
-    assert room._free == 120
-
-
 @pytest.mark.parametrize("processes", [0, 2])
-def test_no_more_pixels_are_decoded_at_a_time_than_one_picture_may_have(processes, monkeypatch):
+def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(processes, monkeypatch):
     monkeypatch.setattr("app.service.processors", lambda: 4)
-    service = Service(Settings(max_pixels=160_000, decode_processes=processes))
-    assert service._room._small == 160_000 // 8 // 4
+    service = Service(Settings(memory_bytes=9 * 2**20, decode_processes=processes))
     model = service.model(None, Deadline.after(60))
-    inside, most = [], []
-    take, leave = service._room.take, service._room.leave
+    most, real = [], service.memory.wait
+    monkeypatch.setattr(service.memory, "wait", lambda *given: (real(*given), most.append(service.memory.used)))
+    content, large = bomb(70, "PNG"), bomb(600)
 
-    def taken(*arguments):
-        inside.append(take(*arguments))
-        most.append(sum(inside))
-        return inside[-1]
+    def ask(upload, seconds=60.0):
+        request = service.memory.account()
+        account.begin(request)
+        try:
+            return service.decode(upload, model, Timings(), Deadline.after(seconds), drawn=False).geometry.width
+        finally:
+            request.close()
 
-    monkeypatch.setattr(service._room, "take", taken)
-    monkeypatch.setattr(service._room, "leave", lambda room: (inside.remove(room) if room else None, leave(room)))
-    content, large = bomb(200, "PNG"), bomb(400)
     try:
         with ThreadPoolExecutor(8) as pool:
-            found = [
-                pool.submit(service.decode, one, model, Timings(), Deadline.after(60))
-                for one in [content, content, large] * 5
-            ]
-            assert {one.result().picture.size for one in found} == {(200, 200), (400, 400)}
-        assert not inside
-        assert max(most) == 160_000
+            assert set(pool.map(ask, [content, content, large] * 5)) == {70, 600}
+        assert service.memory.used == 0
+        assert 600 * 600 * PIXEL_BYTES <= max(most) <= 9 * 2**20
         assert service.processors._value == 4
-        held = service._room.take(160_000, at_once, service.processors)
+        held = service.memory.account()
+        held.wait(5 * 2**20, PIXELS, pytest.fail, 4)
         with pytest.raises(DeadlineError):
-            service.decode(content, model, Timings(), Deadline.after(0.2))
-        assert service.decode(bomb(70), model, Timings(), Deadline.after(60)).picture.size == (70, 70)
-        service._room.leave(held)
-        assert service.decode(content, model, Timings(), Deadline.after(60)).picture.size == (200, 200)
+            ask(large, 0.2)
+        assert ask(content) == 70
+        held.leave(5 * 2**20)
+        assert ask(large) == 600
         assert service.processors._value == 4
     finally:
+        account.begin(account.Account(None))
         service.stop()
 
 
@@ -169,8 +73,15 @@ def test_only_what_is_decoded_of_a_jpeg_counts(monkeypatch):
     service = Service(Settings(max_pixels=32_000_000))
     model = service.model(None, Deadline.after(60))
     pixels = []
-    take = service._room.take
-    monkeypatch.setattr(service._room, "take", lambda given, *rest: pixels.append(given) or take(given, *rest))
+
+    class Watched(account.Account):
+        def wait(self, size, *rest):
+            pixels.append(size // PIXEL_BYTES)
+
+        def leave(self, size, kept=0):
+            pass
+
+    monkeypatch.setattr("app.service.account", lambda: Watched(None))
     for progressive in (False, True):
         written = io.BytesIO()
         Image.new("RGB", (6400, 3200)).save(written, "JPEG", progressive=progressive)
@@ -274,7 +185,8 @@ def resident(worker):
 @pytest.mark.parametrize("processes", [0, 2])
 def test_many_large_pictures_take_the_memory_of_one(processes):
     port, pixels = free_port(), 64_000_000
-    process = start(port, SEEWHY_DECODE_PROCESSES=str(processes))
+    # Beside one of them there is memory for no other.
+    process = start(port, SEEWHY_DECODE_PROCESSES=str(processes), SEEWHY_MEMORY_BYTES=str(1200 * 10**6))
 
     def ask(content):
         return requests.post(

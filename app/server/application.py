@@ -1,0 +1,78 @@
+"""The WSGI application of one process: SeeWhy's, or what stands in for it until that can be made."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from flask import Flask
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+RETRY_SECONDS = 10.0
+"""Between two attempts of a process to get what it needs: its application, the default model."""
+
+_log = logging.getLogger(__name__)
+
+
+class Application:
+    """SeeWhy's application, made anew until that succeeds.
+
+    The first process has made one before it forked. Where a process cannot, a file was broken meanwhile; other
+    processes may still answer, so this one says 503 and tries again.
+
+    Args:
+        make: makes the application.
+    """
+
+    def __init__(self, make: Callable[[], Flask]) -> None:
+        self._make = make
+        self._flask: Flask | None = None
+        self._unavailable: Flask | None = None
+        self._next_attempt = 0.0
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Answer a request."""
+        flask = self._flask or self._unavailable
+        assert flask is not None, "load comes first"  # nosec B101
+        return flask(environ, start_response)
+
+    @property
+    def service(self) -> Any:
+        """What SeeWhy's application answers with; None while there is none."""
+        return self._flask and self._flask.extensions["seewhy"]
+
+    def load(self) -> None:
+        """Make what is missing, and begin to load the default model, every `RETRY_SECONDS` at most."""
+        if time.monotonic() < self._next_attempt:
+            return
+        self._next_attempt = time.monotonic() + RETRY_SECONDS
+        if self._flask is None:
+            self._make_flask()
+        if self._flask is not None:
+            self._load_default()
+
+    def close(self) -> None:
+        """Hand over what is still to be told to others, such as spans."""
+        if self._flask is not None:
+            self._flask.extensions["seewhy-operations"].close()
+
+    def _make_flask(self) -> None:
+        try:
+            self._flask = self._make()
+        except Exception as error:
+            from app.errors import EXPECTED  # imports PyTorch, which must wait for `share_processors`
+            from app.server.unavailable import unavailable
+
+            _log.error("No worker can start: %s", error, exc_info=not isinstance(error, EXPECTED))
+            self._unavailable = self._unavailable or unavailable()
+
+    def _load_default(self) -> None:
+        try:
+            self.service.require_ready()
+        except Exception as error:  # it has begun to load, or the log says why not
+            from app.errors import EXPECTED  # imports PyTorch, which must wait for `share_processors`
+
+            if not isinstance(error, EXPECTED):
+                _log.error("The default model cannot be loaded: %s", error)

@@ -1,0 +1,85 @@
+"""gunicorn's first process, which starts and ends the workers; it tells them what the others do."""
+
+import signal
+import time
+from typing import Any
+
+from gunicorn.arbiter import Arbiter
+
+from app.server.readiness import State
+from app.server.worker import Worker
+from app.stopping import stopping
+
+WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
+"""Seconds before another worker takes the place of the first, second, ... that was lost before it answered."""
+
+
+class Processes(Arbiter):  # type: ignore[misc]
+    """Replaces workers without a gap: one that answers stays until those that take its place do.
+
+    A worker that cannot start ends none of the others.
+    """
+
+    WORKER_BOOT_ERROR = APP_LOAD_ERROR = -1  # no exit status is negative: gunicorn would end all workers
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(app)
+        self.outdated = 0
+        """The age of the youngest worker that is not to stay."""
+        self.lost = 0
+        """Workers that have ended one after another before they ever answered."""
+        self.next_start = 0.0
+
+    def introduce(self, worker: Worker) -> None:
+        """gunicorn's hook `pre_fork`: give a worker what it shares with this process."""
+        worker.state = State(max(0.0, self.next_start - time.monotonic()))
+        self.tell(worker)
+
+    def tell(self, worker: Worker) -> None:
+        """Tell a worker whether others answer."""
+        others = (other.state for other in self.WORKERS.values() if other is not worker)
+        worker.state.others_answer = any(state.answers and not state.leaves for state in others)
+
+    def forget(self, worker: Worker) -> None:
+        """gunicorn's hook `child_exit`: wait longer and longer with the next one where they end before they answer."""
+        if worker.state.answered:  # one that ends by itself answers no more
+            self.lost = 0
+        elif not worker.state.leaves:
+            self.next_start = time.monotonic() + WAITS[min(self.lost, len(WAITS) - 1)]
+            self.lost += 1
+
+    def manage_workers(self) -> None:
+        """Start workers that are missing, and end those that are not to stay once those that stay answer.
+
+        gunicorn would end the oldest at once, whether or not the younger ones answer.
+        """
+        present = [worker for worker in self.WORKERS.values() if not worker.state.leaves]
+        current = [worker for worker in present if worker.age > self.outdated]
+        current.sort(key=lambda worker: (worker.state.answers, worker.age))
+        staying = current[max(0, len(current) - self.num_workers) :]
+        for _ in range(self.num_workers - len(staying)):
+            self.spawn_worker()
+        is_whole = len(staying) == self.num_workers and all(worker.state.answers for worker in staying)
+        for worker in present:
+            if worker not in staying and (is_whole or not worker.state.answers):
+                worker.state.leaves = True
+                self.kill_worker(worker.pid, signal.SIGTERM)
+        for worker in self.WORKERS.values():
+            self.tell(worker)
+
+    def reload(self) -> None:
+        """Start as many workers anew; `manage_workers` ends those before them once these answer.
+
+        gunicorn would end those before at once, wait for that, and hear no signal meanwhile. The settings, which it
+        reads anew, are the same.
+        """
+        self.outdated = self.worker_age
+        self.manage_workers()
+
+    def stop(self, graceful: bool = True) -> None:
+        """Stop all workers."""
+        if not self.reexec_pid and not self.master_pid:  # another first process has workers at the same address
+            stopping.set()
+        for worker in self.WORKERS.values():
+            worker.state.leaves = True
+        super().stop(graceful)

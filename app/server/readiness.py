@@ -1,0 +1,118 @@
+"""Readiness among processes: a new one takes requests once its model is loaded, where others answer until then."""
+
+import mmap
+import os
+import threading
+import time
+from typing import Any
+
+from app.server.allocator import Rest
+from app.server.application import Application
+
+LOOK_SECONDS = 0.1
+"""Between two looks of a process at itself."""
+
+
+class _SharedBool:
+    """One byte that the first process and a worker share."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, state: "State", _: type | None = None) -> bool:
+        return bool(state.shared[self._place])
+
+    def __set__(self, state: "State", value: bool) -> None:
+        state.shared[self._place] = value
+
+
+class _NotedBool(_SharedBool):
+    """One byte that is noted in another, for good, the first time that it is set."""
+
+    def __init__(self, place: int, note: int) -> None:
+        super().__init__(place)
+        self._note = note
+
+    def __set__(self, state: "State", value: bool) -> None:
+        super().__set__(state, value)
+        if value:
+            state.shared[self._note] = True
+
+
+class State:
+    """What the first process and one worker tell each other; made before the fork."""
+
+    answers = _NotedBool(0, note=3)
+    """Whether the worker has the default model; the worker says so."""
+
+    others_answer = _SharedBool(1)
+    """Whether other workers do; the first process says so."""
+
+    leaves = _SharedBool(2)
+    """Whether the worker is to end, or does; both say so."""
+
+    answered = _SharedBool(3)
+    """Whether the worker has ever answered."""
+
+    def __init__(self, delay: float = 0.0) -> None:
+        self.shared = mmap.mmap(-1, 4)
+        self.delay = delay
+        """Seconds before the worker begins: longer and longer where those before it were lost."""
+
+
+class Readiness(threading.Thread):
+    """The thread of a process that gets it what it needs, says whether it answers, and gives memory back after work.
+
+    Args:
+        application: of the process.
+        state: which it shares with the first process.
+    """
+
+    def __init__(self, application: Application, state: State) -> None:
+        super().__init__(name="readiness", daemon=True)
+        self._application = application
+        self._state = state
+        self._rest = Rest()
+
+    def run(self) -> None:
+        """Look until the process ends."""
+        while True:
+            self.look()
+            time.sleep(LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Get what is missing, once in a while."""
+        self._application.load()
+        service = self._application.service
+        self._state.answers = service is not None and service.has_default
+        if service is not None:
+            self._rest.look(service.engine.worked)
+
+
+def begin(worker: Any) -> None:
+    """Wait for the turn of a process that has just been forked, and end it if it is to end already.
+
+    Raises:
+        SystemExit: the worker is to end.
+    """
+    until = time.monotonic() + worker.state.delay
+    while not _ends(worker) and time.monotonic() < until:
+        time.sleep(LOOK_SECONDS)
+    if _ends(worker):
+        raise SystemExit(0)
+
+
+def await_turn(worker: Any) -> None:
+    """Start the thread, and wait for the default model as long as others answer; then gunicorn begins to accept."""
+    Readiness(worker.wsgi, worker.state).start()
+    while worker.alive and worker.state.others_answer and not worker.state.answers:
+        if _ends(worker):  # a signal to stop is lost on a process that has only just been forked
+            worker.alive = False
+        worker.notify()
+        time.sleep(LOOK_SECONDS)
+    if _ends(worker):
+        worker.alive = False
+
+
+def _ends(worker: Any) -> bool:
+    return bool(worker.state.leaves or worker.ppid != os.getppid())

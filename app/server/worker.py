@@ -1,0 +1,71 @@
+"""gunicorn's worker of threads. What differs: where files run out it waits, and when it ends it closes its socket."""
+
+import errno
+import os
+import time
+from socket import socket
+
+from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, ThreadWorker
+
+from app.server.readiness import State
+from app.stopping import stopping
+
+PAUSE_SECONDS = 0.05
+"""Between two attempts to accept a connection while there is no file left for it."""
+
+WARNING_SECONDS = 60.0
+"""Between two lines of the log about that."""
+
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What `accept` fails with where a file or memory for a connection is missing: for the moment, and no fault of ours."""
+
+
+class Worker(ThreadWorker):  # type: ignore[misc]
+    """A worker that no lack of files ends, and that leaves new connections to others once it is to end itself."""
+
+    state: State
+    """What it shares with the first process, which makes it before the fork."""
+
+    next_warning = 0.0
+
+    def accept(self, listener: socket) -> None:
+        """Accept a connection, or wait a little where there is no file for it; gunicorn would end the process."""
+        try:
+            super().accept(listener)
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            if time.monotonic() >= self.next_warning:
+                self.next_warning = time.monotonic() + WARNING_SECONDS
+                self.log.warning("Connections wait: %s. Allow more open files (ulimit -n).", error.strerror)
+            time.sleep(PAUSE_SECONDS)  # the listener stays readable: the main loop would try without a pause
+
+    def set_accept_enabled(self, enabled: bool) -> None:
+        """Begin or cease to accept connections; gunicorn's main loop ceases before it drains."""
+        super().set_accept_enabled(enabled)
+        if not enabled and (not self.alive or self.ppid != os.getppid()):
+            self._leave()
+
+    def _leave(self) -> None:
+        """Take no new connections, and let go soon of those that have sent no request.
+
+        gunicorn would keep the socket open: connections would be made, and break once the process ends. And it would
+        wait for the first request of a silent connection as long as it always does.
+        """
+        self.alive = False  # gunicorn leaves it where the first process is gone, and would keep connections for long
+        self.state.leaves = True
+        for listener in self.sockets:
+            if stopping.is_set():
+                self._accept_waiting(listener)
+            listener.close()
+        soon = time.monotonic() + STOP_KEEPALIVE_LINGER
+        for connection in self.pending_conns:
+            connection.timeout = min(connection.timeout, soon)
+
+    def _accept_waiting(self, listener: socket) -> None:
+        """Accept what the system has accepted already: the service stops, and `Admission` tells these clients so."""
+        while self.nr_conns < self.worker_connections:
+            count = self.nr_conns
+            self.accept(listener)
+            if self.nr_conns == count:
+                return

@@ -1,0 +1,145 @@
+"""Clients of Grad-CAM with and without one of RISE beside them: `python -m benchmarks.fairness`.
+
+The service runs throughout; rounds without and with RISE take turns. RISE is asked for as a stream of events, which
+tell how far it is, and given up at the end of a round; at the last a smaller one is waited for, under the same load.
+"""
+
+import asyncio
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import aiohttp
+
+from benchmarks import page
+from benchmarks.machine import description
+from benchmarks.service import HEADERS, SERVE, Load, asked_for, bodies, load, percentile, pictures, running
+
+CLIENTS = 30
+SAMPLES, FINISHED = 20_000, 500
+"""Of the RISE that is given up, and of that which is waited for."""
+
+MOST_SECONDS = 300
+"""That the latter may take."""
+
+ALONE, BESIDE = "30 × Grad-CAM", "30 × Grad-CAM beside RISE"
+SERVICE = {"SEEWHY_DEADLINE": "3600", "SEEWHY_MAX_SIDE": "512"}
+
+
+@dataclass
+class Rise:
+    """How far a RISE is: the share of its work that is done, 0 to 1, and whether it has been answered."""
+
+    share: float = 0.0
+    answered: bool = False
+
+
+async def rise(url: str, form: bytes, samples: int, found: Rise) -> None:
+    """Ask for RISE as a stream of events, and note how far it is; closing the connection gives it up."""
+    limit = aiohttp.ClientTimeout(total=MOST_SECONDS)
+    asked = f"{url}?method=rise&samples={samples}"
+    async with (
+        aiohttp.ClientSession(timeout=limit) as session,
+        session.post(asked, data=form, headers={**HEADERS, "Accept": "text/event-stream"}) as answer,
+    ):
+        if answer.status != 200:
+            raise RuntimeError(f"RISE was refused: {await answer.text()}")
+        kind = ""
+        async for line in answer.content:
+            name, _, value = line.decode().strip().partition(": ")
+            kind = value if name == "event" else kind
+            if name == "data" and kind == "progress":
+                told = json.loads(value)
+                found.share = told["done"] / told["total"] if told["total"] else 0.0
+            elif name == "data":
+                found.answered = kind == "answer"
+                return
+
+
+async def beside(url: str, forms: Iterator[bytes], clients: int, seconds: float) -> tuple[Load, float]:
+    """Return what clients of Grad-CAM got beside RISE, and how many of its samples a second were done."""
+    found = Rise()
+    running_rise = asyncio.create_task(rise(url, next(forms), SAMPLES, found))
+    while not found.share and not running_rise.done():
+        await asyncio.sleep(0.05)
+    before = found.share
+    got = await load(url, forms, clients, seconds)
+    done = (found.share - before) * SAMPLES / got.seconds
+    running_rise.cancel()
+    await asyncio.gather(running_rise, return_exceptions=True)
+    return got, done
+
+
+async def finished(url: str, forms: Iterator[bytes], clients: int) -> float | None:
+    """Return the seconds that a smaller RISE takes while clients ask for Grad-CAM all the time; None if it fails."""
+    found, started = Rise(), time.perf_counter()
+    asked = asyncio.create_task(rise(url, next(forms), FINISHED, found))
+    while not asked.done() and time.perf_counter() - started < MOST_SECONDS:
+        await load(url, forms, clients, 1.0)
+    await asyncio.gather(asked, return_exceptions=True)
+    return time.perf_counter() - started if found.answered else None
+
+
+def measured(url: str, seconds: float, rounds: int, clients: int = CLIENTS) -> dict[str, object]:
+    """Return what clients got without and with RISE beside them, and how it fared."""
+    forms = bodies(pictures((512, 512), 16))
+    asyncio.run(load(url, forms, clients, min(seconds, 2)))
+    totals, ratios, rates = {ALONE: Load(), BESIDE: Load()}, [], []
+    for _ in range(rounds):
+        without = asyncio.run(load(url, forms, clients, seconds))
+        with_rise, rate = asyncio.run(beside(url, forms, clients, seconds))
+        totals[ALONE].add(without)
+        totals[BESIDE].add(with_rise)
+        ratios.append(percentile(with_rise.latencies, 99) / percentile(without.latencies, 99))
+        rates.append(rate)
+        print(f"p99 {ratios[-1]:.2f} times as long, {rate:.0f} samples/s", file=sys.stderr, flush=True)
+    return {
+        "rows": {
+            name: {
+                "rate": total.rate,
+                "p50": 1000 * percentile(total.latencies, 50),
+                "p99": 1000 * percentile(total.latencies, 99),
+                "requests": len(total.latencies),
+                "errors": total.errors,
+            }
+            for name, total in totals.items()
+        },
+        "ratio": median(ratios),
+        "samples": median(rates),
+        "finished": asyncio.run(finished(url, itertools.chain(forms), clients)),
+    }
+
+
+def table(found: dict) -> str:
+    """Return what goes into the page."""
+    rows = [
+        (name, f"{one['rate']:.1f}", f"{one['p50']:.0f}", f"{one['p99']:.0f}", str(one["errors"]))
+        for name, one in found["rows"].items()
+    ]
+    ended = f"was answered after {found['finished']:.0f} s" if found["finished"] else "was not answered"
+    said = (
+        f"Beside RISE of {SAMPLES:,} samples the p99 of Grad-CAM is **{found['ratio']:.2f}** times as long (median of "
+        f"the rounds), and {found['samples']:.0f} samples a second are done of it. One of {FINISHED} samples under the "
+        f"same load {ended}."
+    )
+    head = ("clients", "requests/s", "p50, ms", "p99, ms", "errors")
+    return f"{description(('seewhy', 'torch', 'onnxruntime'))}\n\n{page.table(head, rows)}\n{said}\n"
+
+
+def main() -> None:
+    """Print the table and write the results; with --quick, one second of each, and nothing is written."""
+    quick, seconds, rounds = asked_for(main.__doc__, seconds=5.0, rounds=3)
+    with running(SERVE, SERVICE) as server:
+        found = measured(server.url, seconds, rounds)
+    text = table(found)
+    if not quick:
+        page.save("fairness", {"tables": text, **found})
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

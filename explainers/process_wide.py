@@ -1,0 +1,157 @@
+"""What must be alone in the process: uses of PyTorch that change state which all threads share.
+
+Threads that *run* models need no lock: gradient mode, inference mode, autocast, the stack of `TorchFunctionMode`,
+`torch.device` as a context, hooks for saved tensors and TorchScript's tracing state belong to a thread each. What
+follows belongs to the process; it is saved, changed and put back, so two threads that do it at once put back each
+other's changes, for good:
+
+* Tracing with `torch.fx` replaces `nn.Module.__call__`, `nn.Module.__getattr__` and the functions that were given to
+  `torch.fx.wrap` (torchvision's, timm's). `explainers.cut` traces.
+* `torch.onnx.export` keeps the version of its operators, the mode of training and the paths of the modules that it
+  traces in globals, and says `torch.onnx.is_in_onnx_export()` to all threads.
+* `torch.compile` reads `nn.Module.__call__` and `__getattr__`, which must not be replaced while it does.
+* Builders of networks: timm's `create_model` sets flags of its layers, and the user's own factories may do any of this
+  (quantisation and feature extraction trace with `torch.fx`).
+* `TorchDispatchMode` belongs to a thread, but whether any is open, which `torch.compile` asks, is told to all, and put
+  back as each found it. `explainers.layers` follows the picture through a model with one.
+* `warnings.catch_warnings` replaces the filters of the process.
+
+All of it stands in ``with exclusive():``, held by a test that reads the sources. (But for `models.hub`, which silences
+warnings while it is imported itself: whoever imports holds Python's lock of a package, and must not wait for this one.)
+Nothing here uses what else is global: the default device, global hooks, the generator of random numbers, forward-mode
+differentiation (`torch.func.jvp`, whose levels are counted once for all threads); the default dtype is put back only.
+"""
+
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as module_globals
+
+_GLANCE = 0.1
+"""Seconds between two calls of what a thread that waits has to check."""
+
+_METHODS = ("__call__", "__getattr__", "__setattr__")
+
+_lock = threading.RLock()
+
+
+@contextmanager
+def exclusive(check: Callable[[], None] | None = None) -> Iterator[None]:
+    """Wait until no other thread is here, and keep others out. A thread may enter again where it is already.
+
+    Args:
+        check: called now and then while this thread waits; it ends the wait by raising.
+    """
+    if check is None:
+        _lock.acquire()
+    else:
+        check()
+        while not _lock.acquire(timeout=_GLANCE):
+            check()
+    try:
+        yield
+    finally:
+        _lock.release()
+
+
+@contextmanager
+def exclusive_if_free() -> Iterator[bool]:
+    """Enter as `exclusive` does and yield True, or yield False at once where another thread is there."""
+    entered = _lock.acquire(blocking=False)
+    try:
+        yield entered
+    finally:
+        if entered:
+            _lock.release()
+
+
+@contextmanager
+def silenced(category: type[Warning] = Warning) -> Iterator[None]:
+    """Ignore warnings of a category, in all threads."""
+    with exclusive(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", category)
+        yield
+
+
+def changes() -> list[str] | None:
+    """Return what of PyTorch's state is not as it was at the start of the process; None while a thread may change it.
+
+    None too while changes are accepted, for an import may take back what it changes for a while.
+
+    Looked at are the functions that calls of modules go through, those of `math`, which `torch.fx` replaces too unless
+    told otherwise, hooks on all modules, the default dtype, and whether an ONNX export is under way.
+    """
+    with exclusive_if_free() as entered:
+        if not entered or _accepting:
+            return None
+        present = _state()
+        return [name for name, value in _start.items() if present[name] != value]
+
+
+@contextmanager
+def accepted_changes() -> Iterator[None]:
+    """Take what changes in here for the state at the start: a package of the user's may instrument PyTorch.
+
+    What runs in here is not alone: another thread that imports the same package holds Python's lock of it, and may wait
+    to be alone itself.
+    """
+    with exclusive():
+        before = _state()
+        _accepting.append(None)
+    try:
+        yield
+    finally:
+        with exclusive():
+            _accepting.pop()
+            _start.update({name: value for name, value in _state().items() if value != before[name]})
+
+
+@contextmanager
+def restored() -> Iterator[list[str]]:
+    """Run alone, and put back the methods of all modules and the default dtype.
+
+    Yields:
+        A list that holds the names of what was put back, once this has ended.
+    """
+    undone: list[str] = []
+    with exclusive():
+        before = _state()
+        try:
+            yield undone
+        finally:
+            present = _state()
+            undone += [name for name in _MENDED if present[name] != before[name]]
+            for name in undone:
+                _MENDED[name](before[name])
+
+
+def _state() -> dict[str, object]:
+    """Return what must stay, by what it is called; values are equal only where nothing was changed."""
+    # PyTorch has no public way to see hooks on all modules.
+    hooks = [value for name, value in sorted(vars(module_globals).items()) if name.startswith("_global_")]
+    return {
+        **{f"torch.nn.Module.{name}": getattr(nn.Module, name) for name in _METHODS},
+        "the functions of math": tuple(vars(math).values()),
+        "the hooks on all modules": tuple(tuple(value) for value in hooks if isinstance(value, dict)),
+        "torch.get_default_dtype()": torch.get_default_dtype(),
+        "torch.onnx.is_in_onnx_export()": torch.onnx.is_in_onnx_export(),
+    }
+
+
+_MENDED: dict[str, Callable[[Any], None]] = {
+    **{f"torch.nn.Module.{name}": partial(setattr, nn.Module, name) for name in _METHODS},
+    "torch.get_default_dtype()": torch.set_default_dtype,
+}
+"""What puts back what a model's factory must not leave changed, for it changes what other models compute."""
+
+_accepting: list[None] = []
+"""One entry for each time that changes are accepted at present."""
+
+_start = _state()

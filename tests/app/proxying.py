@@ -1,0 +1,114 @@
+"""nginx before the service, as `deploy/nginx.conf` has it: only the ports are others."""
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.app.serving import free_port
+
+CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
+
+
+def nginx():
+    """Return the program, where it is installed."""
+    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if found is None:
+        assert "CI" not in os.environ, "nginx is not installed"
+        pytest.skip("nginx is not installed")
+    return found
+
+
+def configured(folder, port, upstream):
+    """Write the configuration with these ports, and return the command that runs it."""
+    text = CONFIGURATION.read_text(encoding="utf-8")
+    for ours, theirs in (("listen 8080;", f"listen 127.0.0.1:{port};"), ("seewhy:8000", f"127.0.0.1:{upstream}")):
+        assert text.count(ours) == 1
+        text = text.replace(ours, theirs)
+    file = folder / "nginx.conf"
+    file.write_text(text)
+    user = " user root;" if os.geteuid() == 0 else ""  # only root can read the folder of the tests
+    return [nginx(), "-p", str(folder), "-c", str(file), "-g", f"daemon off;{user}"]
+
+
+@contextmanager
+def proxy(folder, upstream):
+    """Run nginx before a port, and yield its own."""
+    port = free_port()
+    process = subprocess.Popen(configured(folder, port, upstream))
+    try:
+        while True:
+            assert process.poll() is None
+            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+class Attack(threading.Thread):
+    """Connections that do not end: those that are shut are made anew.
+
+    Args:
+        port: whom they trouble.
+        openings: what each sends at first.
+        drip: what each sends then, again and again.
+    """
+
+    def __init__(self, port, openings, drip=b""):
+        super().__init__(daemon=True)
+        self._port, self._openings, self._drip = port, openings, drip
+        self._sockets = [None] * len(openings)
+        self._over = threading.Event()
+        self.is_on = threading.Event()
+
+    def run(self):
+        while not self._over.is_set():
+            for place, one in enumerate(self._sockets):
+                if not self._goes_on(one):
+                    self._sockets[place] = self._opened(place)
+            if all(self._sockets):
+                self.is_on.set()
+            self._over.wait(0.3)
+        for one in filter(None, self._sockets):
+            one.close()
+
+    def _opened(self, place):
+        with suppress(OSError):
+            one = socket.create_connection(("127.0.0.1", self._port), timeout=30)
+            one.sendall(self._openings[place])
+            one.setblocking(False)
+            return one
+        return None
+
+    def _goes_on(self, one):
+        if one is None:
+            return False
+        try:
+            with suppress(BlockingIOError):
+                if not one.recv(2**16):
+                    one.close()
+                    return False
+            with suppress(BlockingIOError):
+                one.send(self._drip)
+        except OSError:
+            one.close()
+            return False
+        return True
+
+    def __enter__(self):
+        self.start()
+        assert self.is_on.wait(120)
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self.join()

@@ -1,0 +1,219 @@
+"""What requests cost, and which are refused because they can never be done in time."""
+
+import io
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from app.costs import announce, charge, require_time, settle, uncharged, units
+from app.errors import OverloadedError, TooMuchWorkError
+from app.jobs import Deadline
+from app.record import Record, begin
+from app.scheduling import Pace
+from app.work import Explain
+from explainers.costs import Passes
+from explainers.registry import METHODS
+from tests.app.test_access import app_of
+from tests.app.test_errors import problem
+
+SIDE_224 = (3, 224, 224)
+
+
+@pytest.mark.parametrize(
+    ("passes", "shape", "cost"),
+    [
+        (Passes(1, 0), SIDE_224, 1),
+        (Passes(1, 1), SIDE_224, 1),
+        (Passes(2, 1), SIDE_224, 2),
+        (Passes(4001, 0), SIDE_224, 2001),
+        (Passes(51, 50), SIDE_224, 51),
+        (Passes(1, 1), (3, 448, 448), 4),
+        (Passes(1, 1), (1, 28, 28), 1),
+    ],
+)
+def test_a_forward_and_a_backward_pass_of_a_small_picture_cost_one(passes, shape, cost):
+    assert units(passes, shape) == cost
+
+
+def test_costs_of_one_request_add_up_and_are_charged_once_its_work_is_accepted():
+    charged = []
+    begin(record := Record())
+    token = charge.set(lambda *told: charged.append(told))
+    try:
+        announce(3)
+        announce(4)
+        assert (record.cost, record.charged) == (7, 0)
+        settle()
+        settle()
+    finally:
+        charge.reset(token)
+        begin(None)
+    assert (record.cost, record.charged) == (7, 7)
+    assert charged == [(0, 3, False), (0, 7, False), (0, 7, True)]
+    assert charge.get() is uncharged
+
+
+def test_work_is_refused_only_where_it_takes_clearly_longer_than_there_is_time():
+    def ask(least, seconds=60.0):
+        require_time(Passes(12_801), least, Deadline.after(seconds), "lite", [METHODS["sscam"]])
+
+    for least in (0.0, 1.0, 60.0, 70.0):
+        ask(least)
+    ask(1e9, math.inf)  # the command line has no deadline
+    with pytest.raises(TooMuchWorkError, match=r"12,801 passes through lite \(sscam\), at least 128 s") as caught:
+        ask(128.0)
+    assert caught.value.field == "samples"
+
+
+@pytest.fixture
+def slow(service, monkeypatch):
+    """The service, whose model needs a second for each pass, as far as it knows."""
+    pace = Pace()
+    pace.learn(Passes(1), 1.0)
+    monkeypatch.setattr(service.engine, "pace", lambda _: pace)
+    return service
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "passes"),
+    [
+        ({"method": "sscam"}, "samples", "12,801"),
+        ({"method": "scorecam"}, "method", "1,281"),
+        ({"method": "rise", "samples": "300", "top": "3"}, "samples", "903"),
+        ({"method": ["rise", "gradcam"], "samples": "100"}, "samples", "103"),
+        ({"method": "integrated-gradients", "smooth": "tta"}, "steps", "606"),
+        ({"method": "sobol", "samples": "2", "cells": "7"}, "samples", "103"),
+    ],
+)
+def test_what_can_never_be_done_in_time_is_refused_at_once_with_what_it_takes(
+    client, cat, slow, monkeypatch, fields, field, passes
+):
+    monkeypatch.setattr(slow.engine, "submit", lambda *_: pytest.fail("it was queued"))
+    data = {**fields, "image": (io.BytesIO(cat), "cat.png")}
+    answer = client.post("/explain", data=data, content_type="multipart/form-data")
+    said = problem(answer, 422)
+    assert said["type"].endswith(":too-much-work")
+    assert [one["field"] for one in said["errors"]] == [field]
+    assert f"{passes} passes" in said["detail"]
+    assert "SEEWHY_DEADLINE" in said["detail"]
+
+
+def test_what_is_soon_done_or_runs_parts_of_the_model_alone_is_not_refused(client, cat, slow):
+    for method in ("gradcam", "recipro-cam"):
+        data = {"method": method, "image": (io.BytesIO(cat), "cat.png")}
+        assert client.post("/explain", data=data, content_type="multipart/form-data").status_code == 200
+
+
+def test_an_intervention_counts_the_passes_of_both_heatmaps(client, cat, slow):
+    edits = '[{"layer": "bn2", "op": "zero"}]'
+    data = {"method": "rise", "samples": "50", "edits": edits, "image": (io.BytesIO(cat), "cat.png")}
+    answer = client.post("/hooks/intervene", data=data, content_type="multipart/form-data")
+    assert "102 passes" in problem(answer, 422)["detail"]
+
+
+@pytest.fixture
+def limited(service):
+    """Return a client of the service with a limit of 40 an hour."""
+    app = app_of(rate_limit="40/hour")
+    app.extensions["seewhy"] = service
+    return app.test_client()
+
+
+def ask(client, cat, **fields):
+    data = {**fields, "image": (io.BytesIO(cat), "cat.png")}
+    return client.post("/explain", data=data, content_type="multipart/form-data")
+
+
+def left(answer):
+    return int(answer.headers["RateLimit"].split("r=")[1].split(";")[0])
+
+
+def test_an_answer_tells_its_cost_and_the_rate_counts_it(limited, cat):
+    cheap = ask(limited, cat)
+    assert (cheap.headers["X-SeeWhy-Cost"], left(cheap)) == ("1", 39)
+    dear = ask(limited, cat, method="smoothgrad", samples="8")
+    assert (dear.headers["X-SeeWhy-Cost"], left(dear)) == ("9", 30)
+    refused = ask(limited, cat, method="smoothgrad", samples="40")
+    assert problem(refused, 429)["type"].endswith(":rate-limited")
+    assert "costs 41" in refused.get_json()["detail"]
+    assert (refused.headers["X-SeeWhy-Cost"], left(refused)) == ("41", 29)
+    assert int(refused.headers["Retry-After"]) > 3000
+    assert ask(limited, cat).status_code == 200
+
+
+def test_what_costs_more_than_a_whole_limit_is_answered_when_nothing_else_was_asked(limited, cat):
+    answer = ask(limited, cat, method="smoothgrad", samples="45")
+    assert answer.status_code == 200
+    assert (answer.headers["X-SeeWhy-Cost"], left(answer)) == ("46", 0)
+    assert ask(limited, cat).status_code == 429
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "cost"),
+    [
+        ("/explain", {"method": "smoothgrad", "samples": "8"}, 9),
+        ("/hooks/intervene", {"edits": '[{"layer": "bn2", "op": "zero"}]', "method": "rise", "samples": "10"}, 11),
+        ("/hooks/trace", {}, 1),
+        ("/hooks/capture", {"layer": "bn2"}, 2),
+    ],
+)
+def test_what_the_queue_refuses_has_cost_only_its_coming(path, fields, cost, limited, cat, service, monkeypatch):
+    def ask_again():
+        data = {**fields, "image": (io.BytesIO(cat), "cat.png")}
+        return limited.post(path, data=data, headers={"Accept": "application/json"})
+
+    def refuse(jobs):
+        raise OverloadedError("full")
+
+    service.model(None, Deadline.after(60))
+    with monkeypatch.context() as patch:
+        patch.setattr(service.engine.workers[service.settings.default_model], "submit", refuse)
+        assert (ask_again().status_code, left(ask_again())) == (503, 38)
+    answer = ask_again()
+    assert (answer.status_code, answer.headers["X-SeeWhy-Cost"], left(answer)) == (200, str(cost), 38 - cost)
+
+
+def test_of_two_requests_at_once_that_pass_the_test_one_is_refused(limited, cat, service, monkeypatch):
+    submit, other = service.engine._ready, []
+
+    def meanwhile(*args):
+        """Let another request come between the test of the limit and the count."""
+        if not other:
+            other.append(None)
+            with ThreadPoolExecutor(1) as pool:
+                client = limited.application.test_client()
+                other.append(pool.submit(ask, client, cat, method="smoothgrad", samples="24").result().status_code)
+        return submit(*args)
+
+    service.model(None, Deadline.after(60))
+    monkeypatch.setattr(service.engine, "_ready", meanwhile)
+    refused = ask(limited, cat, method="smoothgrad", samples="24")
+    assert other == [None, 200]
+    assert problem(refused, 429)["type"].endswith(":rate-limited")
+    assert left(refused) == 14
+
+
+def test_a_sweep_costs_a_pass_for_each_channel(limited, cat, service):
+    def sweep(**edit):
+        edits = json.dumps([{"layer": "bn2", "op": "zero", **edit}])
+        data = {"edits": edits, "each_channel": "true", "image": (io.BytesIO(cat), "cat.png")}
+        return limited.post("/hooks/intervene", data=data, headers={"Accept": "application/json"})
+
+    few = sweep(channels=[1, 2, 3, 4, 5])
+    assert (few.status_code, few.headers["X-SeeWhy-Cost"], left(few)) == (200, "3", 37)
+    refused = sweep()
+    assert (refused.status_code, refused.headers["X-SeeWhy-Cost"], left(refused)) == (429, "641", 36)
+
+
+def test_work_of_nobody_knows_how_many_passes_costs_as_much_as_medium_work(service, limited, cat, monkeypatch):
+    monkeypatch.setattr(Explain, "passes", lambda *_: None)
+    answer = ask(limited, cat)
+    assert (answer.status_code, answer.headers["X-SeeWhy-Cost"]) == (200, "400")
+
+
+def test_what_asks_no_model_costs_nothing(limited):
+    answer = limited.get("/methods")
+    assert "X-SeeWhy-Cost" not in answer.headers
+    assert left(answer) == 39

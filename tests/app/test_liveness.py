@@ -1,0 +1,460 @@
+"""A process that is broken for good says so, and is replaced; one that is not is left alone."""
+
+import functools
+import io
+import math
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+import torch
+from torch import fx, nn
+
+from app import create_app, liveness
+from app.engine import Engine
+from app.jobs import Deadline, Job
+from app.liveness import CHANGED_SECONDS, MOST_FAILED, TRIAL_SECONDS, Liveness
+from app.record import Observer
+from app.settings import Settings
+from app.work import Alone, Explain
+from explainers import GradCAM, process_wide
+from models import ModelError
+from tests import nets
+from tests.app.serving import children, free_port, start
+from tests.app.test_engine import Slow, loaded
+from tests.app.test_health import Faulty, becomes, declared, fail, probe  # noqa: F401
+from tests.explainers.test_process_wide import Lock
+
+PROBES = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/ping")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Whole(Faulty):
+    """A classifier that is told what to do before each pass, and of which no part runs elsewhere."""
+
+    def forward(self, images):
+        if isinstance(images, fx.Proxy):
+            raise TypeError("not to be traced")
+        return super().forward(images)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def living(declared, clock):  # noqa: F811
+    """A service whose default model is ready, and what tells whether it is broken."""
+    app, file = declared("tests.app.test_liveness:Whole", cache_bytes=0)
+    torch.save(nets.seeded(Faulty).state_dict(), file)
+    found = Liveness(app.extensions["seewhy"].engine, 30.0, clock)
+    app.extensions["seewhy-operations"].listeners.append(found.note)
+    app.extensions["seewhy-liveness"] = found
+    assert becomes(app, "ready")
+    return app, found
+
+
+def leave_wrapper():
+    """Replace `nn.Module.__call__` as two traces at once would."""
+    called = nn.Module.__call__
+    nn.Module.__call__ = functools.wraps(called)(lambda *args, **kwargs: called(*args, **kwargs))
+
+
+@pytest.fixture
+def called():
+    """Put `nn.Module.__call__` back at the end."""
+    kept = nn.Module.__call__
+    yield
+    nn.Module.__call__ = kept
+
+
+@pytest.mark.fault(
+    "PyTorch's state for the whole process stays changed",
+    "`/healthz` and `/readyz` say 503 `broken`, and why, after 10 s; another process takes the place of this one",
+)
+def test_probes_tell_of_a_change_that_stays(living, clock, called):
+    app, _ = living
+    leave_wrapper()
+    assert [probe(app, path) for path in PROBES] == [200] * 5
+    clock.now += CHANGED_SECONDS
+    assert [probe(app, path) for path in PROBES] == [503] * 5
+    said = app.test_client().get("/healthz")
+    assert said.mimetype == "application/problem+json"
+    assert said.get_json()["type"] == "urn:seewhy:problem:broken"
+    assert "torch.nn.Module.__call__ has been changed for 10 s" in said.get_json()["detail"]
+    assert app.test_client().get("/methods").status_code == 200
+
+
+def test_a_change_that_comes_and_goes_breaks_nothing(living, clock, called):
+    app, _ = living
+    kept = nn.Module.__call__
+    for _ in range(3):
+        leave_wrapper()
+        assert probe(app, "/healthz") == 200
+        nn.Module.__call__ = kept
+        clock.now += CHANGED_SECONDS
+        assert probe(app, "/healthz") == 200
+
+
+def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_busy_it_is(clock):
+    module = Slow()
+    engine = Engine(lambda name: loaded(module, name), 2, 1, 6)
+    found = Liveness(engine, 30.0, clock)
+    engine.model("slow", Deadline.after(30))
+    running, seen = threading.Semaphore(0), threading.Semaphore(0)
+
+    def change(*_):
+        torch.set_default_dtype(torch.float64)
+        try:
+            running.release()
+            seen.acquire(timeout=30)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    jobs = [Job(Alone(change, None), torch.ones(3, 8, 8), 0, Deadline.after(30)) for _ in range(3)]
+    for one in jobs:
+        engine.submit("slow", [one])
+    for _ in jobs:
+        assert running.acquire(timeout=30)
+        assert process_wide.changes() == ["torch.get_default_dtype()"]
+        assert found.faults() == []
+        clock.now += CHANGED_SECONDS
+        assert found.faults() == []
+        seen.release()
+    engine.stop(30)
+
+
+def test_what_a_model_leaves_changed_is_seen_between_its_turns_though_it_never_rests(clock):
+    module = Slow()
+    engine = Engine(lambda name: loaded(module, name), 2, 1, 6)
+    found = Liveness(engine, 30.0, clock)
+    engine.model("slow", Deadline.after(30))
+    running, seen = threading.Semaphore(0), threading.Semaphore(0)
+
+    def leave(*_):
+        torch.set_default_dtype(torch.float64)
+        running.release()
+        seen.acquire(timeout=30)
+
+    jobs = [Job(Alone(leave, None), torch.ones(3, 8, 8), 0, Deadline.after(30)) for _ in range(3)]
+    try:
+        for one in jobs:
+            engine.submit("slow", [one])
+        for said in ([], [], ["torch.get_default_dtype() has been changed for 10 s, for all threads."]):
+            assert running.acquire(timeout=30)
+            assert found.faults() == said
+            clock.now += CHANGED_SECONDS
+            seen.release()
+    finally:
+        engine.stop(30)
+        torch.set_default_dtype(torch.float32)
+
+
+def test_probes_do_not_wait_for_a_thread_that_traces(living, clock):
+    app, _ = living
+    with process_wide.exclusive(), ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            assert pool.submit(probe, app, "/healthz").result() == 200
+            clock.now += CHANGED_SECONDS
+
+
+class Ends(Observer):
+    """Ends a model's thread once it has worked."""
+
+    def rests(self, name, model):
+        raise SystemExit
+
+
+@pytest.mark.fault(
+    "a thread of a model ends that should serve",
+    "`/healthz` and `/readyz` say 503 `broken`, and why; another process takes the place of this one",
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    "work", [Explain((GradCAM(layers=("conv",)),)), Alone(lambda *_: None, None)], ids=["first", "own"]
+)
+def test_a_thread_that_has_ended_is_told_of(work, clock):
+    """Work of a few passes runs in a model's first thread, work of nobody knows how many in one of its own."""
+    module = Slow()
+    engine = Engine(lambda name: loaded(module, name), 2, 4, 6, observer=Ends())
+    living = Liveness(engine, 30.0, clock)
+    engine.model("slow", Deadline.after(30))
+    assert living.faults() == []
+    engine.run("slow", [Job(work, torch.ones(3, 8, 8), 0, Deadline.after(30))])
+    for thread in threading.enumerate():
+        if thread.name.startswith("model-slow") and not (thread.name == "model-slow" and isinstance(work, Alone)):
+            thread.join(30)
+    assert living.faults() == ["A thread of the model 'slow' has ended."]
+    engine.stop(30)
+
+
+def test_threads_that_are_stopped_or_could_not_load_are_not_lost(clock):
+    def load(name):
+        if name == "bad":
+            raise ModelError("no weights")
+        return loaded(Slow(), name)
+
+    engine = Engine(load, max_models=1, max_batch=4, queue_size=6)
+    living = Liveness(engine, 30.0, clock)
+    with pytest.raises(ModelError):
+        engine.model("bad", Deadline.after(30))
+    engine.model("first", Deadline.after(30))
+    first = engine.workers["first"]
+    engine.model("second", Deadline.after(30))
+    engine.workers["bad"].join(30)
+    first.join(30)
+    assert not first.lost
+    assert living.faults() == []
+    engine.stop(30)
+
+
+def request_and_try(app, living, clock, picture):
+    clock.now += TRIAL_SECONDS
+    status = app.test_client().post("/predict", data=picture, content_type="image/png").status_code
+    living.try_models()
+    return status
+
+
+@pytest.mark.fault(
+    "all models fail at what they could do, as when a GPU is lost to the process",
+    "500; after 30 s `/healthz` and `/readyz` say 503 `broken`, and why; another process takes the place of this one",
+)
+def test_models_that_can_do_nothing_any_more_are_told_of(living, clock, cat, monkeypatch):
+    app, found = living
+    monkeypatch.setattr(Whole, "do", staticmethod(fail))
+    for _ in range(MOST_FAILED):
+        assert found.faults() == []
+        assert request_and_try(app, found, clock, cat) == 500
+    assert found.faults() == ["No model can classify an empty picture any more (RuntimeError: a model that raises)."]
+    assert probe(app, "/healthz") == 503
+
+
+def test_one_success_begins_anew(living, clock, cat, monkeypatch):
+    app, found = living
+    for do in (fail, fail, lambda: 1.0, fail, fail):
+        monkeypatch.setattr(Whole, "do", staticmethod(fail))
+        clock.now += TRIAL_SECONDS
+        app.test_client().post("/predict", data=cat, content_type="image/png")
+        monkeypatch.setattr(Whole, "do", staticmethod(do))
+        found.try_models()
+    assert found.faults() == []
+
+
+@pytest.mark.parametrize("value", [math.nan, MemoryError])
+def test_failures_of_a_known_kind_break_nothing(value, living, clock, cat, monkeypatch):
+    def do():
+        if value is MemoryError:
+            raise MemoryError
+        return value
+
+    app, found = living
+    for _ in range(MOST_FAILED + 1):
+        monkeypatch.setattr(Whole, "do", staticmethod(fail))
+        clock.now += TRIAL_SECONDS
+        assert app.test_client().post("/predict", data=cat, content_type="image/png").status_code == 500
+        monkeypatch.setattr(Whole, "do", staticmethod(do))
+        found.try_models()
+    assert found.faults() == []
+
+
+def test_a_model_that_still_answers_keeps_the_process(living, clock, cat, monkeypatch):
+    app, found = living
+    sent = app.test_client().post("/predict?model=efficientnet_lite0", data=cat, content_type="image/png")
+    assert sent.status_code == 200
+    monkeypatch.setattr(Whole, "do", staticmethod(fail))
+    for _ in range(MOST_FAILED + 1):
+        assert request_and_try(app, found, clock, cat) == 500
+    assert found.faults() == []
+
+
+def test_without_a_failed_request_or_too_soon_nothing_is_tried(living, clock, cat, monkeypatch):
+    app, found = living
+    runs = []
+    monkeypatch.setattr(Whole, "do", staticmethod(lambda: runs.append(None) or 1.0))
+    assert request_and_try(app, found, clock, cat) == 200  # its first pass counts activations
+    runs.clear()
+    assert request_and_try(app, found, clock, cat) == 200
+    assert len(runs) == 1
+    monkeypatch.setattr(Whole, "do", staticmethod(lambda: runs.append(None) or fail()))
+    assert request_and_try(app, found, clock, cat) == 500
+    assert len(runs) == 3
+    clock.now -= TRIAL_SECONDS
+    assert request_and_try(app, found, clock, cat) == 500
+    assert len(runs) == 4
+
+
+def test_a_broken_process_ends_itself_once(living, clock, called, monkeypatch, caplog):
+    _, found = living
+    ends = []
+    monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.0)
+    leave_wrapper()
+    assert found.faults() == []
+    clock.now += CHANGED_SECONDS
+    found.watch(lambda: ends.append(None)).join(30)
+    assert len(ends) == 1
+    assert "This process ends, for another to take its place: torch.nn.Module.__call__" in caplog.text
+
+
+def test_a_look_that_fails_does_not_end_the_watch(clock, monkeypatch, caplog):
+    looks = iter([OSError("no file left"), OSError("no file left"), ["It is broken."]])
+
+    def look():
+        found = next(looks)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    ends = []
+    found = Liveness(Engine(lambda name: None, 1, 1, 1), 30.0, clock)
+    monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(found, "faults", look)
+    found.watch(lambda: ends.append(None)).join(30)
+    assert len(ends) == 1
+    assert "This process could not look at itself" in caplog.text
+
+
+def test_streams_that_fail_are_counted_and_have_models_tried(living, clock, cat, monkeypatch):
+    app, found = living
+    monkeypatch.setattr(Whole, "do", staticmethod(fail))
+    for _ in range(MOST_FAILED):
+        assert found.faults() == []
+        clock.now += TRIAL_SECONDS
+        data = {"image": (io.BytesIO(cat), "cat.png")}
+        with app.test_client().post("/explain", data=data, headers={"Accept": "text/event-stream"}) as streamed:
+            assert streamed.status_code == 200
+            assert "event: error" in streamed.get_data(as_text=True)
+        found.try_models()
+    assert found.faults() == ["No model can classify an empty picture any more (RuntimeError: a model that raises)."]
+    metrics = app.test_client().get("/metrics").get_data(as_text=True)
+    assert 'seewhy_rejections_total{reason="internal"} 3.0' in metrics
+
+
+def test_a_process_ends_by_a_signal_to_itself(monkeypatch):
+    handled = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: handled.set())
+    try:
+        liveness.end_process()
+        assert handled.wait(30)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+MEANWHILE = {}
+"""What happens as a network is traced or run, by the thread."""
+
+
+class Meets(nets.Net):
+    """A network of which another one is traced while it is."""
+
+    def forward(self, images):
+        kind = "traced" if isinstance(images, fx.Proxy) else "run"
+        MEANWHILE.get((threading.current_thread().name, kind), lambda: None)()
+        return super().forward(images)
+
+
+def test_models_that_load_at_once_and_make_room_for_each_other_all_answer(tmp_path, cat, monkeypatch):
+    names = ["first", "second", "third"]
+    torch.save(nets.seeded(Meets).state_dict(), tmp_path / "w.pth")
+    table = (
+        'architecture = "tests.app.test_liveness:Meets"\nweights = "w.pth"\nlabels = ["a", "b", "c"]\ninput_size = 32\n'
+    )
+    (tmp_path / "models.toml").write_text("".join(f"[models.{name}]\n{table}" for name in names))
+    app = create_app(Settings(models=tmp_path / "models.toml", default_model="first", max_models=2, cache_bytes=0))
+    surveyed, ready, begun, released = (threading.Event() for _ in range(4))
+
+    def attempted():
+        if threading.current_thread().name == "model-second" and surveyed.is_set() and not released.is_set():
+            ready.set()
+            begun.wait(60)
+            released.set()
+
+    def answer(name):
+        if name == "first":
+            ready.wait(60)
+        while True:
+            said = app.test_client().post(f"/predict?model={name}", data=cat, content_type="image/png")
+            if not said.get_json().get("type", "").endswith(":overloaded"):  # none of the two has ended its work yet
+                return said
+
+    monkeypatch.setattr(process_wide, "_lock", Lock(process_wide._lock, attempted))
+    # The order that breaks it: the second saves, the first saves, the second puts back, the first puts back. The first
+    # one traces while the second does, or, where that has to wait, while it waits; times are limits for what is broken.
+    meanwhile = {
+        ("model-second", "run"): lambda: released.set() if surveyed.is_set() else surveyed.set(),
+        ("model-second", "traced"): lambda: (ready.set(), begun.wait(60)),
+        ("model-first", "traced"): lambda: (begun.set(), released.wait(60)),
+    }
+    for key, act in meanwhile.items():
+        monkeypatch.setitem(MEANWHILE, key, act)
+    kept = nn.Module.__call__, nn.Module.__getattr__
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(answer, ("first", "second")))
+        MEANWHILE.clear()
+        assert begun.is_set()
+        answers += [answer(name) for _ in range(3) for name in reversed(names)]
+        assert [said.status_code for said in answers] == [200] * len(answers)
+        expected = answers[0].get_json()["predictions"]
+        for said in answers:
+            for one, other in zip(said.get_json()["predictions"], expected, strict=True):
+                assert (one["label"], one["probability"]) == (other["label"], pytest.approx(other["probability"], 1e-4))
+        assert process_wide.changes() == []
+        assert probe(app, "/healthz") == 200
+    finally:
+        nn.Module.__call__, nn.Module.__getattr__ = kept
+        app.extensions["seewhy"].stop()
+
+
+class Breaks(nets.Net):
+    """A network whose factory breaks the process, if a file is there, which it removes."""
+
+    def __init__(self):
+        super().__init__()
+        file = Path("break")
+        if file.exists():
+            file.unlink()
+            leave_wrapper()
+
+
+@pytest.mark.slow
+def test_a_broken_process_is_replaced_and_the_service_answers_again(tmp_path, cat):
+    torch.save(nets.seeded(nets.Net).state_dict(), tmp_path / "w.pth")
+    (tmp_path / "models.toml").write_text(
+        '[models.breaks]\narchitecture = "tests.app.test_liveness:Breaks"\nweights = "w.pth"\n'
+        'labels = ["a", "b", "c"]\ninput_size = 32\n'
+    )
+    (tmp_path / "break").touch()
+    root = str(Path(__file__).parents[2])
+    port = free_port()
+    with (tmp_path / "log").open("wb") as log:
+        process = start(port, folder=tmp_path, stderr=log, stdout=log, PYTHONPATH=root, SEEWHY_MODELS="models.toml")
+    url = f"http://127.0.0.1:{port}"
+
+    def predict():
+        return requests.post(f"{url}/predict?model=breaks", files={"image": cat}, timeout=60).status_code
+
+    try:
+        (worker,) = children(process.pid)
+        assert predict() == 200
+        until = time.monotonic() + 120
+        while worker in children(process.pid) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert worker not in children(process.pid)
+        assert requests.get(f"{url}/healthz", timeout=60).status_code == 200
+        assert predict() == 200
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    said = (tmp_path / "log").read_text()
+    assert "torch.nn.Module.__call__ has been changed" in said

@@ -1,0 +1,443 @@
+"""The budget of memory: what it counts, what it refuses, who waits; and that each request gives back what it took."""
+
+import base64
+import gzip
+import io
+import json
+import math
+import threading
+
+import numpy as np
+import pytest
+from PIL import Image
+from werkzeug.test import EnvironBuilder, run_wsgi_app
+
+from app import account, create_app
+from app.accounting import Accounting
+from app.bodies import MOST_OPTIONS
+from app.errors import BodyTooLargeError, OutOfMemoryError, lacks_memory
+from app.memory_budget import ANSWER, BODY, CAPTURE, PIXELS, MemoryBudget
+from app.memory_limit import LEAST_BYTES, memory_limit, own_memory, pass_memory, request_memory
+from app.service import Service
+from app.settings import Settings
+from explainers import passes
+from explainers.errors import CaptureTooLargeError, PictureTooLargeError
+from tests.app.conftest import encoded
+from tests.app.test_errors import problem
+
+MODEL = "efficientnet_lite0"
+
+
+def test_accounts_share_a_budget_and_give_back_what_they_took():
+    seen = []
+    budget = MemoryBudget(100, lambda *figures: seen.append(figures))
+    first, second = budget.account(), budget.account()
+    first.take(60, BODY)
+    second.take(40, BODY)
+    with pytest.raises(OutOfMemoryError, match="try again in a few seconds"):
+        second.take(1, BODY)
+    first.give(10)
+    with second.holding(10, ANSWER):
+        assert budget.used == 100
+    second.keep(5, ANSWER)
+    assert (first.held, second.held, budget.used) == (50, 5, 55)
+    second.keep(20, ANSWER)
+    first.close()
+    first.close()
+    first.take(1000, BODY)  # of what is over nothing is counted
+    assert budget.used == 20
+    second.close()
+    assert budget.used == 0
+    assert seen[0] == (60, 100)
+    assert seen[-1] == (0, 100)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "error", "said"),
+    [
+        (BODY, BodyTooLargeError, "The body would take 101 bytes"),
+        (PIXELS, PictureTooLargeError, "The picture"),
+        (CAPTURE, CaptureTooLargeError, "name fewer layers"),
+    ],
+)
+def test_what_could_never_fit_is_told_so(purpose, error, said):
+    request = MemoryBudget(100).account()
+    request.take(50, BODY)
+    with pytest.raises(error, match=said) as raised:
+        request.take(51, purpose)
+    assert "SEEWHY_MEMORY_BYTES" in str(raised.value)
+    with pytest.raises(error):
+        request.wait(51, purpose, lambda: None, 1)
+
+
+def test_a_request_without_a_budget_is_not_bounded():
+    free = account.Account(None)
+    free.take(10**18, BODY)
+    free.wait(10**18, PIXELS, lambda: None, 1)
+    free.close()
+    assert free.held == 0
+
+
+def test_models_leave_less_to_requests():
+    budget = MemoryBudget(100, least=20)
+    request = budget.account()
+    request.take(30, BODY)
+    budget.set_aside(50)
+    assert budget.size == 50
+    for size in (21, 31):  # beside what is in use, and what is left to requests in any case
+        with pytest.raises(OutOfMemoryError, match="another model"):
+            budget.set_aside(size)
+    request.close()
+    with pytest.raises(OutOfMemoryError):
+        budget.set_aside(31)
+    budget.set_aside(90, lasts=True)
+    assert budget.size == budget.most == 20
+    budget.take_back(90, lasts=True)
+    budget.take_back(50)
+    assert budget.size == 100
+
+
+def test_idle_models_make_room_before_anything_is_refused():
+    budget, idle = MemoryBudget(100, least=20), [30, 30]
+
+    def spare():
+        if idle:
+            budget.take_back(idle.pop())
+            return True
+        return False
+
+    budget.set_aside(20, lasts=True)
+    for size in idle:
+        budget.set_aside(size)
+    budget.spare = spare
+    request = budget.account()
+    request.take(30, BODY)
+    assert idle == [30]
+    with pytest.raises(OutOfMemoryError):  # in vain: it would not fit without models either
+        budget.account().take(60, BODY)
+    with pytest.raises(PictureTooLargeError, match="more than the 80 that all"):
+        budget.account().take(81, PIXELS)
+    assert idle == [30]
+    request.wait(40, PIXELS, pytest.fail, 1)
+    assert idle == []
+    with pytest.raises(OutOfMemoryError):
+        budget.set_aside(11)
+    request.close()
+
+
+def test_a_picture_is_not_too_large_because_of_models_that_work():
+    budget = MemoryBudget(100)
+    budget.set_aside(70)
+    for use in (lambda: budget.account().take(50, PIXELS), lambda: budget.account().wait(50, PIXELS, pytest.fail, 1)):
+        with pytest.raises(OutOfMemoryError, match="try again"):
+            use()
+
+
+def test_a_pass_takes_its_share_of_the_limit(monkeypatch):
+    monkeypatch.setattr("app.memory_limit.memory_limit", lambda: 10 * 2**30)
+    assert pass_memory(2, 4) == 2**28
+    assert pass_memory(1, 1) == 2**30
+    assert pass_memory(8, 8) == 2**27
+    monkeypatch.setattr("explainers.passes.MEMORY", 0)  # what it is now comes back
+    Service(Settings(device="cpu", workers=2, max_models=4))
+    assert passes.MEMORY == 2**28
+
+
+class Waiting:
+    """Requests that wait for pixels, each in a thread of its own."""
+
+    def __init__(self, budget):
+        self.budget, self.done, self.threads = budget, [], []
+        self.arrived = threading.Semaphore(0)
+        self.processors = threading.Semaphore(0)
+
+    def begin(self, size, held=0):
+        request = self.budget.account()
+        request.take(held, BODY)
+
+        def wait():
+            try:
+                request.wait(size, PIXELS, self.arrived.release, 2, self.processors)
+                self.done.append(size)
+            except OutOfMemoryError:
+                self.done.append("refused")
+                request.close()
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        self.threads.append(thread)
+        assert self.arrived.acquire(timeout=10)  # it looks whether anybody waits for it: it is in the queue
+        return request
+
+    def join(self):
+        for thread in self.threads:
+            self.processors.release()
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_pixels_are_waited_for_in_order_and_small_ones_pass():
+    budget = MemoryBudget(160)
+    first, small = budget.account(), budget.account()
+    first.wait(100, PIXELS, pytest.fail, 2)
+    waiting = Waiting(budget)
+    large = waiting.begin(150)
+    assert waiting.processors.acquire(timeout=10)  # who waits leaves its processor to others
+    waiting.processors.release()
+    waiting.begin(50)  # it would fit, but comes later
+    small.wait(10, PIXELS, pytest.fail, 2)  # an eighth, shared by two
+    small.leave(10)
+    assert waiting.done == []
+    first.leave(100)
+    waiting.threads[0].join(10)
+    assert waiting.done == [150]
+    large.leave(150)
+    waiting.join()
+    assert waiting.done == [150, 50]
+
+
+def test_nobody_waits_for_what_is_held_for_long():
+    budget = MemoryBudget(100)
+    answer, other = budget.account(), budget.account()
+    answer.take(40, ANSWER)
+    with pytest.raises(OutOfMemoryError):
+        other.wait(61, PIXELS, pytest.fail, 1)
+    decoded = budget.account()
+    decoded.wait(50, PIXELS, pytest.fail, 1)
+    waiting = Waiting(budget)
+    waiting.begin(60)
+    answer.take(1, ANSWER)
+    decoded.leave(50)
+    waiting.join()
+    assert waiting.done == ["refused"]
+
+
+def test_who_gives_up_leaves_the_queue():
+    class LateError(Exception):
+        pass
+
+    def late():
+        raise LateError
+
+    budget = MemoryBudget(100)
+    first, second = budget.account(), budget.account()
+    first.wait(100, PIXELS, pytest.fail, 1)
+    with pytest.raises(LateError):
+        second.wait(50, PIXELS, late, 1)
+    first.leave(100)
+    second.wait(50, PIXELS, pytest.fail, 1)
+    assert budget.used == 50
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, math.inf),
+        ({"memory.max": "max\n"}, math.inf),
+        ({"memory.max": "1000000\n"}, 1_000_000),
+        ({"memory.max": "nonsense"}, math.inf),
+        ({"service/memory.max": "2000", "service/inner/memory.max": "3000"}, 2000),
+        ({"memory/x/memory.limit_in_bytes": "4000\n"}, 4000),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, math.inf),
+        ({"other/memory.max": "1000"}, math.inf),
+    ],
+)
+def test_the_limit_is_the_containers_or_the_machines(files, expected, tmp_path):
+    own = tmp_path / "own"
+    own.write_text("12:memory:/x\n4:cpu,cpuacct:/\n0::/service/inner\n")
+    physical = memory_limit(tmp_path / "nowhere", tmp_path / "nowhere")
+    for name, text in files.items():
+        file = tmp_path / "groups" / name
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text(text)
+    assert memory_limit(tmp_path / "groups", own) == min(expected, physical)
+    assert physical > 2**28
+
+
+def test_requests_may_take_what_the_process_leaves(monkeypatch, tmp_path):
+    status = tmp_path / "status"
+    status.write_text("VmRSS:\t  900 kB\nRssAnon:\t  300 kB\nRssFile:\t  500 kB\nRssShmem:\t  100 kB\n")
+    assert own_memory(status) == 400 * 1024
+    assert own_memory(tmp_path / "nowhere") == 0
+    monkeypatch.setattr("app.memory_limit.memory_limit", lambda: 2 * 2**30)
+    monkeypatch.setattr("app.memory_limit.own_memory", lambda: 400 * 2**20)
+    assert request_memory(1, 0) == int(0.8 * 2**31) - 400 * 2**20
+    assert request_memory(2, 100 * 2**20) == int(0.8 * 2**30) - 500 * 2**20
+    assert request_memory(8, 0) == LEAST_BYTES
+
+
+@pytest.fixture(scope="module")
+def narrow():
+    """A service whose requests have 40 MB."""
+    app = create_app(Settings(memory_bytes=40 * 10**6, max_pixels=2_000_000))
+    yield app
+    app.extensions["seewhy"].stop()
+
+
+@pytest.fixture
+def budget(narrow):
+    """Its budget, of which each test gives everything back."""
+    found = narrow.extensions["seewhy"].memory
+    assert found.size == 40 * 10**6
+    yield found
+    assert found.used == 0
+
+
+SMALL = encoded(Image.new("RGB", (60, 40), (200, 30, 30)))
+
+
+def send(app, body, path="/explain", kind="image/png", **headers):
+    return app.test_client().post(path, data=body, content_type=kind, headers=headers)
+
+
+def refused(response):
+    assert response.headers["Retry-After"] == "5"
+    return problem(response, 503)["type"] == "urn:seewhy:problem:out-of-memory"
+
+
+def test_a_request_gives_everything_back(narrow, budget):
+    image = base64.b64encode(SMALL).decode()
+    for fields in ({}, {"format": "npz"}, {"format": "json", "values": True}, {"layer": "nowhere"}):
+        response = send(narrow, json.dumps({"image": image, **fields}), kind="application/json")
+        assert response.status_code == (422 if "layer" in fields else 200)
+        assert response.data
+        assert budget.used == 0, fields
+    response = narrow.test_client().post("/explain", data={"image": (io.BytesIO(SMALL), "x"), "method": "saliency"})
+    assert response.status_code == 200
+    assert 0 < budget.used < 50_000  # an answer that nobody has read to its end
+    response.close()
+
+
+def test_an_answer_is_held_until_it_is_read(narrow, budget):
+    large = encoded(Image.new("RGB", (1500, 1000)), "JPEG")
+    first = send(narrow, large, "/explain?format=npz&top=3", "image/jpeg")
+    assert first.status_code == 200
+    assert budget.used >= 3 * 1500 * 1000 * 4
+    assert refused(send(narrow, large, "/explain?format=npz&top=3", "image/jpeg"))
+    with np.load(io.BytesIO(first.data)) as arrays:
+        assert arrays["heatmaps"].shape == (3, 1000, 1500)
+    assert len(first.data) == int(first.headers["Content-Length"])
+    assert budget.used == 0
+    told = problem(send(narrow, large, "/explain?format=npz&top=8", "image/jpeg"), 413)
+    assert told["type"] == "urn:seewhy:problem:answer-too-large"
+    assert "SEEWHY_MEMORY_BYTES" in told["detail"]
+
+
+def test_pixels_that_never_fit_are_refused_before_they_are_decoded():
+    app = create_app(Settings(memory_bytes=20 * 10**6))
+    told = problem(send(app, encoded(Image.new("1", (2000, 1000)))), 413)
+    assert told["type"] == "urn:seewhy:problem:picture-too-large"
+    assert told["errors"][0]["field"] == "image"
+    assert "would take 32,000," in told["detail"]
+    assert app.extensions["seewhy"].memory.used == 0
+    app.extensions["seewhy"].stop()
+
+
+def test_what_is_captured_is_counted_before_it_is_recorded(narrow, budget):
+    held = budget.account()
+    held.take(38 * 10**6, BODY)
+    assert refused(send(narrow, SMALL, "/hooks/capture?layer=conv_stem&layer=bn2&format=npz"))
+    held.close()
+    response = send(narrow, SMALL, "/hooks/capture?layer=conv_stem&layer=bn2&format=npz")
+    with np.load(io.BytesIO(response.data)) as arrays:
+        assert len(arrays.files) == 2
+    assert len(response.data) == int(response.headers["Content-Length"])
+    told = problem(send(narrow, SMALL, "/hooks/capture?layer=*&format=npz"), 413)
+    assert told["type"] == "urn:seewhy:problem:capture-too-large"
+
+
+def packed(body):
+    return {"body": gzip.compress(body), "kind": "application/json", "Content-Encoding": "gzip"}
+
+
+def test_a_body_is_counted_while_it_is_unpacked(narrow, budget, monkeypatch):
+    most = []
+    real = budget.take
+    monkeypatch.setattr(budget, "take", lambda *arguments: (real(*arguments), most.append(budget.used)))
+    held = budget.account()
+    held.take(30 * 10**6, BODY)
+    assert refused(send(narrow, **packed(b" " * 20 * 10**6)))
+    assert max(most) <= 40 * 10**6
+    held.close()
+
+
+def test_a_body_of_numbers_is_refused_unparsed_where_none_are_needed(narrow, budget, monkeypatch):
+    monkeypatch.setattr("app.bodies.loads", lambda *_, **__: pytest.fail("parsed"))
+    body = b'{"image": "", "numbers": [' + b"0.5," * (MOST_OPTIONS - 1) + b"0]}"
+    for path in ("/explain", "/predict", "/hooks/trace", "/hooks/capture", "/hooks/intervene"):
+        told = problem(send(narrow, path=path, **packed(body)), 413)
+        assert "100,001 values, more than the 100,000" in told["detail"]
+
+
+def test_numbers_are_counted_before_they_are_parsed(narrow, budget, monkeypatch):
+    body = b'{"instances": [[' + b"0.5," * 300_000 + b"0]]}"
+    held = budget.account()
+    held.take(20 * 10**6, BODY)
+    with monkeypatch.context() as patched:
+        patched.setattr("app.bodies.loads", lambda *_, **__: pytest.fail("parsed"))
+        response = send(narrow, path=f"/v1/models/{MODEL}:predict", **packed(body))
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
+    held.close()
+    response = send(narrow, path=f"/v1/models/{MODEL}:predict", **packed(body))
+    assert response.status_code == 400
+    assert "has the shape" in response.get_json()["error"]
+
+
+def test_what_nobody_reads_is_given_back(narrow, budget):
+    """Whether the server closes an answer, or only forgets it."""
+    environ = EnvironBuilder("/predict", method="POST", data=SMALL, content_type="image/png").get_environ()
+    answer, status, _ = run_wsgi_app(narrow, environ)
+    assert status == "200 OK"
+    assert budget.used > 0
+    answer.close()
+    assert budget.used == 0
+    environ = EnvironBuilder("/predict", method="POST", data=SMALL, content_type="image/png").get_environ()
+    answer, *_ = run_wsgi_app(narrow, environ)
+    del answer
+    assert budget.used == 0
+
+
+def test_a_server_error_gives_everything_back():
+    budget = MemoryBudget(100)
+
+    def broken(environ, start_response):
+        assert environ["wsgi.input"].read(10) == b"x" * 10
+        assert budget.used > 0
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run_wsgi_app(Accounting(broken, budget), EnvironBuilder(method="POST", data=b"x" * 10).get_environ())
+    assert budget.used == 0
+
+
+def test_the_gauge_tells_what_requests_hold(narrow, budget):
+    held = budget.account()
+    held.take(1000, BODY)
+    told = narrow.test_client().get("/metrics").text
+    assert "seewhy_memory_used_bytes 1000.0" in told
+    assert "seewhy_memory_limit_bytes 4e+07" in told
+    held.close()
+    assert "seewhy_memory_used_bytes 0.0" in narrow.test_client().get("/metrics").text
+
+
+@pytest.mark.fault("memory that runs out while an answer is encoded", "503; the next request is answered")
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory"),
+        OSError("out of memory error when writing image file"),
+    ],
+    ids=["python", "torch", "pillow"],
+)
+def test_memory_lost_while_an_answer_is_encoded_is_503(narrow, budget, error, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("app.answers.encode", fail)
+        patched.setattr("app.api.hooks.file_parts", fail)
+        for path in ("/explain", "/explain?format=json", "/hooks/capture?layer=bn2&format=npz"):
+            assert refused(send(narrow, SMALL, path)), path
+    assert send(narrow, SMALL).status_code == 200
+    assert not lacks_memory(RuntimeError("something else"))

@@ -1,0 +1,122 @@
+"""A model with one logit: its probability is the sigmoid, and every answer says so."""
+
+import base64
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from app import create_app
+from app.cli import main
+from app.settings import Settings
+from explainers import explain, explain_many, sweep_channels
+from explainers.errors import TargetError
+from models import ModelError, wrap_model
+from tests import nets
+from tests.app.conftest import EXAMPLES
+
+CAT = EXAMPLES / "cat.png"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    torch.save(nets.seeded(nets.OneLogit).state_dict(), folder / "w.pth")
+    (folder / "models.toml").write_text(
+        '[models.mine]\narchitecture = "tests.nets:OneLogit"\nweights = "w.pth"\nlabels = ["cat"]\ninput_size = 32\n'
+    )
+    return folder / "models.toml"
+
+
+@pytest.fixture(scope="module")
+def client(file):
+    app = create_app(Settings(models=file, default_model="mine"))
+    yield app.test_client()
+    app.extensions["seewhy"].stop()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return wrap_model(nets.seeded(nets.OneLogit), ["cat"], input_size=32)
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    result = explain(model, CAT)
+    assert 0.05 < result.target.probability < 0.95
+    return result.target.probability
+
+
+def test_explanations_have_the_sigmoid_of_the_logit(model, expected):
+    result = explain(model, CAT, sign="signed")
+    assert result.target.probability == pytest.approx(1 / (1 + math.exp(-result.target.logit)))
+    assert [one.label for one in result.predictions] == ["cat"]
+    assert "one-logit" in [one.code for one in result.diagnostics]
+    assert next(explain_many(model, [CAT])).target.probability == pytest.approx(expected)
+    sweep = sweep_channels(model, CAT, {"layer": "conv", "op": "zero"})
+    assert sweep.probability == pytest.approx(expected)
+    assert len({effect.probability for effect in sweep.channels}) > 1
+
+
+@pytest.mark.parametrize("method", ["rise", "lime"])
+def test_methods_that_watch_the_probability_see_it_change(model, method):
+    options = {"rise": {"samples": 40, "cells": 3}, "lime": {"samples": 40}}[method]
+    assert np.ptp(explain(model, CAT, method=method, sign="signed", score="probability", **options).map) > 0
+
+
+@pytest.mark.parametrize("target", [1, "1"])
+def test_another_class_is_refused_with_what_to_do(model, client, cat, target):
+    with pytest.raises(TargetError, match=r"one logit, class 0.*sign=signed"):
+        explain(model, CAT, target=target)
+    answer = client.post(f"/explain?target={target}", data=cat, content_type="image/png")
+    assert (answer.status_code, "one logit" in answer.json["detail"]) == (422, True)
+
+
+def test_a_contrast_is_refused_with_the_reason(model, client, cat):
+    with pytest.raises(TargetError, match="no other class to contrast"):
+        explain(model, CAT, against=0)
+    answer = client.post("/explain?target=cat&against=cat", data=cat, content_type="image/png")
+    assert (answer.status_code, "one logit" in answer.json["detail"]) == (422, True)
+
+
+def test_two_labels_for_one_logit_are_refused_with_the_reason():
+    with pytest.raises(ModelError, match=r"2 labels are given\. One logit has one label"):
+        wrap_model(nets.seeded(nets.OneLogit), ["cat", "dog"], input_size=32)
+
+
+def test_our_own_routes_say_so(client, cat, expected):
+    predicted = client.post("/predict", data=cat, content_type="image/png").json
+    assert predicted["model"]["head"] == "sigmoid"
+    (only,) = predicted["predictions"]
+    assert (only["label"], only["probability"]) == ("cat", pytest.approx(expected, abs=0.01))
+    explained = client.post("/explain?format=json", data=cat, content_type="image/png").json
+    assert explained["model"]["head"] == "sigmoid"
+    assert explained["explanations"][0]["target"]["probability"] == pytest.approx(expected, abs=0.01)
+    assert "one-logit" in [one["code"] for one in explained["explanations"][0]["diagnostics"]]
+    assert client.get("/models/mine").json["head"] == "sigmoid"
+    assert client.get("/models/efficientnet_lite0").json["head"] == "softmax"
+
+
+def test_the_routes_of_other_servers_have_the_sigmoid(client, cat, expected):
+    near = pytest.approx(expected, abs=0.01)
+    encoded = base64.b64encode(cat).decode()
+    v1 = {"instances": [{"b64": encoded}]}
+    assert client.post("/v1/models/mine:predict", json=v1).json["predictions"][0][0]["probability"] == near
+    wanted = {"output": "probabilities"}
+    assert client.post("/v1/models/mine:predict", json=v1 | {"parameters": wanted}).json["predictions"] == [[near]]
+    image = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [encoded]}
+    v2 = {"inputs": [image], "outputs": [{"name": "probabilities"}]}
+    assert client.post("/v2/models/mine/infer", json=v2).json["outputs"][0]["data"] == [near]
+    assert json.loads(client.post("/predictions/mine", data=cat).data) == {"cat": near}
+
+
+def test_the_command_line_says_so(file, expected):
+    environment = {"SEEWHY_MODELS": str(file), "SEEWHY_DEFAULT_MODEL": "mine"}
+    ran = CliRunner().invoke(main, ["predict", str(CAT)], env=environment)
+    assert ran.exit_code == 0, ran.output
+    (line,) = ran.stdout.splitlines()[1:]
+    assert line.split()[1:] == ["0", "cat", "(sigmoid", "of", "one", "logit)"]
+    assert float(line.split()[0].rstrip("%")) == pytest.approx(100 * expected, abs=1)

@@ -1,0 +1,195 @@
+"""The service behind nginx, as it is deployed: slow clients, many, and such as leave."""
+
+import re
+import resource
+import select
+import socket
+import subprocess
+import time
+from contextlib import ExitStack
+
+import pytest
+import requests
+
+from app.settings import Settings
+from tests.app.conftest import EXAMPLES
+from tests.app.proxying import Attack, configured, proxy
+from tests.app.serving import free_port, start
+
+CAT = (EXAMPLES / "cat.png").read_bytes()
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+HEAD = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 100000\r\n"
+THREADS = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def files():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    return tmp_path_factory.mktemp("service") / "log"
+
+
+@pytest.fixture(scope="module")
+def service(log):
+    """The port of a service with few threads, that believes one proxy."""
+    port = free_port()
+    limits = {"SEEWHY_THREADS": str(THREADS), "SEEWHY_MAX_IN_FLIGHT": "3", "SEEWHY_TRUSTED_PROXIES": "1"}
+    limits["SEEWHY_DEADLINE"] = "3600"  # long methods are not refused, however slow the machine
+    with log.open("w") as file:
+        process = start(port, stderr=file, **limits)
+    yield port
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def proxied(service, tmp_path_factory):
+    """The port of nginx before it."""
+    with proxy(tmp_path_factory.mktemp("nginx"), service) as port:
+        yield port
+
+
+def explain(port, **fields):
+    return requests.post(f"http://127.0.0.1:{port}/explain", files={"image": CAT}, data=fields, timeout=120)
+
+
+def figures(service, name):
+    """Return the figures of a metric, from the service itself."""
+    text = requests.get(f"http://127.0.0.1:{service}/metrics", timeout=60).text
+    return [float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name)]
+
+
+ATTACKS = {
+    "500 silent connections": ([b""] * 500, b""),
+    "1,100 silent connections": ([b""] * 1100, b""),
+    "985 kept-alive connections, and 60 silent": ([PROBE] * 985 + [b""] * 60, b""),
+    "200 heads that come byte by byte": ([b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: "] * 200, b"a"),
+    "40 bodies that come byte by byte": ([HEAD + b"\r\n" + CAT[:100]] * 40, b"a"),
+    "40 bodies that never come": ([HEAD + b"\r\n"] * 40, b""),
+    "heads without an end": ([b"GET / HTTP/1.1\r\n" + b"X-A: b\r\n" * 2_000] * 20, b"X-A: b\r\n" * 100),
+}
+
+
+@pytest.mark.fault("behind nginx: connections that are silent, slow, endless, or too many", "nothing")
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_slow_clients_are_the_proxys(attack, proxied, service):
+    with Attack(proxied, *ATTACKS[attack]):
+        for _ in range(3):
+            for path in ("healthz", "readyz"):
+                assert requests.get(f"http://127.0.0.1:{proxied}/{path}", timeout=60).status_code == 200
+            assert explain(proxied).status_code == 200
+        (files,) = figures(service, "process_open_fds")
+        assert files < 200  # none of these connections reaches the service
+        assert max(figures(service, "seewhy_requests_in_progress")) < THREADS
+
+
+@pytest.mark.fault("behind nginx: a client that reads no more of its events", "its work ends before the next pass")
+def test_events_pass_as_they_come_and_end_with_their_client(proxied, service):
+    before = figures(service, 'seewhy_rejections_total{reason="client-gone"}') or [0.0]
+    fields = {"method": "rise", "samples": "8000"}
+    url = f"http://127.0.0.1:{proxied}/explain"
+    sent = {"Accept": "text/event-stream"}
+    with requests.post(url, files={"image": CAT}, data=fields, headers=sent, stream=True, timeout=60) as stream:
+        assert stream.status_code == 200
+        assert b"event" in next(stream.iter_content(None))  # minutes before the last one
+    while (figures(service, 'seewhy_rejections_total{reason="client-gone"}') or [0.0]) == before:
+        time.sleep(0.1)
+
+
+def test_a_client_that_leaves_ends_its_work(proxied, service):
+    before = figures(service, 'seewhy_rejections_total{reason="client-gone"}') or [0.0]
+    with pytest.raises(requests.ReadTimeout):
+        requests.post(
+            f"http://127.0.0.1:{proxied}/explain?method=rise&samples=8000",
+            data=CAT,
+            headers={"Content-Type": "image/png"},
+            timeout=2,
+        )
+    while (figures(service, 'seewhy_rejections_total{reason="client-gone"}') or [0.0]) == before:
+        time.sleep(0.1)
+
+
+def test_an_upload_that_is_too_large_is_refused_as_the_service_refuses_it(proxied):
+    sent = {"Content-Type": "image/png"}
+    url = f"http://127.0.0.1:{proxied}/explain"
+    refused = requests.post(url, data=bytes(Settings().max_upload_bytes + 1), headers=sent, timeout=60)
+    assert (refused.status_code, refused.headers["Content-Type"]) == (413, "application/problem+json")
+    assert refused.json()["type"] == "urn:seewhy:problem:upload-too-large"
+
+
+def test_an_upload_of_unstated_length_reaches_the_service_with_one(proxied):
+    chunks = (CAT[start : start + 10_000] for start in range(0, len(CAT), 10_000))
+    sent = {"Content-Type": "image/png"}
+    assert requests.post(f"http://127.0.0.1:{proxied}/predict", data=chunks, headers=sent, timeout=60).ok
+
+
+def test_the_service_knows_its_clients_by_what_the_proxy_saw(proxied, log):
+    sent = {"X-Forwarded-For": "192.0.2.1", "X-Request-ID": "request-of-a-client"}
+    answer = requests.get(f"http://127.0.0.1:{proxied}/methods", headers=sent, timeout=60)
+    assert answer.headers["X-Request-ID"] == "request-of-a-client"
+    (line,) = (line for line in log.read_text().splitlines() if "request-of-a-client" in line)
+    assert "address=127.0.0.1" in line
+    made = [requests.get(f"http://127.0.0.1:{proxied}/methods", timeout=60).headers["X-Request-ID"] for _ in range(2)]
+    assert made[0] != made[1]
+    assert all(re.fullmatch("[0-9a-f]{32}", one) for one in made)
+
+
+def test_figures_are_not_for_the_public(proxied):
+    assert requests.get(f"http://127.0.0.1:{proxied}/metrics", timeout=60).status_code == 404
+
+
+@pytest.mark.fault("behind nginx: the service is not there", "503 with `Retry-After`")
+def test_a_service_that_is_not_there_is_told(tmp_path):
+    with proxy(tmp_path, free_port()) as port:
+        refused = explain(port)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert refused.json()["type"] == "urn:seewhy:problem:not-ready"
+
+
+@pytest.mark.fault("behind nginx: no room for an upload", "503 with `Retry-After`; small ones pass")
+def test_an_upload_that_the_proxy_has_no_room_for_is_told_to_come_again(service, tmp_path):
+    with proxy(tmp_path, service) as port:
+        folder = tmp_path / "client_body"
+        folder.rmdir()
+        folder.touch()  # where no file can be made, as in a file system that is full
+        sent = {"Content-Type": "image/png"}
+        refused = requests.post(f"http://127.0.0.1:{port}/explain", data=bytes(2**20), headers=sent, timeout=60)
+        assert explain(port).status_code == 200
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert refused.json()["type"] == "urn:seewhy:problem:overloaded"
+
+
+LARGE = {
+    "of 10 MB and more": b"Content-Length: 10000000\r\n\r\n",
+    "of unstated length": b"Transfer-Encoding: chunked\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("length", LARGE.values(), ids=LARGE)
+def test_an_address_has_few_large_uploads_at_a_time(length, service, tmp_path):
+    head = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
+    with proxy(tmp_path, service) as port, ExitStack() as stack:
+
+        def opened(head):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            connection.sendall(head)
+            return connection
+
+        uploads = [opened(head + length) for _ in range(17)]  # one more than it may have
+        refused, _, _ = select.select(uploads, [], [], 60)  # the others say nothing for 10 seconds
+        assert [one.recv(12) for one in refused] == [b"HTTP/1.1 429"]
+        assert explain(port).status_code == 200
+
+
+def test_nginx_finds_no_fault_with_its_configuration(tmp_path):
+    done = subprocess.run([*configured(tmp_path, 8080, 8000), "-t"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "[warn]" not in done.stderr

@@ -1,0 +1,90 @@
+"""Who runs next, and how long it takes: rules alone, without threads or clocks."""
+
+import math
+
+import pytest
+
+from app.scheduling import TIERS, WEIGHTS, Pace, Shares, tier_of
+from explainers.costs import Passes
+
+
+def turns(shares, tiers, count, seconds=None):
+    """Return who runs in so many turns, where all tiers always have something to do."""
+    found = []
+    for _ in range(count):
+        found.append(shares.choose(tiers))
+        shares.charge(found[-1], (seconds or {}).get(found[-1], 1.0))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("passes", "tier"),
+    [(1, "short"), (32, "short"), (33, "medium"), (800, "medium"), (801, "long"), (10**9, "long"), (None, "long")],
+)
+def test_the_tier_of_work_follows_from_its_passes_and_unknown_work_is_long(passes, tier):
+    assert tier_of(passes) == tier
+
+
+def test_what_is_short_goes_first():
+    assert Shares().choose(("long", "short", "medium")) == "short"
+
+
+@pytest.mark.parametrize("other", ["medium", "long"])
+def test_longer_work_has_a_third_of_the_time_beside_short_work(other):
+    assert turns(Shares(), ("short", other), 300).count(other) == 100
+
+
+def test_all_tiers_have_the_shares_of_their_weights():
+    found = turns(Shares(), TIERS, 800)
+    assert [found.count(tier) for tier in TIERS] == [100 * WEIGHTS[tier] for tier in TIERS]
+
+
+def test_it_is_time_that_is_shared_and_not_turns():
+    seconds = {"short": 0.1, "long": 0.8}
+    found = turns(Shares(), ("short", "long"), 1000, seconds)
+    spent = {tier: found.count(tier) * seconds[tier] for tier in seconds}
+    assert spent["long"] / sum(spent.values()) == pytest.approx(1 / 3, abs=0.01)
+
+
+def test_work_that_is_alone_has_all_the_time():
+    assert turns(Shares(), ("long",), 5) == ["long"] * 5
+
+
+def test_a_tier_that_had_nothing_to_do_makes_no_claims_for_that_time():
+    shares = Shares()
+    turns(shares, ("long",), 1000)
+    found = turns(shares, ("short", "long"), 30)
+    assert found[0] == "short"
+    assert found.count("long") in (9, 10)
+    turns(shares, ("short",), 1000)
+    assert turns(shares, ("short", "long"), 30).count("long") in (10, 11)
+
+
+def test_a_pace_that_nobody_measured_refuses_nothing():
+    assert Pace().least(Passes(10**6, 10**6)) == Pace().usual(Passes(1)) == 0
+
+
+def test_the_least_time_is_that_of_the_fastest_measurement_and_the_usual_an_average():
+    pace = Pace()
+    for seconds in (2.0, 1.0, 4.0):
+        pace.learn(Passes(100), seconds)
+    assert pace.least(Passes(1000)) == pytest.approx(10)
+    assert 10 < pace.usual(Passes(1000)) < 40
+
+
+def test_what_else_the_machine_does_makes_the_least_time_no_longer():
+    pace = Pace()
+    pace.learn(Passes(100), 60.0, busy=1.0)
+    assert pace.least(Passes(1000)) == pytest.approx(10)
+    assert pace.usual(Passes(1000)) == pytest.approx(600)
+
+
+def test_backward_passes_are_measured_by_themselves_and_are_no_quicker_than_forward_ones():
+    pace = Pace()
+    pace.learn(Passes(10), 1.0)
+    assert pace.least(Passes(5, 5)) == pytest.approx(1.0)
+    pace.learn(Passes(5, 5), 3.0)
+    assert pace.least(Passes(5, 5)) == pytest.approx(3.0)
+    assert pace.least(Passes(10)) == pytest.approx(1.0)
+    pace.learn(Passes(), 1.0)
+    assert math.isfinite(pace.usual(Passes(10)))

@@ -1,0 +1,110 @@
+"""A map is a matter of its picture alone: not of the batch, of the place in it, or of how many threads there are."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from explainers.errors import ExplainerError
+from explainers.explanation import explanations
+from explainers.registry import METHODS
+from models import wrap_model
+from tests import company, nets
+from tests.explainers.test_catalogue import LAYERS, Small
+
+
+@cache
+def small() -> nn.Module:
+    """Return a net that every method can explain, with biases and statistics of its own."""
+    net = nets.seeded(Small)
+    generator = torch.Generator().manual_seed(1)
+    for value in net.parameters():
+        value.data = torch.randn(value.shape, generator=generator) / 2
+    net.norm.running_mean.uniform_(-0.5, 0.5, generator=generator)
+    net.norm.running_var.uniform_(0.5, 2, generator=generator)
+    return net.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if name != "xrai"] + [pytest.param("xrai", marks=pytest.mark.slow)]
+)
+def test_company_does_not_matter(name):
+    model, images = small(), company.pictures(24)
+    options: dict[str, Any] = {"layers": LAYERS.get(name, ("conv",))} if METHODS[name].takes_layers else {}
+    found, where = company.measured(model, name, images, torch.arange(8) % 4, company.ROW, **options)
+    assert found <= company.TOLERANCE, where
+
+
+WORST = {"fullgrad": {}, "refinecam": {}, "gradcam++": {"layers": ("blocks.0",)}, "deeplift": {}, "eigencam": {}}
+"""Where rounding was seen most."""
+
+
+@pytest.mark.parametrize(
+    ("name", "accelerated"),
+    [*((name, False) for name in WORST), *((name, True) for name in WORST if METHODS[name].takes_layers)],
+)
+def test_company_does_not_matter_to_a_trained_network(name, accelerated):
+    model, images, targets = loaded(company.NETWORKS[int(accelerated)])
+    found, where = company.measured(model, name, images, targets, company.ROW, **WORST[name])
+    assert found <= company.TOLERANCE, where
+
+
+class Indifferent(nn.Module):
+    """Its logits hardly depend on the picture, beside a large constant."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.layer, self.share = nn.Conv2d(3, 4, 3, padding=1), share
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.share * self.layer(images).mean(dim=(2, 3)) + torch.tensor([10.0, 11.0, 12.0, 13.0])
+
+
+@pytest.mark.parametrize("name", ["occlusion", "feature-ablation", "kernel-shap", "ablationcam"])
+@pytest.mark.parametrize(("share", "drawn", "codes"), [(1e-6, False, ["blank-map"]), (1e-2, True, ["faint-map"])])
+def test_a_score_that_only_rounding_changes_draws_nothing(name, share, drawn, codes):
+    model = wrap_model(nets.seeded(Indifferent, share), input_size=24)
+    explainer = company.explainer_of(name, model, sign="signed")
+    images = company.pictures(24)[:2]
+    found = explainer.explain(model, images, torch.tensor([0, 3]))
+    assert bool(found.maps.any()) is drawn
+    if name == "ablationcam":
+        return
+    picture = Image.new("RGB", (24, 24))
+    geometry = model.preprocess.geometry(24, 24)
+    tied = explanations(model, name, picture, geometry, found.rows()[1])
+    assert [one.code for one in tied[0].diagnostics] == codes
+
+
+@cache
+def loaded(network: company.Network) -> tuple[Any, Tensor, Tensor]:
+    """Return a model, pictures of its size and their classes."""
+    model, images = network.load(), company.pictures(network.side)
+    return model, images, company.targets_of(getattr(model, "module", model), images)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("network", company.NETWORKS, ids=str)
+def test_company_does_not_matter_to_any_method_on_any_network(network, name):
+    model, images, targets = loaded(network)
+    try:
+        found, where = company.measured(model, name, images, targets, company.ROW, **company.options_of(name, network))
+    except ExplainerError as error:
+        pytest.skip(str(error))
+    if METHODS[name].rounding and found > company.TOLERANCE:
+        pytest.skip(f"Rounding can decide {METHODS[name].rounding}, as the catalogue says.")
+    assert found <= company.TOLERANCE, where
+
+
+def test_what_rounding_can_decide_is_told_with_the_map(lite0):
+    from explainers import explain
+
+    picture = company.EXAMPLES / "cat.png"
+    (found,) = explain(lite0, picture, "guided-ig", steps=1).diagnostics
+    assert found.code == "rounding-decides"
+    assert METHODS["guided-ig"].rounding in found.message
+    assert "rounding-decides" not in [one.code for one in explain(lite0, picture).diagnostics]

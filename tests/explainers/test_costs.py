@@ -1,0 +1,113 @@
+"""How many passes explanations take: the catalogue's expressions, evaluated, beside what runs."""
+
+import pytest
+import torch
+
+from explainers import GradCAM
+from explainers.costs import Passes, evaluate, names_in
+from explainers.layers import survey
+from explainers.methods.occlusion import Occlusion
+from explainers.passes import pass_size
+from explainers.registry import METHODS, method_of, passes_of
+from models import LoadedModel, Preprocess
+from models.spec import ModelSpec
+from tests import nets
+
+FEW = {"samples": 9, "steps": 5, "segments": 4, "cells": 3, "patch": 8, "stride": 4, "concepts": 2, "iterations": 3}
+FEWER = {"kernel-shap": {"samples": 20, "segments": 3}, "iscam": {"samples": 3}, "extremal-perturbation": {"cells": 6}}
+NOT_HERE = {"cam": "it needs a head that pools"}
+
+
+@pytest.fixture(scope="module")
+def model():
+    module = nets.seeded(nets.Net).eval()
+    preprocess = Preprocess((16, 16), (16, 16))
+    spec = ModelSpec("net", "own", "", preprocess, ("a", "b", "c"), nets.Net, lambda *_: None, None)
+    return LoadedModel(spec, module, survey(module, spec.image_shape), torch.device("cpu"), None, None)
+
+
+@pytest.mark.parametrize(
+    ("expression", "number"),
+    [
+        ("1", 1),
+        ("2 + 2 * concepts", 12),
+        ("1 + channels * (samples - 1)", 15),
+        ("1 + samples * (cells * cells + 2)", 89),
+        ("samples // 3", 2),
+        ("unknown + 1", None),
+        ("share * 2", None),
+        ("nothing", None),
+        ("1 +", None),
+        ("__import__('os')", None),
+        ("channels.real", None),
+        ("2 ** 3", None),
+        ("1 // 0", None),
+    ],
+)
+def test_expressions_are_sums_and_products_of_whole_numbers_that_are_known(expression, number):
+    known = {"channels": 2, "samples": 8, "concepts": 5, "cells": 3, "share": 0.5, "nothing": None}
+    assert evaluate(expression, known) == number
+
+
+def test_names_are_those_in_the_expression():
+    assert set(names_in("1 + samples * (cells * cells + 2)")) == {"samples", "cells"}
+    assert names_in("1 +") == ()
+
+
+def test_passes_add_up():
+    assert (Passes(1, 2) + Passes(3)) * 2 == Passes(8, 4)
+    assert Passes(8, 4).total == 12
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_the_catalogue_tells_its_passes_and_takes_no_more(name, model):
+    if name in NOT_HERE:
+        pytest.skip(NOT_HERE[name])
+    entry = METHODS[name]
+    options = {option: value for option, value in FEW.items() if option in entry.options} | FEWER.get(name, {})
+    if entry.takes_layers:
+        options["layers"] = ("conv",)
+    explainer = entry.build(options)
+    told = entry.passes(explainer, model, model.spec.image_shape)
+    assert told is not None
+    images = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    for backward in (True, False):
+        pass_size(model.module, images, backward)  # counts activations, by a pass of its own
+    rows = []
+    with model.module.register_forward_pre_hook(lambda _, args: rows.append(len(args[0]))):
+        explainer.explain(model, images, torch.tensor([1]))
+    if explainer.runs_whole:  # others run a part of the model, with an unedited row in each pass
+        assert sum(rows) <= told.forwards
+    else:
+        assert name in ("ablationcam", "recipro-cam")
+    assert set(entry.counted) <= set(entry.options)
+
+
+def test_augmentations_multiply_the_passes_and_several_layers_add_up(model):
+    shape = model.spec.image_shape
+    plain, augmented = (METHODS["gradcam"].build({"smooth": smooth}) for smooth in ("none", "tta"))
+    assert passes_of(augmented, model, shape) == passes_of(plain, model, shape) * 6
+    both = METHODS["scorecam"].build({"layers": ("stem", "conv")})
+    assert passes_of(both, model, shape) == Passes(1 + 4 + 5)
+    everywhere = METHODS["recipro-cam"].build({"layers": ("conv",)})
+    assert passes_of(everywhere, model, shape) == Passes(1 + 8 * 8)
+
+
+def test_passes_that_depend_on_what_is_not_known_are_not_told(model):
+    shape = model.spec.image_shape
+    assert passes_of(METHODS["scorecam"].build({"layers": ("nowhere",)}), model, shape) is None
+    assert passes_of(METHODS["scorecam"].build({}), model.module, shape) is None
+    assert passes_of(METHODS["gradcam"].build({}), model.module, shape) == Passes(1, 1)
+
+    class OwnCAM(GradCAM):
+        pass
+
+    assert method_of(OwnCAM()) is None
+    assert passes_of(OwnCAM(), model, shape) is None
+
+
+def test_positions_of_a_patch_are_those_that_run(model):
+    for patch, stride in ((8, 4), (5, 3), (16, 16), (7, 7)):
+        quantities = Occlusion(patch=patch, stride=stride).quantities(model, (3, 16, 16))
+        starts = torch.arange(0, 16 - patch + stride, stride)
+        assert quantities == {"positions": len(starts) ** 2}

@@ -1,0 +1,187 @@
+"""The layer that is right for an architecture, as its authors' drawing has it, beside the layer that the survey finds.
+
+Each expected layer was read from the architecture: the last stage that still is a grid over the picture, after what
+normalises or mixes its channels, before pooling or flattening.
+"""
+
+import functools
+
+import pytest
+import timm
+import torch
+import torchvision
+from torch import nn
+
+from explainers import GradCAM, survey
+from explainers.layers import Survey
+
+# Name, (height, width) of the picture, layer, and its rows and columns; None where only tokens follow patches.
+ARCHITECTURES = [
+    ("alexnet", (224, 224), "features.11", (13, 13)),
+    ("convnext_tiny", (224, 224), "features", (7, 7)),
+    ("convnext_tiny", (96, 160), "features", (3, 5)),
+    ("densenet121", (224, 224), "features", (7, 7)),
+    ("densenet121", (100, 260), "features", (3, 8)),
+    ("efficientnet_b0", (224, 224), "features", (7, 7)),
+    ("efficientnet_v2_s", (224, 224), "features", (7, 7)),
+    ("googlenet", (224, 224), "inception5b", (7, 7)),
+    ("inception_v3", (299, 299), "Mixed_7c", (8, 8)),
+    ("inception_v3", (200, 299), "Mixed_7c", (4, 8)),
+    ("maxvit_t", (224, 224), "blocks.3", (7, 7)),
+    ("mnasnet0_5", (224, 224), "layers", (7, 7)),
+    ("mobilenet_v2", (224, 224), "features", (7, 7)),
+    ("mobilenet_v3_large", (224, 224), "features", (7, 7)),
+    ("mobilenet_v3_small", (224, 224), "features", (7, 7)),
+    ("mobilenet_v3_small", (64, 400), "features", (2, 13)),
+    ("regnet_x_400mf", (224, 224), "trunk_output", (7, 7)),
+    ("regnet_y_400mf", (224, 96), "trunk_output", (7, 3)),
+    ("resnet18", (224, 224), "layer4", (7, 7)),
+    ("resnet18", (96, 320), "layer4", (3, 10)),
+    ("resnext50_32x4d", (224, 224), "layer4", (7, 7)),
+    ("shufflenet_v2_x0_5", (224, 224), "conv5", (7, 7)),
+    ("squeezenet1_1", (224, 224), "features", (13, 13)),
+    ("squeezenet1_1", (100, 300), "features", (6, 18)),
+    ("swin_t", (224, 224), "permute", (7, 7)),
+    ("swin_t", (96, 160), "permute", (3, 5)),
+    ("swin_v2_t", (256, 256), "permute", (8, 8)),
+    ("vgg11", (224, 224), "features.19", (14, 14)),
+    ("vgg11", (64, 256), "features.19", (4, 16)),
+    ("vgg11_bn", (224, 224), "features.27", (14, 14)),
+    ("vit_b_16", (224, 224), None, None),
+    ("wide_resnet50_2", (224, 224), "layer4", (7, 7)),
+    ("timm/caformer_s18", (224, 224), "stages", (7, 7)),
+    ("timm/coat_lite_tiny", (224, 224), "patch_embed4.proj", (7, 7)),  # blocks of tokens before and after
+    ("timm/coatnet_0_rw_224", (224, 224), "norm", (7, 7)),
+    ("timm/convmixer_768_32", (224, 224), "blocks", (32, 32)),
+    ("timm/convnextv2_atto", (224, 224), "stages", (7, 7)),
+    ("timm/cspresnet50", (256, 256), "stages", (8, 8)),
+    ("timm/davit_tiny", (224, 224), "stages", (7, 7)),
+    ("timm/deit_tiny_patch16_224", (224, 224), None, None),
+    ("timm/dla34", (224, 224), "level5", (7, 7)),
+    ("timm/edgenext_xx_small", (256, 256), "stages", (8, 8)),
+    ("timm/efficientformer_l1", (224, 224), "stages.3.blocks.2", (7, 7)),  # its last block works on tokens
+    ("timm/efficientformerv2_s0", (224, 224), "norm", (7, 7)),
+    ("timm/efficientvit_m0", (224, 224), "stages", (4, 4)),
+    ("timm/fastvit_t8", (256, 256), "final_conv", (8, 8)),
+    ("timm/focalnet_tiny_srf", (224, 224), "norm", (7, 7)),
+    ("timm/gcvit_xxtiny", (224, 224), "stages", (7, 7)),
+    ("timm/ghostnet_100", (224, 224), "blocks", (7, 7)),
+    ("timm/hrnet_w18_small", (224, 224), "final_layer", (7, 7)),
+    ("timm/inception_resnet_v2", (299, 299), "conv2d_7b", (8, 8)),
+    ("timm/levit_128s", (224, 224), None, None),
+    ("timm/mixer_s32_224", (224, 224), None, None),
+    ("timm/mobileone_s0", (224, 224), "stages", (7, 7)),
+    ("timm/mobilevit_xxs", (256, 256), "final_conv", (8, 8)),
+    ("timm/nasnetalarge", (331, 331), "act", (11, 11)),
+    ("timm/nest_tiny", (224, 224), "norm", (14, 14)),
+    ("timm/nf_resnet26", (224, 224), "final_act", (7, 7)),
+    ("timm/nfnet_l0", (224, 224), "final_act", (7, 7)),
+    ("timm/poolformer_s12", (224, 224), "stages", (7, 7)),
+    ("timm/pvt_v2_b0", (224, 224), "stages", (7, 7)),
+    ("timm/pvt_v2_b0", (96, 160), "stages", (3, 5)),
+    ("timm/regnety_008", (224, 224), "s4", (7, 7)),
+    ("timm/repvgg_a0", (224, 224), "stages", (7, 7)),
+    ("timm/res2net50_26w_4s", (224, 224), "layer4", (7, 7)),
+    ("timm/resnest26d", (224, 224), "layer4", (7, 7)),
+    ("timm/resnetv2_50", (224, 224), "norm", (7, 7)),
+    ("timm/rexnet_100", (224, 224), "features", (7, 7)),
+    ("timm/selecsls42", (224, 224), "head", (4, 4)),
+    ("timm/swin_s3_tiny_224", (224, 224), "norm", (7, 7)),
+    ("timm/tf_efficientnetv2_b0", (192, 192), "bn2", (6, 6)),
+    ("timm/tf_efficientnetv2_b0", (128, 300), "bn2", (4, 10)),
+    ("timm/tiny_vit_5m_224", (224, 224), "stages", (7, 7)),
+    ("timm/tresnet_m", (224, 224), "body", (7, 7)),
+    ("timm/vit_base_resnet26d_224", (224, 224), "patch_embed.proj", (7, 7)),  # the projected features of the ResNet
+    ("timm/vit_base_resnet50d_224", (224, 224), "patch_embed.proj", (7, 7)),
+    ("timm/vit_small_r26_s32_224", (224, 224), "patch_embed.proj", (7, 7)),
+    ("timm/vit_small_resnet26d_224", (224, 224), "patch_embed.proj", (7, 7)),
+    ("timm/vit_tiny_patch16_224", (224, 224), None, None),
+    ("timm/vit_tiny_r_s16_p8_224", (224, 224), None, None),  # a stem of one convolution, then patches of it
+    ("timm/volo_d1_224", (224, 224), "network.4", (14, 14)),
+    ("timm/vovnet39a", (224, 224), "stages", (7, 7)),
+    ("timm/xcit_nano_12_p16_224", (224, 224), None, None),
+    ("timm/xception41", (299, 299), "blocks", (10, 10)),
+]
+
+QUICK = {
+    ("alexnet", 224),
+    ("convnext_tiny", 96),
+    ("efficientnet_b0", 224),
+    ("inception_v3", 200),
+    ("mobilenet_v3_small", 64),
+    ("resnet18", 96),
+    ("squeezenet1_1", 100),
+    ("swin_t", 96),
+    ("timm/coat_lite_tiny", 224),
+    ("timm/efficientformer_l1", 224),
+    ("timm/levit_128s", 224),
+    ("timm/pvt_v2_b0", 96),
+    ("timm/vit_small_resnet26d_224", 224),
+    ("vgg11", 64),
+}
+"""Name and height of those that `make test` tries; all others are tried by `make test-all`."""
+
+
+def build(name: str) -> nn.Module:
+    """Return an architecture without numbers, for the survey needs none."""
+    # The initial weights of a RegNet depend on its sizes, which are tensors.
+    with torch.device("cpu" if name.startswith("regnet") else "meta"):
+        if name.startswith("timm/"):
+            return timm.create_model(name.removeprefix("timm/")).eval()
+        make = functools.partial(torchvision.models.get_model, name, weights=None)
+        return make(init_weights=False).eval() if name in ("googlenet", "inception_v3") else make().eval()
+
+
+def surveyed(name: str, size: tuple[int, int]) -> Survey:
+    return survey(build(name), (3, *size))
+
+
+def test_the_table_has_every_architecture_that_is_promised():
+    families = {name.removeprefix("timm/") for name, *_ in ARCHITECTURES}
+    assert len(families) > 70
+    assert {(name, size[0]) for name, size, *_ in ARCHITECTURES} >= QUICK
+    assert any(height != width for _, (height, width), *_ in ARCHITECTURES)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "layer", "grid"),
+    [
+        pytest.param(*row, id=f"{row[0]}-{row[1][0]}x{row[1][1]}", marks=() if (row[0], row[1][0]) in QUICK else slow)
+        for slow in (pytest.mark.slow,)
+        for row in ARCHITECTURES
+    ],
+)
+def test_the_default_layer_is_the_last_that_is_a_grid(name, size, layer, grid):
+    found = surveyed(name, size)
+    if layer is None:
+        assert found.default_layers == ()
+        assert "the patch embedding" in found.reason
+        return
+    assert found.default_layers == (layer,)
+    (chosen,) = (row for row in found.layers if row.default)
+    assert chosen.cam
+    assert chosen.calls == 1
+    _, rows, columns = chosen.grid.axes
+    assert (chosen.output_shape[rows], chosen.output_shape[columns]) == grid
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_r_s16_p8_224", "levit_128s", "deit_tiny_patch16_224"])
+def test_a_patch_embedding_can_be_declared(name):
+    net = timm.create_model(name, num_classes=5).eval()
+    layer = "stem" if name.startswith("levit") else "patch_embed.proj"
+    assert survey(net, (3, 224, 224), (layer,)).default_layers == (layer,)
+    images = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    found = GradCAM(layers=(layer,)).explain(net, images)
+    assert found.maps.shape[1:] in ((7, 7), (14, 14))
+    assert found.maps.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "name", ["efficientformer_l1", pytest.param("vit_small_resnet26d_224", marks=pytest.mark.slow)]
+)
+def test_a_hybrid_explains_at_its_default_layer(name):
+    net = timm.create_model(name, num_classes=5).eval().requires_grad_(False)
+    images = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    found = GradCAM(sign="signed").explain(net, images)
+    assert found.maps.shape == (1, 7, 7)
+    assert found.maps.std() > 0

@@ -1,0 +1,138 @@
+import gc
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+
+from explainers import GradCAM, HookSession, surveys
+from explainers.base import asked
+from explainers.layers import survey
+from explainers.methods.cam_refine import RefineCAM
+from explainers.methods.fullgrad import FullGrad, FullGradients, Term
+from explainers.process_wide import exclusive
+from explainers.surveys import survey_of
+from models import wrap_model
+from tests import nets
+
+SHAPE = (3, 32, 32)
+
+
+def pooled_along_one_axis() -> nn.Module:
+    stages = [nn.Sequential(nn.Conv2d(3 if not n else 4, 4, 3, padding=1), nn.MaxPool2d((2, 1))) for n in range(3)]
+    return nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)).eval()
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Surveys that were made, by the shape of their pictures."""
+    shapes = []
+
+    def counted(module: nn.Module, shape: tuple[int, int, int]) -> object:
+        shapes.append(shape)
+        return survey(module, shape)
+
+    monkeypatch.setattr(surveys, "survey", counted)
+    return shapes
+
+
+def test_one_survey_serves_all_layers_and_calls(made):
+    net, images = pooled_along_one_axis(), torch.rand(2, *SHAPE)
+    assert GradCAM(layers=("[012]",)).explain(net, images).layers == ("0", "1", "2")
+    assert GradCAM(layers=("2",)).explain(net, images).maps.shape == (2, 4, 32)  # not four channels-last rows of four
+    GradCAM().explain(net, images)
+    RefineCAM().explain(net, images)
+    assert made == [SHAPE]
+    survey_of(net, (3, 32, 48))
+    survey_of(net, SHAPE)
+    assert made == [SHAPE, (3, 32, 48)]
+
+
+CHANGES = {
+    "module": lambda net: net.__setitem__(0, nn.Conv2d(3, 4, 1)),
+    "weight": lambda net: nn.init.zeros_(net[0][0].weight),
+    "attribute": lambda net: setattr(net[0][0], "stride", (2, 2)),
+    "code": lambda net: setattr(net[0], "forward", net[0].forward),
+    "hook": lambda net: net[0].register_forward_hook(lambda *_: None),
+    "precision": lambda net: net.bfloat16(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_module_is_surveyed_anew(change, made):
+    net = pooled_along_one_axis()
+    survey_of(net, SHAPE)
+    CHANGES[change](net)
+    found = survey_of(net, SHAPE)
+    assert len(made) == 2
+    assert found == survey(net, SHAPE)
+
+
+def test_kept_surveys_keep_no_module(made):
+    net = pooled_along_one_axis()
+    survey_of(net, SHAPE)
+    reference = weakref.ref(net)
+    del net
+    gc.collect()
+    assert reference() is None
+
+
+def test_only_so_many_sizes_are_kept(made):
+    net = pooled_along_one_axis()
+    for side in range(16, 26):
+        survey_of(net, (3, side, side))
+    assert len(surveys._surveys[net]) == surveys._MOST_SIZES
+
+
+def test_a_model_that_carries_its_survey_needs_no_other(made):
+    model = wrap_model(nets.seeded(nets.Net), input_size=32)
+    assert survey_of(model, SHAPE) is model.survey
+    with ThreadPoolExecutor(1) as pool, exclusive():  # as while an accelerator is prepared
+        assert pool.submit(RefineCAM().explain, model, torch.rand(1, *SHAPE)).result(60).layers
+    assert made == []
+
+
+class GivenUpError(Exception):
+    pass
+
+
+def test_who_waits_to_survey_asks_whether_anybody_still_wants_it(made):
+    asked = threading.Event()
+
+    def report(*_: int) -> None:
+        asked.set()
+        raise GivenUpError
+
+    with ThreadPoolExecutor(1) as pool, exclusive():
+        waiting = pool.submit(GradCAM().explain, nets.seeded(nets.Net), torch.rand(1, *SHAPE), report=report)
+        with pytest.raises(GivenUpError):
+            waiting.result(60)
+    assert asked.is_set()
+    assert made == []
+
+
+def test_open_sessions_see_no_survey(made):
+    net, images = pooled_along_one_axis(), torch.rand(1, *SHAPE)
+    with HookSession(net) as hooks:
+        hooks.record("2")
+        GradCAM(layers=("2",)).explain(net, images)
+        assert made == [SHAPE]
+        assert len(hooks.outputs["2"]) == 1
+        net(images)
+    assert len(hooks.outputs["2"]) == 2
+
+
+def test_fullgrad_reads_the_axes_of_a_model_that_carries_its_survey():
+    net, images = pooled_along_one_axis(), torch.rand(1, *SHAPE)
+    model = wrap_model(net, input_size=32)
+    axes = surveys.surveyed_axes(model)
+    assert axes["2.1"] == (1, 2, 3)
+    values = torch.rand(1, 4, 4, 32)  # by proportions, 32 channels in four rows and columns
+    method = FullGrad(sign="signed")
+    with asked(net, images) as question:
+        found = FullGradients(question.plain()[0], torch.zeros(1, 5), (Term("2.1", values),))
+    shown = method._map(found, (32, 32), axes)
+    columns = torch.stack([shown[0].sum(dim=0), values[0].sum(dim=(0, 1))])
+    assert columns.corrcoef()[0, 1] > 0.99

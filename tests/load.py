@@ -1,0 +1,177 @@
+"""The requests of the load: models, methods and routes, and in which order they are sent."""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+LAYERS = {
+    "efficientnet_lite0": ("blocks.0", "blocks.4"),
+    "efficientnet_lite1": ("blocks.0", "blocks.4"),
+    "efficientnet_lite2": ("blocks.0", "blocks.4"),
+    "mobilenet_v3_small": ("features.1", "features.8"),
+    "resnet18": ("layer1", "layer3"),
+}
+"""Each model's early layer, of few channels, and one further on."""
+
+MODELS = tuple(LAYERS)
+
+UNTRAINED = ("mobilenet_v3_small", "resnet18")
+"""Whose weights are made here, at random, always the same."""
+
+PICTURES = ("cat.png", "coffee.png", "rocket.png")
+
+METHODS: dict[str, dict[str, str]] = {
+    "ablationcam": {"layer": "early"},
+    "blur-ig": {"steps": "4"},
+    "cam": {},
+    "deconvnet": {},
+    "deeplift": {},
+    "dff": {"iterations": "20"},
+    "eigencam": {},
+    "eigengradcam": {},
+    "excitation-backprop": {},
+    "expected-gradients": {"samples": "4"},
+    "extremal-perturbation": {"steps": "5"},
+    "feature-ablation": {"segments": "12"},
+    "fem": {},
+    "finercam": {},
+    "fullgrad": {},
+    "gradcam": {},
+    "gradcam++": {"layer": "early"},
+    "gradcam-elementwise": {},
+    "guided-backprop": {},
+    "guided-gradcam": {},
+    "guided-ig": {"steps": "4"},
+    "hirescam": {},
+    "input-x-gradient": {},
+    "integrated-gradients": {"steps": "4"},
+    "iscam": {"layer": "early", "samples": "2"},
+    "kernel-shap": {"segmentation": "grid", "segments": "12", "samples": "40"},
+    "kpcacam": {},
+    "layercam": {"layer": "late"},
+    "lime": {"segmentation": "grid", "segments": "12", "samples": "30"},
+    "lrp": {},
+    "occlusion": {"patch": "64", "stride": "64"},
+    "random": {},
+    "recipro-cam": {},
+    "refinecam": {},
+    "rise": {"samples": "24", "probability": "0.8"},
+    "saliency": {},
+    "scorecam": {"layer": "early"},
+    "shapleycam": {},
+    "smoothgrad": {"samples": "4"},
+    "smoothgradcam++": {"samples": "4"},
+    "sobol": {"cells": "4", "samples": "2"},
+    "sscam": {"layer": "early", "samples": "2"},
+    "vargrad": {"samples": "4"},
+    "xgradcam": {"sign": "signed"},
+    "xrai": {"steps": "3"},
+}
+"""All methods, with options that make them quick."""
+
+LONG: dict[str, dict[str, str]] = {
+    "integrated-gradients": {"steps": "50"},
+    "rise": {"samples": "300"},
+    "scorecam": {"layer": "early", "smooth": "tta"},
+    "smoothgrad": {"samples": "40"},
+}
+"""Of many passes, each some seconds: one in a band of requests."""
+
+UNFIT = {
+    "mobilenet_v3_small": ("cam", "deconvnet", "excitation-backprop", "guided-backprop", "guided-gradcam", "lrp"),
+}
+"""Methods that a model is refused with 422: this one's head is not linear, and its activations are not rectifiers."""
+
+MAX_MODELS = 2
+"""That the service may keep."""
+
+BAND = 48
+"""Requests that ask for the same few models; those after them ask for others, and so do some at the same time."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request.
+
+    Attributes:
+        path: of the route.
+        picture: name of an example.
+        fields: of the form.
+        is_long: whether it is of many passes.
+    """
+
+    path: str
+    picture: str
+    fields: tuple[tuple[str, str], ...]
+    is_long: bool = False
+
+    @property
+    def model(self) -> str:
+        """The name of the model that is asked."""
+        return dict(self.fields)["model"]
+
+
+def questions(models: Sequence[str] = MODELS, methods: Sequence[str] = tuple(METHODS)) -> list[Question]:
+    """Return the requests: all routes that run a model, over models, methods, layers, targets, contrasts and edits."""
+    asked = []
+    for model in models:
+        quick = [*_explanations(model, methods), *_hooks(model)]
+        long = [("/explain", _explanation(model, method, LONG[method])) for method in LONG if method in methods]
+        for number, (path, fields) in enumerate([*quick, *long]):
+            picture, form = PICTURES[number % len(PICTURES)], tuple({"model": model, **fields}.items())
+            asked.append(Question(path, picture, form, is_long=number >= len(quick)))
+    return asked
+
+
+def _explanations(model: str, methods: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    for method in methods:
+        if method in UNFIT.get(model, ()):
+            continue
+        fields = _explanation(model, method, METHODS[method])
+        yield "/explain", fields
+        if method in ("gradcam", "fullgrad"):
+            yield "/explain", {**fields, "target": "282"}
+            yield "/explain", {**fields, "target": "281", "against": "282"}
+            yield "/explain", {**fields, "top": "3"}
+    yield "/explain", {"method": "gradcam,hirescam", "format": "npz"}
+
+
+def _explanation(model: str, method: str, options: dict[str, str]) -> dict[str, str]:
+    layers = dict(zip(("early", "late"), LAYERS[model], strict=True))
+    named = {"layer": layers[options["layer"]]} if "layer" in options else {}
+    return {"method": method, "format": "npz", **options, **named}
+
+
+def _hooks(model: str) -> Iterator[tuple[str, dict[str, str]]]:
+    early, late = LAYERS[model]
+    edits = json.dumps([{"layer": late, "op": "zero", "channels": [0, 1, 2]}])
+    each = json.dumps([{"layer": early, "op": "zero"}])
+    yield "/predict", {}
+    yield "/hooks/trace", {"format": "json"}
+    yield "/hooks/trace", {"format": "json", "layer": late, "target": "282"}
+    yield "/hooks/capture", {"layer": late, "format": "npz"}
+    yield "/hooks/capture", {"layer": late, "kind": "grad_output", "target": "282", "format": "json"}
+    yield "/hooks/intervene", {"edits": edits, "format": "json"}
+    yield "/hooks/intervene", {"edits": each, "each_channel": "true", "format": "json"}
+
+
+def order(asked: Sequence[Question], count: int, models_at_once: int, seed: int = 0) -> list[Question]:
+    """Draw requests: bands of some that ask for a few models and repeat themselves, so that they meet in batches.
+
+    In each band one is long.
+    """
+    draw = random.Random(seed)
+    models = sorted({question.model for question in asked})
+    drawn: list[Question] = []
+    while len(drawn) < count:
+        few = draw.sample(models, min(models_at_once, len(models)))
+        fitting = [question for question in asked if question.model in few]
+        quick = [question for question in fitting if not question.is_long]
+        long = [question for question in fitting if question.is_long]
+        band = [
+            *draw.sample(long, min(1, len(long))),
+            *draw.choices(draw.sample(quick, min(BAND // 3, len(quick))), k=BAND),
+        ]
+        drawn += draw.sample(band[:BAND], BAND)
+    return drawn[:count]
