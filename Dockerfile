@@ -33,6 +33,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY explainers explainers
 COPY models models
+COPY seewhy seewhy
 RUN pip install --no-deps --no-build-isolation . && pip check
 
 FROM $PYTHON

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from flask import Flask
 
-    from app.settings import Settings
+    from seewhy.app.settings import Settings
 
 __all__ = ["create_app"]
 
@@ -19,6 +19,6 @@ def create_app(settings: "Settings | None" = None, strict: bool = True) -> "Flas
     """
     # PyTorch takes seconds and half a gigabyte to import: what needs none of it, such as the help of the command, does
     # not wait for it, and `seewhy serve` divides the processors before.
-    from app.factory import create_app as create
+    from seewhy.app.application import create_app as create
 
     return create(settings, strict)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.settings import PREFIX, Settings
+from seewhy.app.settings import PREFIX, Settings
 
 _SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 """Variables that Kubernetes puts into containers beside a Service, after its name."""
@@ -39,7 +39,7 @@ def setting_faults(error: ValidationError, options: Container[str] = ()) -> str:
 
 
 def _said(name: str, fault: Mapping[str, Any]) -> str:
-    from explainers.errors import plain_fault  # imports PyTorch, which is in nobody's way any more
+    from seewhy.explainers.errors import plain_fault  # imports PyTorch, which is in nobody's way any more
 
     kind, value = fault["type"], str(fault["input"])
     if name == "port" and _SERVICE_ADDRESS.match(value):
@@ -67,7 +67,7 @@ def misspelt(environment: Mapping[str, str]) -> Iterator[str]:
             continue
         if name in (variable.upper(), *names) or _SERVICE_LINK.fullmatch(name) or _SERVICE_ADDRESS.match(value):
             continue
-        from explainers.errors import nearest  # imports PyTorch: only for those who misspell
+        from seewhy.explainers.errors import nearest  # imports PyTorch: only for those who misspell
 
         if close := [PREFIX + one for one in nearest(name, names)]:
             yield f"{variable} is no setting, and does nothing. Near matches: {', '.join(close)}."

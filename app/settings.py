@@ -173,7 +173,7 @@ class Settings(BaseSettings):
         """
         import torch  # here, for who only reads settings needs none of it
 
-        from app.errors import FieldError
+        from seewhy.app.errors import FieldError
 
         # Counted through the driver's management library, which is safe before a fork.
         count = torch.cuda.device_count()

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.rounds import Run
-from explainers.registry import get_method
-from models import LoadedModel, load_model
+from seewhy.explainers.methods.catalogue import get_method
+from seewhy.models import LoadedModel, load_model
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "gradcam": {},

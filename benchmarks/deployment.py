@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from app.processors import processors
 from benchmarks import page
 from benchmarks.machine import description
 from benchmarks.service import SERVE, Load, asked_for, bodies, load, pictures, running
+from seewhy.app.system.processors import processors
 
 CLIENTS = 32
 

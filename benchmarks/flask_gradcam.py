@@ -13,7 +13,7 @@ from PIL import Image
 from pytorch_grad_cam import GradCAM
 from pytorch_grad_cam.utils.image import show_cam_on_image
 
-from models import load_model
+from seewhy.models import load_model
 
 MAX_SIDE = int(os.environ.get("MAX_SIDE", "1024"))
 """Longest side of an answer, in pixels."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from app.processors import processors
+from seewhy.app.system.processors import processors
 
 PACKAGES = ("seewhy", "torch", "torchvision", "onnxruntime", "openvino", "grad-cam", "captum", "torchcam")
 

@@ -25,8 +25,8 @@ POLICIES = ("", "PASSIVE")
 
 def timed(rounds: int) -> float:
     """Return the milliseconds of Grad-CAM of eight pictures, on PyTorch alone."""
-    from explainers import GradCAM
-    from models import load_model
+    from seewhy.explainers import GradCAM
+    from seewhy.models import load_model
 
     module, images = load_model("efficientnet_lite0", accelerator="eager").module, torch.zeros(8, 3, 224, 224)
     times = []

@@ -9,10 +9,10 @@ from typing import Any
 
 from PIL import Image
 
-from explainers import explain
-from explainers.registry import COMMON, METHODS, Method, list_methods
-from explainers.render import panel
-from models import LoadedModel, load_model
+from seewhy.explainers import explain
+from seewhy.explainers.imaging.render import panel
+from seewhy.explainers.methods.catalogue import COMMON, METHODS, Method, list_methods
+from seewhy.models import LoadedModel, load_model
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "methods.md"

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from explainers import capture, explain, intervene, sweep_channels, trace
-from explainers.charts import draw_trace
-from explainers.render import panel
-from models import LoadedModel, load_model
+from seewhy.explainers import capture, explain, intervene, sweep_channels, trace
+from seewhy.explainers.imaging.render import panel
+from seewhy.explainers.inspection.trace_chart import draw_trace
+from seewhy.models import LoadedModel, load_model
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from app.openapi import document
-from explainers.registry import METHODS
+from seewhy.app.compatible.openapi import compatible_paths
+from seewhy.app.http.openapi import document
+from seewhy.explainers.methods.catalogue import METHODS
 
 PAGE = Path(__file__).parent / "reference" / "routes.md"
 BOUNDS = {
@@ -22,7 +23,7 @@ WORDS = {"integer": "whole number", "boolean": "`true` or `false`", "string": "t
 
 def page() -> str:
     """Return the text of the page."""
-    described = json.loads(document())
+    described = json.loads(document(compatible_paths()))
     lines = [
         "# Routes",
         "",

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from app.settings import Settings
+from seewhy.app.settings import Settings
 
 PAGE = Path(__file__).parent / "deployment.md"
 

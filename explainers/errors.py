@@ -6,7 +6,7 @@
     │   └── PictureTooLargeError     more pixels than allowed
     ├── OptionError                  a method, or an option of one, that does not exist or is out of bounds
     │   ├── UnknownOptionError       an argument that an explainer does not take; a TypeError too
-    │   └── EditError                an edit that cannot be applied (in edits.py)
+    │   └── EditError                an edit that cannot be applied
     ├── CaptureTooLargeError         tensors that would take more memory than allowed
     ├── LayerError                   a layer that does not exist, does not run, or has no grid
     │   └── UnsuitableModelError     a model that is not what the method takes it to be
@@ -59,6 +59,13 @@ class UnknownOptionError(OptionError, TypeError):
 
 class CaptureTooLargeError(ExplainerError):
     """What is to be captured would take more memory than allowed."""
+
+
+class EditError(OptionError):
+    """An edit that cannot be applied; `field` names it by index and field, as in ``edits[0].channels``."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(f"{field}: {message}", field, message)
 
 
 class LayerError(ExplainerError):

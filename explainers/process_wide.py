@@ -6,17 +6,17 @@ follows belongs to the process; it is saved, changed and put back, so two thread
 other's changes, for good:
 
 * Tracing with `torch.fx` replaces `nn.Module.__call__`, `nn.Module.__getattr__` and the functions that were given to
-  `torch.fx.wrap` (torchvision's, timm's). `explainers.cut` traces.
+  `torch.fx.wrap` (torchvision's, timm's). `seewhy.explainers.execution.cut` traces.
 * `torch.onnx.export` keeps the version of its operators, the mode of training and the paths of the modules that it
   traces in globals, and says `torch.onnx.is_in_onnx_export()` to all threads.
 * `torch.compile` reads `nn.Module.__call__` and `__getattr__`, which must not be replaced while it does.
 * Builders of networks: timm's `create_model` sets flags of its layers, and the user's own factories may do any of this
   (quantisation and feature extraction trace with `torch.fx`).
 * `TorchDispatchMode` belongs to a thread, but whether any is open, which `torch.compile` asks, is told to all, and put
-  back as each found it. `explainers.layers` follows the picture through a model with one.
+  back as each found it. `seewhy.explainers.layers.survey` follows the picture through a model with one.
 * `warnings.catch_warnings` replaces the filters of the process.
 
-All of it stands in ``with exclusive():``, held by a test that reads the sources. (But for `models.hub`, which silences
+All of it stands in ``with exclusive():``, held by a test that reads the sources. (Not `models/hub.py`, it silences
 warnings while it is imported itself: whoever imports holds Python's lock of a package, and must not wait for this one.)
 Nothing here uses what else is global: the default device, global hooks, the generator of random numbers, forward-mode
 differentiation (`torch.func.jvp`, whose levels are counted once for all threads); the default dtype is put back only.

@@ -1,21 +1,9 @@
 """Pretrained CNNs by name: weights, preprocessing, labels, layers.
 
-This floor knows torchvision and timm; of the explainers it uses the survey of layers and the geometry.
+This floor knows torchvision and timm; of the explainers it uses the survey of layers and the geometry. What
+`__init__.pyi` names is imported when it is first used.
 """
 
-from models.errors import ModelError
-from models.preprocess import Preprocess
-from models.registry import Registry, list_models, load_model
-from models.spec import LoadedModel, ModelSpec
-from models.wrapping import wrap_model
+import lazy_loader
 
-__all__ = [
-    "LoadedModel",
-    "ModelError",
-    "ModelSpec",
-    "Preprocess",
-    "Registry",
-    "list_models",
-    "load_model",
-    "wrap_model",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,7 @@ import warnings
 
 from tqdm import TqdmWarning
 
-# Not within `explainers.process_wide.exclusive`: who imports holds a lock of Python's, which another thread that is in
+# Not within `process_wide.exclusive`: who imports holds a lock of Python's, which another thread that is in
 # there may be waiting for.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", TqdmWarning)

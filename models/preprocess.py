@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from explainers.geometry import Geometry
+from seewhy.explainers.imaging.geometry import Geometry
 
 Resize = Literal["shorter", "longer", "exact"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]

@@ -14,15 +14,15 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from explainers.accelerators import choose
-from explainers.errors import LayerError
-from explainers.layers import Survey, survey
-from explainers.process_wide import exclusive
-from models.errors import ModelError, ModelsFileError, UnknownModelError
-from models.own import own_specs
-from models.spec import LoadedModel, ModelSpec
-from models.weights import checked_sha256, find_weights, missing_reason, obtain_weights, read_state_dict
-from models.zoo import zoo_names, zoo_spec
+from seewhy.explainers.errors import LayerError
+from seewhy.explainers.execution.accelerators import choose
+from seewhy.explainers.layers.survey import Survey, survey
+from seewhy.explainers.process_wide import exclusive
+from seewhy.models.errors import ModelError, ModelsFileError, UnknownModelError
+from seewhy.models.models_file import own_specs
+from seewhy.models.spec import LoadedModel, ModelSpec
+from seewhy.models.weights import checked_sha256, find_weights, missing_reason, obtain_weights, read_state_dict
+from seewhy.models.zoo import zoo_names, zoo_spec
 
 _log = logging.getLogger(__name__)
 

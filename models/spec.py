@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from explainers.accelerated import Accelerated
-from explainers.layers import Survey
-from explainers.targets import Head, head_of
-from models.preprocess import Preprocess
+from seewhy.explainers.execution.accelerated import Accelerated
+from seewhy.explainers.layers.survey import Survey
+from seewhy.explainers.tasks.classification import Head, head_of
+from seewhy.models.preprocess import Preprocess
 
 Source = Literal["embedded", "torchvision", "timm", "own"]
 
@@ -91,7 +91,7 @@ class LoadedModel:
         device: where the module lives.
         weights: name of the weight set; None for random weights.
         sha256: of the weights file, hexadecimal; None for random weights.
-        accelerator: what runs the parts of the model that need no hooks, a name in `explainers.accelerators`.
+        accelerator: what runs the parts of the model that need no hooks, a name in `execution.accelerators`.
     """
 
     spec: ModelSpec

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from models.errors import BadWeightsError, WeightsUnavailableError
-from models.spec import ModelSpec
+from seewhy.models.errors import BadWeightsError, WeightsUnavailableError
+from seewhy.models.spec import ModelSpec
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torchvision import models as torchvision_models
 
-from explainers.errors import near_matches
-from explainers.process_wide import exclusive
-from models.errors import BadWeightsError, UnknownModelError
-from models.hub import ImageNetInfo, hf_hub_download, infer_imagenet_subset, timm, try_to_load_from_cache
-from models.preprocess import Preprocess
-from models.spec import ModelSpec, WeightsSource
-from models.weights import SUFFIXES, fill_by_name, fill_by_order, is_file, published_digest
+from seewhy.explainers.errors import near_matches
+from seewhy.explainers.process_wide import exclusive
+from seewhy.models.errors import BadWeightsError, UnknownModelError
+from seewhy.models.hub import ImageNetInfo, hf_hub_download, infer_imagenet_subset, timm, try_to_load_from_cache
+from seewhy.models.preprocess import Preprocess
+from seewhy.models.spec import ModelSpec, WeightsSource
+from seewhy.models.weights import SUFFIXES, fill_by_name, fill_by_order, is_file, published_digest
 
 TIMM_PREFIX = "timm/"
 

@@ -20,12 +20,12 @@ import torchvision
 from PIL import Image
 from torch import Tensor, nn
 
-import explainers.methods  # noqa: F401  which enters the methods into the catalogue
-from explainers.base import Attribution, Explainer
-from explainers.errors import ExplainerError
-from explainers.registry import METHODS
-from models import load_model, wrap_model
-from models.spec import LoadedModel
+import seewhy.explainers.methods  # noqa: F401  which enters the methods into the catalogue
+from seewhy.explainers.core.explainer import Attribution, Explainer
+from seewhy.explainers.errors import ExplainerError
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.models import load_model, wrap_model
+from seewhy.models.spec import LoadedModel
 from tests import nets
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -11,8 +11,8 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn.modules import module as module_globals
 
-from explainers import process_wide
-from models import LoadedModel, load_model
+from seewhy.explainers import process_wide
+from seewhy.models import LoadedModel, load_model
 
 HOOKS = (
     "_forward_hooks",

@@ -19,9 +19,10 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from explainers import capture, checks, explain, intervene, sweep_channels, trace
-from explainers.registry import get_method, list_methods
-from models import load_model
+from seewhy.explainers import capture, explain, intervene, sweep_channels, trace
+from seewhy.explainers.execution import deferred_checks as checks
+from seewhy.explainers.methods.catalogue import get_method, list_methods
+from seewhy.models import load_model
 from tests import nets
 from tests.app.conftest import EXAMPLES
 

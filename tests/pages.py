@@ -32,8 +32,8 @@ from unittest.mock import patch
 import yaml
 from click.testing import CliRunner
 
-from app.cli import main
-from models.own import OwnModel
+from seewhy.app.cli import main
+from seewhy.models.models_file import OwnModel
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -20,7 +20,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from explainers.registry import get_method
+from seewhy.explainers.methods.catalogue import get_method
 from tests import nets
 
 PAGE = Path(__file__).parents[1] / "docs" / "peers.md"
@@ -184,7 +184,7 @@ def _captum_superpixels(name: str, segmentation: str, segments: int) -> Run:
     def run(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
         import captum.attr
 
-        from explainers.perturbing import superpixels
+        from seewhy.explainers.methods.perturbation.base import superpixels
 
         found = []
         for image, target in zip(images, targets, strict=True):
@@ -283,8 +283,8 @@ def _lime(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -
     from captum._utils.models.linear_model import SkLearnRidge
     from captum.attr import LimeBase
 
-    from explainers.methods.superpixels import LIME
-    from explainers.perturbing import superpixels
+    from seewhy.explainers.methods.perturbation.base import superpixels
+    from seewhy.explainers.methods.perturbation.superpixels import LIME
 
     labels = superpixels(images[0], "grid", 8)
     shown = LIME(samples=40).coalitions(int(labels.max()) + 1)
@@ -329,7 +329,7 @@ def _xrai(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -
     from captum.attr import IntegratedGradients
     from saliency.core.xrai import XRAI
 
-    from explainers.methods.xrai import regions
+    from seewhy.explainers.methods.gradient.xrai import regions
 
     found = []
     for image, target in zip(images, targets, strict=True):

@@ -27,7 +27,7 @@ import requests
 from safetensors.torch import save_file
 from torchvision.models import get_model
 
-from app.server.allocator import REST_SECONDS
+from seewhy.app.system.allocator import REST_SECONDS
 from tests import nets
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import children, free_port, start

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from explainers.hooks import HookSession
+from seewhy.explainers.hooks.session import HookSession
 
 NAMES: list[str] = torchvision.models.list_models(module=torchvision.models)
 SIDES = (32, 64, 75, 96, 128, 160, 192, 224, 299)

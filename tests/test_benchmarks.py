@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from app import create_app
-from app.settings import Settings
 from benchmarks import contestants, forwards, library, page, rounds
 from benchmarks.machine import description
 from benchmarks.rounds import Effort, interleaved, ratio
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 SIDE = 64

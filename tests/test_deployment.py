@@ -8,9 +8,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from app import create_app
-from app.server.configuration import DRAIN_SECONDS, KEEPALIVE_SECONDS, Server
-from app.settings import PREFIX, Settings
+from seewhy.app import create_app
+from seewhy.app.server.configuration import DRAIN_SECONDS, KEEPALIVE_SECONDS, Server
+from seewhy.app.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
 OBJECTS = {one["kind"]: one for one in yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_text())}

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.cli import main
-from app.errors import HTTP_KINDS, INTERNAL, KINDS
-from app.schemas import CaptureOptions, ExplainOptions, InterveneOptions, TraceOptions
-from app.settings import Settings
 from docs import settings
 from docs.methods import PAGE
 from docs.pictures import IMAGES, pictures
 from docs.screens import VIEWS
-from explainers.edits import OPS, Edit
-from explainers.registry import METHODS
-from models.own import OwnModel
+from seewhy.app.cli import main
+from seewhy.app.errors import HTTP_KINDS, INTERNAL, KINDS
+from seewhy.app.pipeline.options import CaptureOptions, ExplainOptions, InterveneOptions, TraceOptions
+from seewhy.app.settings import Settings
+from seewhy.explainers.inspection.edits import OPS, Edit
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.models.models_file import OwnModel
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -76,7 +76,7 @@ def test_every_route_is_documented(app_routes):
 
 @pytest.fixture
 def app_routes():
-    from app.openapi import _paths
+    from seewhy.app.http.openapi import _paths
 
     return [path.replace("{name}", "NAME").replace("{version}", "VERSION") for path in _paths()]
 

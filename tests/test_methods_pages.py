@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from docs.methods import FAMILIES, IMAGES, PAGE, _file, drawing, page
-from explainers.registry import METHODS
+from seewhy.explainers.methods.catalogue import METHODS
 
 ROOT = Path(__file__).parents[1]
 CHEAP = [name for name, method in METHODS.items() if method.forwards == "1"]
@@ -49,7 +49,7 @@ def test_the_service_takes_up_the_example_of_a_new_method(tmp_path):
     text = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
     (tmp_path / "my_methods.py").write_text(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)[0])
     environment = {**os.environ, "SEEWHY_METHODS": "my_methods", "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    command = [sys.executable, "-m", "app.cli", "explain", "examples/cat.png", "--method", "powercam"]
+    command = [sys.executable, "-m", "seewhy.app.cli", "explain", "examples/cat.png", "--method", "powercam"]
     command += ["--option", "power=3", "-o", tmp_path / "power.png"]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
     assert (tmp_path / "power.png").is_file()

@@ -8,10 +8,10 @@ import promql_parser
 import pytest
 import yaml
 
-from app.logs import fields
-from app.metrics import Metrics
-from app.record import Record
-from app.settings import Settings
+from seewhy.app.observability.logs import fields
+from seewhy.app.observability.metrics import Metrics
+from seewhy.app.pipeline.record import Record
+from seewhy.app.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -79,7 +79,7 @@ def test_dashboard_and_alerts_use_metrics_and_labels_that_exist(families):
 
 
 def test_values_that_dashboard_and_alerts_ask_for_exist():
-    from app.errors import GONE, KINDS
+    from seewhy.app.errors import GONE, KINDS
 
     codes = {kind.code for kind in KINDS.values()} | {GONE}
     text = "".join(expressions())
@@ -109,7 +109,7 @@ def test_alerts_say_what_to_do():
 
 
 def test_whatever_breaks_here_stands_in_the_table_of_failures():
-    from app.errors import GONE, HTTP_KINDS, INTERNAL, KINDS
+    from seewhy.app.errors import GONE, HTTP_KINDS, INTERNAL, KINDS
 
     table = PAGE.partition("## What breaks")[2]
     kinds = {*KINDS.values(), *HTTP_KINDS.values(), INTERNAL}

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 PROGRAM = """
 from pathlib import Path
 
-from explainers import Explanation, Failure, GradCAM, HookSession, explain, explain_many, list_methods
-from models import LoadedModel, list_models, load_model
+from seewhy import Explanation, Failure, GradCAM, HookSession, LoadedModel
+from seewhy import explain, explain_many, list_methods, list_models, load_model
 
 model: LoadedModel = load_model("efficientnet_lite0", device="cpu")
 result: Explanation = explain(model, "cat.png", method="gradcam", target="tabby", samples=3)
@@ -39,7 +39,7 @@ explain_many(model, ["cat.png"], batch_size="8")
 def wheel(tmp_path_factory):
     """A wheel of a copy of what git would take along."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("app", "explainers", "models", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("seewhy", "pyproject.toml", "README.md", "LICENSE"):
         (source / name).symlink_to(ROOT / name)
     command = [sys.executable, "-c", f"from setuptools import build_meta; print(build_meta.build_wheel({str(out)!r}))"]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
@@ -47,16 +47,17 @@ def wheel(tmp_path_factory):
     return built
 
 
-def test_all_packages_carry_their_types_and_the_page(wheel):
+def test_one_package_carries_its_types_and_the_page(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"app/py.typed", "explainers/py.typed", "models/py.typed", "app/web/index.html"} <= {*names}
-    modules = {
-        str(path.relative_to(ROOT)) for top in ("app", "explainers", "models") for path in (ROOT / top).rglob("*.py")
-    }
-    assert {name for name in names if name.endswith(".py")} == modules
-    page = {str(path.relative_to(ROOT)) for path in (ROOT / "app" / "web").rglob("*") if path.is_file()}
-    assert {"app/web/js/page.js", "app/web/css/base.css", "app/web/examples/cat.jpg"} <= page
-    assert {name for name in names if name.startswith("app/web/")} == page
+    floors = [ROOT / name for name in ("app", "explainers", "models")]
+    modules = {f"seewhy/{path.relative_to(ROOT)}" for floor in floors for path in floor.rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == {"seewhy/__init__.py", *modules}
+    stubs = {"seewhy/__init__.pyi", "seewhy/explainers/__init__.pyi", "seewhy/models/__init__.pyi"}
+    assert {name for name in names if name.endswith((".pyi", "py.typed"))} == {"seewhy/py.typed", *stubs}
+    page = {f"seewhy/{path.relative_to(ROOT)}" for path in (ROOT / "app" / "web").rglob("*") if path.is_file()}
+    assert {"seewhy/app/web/js/page.js", "seewhy/app/web/css/base.css", "seewhy/app/web/examples/cat.jpg"} <= page
+    assert {name for name in names if name.startswith("seewhy/app/web/")} == page
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"seewhy"}
 
 
 @pytest.mark.slow

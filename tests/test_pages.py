@@ -10,9 +10,9 @@ import pytest
 import torch
 from werkzeug.serving import make_server
 
-from app import create_app
-from app.settings import Settings
-from explainers import registry
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
+from seewhy.explainers.methods import catalogue as registry
 from tests.pages import PAGES, ROOT, Run, blocks, commands
 
 SHOWN = [page for page in PAGES if blocks(page)]

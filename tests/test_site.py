@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import explainers
-import models
 from docs.mathematics import markdown
 from docs.routes import page
+from seewhy import explainers, models
 from tests.pages import PAGES, ROOT
 
 

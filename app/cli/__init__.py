@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from app.cli.catalogue import layers, methods, models
-from app.cli.completion import completion
-from app.cli.hooks import capture, intervene, trace
-from app.cli.options import device_option
-from app.cli.pictures import explain, predict
-from app.cli.run import INTERRUPTED, read_settings, table
-from app.processors import share_processors
+from seewhy.app.cli.catalogue import layers, methods, models
+from seewhy.app.cli.completion import completion
+from seewhy.app.cli.hooks import capture, intervene, trace
+from seewhy.app.cli.options import device_option
+from seewhy.app.cli.pictures import explain, predict
+from seewhy.app.cli.run import INTERRUPTED, read_settings, table
+from seewhy.app.system.processors import share_processors
 
 
 class _Group(click.Group):
@@ -34,7 +34,7 @@ class _Group(click.Group):
 
 def _mendable(error: Exception) -> click.ClickException | None:
     """Return what to say of an error that the user can mend; None of any other."""
-    from app.errors import EXPECTED, kind_of
+    from seewhy.app.errors import EXPECTED, kind_of
 
     if not isinstance(error, EXPECTED):
         return None
@@ -59,7 +59,7 @@ def main(ctx: click.Context) -> None:
 @device_option
 def serve(**given: Any) -> None:
     """Serve the HTTP API and the web page."""
-    from app.server import serve as run
+    from seewhy.app.server import serve as run
 
     run(read_settings(**{name: value for name, value in given.items() if value is not None}))
 
@@ -71,7 +71,7 @@ for command in (explain, predict, trace, capture, intervene, models, layers, met
 @main.command()
 def settings() -> None:
     """List the settings: variable, value, default, help."""
-    from app.setting_faults import misspelt
+    from seewhy.app.setting_faults import misspelt
 
     table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(read_settings().rows()))
     for said in misspelt(os.environ):
@@ -85,7 +85,7 @@ def key(name: str) -> None:
 
     `seewhy key alice >> keys.toml` adds the line to a file, and shows the key, which is nowhere else, this once.
     """
-    from app.keys import new_key
+    from seewhy.app.http.keys import new_key
 
     try:
         made, line = new_key(name)

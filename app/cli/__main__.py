@@ -1,5 +1,5 @@
-"""`python -m app.cli` is `seewhy`."""
+"""`python -m seewhy.app.cli` is `seewhy`."""
 
-from app.cli import main
+from seewhy.app.cli import main
 
 main()

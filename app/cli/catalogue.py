@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from app.cli.names import complete_model
-from app.cli.run import open_service, read_settings, table, yes
+from seewhy.app.cli.names import complete_model
+from seewhy.app.cli.run import open_service, read_settings, table, yes
 
 
 @click.command()
@@ -57,7 +57,7 @@ def layers(model: str) -> None:
 @click.command()
 def methods() -> None:
     """List the methods and their options."""
-    from explainers.registry import COMMON, METHODS, get_method, import_methods, list_methods
+    from seewhy.explainers.methods.catalogue import COMMON, METHODS, get_method, import_methods, list_methods
 
     import_methods(read_settings().methods)
     found = [get_method(name) for name in list_methods()]

@@ -11,17 +11,17 @@ from typing import Any
 import click
 from PIL import Image
 
-from app.answers import arrays, document, draw, encode
-from app.cli.files import DASH, Task, printable, read, write
-from app.cli.options import DRAWINGS
-from app.cli.run import at_once, each, print_bytes, ready
-from app.cli.sheet import Sheet
-from app.cli.summary import Summary
-from app.cli.terminal import Protocol, protocol, show
-from app.schemas import ExplainOptions, Format
-from app.service import Service
-from app.stages import Explained
-from explainers.render import fit
+from seewhy.app.answers.documents import arrays, document, draw, encode
+from seewhy.app.cli.files import DASH, Task, printable, read, write
+from seewhy.app.cli.options import DRAWINGS
+from seewhy.app.cli.run import at_once, each, print_bytes, ready
+from seewhy.app.cli.sheet import Sheet
+from seewhy.app.cli.summary import Summary
+from seewhy.app.cli.terminal import Protocol, protocol, show
+from seewhy.app.pipeline.ask import Service
+from seewhy.app.pipeline.options import ExplainOptions, Format
+from seewhy.app.pipeline.plan import Explained
+from seewhy.explainers.imaging.render import fit
 
 _SHOWN = 1024
 """Longest side of what is shown in the terminal, in pixels."""

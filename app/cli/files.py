@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.options import Form
+from seewhy.app.cli.options import Form
 
 SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """Of the files that are taken from a folder; a file that is named is tried whatever its suffix."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from app.cli.files import Task, plan, read
-from app.cli.options import (
+from seewhy.app.cli.files import Task, plan, read
+from seewhy.app.cli.options import (
     CAPTURE_FORMATS,
     INTERVENE_FORMATS,
     KINDS,
@@ -23,11 +23,11 @@ from app.cli.options import (
     pair,
     picture_options,
 )
-from app.cli.run import each_alone, open_service, ready
+from seewhy.app.cli.run import each_alone, open_service, ready
 
 if TYPE_CHECKING:
-    from app.hook_service import Intervened, Swept
-    from app.schemas import CaptureFormat, InterveneFormat, TraceFormat
+    from seewhy.app.pipeline.inspection import Intervened, Swept
+    from seewhy.app.pipeline.options import CaptureFormat, InterveneFormat, TraceFormat
 
 _EXAMPLE = '{"op": "zero", "layer": "bn2"}'
 _SWEEP_FORMATS: "tuple[InterveneFormat | Literal['csv'], ...]" = (*INTERVENE_FORMATS, "csv")
@@ -60,10 +60,10 @@ def trace(
     """
     chosen, tasks = plan(pictures, output, form, TRACE_FORMATS)
 
-    from app.carriers import parse
-    from app.hook_answers import trace_chart, trace_document
-    from app.hook_service import HookService
-    from app.schemas import TraceOptions
+    from seewhy.app.answers.hook_documents import trace_chart, trace_document
+    from seewhy.app.http.uploads import parse
+    from seewhy.app.pipeline.inspection import HookService
+    from seewhy.app.pipeline.options import TraceOptions
 
     options = parse(TraceOptions, given_options(given))
     service = open_service(device)
@@ -105,10 +105,10 @@ def capture(
     """
     chosen, tasks = plan(pictures, output, form, CAPTURE_FORMATS)
 
-    from app.carriers import parse
-    from app.hook_answers import capture_document, capture_sheet, encoded
-    from app.hook_service import HookService
-    from app.schemas import CaptureOptions
+    from seewhy.app.answers.hook_documents import capture_document, capture_sheet, encoded
+    from seewhy.app.http.uploads import parse
+    from seewhy.app.pipeline.inspection import HookService
+    from seewhy.app.pipeline.options import CaptureOptions
 
     options = parse(CaptureOptions, given_options(given))
     service = open_service(device)
@@ -181,16 +181,16 @@ def intervene(
         raise click.UsageError(f"Say what to edit: --edit '{_EXAMPLE}', or --edits FILE.")
     settings = {**given_options(given), **dict(pair(one) for one in extra), "edits": listed}
 
-    from app.carriers import parse
-    from app.hook_answers import (
+    from seewhy.app.answers.hook_documents import (
         encoded,
         intervention_document,
         intervention_drawing,
         sweep_document,
         sweep_drawing,
     )
-    from app.hook_service import HookService
-    from app.schemas import InterveneOptions
+    from seewhy.app.http.uploads import parse
+    from seewhy.app.pipeline.inspection import HookService
+    from seewhy.app.pipeline.options import InterveneOptions
 
     options = parse(InterveneOptions, settings)
     service = open_service(device)

@@ -18,9 +18,9 @@ _ENTERED = re.compile(r'^@method\(\s*"([^"]+)"', re.MULTILINE)
 
 def method_names() -> list[str]:
     """Return the names of the ready-made methods."""
-    spec = find_spec("explainers")  # of a package without a dot: nothing is imported
+    spec = find_spec("seewhy.explainers")  # imports `seewhy`, which imports nothing
     folders = (spec and spec.submodule_search_locations) or ()
-    files = (file for folder in folders for file in Path(folder, "methods").glob("*.py"))
+    files = (file for folder in folders for file in Path(folder, "methods").rglob("*.py"))
     return sorted(name for file in files for name in _ENTERED.findall(file.read_text(encoding="utf-8")))
 
 
@@ -28,7 +28,7 @@ def model_names() -> list[str]:
     """Return the names of all models, own ones first."""
 
     def found() -> list[str]:
-        from models.zoo import zoo_names
+        from seewhy.models.zoo import zoo_names
 
         return zoo_names()
 
@@ -39,8 +39,8 @@ def layer_names(model: str) -> list[str]:
     """Return the paths of the modules of a model; nothing where there is no such model."""
 
     def found() -> list[str]:
-        from models.errors import ModelError
-        from models.registry import Registry
+        from seewhy.models.errors import ModelError
+        from seewhy.models.registry import Registry
 
         file = os.environ.get("SEEWHY_MODELS")
         try:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from app.cli.names import complete_layer, complete_method, complete_model
+from seewhy.app.cli.names import complete_layer, complete_method, complete_model
 
 if TYPE_CHECKING:
-    from app.schemas import CaptureFormat, Drawing, Format, InterveneFormat, TraceFormat
-    from explainers.render import View
-    from explainers.sites import Kind
+    from seewhy.app.pipeline.options import CaptureFormat, Drawing, Format, InterveneFormat, TraceFormat
+    from seewhy.explainers.hooks.call_site import Kind
+    from seewhy.explainers.imaging.render import View
 
 Command = Callable[..., Any]
 Form = TypeVar("Form", bound=str)

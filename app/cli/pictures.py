@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.files import Task, plan, printable, read
-from app.cli.options import (
+from seewhy.app.cli.files import Task, plan, printable, read
+from seewhy.app.cli.options import (
     FORMATS,
     format_option,
     given_options,
@@ -17,10 +17,10 @@ from app.cli.options import (
     pair,
     picture_options,
 )
-from app.cli.run import at_once, each, open_service, ready
+from seewhy.app.cli.run import at_once, each, open_service, ready
 
 if TYPE_CHECKING:
-    from app.schemas import Format
+    from seewhy.app.pipeline.options import Format
 
 
 @click.command()
@@ -59,9 +59,9 @@ def explain(
     chosen, tasks = plan(pictures, output, form, FORMATS, sheet)
     settings = {**given_options(given), **dict(pair(one) for one in extra), "format": chosen}
 
-    from app.carriers import parse
-    from app.cli.explaining import Explaining, Extras
-    from app.schemas import ExplainOptions
+    from seewhy.app.cli.explaining import Explaining, Extras
+    from seewhy.app.http.uploads import parse
+    from seewhy.app.pipeline.options import ExplainOptions
 
     options = parse(ExplainOptions, settings)
     extras = Extras(skip_existing, sheet, summary, show)
@@ -75,8 +75,8 @@ def predict(pictures: tuple[Path, ...], device: str | None, model: str | None, t
     """Print the most probable classes of each PICTURE."""
     _, tasks = plan(pictures, None, None, ("txt",))
 
-    from app.carriers import parse
-    from app.schemas import PredictOptions
+    from seewhy.app.http.uploads import parse
+    from seewhy.app.pipeline.options import PredictOptions
 
     options = parse(PredictOptions, {"model": model, "top": top})
     service = open_service(device)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from app.cli.files import DASH, Task, printable, write
+from seewhy.app.cli.files import DASH, Task, printable, write
 
 if TYPE_CHECKING:
-    from app.service import Service
-    from app.settings import Settings
-    from models import LoadedModel
+    from seewhy.app.pipeline.ask import Service
+    from seewhy.app.settings import Settings
+    from seewhy.models import LoadedModel
 
 T = TypeVar("T")
 
@@ -45,8 +45,8 @@ def read_settings(**options: Any) -> "Settings":
     """
     from pydantic import ValidationError
 
-    from app.setting_faults import setting_faults
-    from app.settings import Settings
+    from seewhy.app.setting_faults import setting_faults
+    from seewhy.app.settings import Settings
 
     try:
         return Settings(**options)
@@ -59,7 +59,7 @@ def open_service(device: str | None) -> "Service":
 
     Its queue takes all that this command asks at once, and it waits as long as it takes, unless SEEWHY_DEADLINE is set.
     """
-    from app.service import Service
+    from seewhy.app.pipeline.ask import Service
 
     settings = read_settings()
     given: dict[str, Any] = {"device": device} if device else {}
@@ -176,7 +176,7 @@ def print_bytes(body: bytes) -> None:
 
 def _in_order(tasks: Sequence[Task], work: Callable[[Task], T], threads: int) -> Iterator[tuple[Task, "Future[T]"]]:
     """Yield each task when it is finished. Where this ends early, work that is under way is given up."""
-    from app.presence import client_gone
+    from seewhy.app.pipeline.disconnect import client_gone
 
     stopped = threading.Event()
 
@@ -201,7 +201,7 @@ def _in_order(tasks: Sequence[Task], work: Callable[[Task], T], threads: int) ->
 
 def _fault(task: Task, error: BaseException | None) -> str | None:
     """Return what is wrong with a picture, or None; raise what is wrong with all of them."""
-    from app.errors import EXPECTED, kind_of
+    from seewhy.app.errors import EXPECTED, kind_of
 
     if error is None:
         return None

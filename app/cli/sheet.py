@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import click
 from PIL import Image, ImageOps
 
-from app.cli.files import write
-from app.cli.options import DRAWINGS
-from explainers.render import panel
+from seewhy.app.cli.files import write
+from seewhy.app.cli.options import DRAWINGS
+from seewhy.explainers.imaging.render import panel
 
 if TYPE_CHECKING:
-    from app.schemas import Drawing
+    from seewhy.app.pipeline.options import Drawing
 
 _TILE = (320, 240)
 _GAP = 4

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from app.cli.files import write
+from seewhy.app.cli.files import write
 
 COLUMNS = (
     *("picture", "output", "model", "method", "target", "label", "probability", "logit", "contrast", "diagnostics"),

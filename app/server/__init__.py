@@ -4,11 +4,11 @@ Everything else is gunicorn's own worker of threads. Slow clients are the work o
 (docs/deployment.md). `internals.py` lists what is used of gunicorn beyond its settings and hooks.
 """
 
-from app.settings import Settings
+from seewhy.app.settings import Settings
 
 
 def serve(settings: Settings) -> None:
-    """Serve until told to stop; `app.server.start.serve` says how that may fail."""
-    from app.server.start import serve as start
+    """Serve until told to stop; `seewhy.app.server.start.serve` says how that may fail."""
+    from seewhy.app.server.start import serve as start
 
     start(settings)

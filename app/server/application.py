@@ -62,8 +62,8 @@ class Application:
         try:
             self._flask = self._make()
         except Exception as error:
-            from app.errors import EXPECTED  # imports PyTorch, which must wait for `share_processors`
-            from app.server.unavailable import unavailable
+            from seewhy.app.errors import EXPECTED
+            from seewhy.app.server.unavailable import unavailable
 
             _log.error("No worker can start: %s", error, exc_info=not isinstance(error, EXPECTED))
             self._unavailable = self._unavailable or unavailable()
@@ -72,7 +72,7 @@ class Application:
         try:
             self.service.require_ready()
         except Exception as error:  # it has begun to load, or the log says why not
-            from app.errors import EXPECTED  # imports PyTorch, which must wait for `share_processors`
+            from seewhy.app.errors import EXPECTED
 
             if not isinstance(error, EXPECTED):
                 _log.error("The default model cannot be loaded: %s", error)

@@ -10,18 +10,18 @@ from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 
-from app import create_app
-from app.logs import configuration
-from app.server.allocator import share_heaps
-from app.server.application import Application
-from app.server.draining import drain
-from app.server.ending import end_process
-from app.server.files import connections
-from app.server.processes import Processes
-from app.server.readiness import await_turn, begin
-from app.server.worker import Worker
-from app.settings import Settings
-from app.workers import forget_figures, join_figures
+from seewhy.app import create_app
+from seewhy.app.observability.logs import configuration
+from seewhy.app.observability.processes import forget_figures, join_figures
+from seewhy.app.server.application import Application
+from seewhy.app.server.draining import drain
+from seewhy.app.server.ending import end_process
+from seewhy.app.server.files import connections
+from seewhy.app.server.processes import Processes
+from seewhy.app.server.readiness import await_turn, begin
+from seewhy.app.server.worker import Worker
+from seewhy.app.settings import Settings
+from seewhy.app.system.allocator import share_heaps
 
 KEEPALIVE_SECONDS = 65
 """That a connection is kept: longer than the minute for which proxies keep it, which else send into closed ones."""
@@ -58,7 +58,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "bind": f"[{host}]:{settings.port}" if ":" in host else f"{host}:{settings.port}",
             "workers": settings.workers,
             "threads": settings.threads,
-            "worker_class": "app.server.worker.Worker",
+            "worker_class": "seewhy.app.server.worker.Worker",
             "worker_connections": connections(settings.threads),
             "timeout": int(settings.deadline) + 60,
             "keepalive": KEEPALIVE_SECONDS,
@@ -136,8 +136,8 @@ def checked_app(settings: Settings, strict: bool = True) -> Flask:
     Raises:
         ServiceError, ModelError, ExplainerError: as the messages say.
     """
-    from app.errors import FieldError
-    from models.errors import UnknownModelError
+    from seewhy.app.errors import FieldError
+    from seewhy.models.errors import UnknownModelError
 
     app = create_app(settings, strict)
     try:

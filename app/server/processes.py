@@ -6,9 +6,9 @@ from typing import Any
 
 from gunicorn.arbiter import Arbiter
 
-from app.server.readiness import State
-from app.server.worker import Worker
-from app.stopping import stopping
+from seewhy.app.server.readiness import State
+from seewhy.app.server.worker import Worker
+from seewhy.app.system.stopping import stopping
 
 WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
 """Seconds before another worker takes the place of the first, second, ... that was lost before it answered."""

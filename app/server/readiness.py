@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Any
 
-from app.server.allocator import Rest
-from app.server.application import Application
+from seewhy.app.server.application import Application
+from seewhy.app.system.allocator import Rest
 
 LOOK_SECONDS = 0.1
 """Between two looks of a process at itself."""

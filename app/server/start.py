@@ -12,14 +12,14 @@ import socket
 import sys
 import tempfile
 
-from app.processors import share_processors
-from app.server.configuration import Server, bare_host, checked_app
-from app.server.ending import end_process
-from app.server.files import raise_file_limit
-from app.server.processes import Processes
-from app.setting_faults import misspelt
-from app.settings import MOST_SECONDS, Settings
-from app.workers import share_figures
+from seewhy.app.observability.processes import share_figures
+from seewhy.app.server.configuration import Server, bare_host, checked_app
+from seewhy.app.server.ending import end_process
+from seewhy.app.server.files import raise_file_limit
+from seewhy.app.server.processes import Processes
+from seewhy.app.setting_faults import misspelt
+from seewhy.app.settings import MOST_SECONDS, Settings
+from seewhy.app.system.processors import share_processors
 
 
 def serve(settings: Settings) -> None:
@@ -53,7 +53,9 @@ def serve(settings: Settings) -> None:
 
 def _share_exports() -> None:
     """Let a process that takes the place of another find what that one exported of its models."""
-    from explainers.accelerators import share_exports  # imports PyTorch, which must wait for `share_processors`
+    from seewhy.explainers.execution.accelerators import (
+        share_exports,  # imports PyTorch, which must wait for `share_processors`
+    )
 
     share_exports()
 
@@ -68,7 +70,7 @@ def _check_port(host: str, port: int) -> None:
     """Find out at once what gunicorn would try for seconds."""
     if "GUNICORN_FD" in os.environ:  # `USR2`: the first process of gunicorn before this one hands over its socket
         return
-    from app.errors import FieldError  # imports PyTorch, which must wait for `share_processors`
+    from seewhy.app.errors import FieldError
 
     try:
         family, kind, _, _, address = socket.getaddrinfo(bare_host(host), port, type=socket.SOCK_STREAM)[0]
@@ -90,7 +92,7 @@ def _check_port(host: str, port: int) -> None:
 def _check_deadline(seconds: float) -> None:
     """Find out at once that a service would wait for longer than its parts can."""
     if seconds > MOST_SECONDS:
-        from app.errors import FieldError  # imports PyTorch, which must wait for `share_processors`
+        from seewhy.app.errors import FieldError
 
         said = f"SEEWHY_DEADLINE or --deadline: a service needs one of {MOST_SECONDS:,} seconds, a day, or less."
         raise FieldError(said, field="deadline")

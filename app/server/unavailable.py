@@ -2,8 +2,9 @@
 
 from flask import Flask, Response, request
 
-from app.api.health import alive
-from app.errors import RETRY_AFTER, NotReadyError, problem_of
+from seewhy.app.errors import RETRY_AFTER, NotReadyError
+from seewhy.app.http.problems import problem_of
+from seewhy.app.http.routes.health import alive
 
 _NOTHING = "This server has nothing to serve: a file that it needs is broken, and its log says which. Try again later."
 

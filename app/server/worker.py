@@ -7,8 +7,8 @@ from socket import socket
 
 from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, ThreadWorker
 
-from app.server.readiness import State
-from app.stopping import stopping
+from seewhy.app.server.readiness import State
+from seewhy.app.system.stopping import stopping
 
 PAUSE_SECONDS = 0.05
 """Between two attempts to accept a connection while there is no file left for it."""

@@ -1,7 +1,7 @@
-"""The methods, each in a file with its relatives; importing this package puts all of them into the catalogue."""
+"""The methods, a folder for each family; importing this package puts all of them into the catalogue."""
 
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+for _module in walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)

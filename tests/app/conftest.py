@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app import create_app
-from app.settings import Settings
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
 from tests.app.serving import free_port, start
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

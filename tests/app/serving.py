@@ -13,7 +13,7 @@ import requests
 
 def start(port, folder=None, stdout=None, stderr=None, **variables):
     environment = {**os.environ, "SEEWHY_PORT": str(port), **variables}
-    command = [sys.executable, "-m", "app.cli", "serve"]
+    command = [sys.executable, "-m", "seewhy.app.cli", "serve"]
     process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr, cwd=folder)
     for _ in range(1200):  # five minutes, for machines that are busy with other work
         try:

@@ -8,11 +8,11 @@ import pytest
 from fakeredis import FakeRedis, FakeServer
 from openapi_spec_validator import validate
 
-from app import create_app
-from app.errors import FieldError
-from app.keys import new_key
-from app.openapi import OPEN
-from app.settings import Settings
+from seewhy.app import create_app
+from seewhy.app.errors import FieldError
+from seewhy.app.http.keys import new_key
+from seewhy.app.http.openapi import OPEN
+from seewhy.app.settings import Settings
 from tests.app.test_errors import problem
 
 CLOSED = "/methods"

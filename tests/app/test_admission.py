@@ -16,9 +16,9 @@ import requests
 from flask import Flask, Response, request
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from app.admission import Admission
-from app.errors import register_errors
-from app.stopping import stopping
+from seewhy.app.http.in_flight import Admission
+from seewhy.app.http.problems import register_errors
+from seewhy.app.system.stopping import stopping
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import children, free_port, start
 
@@ -252,7 +252,7 @@ def test_a_server_that_stops_while_a_model_loads_ends_without_a_fault(tmp_path):
     for _ in range(3):  # it was a matter of chance
         port = free_port()
         log = tmp_path / "log"
-        command = [sys.executable, "-m", "app.cli", "serve", "--port", str(port)]
+        command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(port)]
         with log.open("w") as file:
             process = subprocess.Popen(command, stderr=file)
         while "Booting worker" not in log.read_text():

@@ -9,8 +9,8 @@ import zlib
 
 import pytest
 
-from app import bodies
-from app.errors import MalformedRequestError
+from seewhy.app.errors import MalformedRequestError
+from seewhy.app.http import bodies
 
 MODEL = "efficientnet_lite0"
 

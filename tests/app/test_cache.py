@@ -3,9 +3,9 @@ import threading
 
 import pytest
 
-from app import create_app
-from app.cache import Answer, Cache
-from app.settings import Settings
+from seewhy.app import create_app
+from seewhy.app.answers.cache import Answer, Cache
+from seewhy.app.settings import Settings
 
 
 def answer(size, letter=b"x"):
@@ -94,7 +94,7 @@ def test_the_same_request_gets_the_same_bytes_without_the_work(caching, cat, for
     fields = {"format": form, "target": ["tabby", "lynx"]}
     first = sent(caching, cat, **fields)
     assert first.status_code == 200
-    monkeypatch.setattr("app.service.read_reduced", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("seewhy.app.pipeline.ask.read_reduced", lambda *_: pytest.fail("decoded"))
     again = sent(caching, cat, **fields)
     assert again.status_code == 200
     assert again.data == first.data

@@ -1,7 +1,7 @@
 import pytest
 from torchvision import models as torchvision_models
 
-from explainers import list_methods
+from seewhy.explainers import list_methods
 
 
 def test_models_lists_every_ready_made_model_with_its_weights(client):
@@ -81,8 +81,8 @@ def test_health_and_readiness(client, service):
 def test_not_ready_while_loading(monkeypatch):
     import threading
 
-    from app import create_app
-    from app.settings import Settings
+    from seewhy.app import create_app
+    from seewhy.app.settings import Settings
 
     app = create_app(Settings())
     service, may_load = app.extensions["seewhy"], threading.Event()
@@ -100,8 +100,8 @@ def test_not_ready_while_loading(monkeypatch):
 
 
 def test_not_ready_without_weights():
-    from app import create_app
-    from app.settings import Settings
+    from seewhy.app import create_app
+    from seewhy.app.settings import Settings
 
     response = create_app(Settings(default_model="resnet50")).test_client().get("/readyz")
     assert response.status_code == 503
@@ -109,7 +109,7 @@ def test_not_ready_without_weights():
 
 
 def _soon():
-    from app.engine import Deadline
+    from seewhy.app.pipeline.engine import Deadline
 
     return Deadline.after(30)
 

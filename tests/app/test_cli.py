@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from app.cli import main
-from app.cli.run import open_service
-from app.engine import Deadline
-from app.service import Service
-from app.settings import Settings
+from seewhy.app.cli import main
+from seewhy.app.cli.run import open_service
+from seewhy.app.pipeline.ask import Service
+from seewhy.app.pipeline.engine import Deadline
+from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
 
 
@@ -113,7 +113,7 @@ def test_predict(run):
 
 
 def test_predict_from_standard_input():
-    command = [sys.executable, "-m", "app.cli", "predict", "-"]
+    command = [sys.executable, "-m", "seewhy.app.cli", "predict", "-"]
     picture = (EXAMPLES / "coffee.png").read_bytes()
     done = subprocess.run(command, input=picture, capture_output=True, check=True, env={**os.environ})
     assert b"espresso" in done.stdout
@@ -238,7 +238,7 @@ def test_what_intervene_refuses(run, tmp_path, arguments, said):
 
 def test_the_command_does_not_compile_a_model_for_one_picture_and_the_service_does(monkeypatch):
     warmed = []
-    monkeypatch.setattr("explainers.accelerated.Accelerated.warm", lambda model: warmed.append(model))
+    monkeypatch.setattr("seewhy.explainers.execution.accelerated.Accelerated.warm", lambda model: warmed.append(model))
     with main.make_context("seewhy", ["settings"]):
         command = open_service(None)
     for service, times in ((command, 0), (Service(Settings()), 1)):

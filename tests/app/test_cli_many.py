@@ -18,12 +18,12 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from app.cli import main, sheet
-from app.cli.summary import COLUMNS
-from app.model_threads import ModelThreads
+from seewhy.app.cli import main, sheet
+from seewhy.app.cli.summary import COLUMNS
+from seewhy.app.pipeline.model_threads import ModelThreads
 from tests.app.conftest import EXAMPLES
 
-COMMAND = [sys.executable, "-m", "app.cli"]
+COMMAND = [sys.executable, "-m", "seewhy.app.cli"]
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_it_goes_on_with_no_file_that_is_no_summary(run, photos):
 
 def test_a_model_is_not_loaded_for_nothing(run, photos, monkeypatch):
     run("explain", "photos/a.png", "photos/b.jpg", "-o", "out")
-    monkeypatch.setattr("app.service.Service._load", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("seewhy.app.pipeline.ask.Service._load", lambda *_: pytest.fail("loaded"))
     assert run("explain", "photos/a.png", "photos/b.jpg", "-o", "out", "--skip-existing").exit_code == 0
 
 

@@ -11,14 +11,16 @@ from typing import get_args
 import pytest
 from click.testing import CliRunner
 
-from app import schemas
-from app.cli import main, names, options
-from explainers import list_methods, render, sites
-from models import list_models
+from seewhy.app.answers import schemas
+from seewhy.app.cli import main, names, options
+from seewhy.explainers import list_methods
+from seewhy.explainers.hooks import call_site as sites
+from seewhy.explainers.imaging import render
+from seewhy.models import list_models
 
 LIGHT = """
 import sys
-from app.cli import main
+from seewhy.app.cli import main
 main.main(sys.argv[1:], prog_name="seewhy", standalone_mode=False)
 heavy = {"torch", "numpy", "PIL", "pydantic", "flask", "matplotlib", "tqdm"} & set(sys.modules)
 print("HEAVY", sorted(heavy))
@@ -67,11 +69,11 @@ def cache(tmp_path, monkeypatch):
 
 def test_names_of_models_are_found_once_and_kept(cache, monkeypatch):
     assert names.model_names() == list_models()
-    monkeypatch.setattr("models.zoo.zoo_names", lambda: pytest.fail("looked again"))
+    monkeypatch.setattr("seewhy.models.zoo.zoo_names", lambda: pytest.fail("looked again"))
     assert "resnet50" in names.model_names()
     kept = json.loads(cache.read_text())
     cache.write_text(json.dumps({**kept, "versions": f"torchvision-{version('torchvision')} of another time"}))
-    monkeypatch.setattr("models.zoo.zoo_names", lambda: ["new"])
+    monkeypatch.setattr("seewhy.models.zoo.zoo_names", lambda: ["new"])
     assert names.model_names() == ["new"]
 
 
@@ -105,7 +107,7 @@ def completed(line, tmp_path):
         "COMP_CWORD": str(len(words) - 1),
         "XDG_CACHE_HOME": str(tmp_path),
     }
-    code = "import sys; sys.argv[0] = 'seewhy'; from app.cli import main; main(prog_name='seewhy')"
+    code = "import sys; sys.argv[0] = 'seewhy'; from seewhy.app.cli import main; main(prog_name='seewhy')"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     return [row.partition(",")[2] for row in done.stdout.splitlines()]
 

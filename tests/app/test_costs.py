@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from app.costs import announce, charge, require_time, settle, uncharged, units
-from app.errors import OverloadedError, TooMuchWorkError
-from app.jobs import Deadline
-from app.record import Record, begin
-from app.scheduling import Pace
-from app.work import Explain
-from explainers.costs import Passes
-from explainers.registry import METHODS
+from seewhy.app.errors import OverloadedError, TooMuchWorkError
+from seewhy.app.pipeline.costs import announce, charge, require_time, settle, uncharged, units
+from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline.record import Record, begin
+from seewhy.app.pipeline.scheduler import Pace
+from seewhy.app.pipeline.work import Explain
+from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.methods.catalogue import METHODS
 from tests.app.test_access import app_of
 from tests.app.test_errors import problem
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app import create_app
-from app.decoders import Decoders
-from app.errors import DeadlineError
-from app.settings import Settings
-from explainers.errors import PictureTooLargeError, UnreadablePictureError
-from explainers.picture import MAX_PIXELS, read_reduced
+from seewhy.app import create_app
+from seewhy.app.errors import DeadlineError
+from seewhy.app.pipeline.decoders import Decoders
+from seewhy.app.settings import Settings
+from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
+from seewhy.explainers.imaging.decode import MAX_PIXELS, read_reduced
 from tests.hostile import pictures
 
 

@@ -11,22 +11,22 @@ import pytest
 import torch
 from torch import nn
 
-from app.engine import Deadline, Engine, Job
-from app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, OverloadedError, kind_of
-from app.work import Alone, Explain
-from explainers import GradCAM
-from explainers.capturing import Capture, capture_images
-from explainers.costs import Passes
-from explainers.edits import parse_edits
-from explainers.errors import ExplainerError, LayerError, OptionError, TargetError
-from explainers.goals import NO_CONTRAST
-from explainers.intervention import edit_images
-from explainers.layers import survey
-from explainers.methods.input_gradient import SmoothGrad
-from explainers.modules import count_hooks
-from explainers.registry import METHODS
-from models import LoadedModel, ModelError, Preprocess
-from models.spec import ModelSpec
+from seewhy.app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, OverloadedError, kind_of
+from seewhy.app.pipeline.engine import Deadline, Engine, Job
+from seewhy.app.pipeline.work import Alone, Explain
+from seewhy.explainers import GradCAM
+from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.core.objective import NO_CONTRAST
+from seewhy.explainers.errors import ExplainerError, LayerError, OptionError, TargetError
+from seewhy.explainers.hooks.selection import count_hooks
+from seewhy.explainers.inspection.capture import Capture, capture_images
+from seewhy.explainers.inspection.edits import parse_edits
+from seewhy.explainers.inspection.intervene import edit_images
+from seewhy.explainers.layers.survey import survey
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.methods.gradient.input_gradient import SmoothGrad
+from seewhy.models import LoadedModel, ModelError, Preprocess
+from seewhy.models.spec import ModelSpec
 from tests import nets
 
 

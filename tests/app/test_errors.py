@@ -8,7 +8,7 @@ import zlib
 import pytest
 from PIL import Image
 
-from app.schemas import ExplainOptions
+from seewhy.app.pipeline.options import ExplainOptions
 from tests.app.conftest import encoded
 
 
@@ -56,7 +56,7 @@ def test_memory_that_does_not_suffice_for_a_picture_says_so(post, cat, monkeypat
     def exhausted(*_):
         raise MemoryError
 
-    monkeypatch.setattr("app.service.read_reduced", exhausted)
+    monkeypatch.setattr("seewhy.app.pipeline.ask.read_reduced", exhausted)
     body = problem(post(cat), 503)
     assert body["type"].endswith(":out-of-memory")
     assert "try again" in body["detail"]
@@ -249,16 +249,16 @@ def test_two_pictures(client, cat):
 
 
 def test_too_many_bytes(cat):
-    from app import create_app
-    from app.settings import Settings
+    from seewhy.app import create_app
+    from seewhy.app.settings import Settings
 
     client = create_app(Settings(max_upload_bytes=1000)).test_client()
     problem(client.post("/explain", data={"image": (io.BytesIO(cat), "cat.png")}), 413)
 
 
 def test_answer_of_too_many_numbers(cat):
-    from app import create_app
-    from app.settings import Settings
+    from seewhy.app import create_app
+    from seewhy.app.settings import Settings
 
     app = create_app(Settings(max_values=100_000, max_json_values=100_000))
     client = app.test_client()
@@ -351,8 +351,8 @@ def test_an_etag_ends_with_the_declaration_it_came_from(tmp_path, cat):
     from safetensors.torch import save_file
     from torchvision.models import squeezenet1_1
 
-    from app import create_app
-    from app.settings import Settings
+    from seewhy.app import create_app
+    from seewhy.app.settings import Settings
 
     save_file(squeezenet1_1(num_classes=2).state_dict(), tmp_path / "w.safetensors")
     tags = []

@@ -11,13 +11,13 @@ import pytest
 import requests
 from PIL import Image
 
-from app import create_app
-from app.carriers import parse
-from app.jobs import Deadline
-from app.scheduling import Pace
-from app.schemas import PredictOptions
-from app.settings import Settings
-from app.streams import in_time
+from seewhy.app import create_app
+from seewhy.app.answers.stream import in_time
+from seewhy.app.http.uploads import parse
+from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline.options import PredictOptions
+from seewhy.app.pipeline.scheduler import Pace
+from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, rests, start, underway
 
@@ -82,7 +82,7 @@ def test_a_preview_beside_the_picture_is_small_too(post, cat):
     assert max(sizes) <= 530  # with the line between the two
 
 
-@pytest.mark.parametrize("broken", ["app.events.draw_map", "app.jobs.np.isfinite"])
+@pytest.mark.parametrize("broken", ["seewhy.app.http.events.draw_map", "seewhy.app.pipeline.jobs.np.isfinite"])
 def test_a_preview_that_fails_costs_nobody_the_answer(broken, post, cat, monkeypatch, caplog):
     def fail(*_args, **_kwargs):
         raise RuntimeError("no preview")
@@ -139,7 +139,7 @@ def test_a_stream_has_its_deadline_and_the_time_to_be_read(cat, monkeypatch):
         allowed.append(seconds)
         return in_time(pieces, seconds)
 
-    monkeypatch.setattr("app.api.pictures.in_time", noted)
+    monkeypatch.setattr("seewhy.app.http.routes.pictures.in_time", noted)
     app = create_app(Settings(cache_bytes=10_000_000, deadline=500, download_seconds=7))
     client = app.test_client()
     for _ in range(2):

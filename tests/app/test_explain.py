@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from app.engine import Deadline
-from explainers import explain
-from explainers.picture import read_reduced
+from seewhy.app.pipeline.engine import Deadline
+from seewhy.explainers import explain
+from seewhy.explainers.imaging.decode import read_reduced
 from tests.app.conftest import encoded
 
 
@@ -235,8 +235,8 @@ def test_fixed_scale_compares_pictures(post, cat, coffee):
 
 
 def test_long_side_is_capped_by_the_setting(cat):
-    from app import create_app
-    from app.settings import Settings
+    from seewhy.app import create_app
+    from seewhy.app.settings import Settings
 
     client = create_app(Settings(max_side=200)).test_client()
     response = client.post("/explain", data={"image": (io.BytesIO(cat), "cat.png")})
@@ -266,7 +266,7 @@ def test_etag_repeats_and_saves_the_work(post, cat):
 
 def test_a_picture_that_the_client_has_is_not_even_decoded(post, cat, monkeypatch):
     first = post(cat)
-    monkeypatch.setattr("app.service.read_reduced", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("seewhy.app.pipeline.ask.read_reduced", lambda *_: pytest.fail("decoded"))
     assert post(cat, headers={"If-None-Match": first.headers["ETag"]}).status_code == 304
 
 
@@ -284,8 +284,8 @@ def large(cat):
 
 @pytest.fixture(scope="module")
 def small_answers():
-    from app import create_app
-    from app.settings import Settings
+    from seewhy.app import create_app
+    from seewhy.app.settings import Settings
 
     app = create_app(Settings(max_side=800))
     yield app
@@ -312,12 +312,13 @@ def test_a_large_jpeg_is_drawn_as_from_all_its_pixels(small_answers, large, pixe
 
 
 def test_a_large_jpeg_is_decoded_at_the_scale_that_is_enough(small_answers, large, lite0, monkeypatch):
-    from app.timings import Timings
+    from seewhy.app.pipeline.timings import Timings
 
     service = small_answers.extensions["seewhy"]
     sizes = []
     monkeypatch.setattr(
-        "app.service.read_reduced", lambda *given: sizes.append((found := read_reduced(*given)).picture.size) or found
+        "seewhy.app.pipeline.ask.read_reduced",
+        lambda *given: sizes.append((found := read_reduced(*given)).picture.size) or found,
     )
     drawn = service.decode(large[0], lite0, Timings(), Deadline.after(60))
     plain = service.decode(large[0], lite0, Timings(), Deadline.after(60), drawn=False)
@@ -352,8 +353,8 @@ def test_predict(post, cat):
 @pytest.mark.parametrize("view", ["overlay", "side-by-side"])
 @pytest.mark.parametrize("top", [1, 2, 5])
 def test_no_answer_is_longer_than_the_setting(cat, view, top):
-    from app import create_app
-    from app.settings import Settings
+    from seewhy.app import create_app
+    from seewhy.app.settings import Settings
 
     client = create_app(Settings(max_side=300)).test_client()
     fields = {"image": (io.BytesIO(cat), "cat.png"), "view": view, "top": str(top)}
@@ -370,7 +371,7 @@ def test_a_glob_takes_the_layers_that_a_cam_can_use(post, cat):
 
 
 def test_attention_is_no_grid(post, cat, tmp_path, lite0):
-    from models import load_model
+    from seewhy.models import load_model
 
     layers = {layer.path: layer.cam for layer in load_model("timm/vit_tiny_patch16_224", weights=None).survey.layers}
     assert not any(layers.values()) or [path for path, cam in layers.items() if cam] == ["patch_embed.proj"]
@@ -382,8 +383,8 @@ def test_a_blank_map_is_told_in_a_header(post, cat):
 
 
 def test_no_drawing_in_a_json_answer_is_longer_than_the_setting(cat):
-    from app import create_app
-    from app.settings import Settings
+    from seewhy.app import create_app
+    from seewhy.app.settings import Settings
 
     client = create_app(Settings(max_side=300)).test_client()
     fields = {"image": (io.BytesIO(cat), "cat.png"), "view": "side-by-side", "format": "json", "top": "2"}

@@ -17,8 +17,8 @@ import requests
 import torch
 from PIL import Image
 
-from app.engine import Deadline
-from explainers import list_methods
+from seewhy.app.pipeline.engine import Deadline
+from seewhy.explainers import list_methods
 from tests import load, soak
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import children, free_port, recovery, start

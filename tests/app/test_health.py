@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from app import create_app
-from app.engine import Deadline
-from app.settings import Settings
-from models import ModelError
-from models.zoo import EMBEDDED
+from seewhy.app import create_app
+from seewhy.app.pipeline.engine import Deadline
+from seewhy.app.settings import Settings
+from seewhy.models import ModelError
+from seewhy.models.zoo import EMBEDDED
 from tests import nets
 from tests.app.test_engine import allocate, give_up, hold, loaded, module, out_of_cuda_memory  # noqa: F401
 
@@ -76,7 +76,7 @@ def test_readiness_goes_on_saying_why_while_a_model_is_tried_again(own_app, modu
         return loaded(module, name)
 
     own_app.extensions["seewhy"].engine._load = load
-    monkeypatch.setattr("app.service.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("seewhy.app.pipeline.ask.RETRY_SECONDS", 0.0)
     assert becomes(own_app, "model-unusable")
     assert len(attempts) == 2
     assert own_app.test_client().get("/readyz").get_json()["detail"] == "its weights are damaged"
@@ -105,12 +105,13 @@ def test_probes_try_again_now_and_then_and_take_no_place(own_app, module, monkey
     others = [f"other-{number}" for number in range(service.settings.max_models)]
     for name in others:
         service.engine.model(name, Deadline.after(20))
-    monkeypatch.setattr("app.service.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("seewhy.app.pipeline.ask.RETRY_SECONDS", 0.0)
     service._tried = time.monotonic()
     assert [probe(own_app, "/readyz") for _ in range(3)] == [503] * 3
     assert len(attempts) == 2
     assert all(service.engine.loaded(name) for name in others)
-    monkeypatch.setattr("app.service.FULL_RETRY_SECONDS", 0.0)  # it is tried all the same, and one makes room
+    # It is tried all the same, and one makes room.
+    monkeypatch.setattr("seewhy.app.pipeline.ask.FULL_RETRY_SECONDS", 0.0)
     probe(own_app, "/readyz")
     assert becomes(own_app, "model-unusable")
     assert len(attempts) > 2
@@ -175,7 +176,7 @@ def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared,
     content = kept.getvalue()
     other = io.BytesIO()
     torch.save(nn.Linear(2, 2).state_dict(), other)
-    monkeypatch.setattr("app.service.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("seewhy.app.pipeline.ask.RETRY_SECONDS", 0.0)
     app, file = declared(digest=hashlib.sha256(content).hexdigest() if digest else "")
     assert becomes(app, "weights-unavailable")
     for wrong in (content[: len(content) // 2], other.getvalue(), b""):
@@ -192,7 +193,7 @@ def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared,
 @pytest.mark.fault("embedded weights that were altered", "503, `/readyz` too, which names the file and both digests")
 def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
     other = EMBEDDED["efficientnet_lite0"].sha256[:8] + 56 * "0"
-    monkeypatch.setattr("models.weights.sha256_of", lambda path: other)
+    monkeypatch.setattr("seewhy.models.weights.sha256_of", lambda path: other)
     app = create_app(Settings())
     try:
         assert becomes(app, "model-unusable")

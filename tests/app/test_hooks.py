@@ -12,14 +12,15 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load
 
-from app import create_app, schemas
-from app.engine import Deadline
-from app.errors import DeadlineError
-from app.settings import Settings
-from explainers import capture, intervene, sweep_channels
-from explainers.capturing import strongest
-from explainers.render import Style
-from explainers.sheets import contact_sheet
+from seewhy.app import create_app
+from seewhy.app.answers import schemas
+from seewhy.app.errors import DeadlineError
+from seewhy.app.pipeline.engine import Deadline
+from seewhy.app.settings import Settings
+from seewhy.explainers import capture, intervene, sweep_channels
+from seewhy.explainers.imaging.render import Style
+from seewhy.explainers.inspection.capture import strongest
+from seewhy.explainers.inspection.sheets import contact_sheet
 from tests.app.conftest import EXAMPLES, encoded
 
 with Image.open(EXAMPLES / "coffee.png") as image:

@@ -10,13 +10,13 @@ import torch
 from captum.attr import IntegratedGradients
 from PIL import Image
 
-from app import create_app
-from app.errors import FieldError
-from app.instances import Encoded, Normalized, Pixels, Taken, drawable
-from app.settings import Settings
-from app.work import Predict
-from explainers.errors import PictureTooLargeError
-from models.preprocess import Preprocess
+from seewhy.app import create_app
+from seewhy.app.compatible.instances import Encoded, Normalized, Pixels, Taken, drawable
+from seewhy.app.errors import FieldError
+from seewhy.app.pipeline.work import Predict
+from seewhy.app.settings import Settings
+from seewhy.explainers.errors import PictureTooLargeError
+from seewhy.models.preprocess import Preprocess
 
 MODEL = "efficientnet_lite0"
 BYTES = b"\x00picture"

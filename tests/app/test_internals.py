@@ -13,9 +13,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from app.server.internals import INTERNALS
-from app.server.processes import Processes
-from app.server.worker import Worker
+from seewhy.app.server.internals import INTERNALS
+from seewhy.app.server.processes import Processes
+from seewhy.app.server.worker import Worker
 
 OURS = {Worker: "workers.gthread.ThreadWorker", Processes: "arbiter.Arbiter"}
 

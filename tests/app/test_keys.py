@@ -8,9 +8,9 @@ import tomllib
 import pytest
 from click.testing import CliRunner
 
-from app import keys
-from app.cli import main
-from app.keys import KeyFile, new_key
+from seewhy.app.cli import main
+from seewhy.app.http import keys
+from seewhy.app.http.keys import KeyFile, new_key
 
 
 @pytest.fixture

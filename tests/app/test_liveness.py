@@ -14,15 +14,16 @@ import requests
 import torch
 from torch import fx, nn
 
-from app import create_app, liveness
-from app.engine import Engine
-from app.jobs import Deadline, Job
-from app.liveness import CHANGED_SECONDS, MOST_FAILED, TRIAL_SECONDS, Liveness
-from app.record import Observer
-from app.settings import Settings
-from app.work import Alone, Explain
-from explainers import GradCAM, process_wide
-from models import ModelError
+from seewhy.app import create_app
+from seewhy.app.pipeline import liveness
+from seewhy.app.pipeline.engine import Engine
+from seewhy.app.pipeline.jobs import Deadline, Job
+from seewhy.app.pipeline.liveness import CHANGED_SECONDS, MOST_FAILED, TRIAL_SECONDS, Liveness
+from seewhy.app.pipeline.record import Observer
+from seewhy.app.pipeline.work import Alone, Explain
+from seewhy.app.settings import Settings
+from seewhy.explainers import GradCAM, process_wide
+from seewhy.models import ModelError
 from tests import nets
 from tests.app.serving import children, free_port, start
 from tests.app.test_engine import Slow, loaded

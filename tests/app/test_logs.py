@@ -13,12 +13,12 @@ from unittest.mock import Mock
 import pytest
 from flask import g
 
-from app import create_app
-from app.logs import JsonFormatter, TextFormatter, configuration
-from app.record import Record, begin
-from app.server.application import Application
-from app.server.configuration import Server
-from app.settings import Settings
+from seewhy.app import create_app
+from seewhy.app.observability.logs import JsonFormatter, TextFormatter, configuration
+from seewhy.app.pipeline.record import Record, begin
+from seewhy.app.server.application import Application
+from seewhy.app.server.configuration import Server
+from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, start
 from tests.app.test_server import explain
@@ -44,7 +44,7 @@ def client(own_app):
 @pytest.fixture
 def logged(monkeypatch):
     """Return a function that configures the logs and returns the stream that they go to."""
-    kept = {name: logging.getLogger(name) for name in (None, "app", "explainers", "models", "gunicorn.error")}
+    kept = {name: logging.getLogger(name) for name in (None, "seewhy", "gunicorn.error")}
     state = {name: (one.level, one.handlers[:], one.propagate) for name, one in kept.items()}
 
     def configure(**settings):
@@ -65,7 +65,7 @@ def lines(stream):
 
 
 def requests_of(stream):
-    return [line for line in lines(stream) if line["logger"] == "app.requests"]
+    return [line for line in lines(stream) if line["logger"] == "seewhy.requests"]
 
 
 def test_a_request_is_one_line_of_json(logged, post, cat):
@@ -146,11 +146,11 @@ def test_a_default_model_without_weights_is_warned_of_at_the_start_and_once(logg
     for path in ("/readyz", "/readyz", "/models/resnet18/layers"):
         app.test_client().get(path)
     app.test_client().post("/predict?model=resnet34", data=b"", content_type="image/png")
-    assert [line for line in lines(stream)[1:] if line["logger"] != "app.requests"] == []
+    assert [line for line in lines(stream)[1:] if line["logger"] != "seewhy.requests"] == []
     picture = (EXAMPLES / "cat.png").read_bytes()
     for name in ("resnet34", "resnet34", "resnet50"):
         app.test_client().post(f"/predict?model={name}", data=picture, content_type="image/png")
-    (told,) = [line for line in lines(stream)[1:] if line["logger"] != "app.requests"]
+    (told,) = [line for line in lines(stream)[1:] if line["logger"] != "seewhy.requests"]
     assert told["message"].startswith("The model resnet34 cannot be loaded: The weights ")
     assert told["request_id"]
 
@@ -196,7 +196,7 @@ def test_everything_that_the_server_says_is_json():
     assert out == b""
     said = [json.loads(line) for line in err.decode().splitlines()]
     loggers = {line["logger"] for line in said}
-    assert {"gunicorn.error", "app.requests", "app.observing"} <= loggers
+    assert {"gunicorn.error", "seewhy.requests", "seewhy.app.observability.listeners"} <= loggers
     assert [line["status"] for line in said if line.get("route") == "/explain"] == [200]
     assert any("Invalid request" in line["message"] for line in said)
 

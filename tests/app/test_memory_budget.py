@@ -12,16 +12,17 @@ import pytest
 from PIL import Image
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from app import account, create_app
-from app.accounting import Accounting
-from app.bodies import MOST_OPTIONS
-from app.errors import BodyTooLargeError, OutOfMemoryError, lacks_memory
-from app.memory_budget import ANSWER, BODY, CAPTURE, PIXELS, MemoryBudget
-from app.memory_limit import LEAST_BYTES, memory_limit, own_memory, pass_memory, request_memory
-from app.service import Service
-from app.settings import Settings
-from explainers import passes
-from explainers.errors import CaptureTooLargeError, PictureTooLargeError
+from seewhy.app import create_app
+from seewhy.app.errors import BodyTooLargeError, OutOfMemoryError, lacks_memory
+from seewhy.app.http.accounting import Accounting
+from seewhy.app.http.bodies import MOST_OPTIONS
+from seewhy.app.memory import account
+from seewhy.app.memory.budget import ANSWER, BODY, CAPTURE, PIXELS, MemoryBudget
+from seewhy.app.memory.limit import LEAST_BYTES, memory_limit, own_memory, pass_memory, request_memory
+from seewhy.app.pipeline.ask import Service
+from seewhy.app.settings import Settings
+from seewhy.explainers.errors import CaptureTooLargeError, PictureTooLargeError
+from seewhy.explainers.execution import chunks as passes
 from tests.app.conftest import encoded
 from tests.app.test_errors import problem
 
@@ -134,11 +135,11 @@ def test_a_picture_is_not_too_large_because_of_models_that_work():
 
 
 def test_a_pass_takes_its_share_of_the_limit(monkeypatch):
-    monkeypatch.setattr("app.memory_limit.memory_limit", lambda: 10 * 2**30)
+    monkeypatch.setattr("seewhy.app.memory.limit.memory_limit", lambda: 10 * 2**30)
     assert pass_memory(2, 4) == 2**28
     assert pass_memory(1, 1) == 2**30
     assert pass_memory(8, 8) == 2**27
-    monkeypatch.setattr("explainers.passes.MEMORY", 0)  # what it is now comes back
+    monkeypatch.setattr("seewhy.explainers.execution.chunks.MEMORY", 0)  # what it is now comes back
     Service(Settings(device="cpu", workers=2, max_models=4))
     assert passes.MEMORY == 2**28
 
@@ -259,8 +260,8 @@ def test_requests_may_take_what_the_process_leaves(monkeypatch, tmp_path):
     status.write_text("VmRSS:\t  900 kB\nRssAnon:\t  300 kB\nRssFile:\t  500 kB\nRssShmem:\t  100 kB\n")
     assert own_memory(status) == 400 * 1024
     assert own_memory(tmp_path / "nowhere") == 0
-    monkeypatch.setattr("app.memory_limit.memory_limit", lambda: 2 * 2**30)
-    monkeypatch.setattr("app.memory_limit.own_memory", lambda: 400 * 2**20)
+    monkeypatch.setattr("seewhy.app.memory.limit.memory_limit", lambda: 2 * 2**30)
+    monkeypatch.setattr("seewhy.app.memory.limit.own_memory", lambda: 400 * 2**20)
     assert request_memory(1, 0) == int(0.8 * 2**31) - 400 * 2**20
     assert request_memory(2, 100 * 2**20) == int(0.8 * 2**30) - 500 * 2**20
     assert request_memory(8, 0) == LEAST_BYTES
@@ -362,7 +363,7 @@ def test_a_body_is_counted_while_it_is_unpacked(narrow, budget, monkeypatch):
 
 
 def test_a_body_of_numbers_is_refused_unparsed_where_none_are_needed(narrow, budget, monkeypatch):
-    monkeypatch.setattr("app.bodies.loads", lambda *_, **__: pytest.fail("parsed"))
+    monkeypatch.setattr("seewhy.app.http.bodies.loads", lambda *_, **__: pytest.fail("parsed"))
     body = b'{"image": "", "numbers": [' + b"0.5," * (MOST_OPTIONS - 1) + b"0]}"
     for path in ("/explain", "/predict", "/hooks/trace", "/hooks/capture", "/hooks/intervene"):
         told = problem(send(narrow, path=path, **packed(body)), 413)
@@ -374,7 +375,7 @@ def test_numbers_are_counted_before_they_are_parsed(narrow, budget, monkeypatch)
     held = budget.account()
     held.take(20 * 10**6, BODY)
     with monkeypatch.context() as patched:
-        patched.setattr("app.bodies.loads", lambda *_, **__: pytest.fail("parsed"))
+        patched.setattr("seewhy.app.http.bodies.loads", lambda *_, **__: pytest.fail("parsed"))
         response = send(narrow, path=f"/v1/models/{MODEL}:predict", **packed(body))
     assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
     held.close()
@@ -435,8 +436,8 @@ def test_memory_lost_while_an_answer_is_encoded_is_503(narrow, budget, error, mo
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr("app.answers.encode", fail)
-        patched.setattr("app.api.hooks.file_parts", fail)
+        patched.setattr("seewhy.app.answers.documents.encode", fail)
+        patched.setattr("seewhy.app.http.routes.hooks.file_parts", fail)
         for path in ("/explain", "/explain?format=json", "/hooks/capture?layer=bn2&format=npz"):
             assert refused(send(narrow, SMALL, path)), path
     assert send(narrow, SMALL).status_code == 200

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from app import create_app
-from app.settings import Settings
-from explainers.registry import METHODS
-from models import Registry, load_model
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.models import Registry, load_model
 from tests import nets
 
 FEW = {"samples": 3, "steps": 4, "masks": 20, "segments": 8, "iterations": 4, "grid": 4, "patch": 64, "stride": 64}

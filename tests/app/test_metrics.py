@@ -18,16 +18,16 @@ from prometheus_client import values
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from app import create_app
-from app import workers as workers_module
-from app.drift import spread
-from app.engine import Deadline, Engine
-from app.errors import KINDS, ClientGoneError
-from app.observing import Operations
-from app.settings import Settings
-from app.workers import FOLDER, PARENTS, SPACE, share_figures
-from explainers.geometry import Geometry
-from models import ModelError
+from seewhy.app import create_app
+from seewhy.app.errors import KINDS, ClientGoneError
+from seewhy.app.observability import processes as workers_module
+from seewhy.app.observability.heatmap_statistics import spread
+from seewhy.app.observability.listeners import Operations
+from seewhy.app.observability.processes import FOLDER, PARENTS, SPACE, share_figures
+from seewhy.app.pipeline.engine import Deadline, Engine
+from seewhy.app.settings import Settings
+from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.models import ModelError
 from tests.app.serving import free_port, start
 from tests.app.test_engine import hold, in_threads, job, loaded, module  # noqa: F401
 from tests.app.test_server import explain
@@ -371,7 +371,7 @@ def test_the_processes_themselves(read, monkeypatch):
 
 
 def test_a_system_that_tells_nothing_of_processes_has_no_such_metrics(client, monkeypatch, tmp_path):
-    monkeypatch.setattr("app.workers.PROC", tmp_path)
+    monkeypatch.setattr("seewhy.app.observability.processes.PROC", tmp_path)
     found = samples(client.get("/metrics").text)
     assert not [name for name, _ in found if name.startswith("process_")]
     assert "seewhy_build_info" in {name for name, _ in found}
@@ -494,10 +494,10 @@ def test_what_a_dead_process_counted_takes_little_space(shared):
 
 
 def test_folders_of_services_that_were_killed_are_removed_and_no_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("app.workers.PARENTS", (str(tmp_path),))
+    monkeypatch.setattr("seewhy.app.observability.processes.PARENTS", (str(tmp_path),))
     monkeypatch.setenv(FOLDER, "")
     code = """
-import os, sys, app.workers as workers
+import os, sys, seewhy.app.observability.processes as workers
 workers.PARENTS = (sys.argv[1],)
 workers.share_figures(2)
 if os.fork() == 0:

@@ -6,12 +6,12 @@ import weakref
 
 import pytest
 
-from app.engine import Deadline, Engine
-from app.errors import OutOfMemoryError
-from app.memory_budget import BODY
-from app.service import Service
-from app.settings import Settings
-from models.errors import ModelTooLargeError
+from seewhy.app.errors import OutOfMemoryError
+from seewhy.app.memory.budget import BODY
+from seewhy.app.pipeline.ask import Service
+from seewhy.app.pipeline.engine import Deadline, Engine
+from seewhy.app.settings import Settings
+from seewhy.models.errors import ModelTooLargeError
 from tests.app.test_engine import Slow, hold, loaded
 
 MIB = 2**20
@@ -42,7 +42,7 @@ def files():
 @pytest.fixture
 def service(monkeypatch, modules, files):
     """A service with 300 MiB for requests and models; what loads is counted in `loads`."""
-    monkeypatch.setattr("app.service.request_memory", lambda *_: 300 * MIB)
+    monkeypatch.setattr("seewhy.app.pipeline.ask.request_memory", lambda *_: 300 * MIB)
     made = Service(Settings(device="cpu", max_models=10), warm=False)
     made.loads = []
 
@@ -105,7 +105,7 @@ def test_a_model_that_never_fits_is_told_so_and_not_loaded(service, files):
 
 
 def test_a_model_that_turns_out_never_to_fit_is_loaded_once(service, monkeypatch):
-    monkeypatch.setattr("app.model_memory._model_memory", lambda model: 300 * MIB)
+    monkeypatch.setattr("seewhy.app.memory.models._model_memory", lambda model: 300 * MIB)
     for _ in range(2):
         with pytest.raises(ModelTooLargeError):
             ask(service, "large")
@@ -131,7 +131,7 @@ def test_a_load_that_fails_gives_back_what_was_reserved(service, files, monkeypa
 
 
 def test_the_default_model_always_fits(monkeypatch, service):
-    monkeypatch.setattr("app.model_memory._model_memory", lambda model: 600 * MIB)
+    monkeypatch.setattr("seewhy.app.memory.models._model_memory", lambda model: 600 * MIB)
     ask(service, service.settings.default_model)
     assert service.memory.size == service.memory.most == 128 * MIB
 

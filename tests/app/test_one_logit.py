@@ -9,12 +9,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from app import create_app
-from app.cli import main
-from app.settings import Settings
-from explainers import explain, explain_many, sweep_channels
-from explainers.errors import TargetError
-from models import ModelError, wrap_model
+from seewhy.app import create_app
+from seewhy.app.cli import main
+from seewhy.app.settings import Settings
+from seewhy.explainers import explain, explain_many, sweep_channels
+from seewhy.explainers.errors import TargetError
+from seewhy.models import ModelError, wrap_model
 from tests import nets
 from tests.app.conftest import EXAMPLES
 

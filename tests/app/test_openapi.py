@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from openapi_spec_validator import validate
 
-from app.api import hooks, pages
-from app.errors import HTTP_KINDS, KINDS
-from app.schemas import MEDIA_TYPES, CaptureOptions, ExplainOptions, InterveneOptions, TraceOptions
-from explainers.edits import MAX_EDITS, OPS
-from explainers.registry import METHODS
+from seewhy.app.errors import HTTP_KINDS, KINDS
+from seewhy.app.http.routes import hooks, pages
+from seewhy.app.pipeline.options import MEDIA_TYPES, CaptureOptions, ExplainOptions, InterveneOptions, TraceOptions
+from seewhy.explainers.inspection.edits import MAX_EDITS, OPS
+from seewhy.explainers.methods.catalogue import METHODS
 
 
 def document(client):
@@ -109,7 +109,7 @@ def test_every_parameter_may_be_empty_and_all_together_too_long(client):
 
 
 def test_answers_match_their_schemas(client, post, cat):
-    from app import schemas
+    from seewhy.app.answers import schemas
 
     schemas.ExplainAnswer.model_validate(post(cat, format="json").get_json())
     schemas.ModelsAnswer.model_validate(client.get("/models?source=embedded").get_json())

@@ -15,10 +15,10 @@ import requests
 from PIL import Image
 from playwright.sync_api import expect
 
-from explainers.agreement import rank_correlation
-from explainers.geometry import Geometry
-from models import Registry
-from models.weights import missing_reason
+from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.results.agreement import rank_correlation
+from seewhy.models import Registry
+from seewhy.models.weights import missing_reason
 from tests.app.browsing import answered, drawn, explained_anew, upload
 from tests.app.conftest import EXAMPLES
 

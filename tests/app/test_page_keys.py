@@ -5,7 +5,7 @@ import signal
 import pytest
 from playwright.sync_api import expect
 
-from app.keys import new_key
+from seewhy.app.http.keys import new_key
 from tests.app.browsing import upload
 from tests.app.serving import free_port, start
 

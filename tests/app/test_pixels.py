@@ -14,14 +14,14 @@ import pytest
 import requests
 from PIL import Image, ImageCms
 
-from app import account
-from app.engine import Deadline
-from app.errors import DeadlineError
-from app.memory_budget import PIXELS
-from app.service import Service
-from app.settings import Settings
-from app.timings import Timings
-from explainers.picture import PIXEL_BYTES, read_reduced
+from seewhy.app.errors import DeadlineError
+from seewhy.app.memory import account
+from seewhy.app.memory.budget import PIXELS
+from seewhy.app.pipeline.ask import Service
+from seewhy.app.pipeline.engine import Deadline
+from seewhy.app.pipeline.timings import Timings
+from seewhy.app.settings import Settings
+from seewhy.explainers.imaging.decode import PIXEL_BYTES, read_reduced
 from tests.app.serving import children, free_port, start
 from tests.hostile import pictures
 
@@ -35,7 +35,7 @@ def bomb(edge, kind="WEBP"):
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(processes, monkeypatch):
-    monkeypatch.setattr("app.service.processors", lambda: 4)
+    monkeypatch.setattr("seewhy.app.pipeline.ask.processors", lambda: 4)
     service = Service(Settings(memory_bytes=9 * 2**20, decode_processes=processes))
     model = service.model(None, Deadline.after(60))
     most, real = [], service.memory.wait
@@ -81,7 +81,7 @@ def test_only_what_is_decoded_of_a_jpeg_counts(monkeypatch):
         def leave(self, size, kept=0):
             pass
 
-    monkeypatch.setattr("app.service.account", lambda: Watched(None))
+    monkeypatch.setattr("seewhy.app.pipeline.ask.account", lambda: Watched(None))
     for progressive in (False, True):
         written = io.BytesIO()
         Image.new("RGB", (6400, 3200)).save(written, "JPEG", progressive=progressive)

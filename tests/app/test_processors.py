@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from app import processors as module
-from app.api import pictures
-from app.cli import main
-from app.processors import processors
-from app.server import allocator as heaps
+from seewhy.app.cli import main
+from seewhy.app.http.routes import pictures
+from seewhy.app.system import allocator as heaps
+from seewhy.app.system import processors as module
+from seewhy.app.system.processors import processors
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 import requests
 
-from app.settings import Settings
+from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.proxying import Attack, configured, proxy
 from tests.app.serving import free_port, start

@@ -16,11 +16,11 @@ from gunicorn.arbiter import Arbiter
 from PIL import Image
 from werkzeug.test import Client
 
-from app.server.application import RETRY_SECONDS, Application
-from app.server.configuration import _end_process
-from app.server.processes import Processes
-from app.server.readiness import Readiness, State, await_turn, begin
-from app.stopping import SharedFlag
+from seewhy.app.server.application import RETRY_SECONDS, Application
+from seewhy.app.server.configuration import _end_process
+from seewhy.app.server.processes import Processes
+from seewhy.app.server.readiness import Readiness, State, await_turn, begin
+from seewhy.app.system.stopping import SharedFlag
 from tests import nets
 from tests.app.serving import children, free_port, start
 
@@ -145,7 +145,7 @@ def test_workers_that_end_before_they_answer_are_waited_for_longer_and_longer(wa
 
 
 def test_a_worker_that_has_answered_and_ends_by_itself_was_not_lost(watched, monkeypatch):
-    monkeypatch.setattr("app.server.configuration.end_process", lambda _: None)
+    monkeypatch.setattr("seewhy.app.server.configuration.end_process", lambda _: None)
     processes, _ = watched([Process(1, True)], 1)
     processes.lost = 5
     worker = processes.WORKERS.pop(1)
@@ -163,7 +163,7 @@ def test_a_worker_that_has_answered_and_ends_by_itself_was_not_lost(watched, mon
 )
 def test_one_of_two_first_processes_leaves_requests_to_the_other(reexec_pid, master_pid, all_end, watched, monkeypatch):
     flag = SharedFlag()
-    monkeypatch.setattr("app.server.processes.stopping", flag)
+    monkeypatch.setattr("seewhy.app.server.processes.stopping", flag)
     monkeypatch.setattr(Arbiter, "stop", lambda self, graceful: None)
     processes, _ = watched([Process(1, True), Process(2)], 2)
     processes.reexec_pid, processes.master_pid = reexec_pid, master_pid
@@ -174,7 +174,7 @@ def test_one_of_two_first_processes_leaves_requests_to_the_other(reexec_pid, mas
 
 def test_a_process_that_has_nothing_to_serve_says_so_and_tries_again(caplog, monkeypatch):
     service, now = Mock(), 1000.0
-    monkeypatch.setattr("app.server.application.time", Mock(monotonic=lambda: now))
+    monkeypatch.setattr("seewhy.app.server.application.time", Mock(monotonic=lambda: now))
     application = Application(Mock(side_effect=[ValueError("broken"), Mock(extensions={"seewhy": service})]))
     application.load()
     client = Client(application)
@@ -220,7 +220,7 @@ def test_a_process_that_is_told_to_leave_before_it_begins_ends():
 
 
 def test_a_process_takes_requests_at_once_where_no_other_answers(monkeypatch):
-    monkeypatch.setattr("app.server.readiness.Readiness", Mock())
+    monkeypatch.setattr("seewhy.app.server.readiness.Readiness", Mock())
     alone = worker()
     await_turn(alone)
     assert alone.alive
@@ -229,7 +229,7 @@ def test_a_process_takes_requests_at_once_where_no_other_answers(monkeypatch):
 
 @pytest.mark.parametrize(("change", "alive"), [("answers", True), ("others_answer", True), ("leaves", False)])
 def test_a_process_waits_for_its_model_while_others_answer(change, alive, monkeypatch):
-    monkeypatch.setattr("app.server.readiness.Readiness", Mock())
+    monkeypatch.setattr("seewhy.app.server.readiness.Readiness", Mock())
     waiting = worker(others_answer=True)
     signs = count()
 
@@ -246,7 +246,7 @@ def test_a_process_waits_for_its_model_while_others_answer(change, alive, monkey
 
 def test_a_process_says_whether_it_answers_and_gives_memory_back(monkeypatch):
     rest = Mock()
-    monkeypatch.setattr("app.server.readiness.Rest", lambda: rest)
+    monkeypatch.setattr("seewhy.app.server.readiness.Rest", lambda: rest)
     application, state = Mock(), State()
     readiness = Readiness(application, state)
     for has_default in (True, False):
@@ -266,7 +266,7 @@ def test_a_process_says_whether_it_answers_and_gives_memory_back(monkeypatch):
 )
 def test_a_process_ends_with_its_main_loop(raised, status, monkeypatch):
     ended = Mock()
-    monkeypatch.setattr("app.server.ending.logging.shutdown", Mock())
+    monkeypatch.setattr("seewhy.app.server.ending.logging.shutdown", Mock())
     monkeypatch.setattr("os._exit", ended)
     born = Mock(pid=os.getpid(), state=State())
     born.state.answers = True

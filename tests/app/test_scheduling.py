@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from app.scheduling import TIERS, WEIGHTS, Pace, Shares, tier_of
-from explainers.costs import Passes
+from seewhy.app.pipeline.scheduler import TIERS, WEIGHTS, Pace, Shares, tier_of
+from seewhy.explainers.core.costs import Passes
 
 
 def turns(shares, tiers, count, seconds=None):

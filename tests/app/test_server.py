@@ -17,11 +17,11 @@ import pytest
 import requests
 from gunicorn.http.errors import ParseException
 
-from app.server import start as server
-from app.server.configuration import Server
-from app.server.draining import MOST_SECONDS, drain
-from app.server.start import _check_port
-from app.settings import Settings
+from seewhy.app.server import start as server
+from seewhy.app.server.configuration import Server
+from seewhy.app.server.draining import MOST_SECONDS, drain
+from seewhy.app.server.start import _check_port
+from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, rests, start
 
@@ -96,7 +96,7 @@ def test_a_large_upload_that_is_refused_is_read_to_its_end(url):
 
 def test_the_rest_of_a_body_is_waited_for_no_longer_than_said(monkeypatch):
     now, connection, body = [1000.0], Mock(), Mock()
-    monkeypatch.setattr("app.server.draining.time", Mock(monotonic=lambda: now[0]))
+    monkeypatch.setattr("seewhy.app.server.draining.time", Mock(monotonic=lambda: now[0]))
 
     def read(size):
         now[0] += 1
@@ -141,7 +141,7 @@ def test_a_client_that_leaves_costs_no_more_passes(url):
 def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(workers, tmp_path):
     file = tmp_path / "models.toml"
     file.write_text("[models.mine]\narchitecture = 'resnet18'\n")
-    command = [sys.executable, "-m", "app.cli", "serve", "--port", str(free_port()), "--workers", workers]
+    command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(free_port()), "--workers", workers]
     environment = {**os.environ, "SEEWHY_MODELS": str(file)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode != 0
@@ -173,10 +173,10 @@ def test_nothing_is_said_at_the_end():
 
 def test_pytorch_is_not_imported_before_it_is_told_how_many_processors_it_has():
     told = """
-import sys, app.cli, app.server.start
-from app.settings import Settings
+import sys, seewhy.app.cli, seewhy.app.server.start
+from seewhy.app.settings import Settings
 for device in ("auto", "cuda:1"):
-    app.server.configuration.Server(Settings(device=device))
+    seewhy.app.server.configuration.Server(Settings(device=device))
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", told]).returncode == 0
@@ -185,7 +185,7 @@ sys.exit("torch" in sys.modules)
 def test_a_port_that_is_taken_is_told_at_once():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = [sys.executable, "-m", "app.cli", "serve", "--port", str(port)]
+        command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(port)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
     assert f"Port {port} is in use; choose another" in done.stderr
@@ -194,7 +194,7 @@ def test_a_port_that_is_taken_is_told_at_once():
 
 def refused(**variables) -> str:
     """What the service says that does not start."""
-    command = [sys.executable, "-m", "app.cli", "serve", "--port", str(free_port())]
+    command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(free_port())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **variables})
     assert done.returncode != 0
     assert "Traceback" not in done.stderr

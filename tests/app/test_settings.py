@@ -3,9 +3,9 @@ import os
 import pytest
 from pydantic import ValidationError
 
-from app.errors import FieldError
-from app.setting_faults import misspelt, setting_faults
-from app.settings import Settings
+from seewhy.app.errors import FieldError
+from seewhy.app.setting_faults import misspelt, setting_faults
+from seewhy.app.settings import Settings
 
 
 def test_variables_of_the_environment(monkeypatch, tmp_path):

@@ -18,10 +18,10 @@ import pytest
 import requests
 from gunicorn.workers.gthread import ThreadWorker
 
-from app.server import files
-from app.server.readiness import State
-from app.server.worker import WARNING_SECONDS, Worker
-from app.stopping import SharedFlag
+from seewhy.app.server import files
+from seewhy.app.server.readiness import State
+from seewhy.app.server.worker import WARNING_SECONDS, Worker
+from seewhy.app.system.stopping import SharedFlag
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import children, free_port, start
 
@@ -132,7 +132,7 @@ def test_what_the_system_has_accepted_is_refused_where_the_whole_service_stops(s
             waiting.pop()
             self.nr_conns += 1
 
-    monkeypatch.setattr("app.server.worker.stopping", flag)
+    monkeypatch.setattr("seewhy.app.server.worker.stopping", flag)
     monkeypatch.setattr(ThreadWorker, "accept", accept)
     worker.alive = False
     worker.set_accept_enabled(False)
@@ -141,7 +141,7 @@ def test_what_the_system_has_accepted_is_refused_where_the_whole_service_stops(s
 
 def test_an_error_for_want_of_files_is_waited_out_and_told_once_a_minute(worker, monkeypatch):
     now, pauses = 1000.0, []
-    monkeypatch.setattr("app.server.worker.time", Mock(monotonic=lambda: now, sleep=pauses.append))
+    monkeypatch.setattr("seewhy.app.server.worker.time", Mock(monotonic=lambda: now, sleep=pauses.append))
     for number in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS):
         monkeypatch.setattr(ThreadWorker, "accept", Mock(side_effect=OSError(number, "no more")))
         worker.accept(Mock())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flask import Flask
 
-from app.streams import in_time, json_parts, respond
+from seewhy.app.answers.stream import in_time, json_parts, respond
 
 
 @pytest.mark.parametrize("shape", [(0,), (5,), (40_000,), (3, 4), (200, 300), (1, 70_000), (2, 3, 4), (0, 3)])
@@ -63,7 +63,7 @@ def test_who_reads_in_time_keeps_the_connection(monkeypatch):
             super().__init__(*given)
             timers.append(self)
 
-    monkeypatch.setattr("app.streams.threading.Timer", Noted)
+    monkeypatch.setattr("seewhy.app.answers.stream.threading.Timer", Noted)
     ours, theirs = socket.socketpair()
     application = Flask("small")
     with application.test_request_context(environ_overrides={"gunicorn.socket": ours}):

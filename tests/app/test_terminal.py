@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.cli.terminal import drawn, protocol
+from seewhy.app.cli.terminal import drawn, protocol
 
 PICTURE = Image.effect_noise((64, 48), 60).convert("RGB").resize((400, 300), Image.Resampling.BICUBIC)
 PICTURE.paste((250, 20, 30), (0, 0, 200, 300))

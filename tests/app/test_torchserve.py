@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app import create_app
-from app.settings import Settings
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
 
 MODEL = "efficientnet_lite0"
 
@@ -180,7 +180,7 @@ def test_a_file_of_a_form_is_not_copied(client, cat, monkeypatch):
         def read(self, *_):
             pytest.fail("copied")
 
-    monkeypatch.setattr("app.carriers.InMemoryRequest._get_file_stream", lambda *_, **__: File())
+    monkeypatch.setattr("seewhy.app.http.uploads.InMemoryRequest._get_file_stream", lambda *_, **__: File())
     assert client.post(f"/predictions/{MODEL}", data={"data": (io.BytesIO(cat), "cat.png")}).status_code == 200
 
 

@@ -9,10 +9,11 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from app import create_app, traces
-from app.errors import FieldError
-from app.observing import Operations
-from app.settings import Settings
+from seewhy.app import create_app
+from seewhy.app.errors import FieldError
+from seewhy.app.observability import tracing as traces
+from seewhy.app.observability.listeners import Operations
+from seewhy.app.settings import Settings
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -108,7 +109,7 @@ def test_failures_are_marked_and_strange_parents_ignored(own_app, client, post, 
 def test_the_line_of_a_request_names_its_trace(client, caplog):
     caplog.set_level("INFO")
     client.get("/methods", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
-    (line,) = [record.fields for record in caplog.records if record.name == "app.requests"]
+    (line,) = [record.fields for record in caplog.records if record.name == "seewhy.requests"]
     assert line["trace_id"] == TRACE
 
 

@@ -5,8 +5,9 @@ import base64
 import numpy as np
 import pytest
 
-from app import create_app, schemas
-from app.settings import Settings
+from seewhy.app import create_app
+from seewhy.app.answers import schemas
+from seewhy.app.settings import Settings
 
 MODEL = "efficientnet_lite0"
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app import account, create_app
-from app.inference import read_request
-from app.memory_budget import MemoryBudget
-from app.settings import Settings
-from app.tensors import HEADER
+from seewhy.app import create_app
+from seewhy.app.compatible.inference import read_request
+from seewhy.app.compatible.tensors import HEADER
+from seewhy.app.memory import account
+from seewhy.app.memory.budget import MemoryBudget
+from seewhy.app.settings import Settings
 
 MODEL = "efficientnet_lite0"
 

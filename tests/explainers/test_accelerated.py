@@ -11,14 +11,14 @@ from torch import Tensor, fx, nn
 from torch._dynamo.utils import counters
 from torch.nn import functional
 
-from explainers import GradCAM
-from explainers.accelerated import MOST_CUTS, PATIENCE, Accelerated, Parts
-from explainers.accelerators import ACCELERATORS, _exported, _folded, choose, onnxruntime
-from explainers.base import Explainer, predict
-from explainers.cut import UncuttableError, cut_before
-from explainers.errors import OptionError
-from explainers.registry import get_method
-from models import LoadedModel, load_model
+from seewhy.explainers import GradCAM
+from seewhy.explainers.core.explainer import Explainer, predict
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.execution.accelerated import MOST_CUTS, PATIENCE, Accelerated, Parts
+from seewhy.explainers.execution.accelerators import ACCELERATORS, _exported, _folded, choose, onnxruntime
+from seewhy.explainers.execution.cut import UncuttableError, cut_before
+from seewhy.explainers.methods.catalogue import get_method
+from seewhy.models import LoadedModel, load_model
 from tests import nets
 
 SIZE = (3, 64, 64)
@@ -335,7 +335,7 @@ def test_names_of_accelerators(monkeypatch):
         choose("magic", CPU)
     with pytest.raises(OptionError, match="processor"):
         choose("onnxruntime", torch.device("cuda"))
-    monkeypatch.setattr("explainers.accelerators.find_spec", lambda name: None)
+    monkeypatch.setattr("seewhy.explainers.execution.accelerators.find_spec", lambda name: None)
     assert choose("auto", CPU) == "eager"
     with pytest.raises(OptionError, match="install"):
         choose("onnxruntime", CPU)

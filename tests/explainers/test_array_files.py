@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from explainers.array_files import PIECE_BYTES, ArrayFile
+from seewhy.explainers.results.array_files import PIECE_BYTES, ArrayFile
 
 TENSORS = {
     "layer/output/0": torch.arange(60.0).reshape(3, 4, 5).transpose(0, 2),  # numbers in another order
@@ -62,7 +62,7 @@ def test_no_more_than_a_few_pieces_are_in_memory(form):
 
 
 def test_an_npz_of_several_gigabytes_does_not_tell_its_length(monkeypatch):
-    monkeypatch.setattr("explainers.array_files.zipfile.ZIP64_LIMIT", 1000)
+    monkeypatch.setattr("seewhy.explainers.results.array_files.zipfile.ZIP64_LIMIT", 1000)
     assert ArrayFile("npz", TENSORS).length is None
     assert ArrayFile("safetensors", TENSORS).length is not None
 

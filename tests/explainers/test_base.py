@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import GradCAM, Saliency
-from explainers.base import AUGMENTATIONS, asked, predict, principal_component
-from explainers.errors import (
+from seewhy.explainers import GradCAM, Saliency
+from seewhy.explainers.core.explainer import AUGMENTATIONS, asked, predict, principal_component
+from seewhy.explainers.core.objective import MOST_PROBABLE, NO_CONTRAST, Goal, goal_of
+from seewhy.explainers.errors import (
     ExplainerError,
     LayerError,
     ModelOutputError,
@@ -14,10 +15,9 @@ from explainers.errors import (
     TargetError,
     UnsuitableModelError,
 )
-from explainers.goals import MOST_PROBABLE, NO_CONTRAST, Goal, goal_of
-from explainers.passes import MOST, pass_size, passes
-from explainers.registry import METHODS
-from explainers.together import explain_together
+from seewhy.explainers.execution.chunks import MOST, pass_size, passes
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.methods.shared_pass import explain_together
 from tests import nets
 
 
@@ -102,7 +102,7 @@ def test_tta_is_the_mean_over_augmentations_for_the_class_of_the_plain_picture(n
 
 
 def test_a_pass_holds_what_memory_allows(monkeypatch, net, images):
-    from explainers import passes as room
+    from seewhy.explainers.execution import chunks as room
 
     assert pass_size(net, images, backward=True) == pass_size(net, images, backward=True, copies=2) == MOST
     largest = 6 * 64 * 64 * 4  # of the convolution

@@ -5,15 +5,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
-from explainers import GradCAM
-from explainers.cam import fuse
-from explainers.errors import (
-    LayerError,
-    ModelOutputError,
-    NonFiniteError,
-    TargetError,
-    UnsupportedModuleError,
-)
+from seewhy.explainers import GradCAM
+from seewhy.explainers.errors import LayerError, ModelOutputError, NonFiniteError, TargetError, UnsupportedModuleError
+from seewhy.explainers.methods.cam.base import fuse
 from tests import nets
 
 CAM = GradCAM(layers=("conv",))

@@ -13,9 +13,8 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from explainers import GradCAM, capture
-from explainers.capturing import Capture, CapturedTensor, capture_images, strongest
-from explainers.errors import (
+from seewhy.explainers import GradCAM, capture
+from seewhy.explainers.errors import (
     CaptureTooLargeError,
     LayerError,
     NonFiniteError,
@@ -23,10 +22,11 @@ from explainers.errors import (
     PictureError,
     TargetError,
 )
-from explainers.hooks import KINDS, HookSession
-from explainers.render import Style
-from explainers.sheets import contact_sheet
-from models import LoadedModel
+from seewhy.explainers.hooks.session import KINDS, HookSession
+from seewhy.explainers.imaging.render import Style
+from seewhy.explainers.inspection.capture import Capture, CapturedTensor, capture_images, strongest
+from seewhy.explainers.inspection.sheets import contact_sheet
+from seewhy.models import LoadedModel
 from tests import nets
 
 CAT = Path(__file__).parents[2] / "examples" / "cat.png"
@@ -438,7 +438,7 @@ def test_a_capture_of_the_embedded_model(lite0: LoadedModel, untouched):
 
 
 def read(path: Path) -> Any:
-    from explainers.picture import read_picture
+    from seewhy.explainers.imaging.decode import read_picture
 
     return read_picture(path)
 

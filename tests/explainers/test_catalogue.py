@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import passes
-from explainers.base import AUGMENTATIONS, Attribution, Explainer
-from explainers.goals import NO_CONTRAST
-from explainers.registry import METHODS
+from seewhy.explainers.core.explainer import AUGMENTATIONS, Attribution, Explainer
+from seewhy.explainers.core.objective import NO_CONTRAST
+from seewhy.explainers.execution import chunks as passes
+from seewhy.explainers.methods.catalogue import METHODS
 from tests import nets
 
 FEW = {"samples": 3, "steps": 4, "masks": 12, "segments": 12, "iterations": 4, "grid": 3, "patch": 8, "stride": 8}
@@ -252,7 +252,7 @@ def test_several_layers_are_fused(name, net, wide):
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if "samples" in method.options])
 def test_many_passes_report_and_can_be_ended(name, net, wide, untouched, monkeypatch):
-    from explainers import passes
+    from seewhy.explainers.execution import chunks as passes
 
     monkeypatch.setattr(passes, "MOST", 1)
 

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from explainers.charts import draw_trace
-from explainers.tracing import Trace, trace_images
+from seewhy.explainers.inspection.trace import Trace, trace_images
+from seewhy.explainers.inspection.trace_chart import draw_trace
 
 RED, PINK = "#d55e00", "#cc79a7"
 

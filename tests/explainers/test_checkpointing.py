@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torchvision.models import DenseNet
 
-from explainers import GradCAM
-from explainers.base import Explainer
-from explainers.errors import UnsupportedModuleError
-from explainers.hooks import HookSession
-from explainers.modules import evaluation_mode
-from explainers.registry import METHODS
-from explainers.replay import structure_of
+from seewhy.explainers import GradCAM
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.errors import UnsupportedModuleError
+from seewhy.explainers.execution.replay import structure_of
+from seewhy.explainers.hooks.selection import evaluation_mode
+from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.methods.catalogue import METHODS
 from tests import nets
 from tests.explainers.test_catalogue import FEW
 

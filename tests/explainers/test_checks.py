@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from explainers import GradCAM, checks
-from explainers.checks import deferred, require
-from explainers.errors import NonFiniteError, TargetError
-from explainers.passes import passes, unreported
+from seewhy.explainers import GradCAM
+from seewhy.explainers.errors import NonFiniteError, TargetError
+from seewhy.explainers.execution import deferred_checks as checks
+from seewhy.explainers.execution.chunks import passes, unreported
+from seewhy.explainers.execution.deferred_checks import deferred, require
 from tests import nets
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from explainers.errors import ExplainerError
-from explainers.explanation import explanations
-from explainers.registry import METHODS
-from models import wrap_model
+from seewhy.explainers.errors import ExplainerError
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.results.explanation import explanations
+from seewhy.models import wrap_model
 from tests import company, nets
 from tests.explainers.test_catalogue import LAYERS, Small
 
@@ -101,7 +101,7 @@ def test_company_does_not_matter_to_any_method_on_any_network(network, name):
 
 
 def test_what_rounding_can_decide_is_told_with_the_map(lite0):
-    from explainers import explain
+    from seewhy.explainers import explain
 
     picture = company.EXAMPLES / "cat.png"
     (found,) = explain(lite0, picture, "guided-ig", steps=1).diagnostics

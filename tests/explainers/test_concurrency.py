@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import GradCAM, HookSession, Saliency
+from seewhy.explainers import GradCAM, HookSession, Saliency
 from tests import nets
 
 THREADS, ROUNDS = 8, 12

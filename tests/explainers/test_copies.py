@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from explainers.hooks import HookSession
-from explainers.modules import count_hooks
-from models import wrap_model
+from seewhy.explainers.hooks.selection import count_hooks
+from seewhy.explainers.hooks.session import HookSession
+from seewhy.models import wrap_model
 
 
 def small() -> nn.Module:

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from explainers import GradCAM
-from explainers.costs import Passes, evaluate, names_in
-from explainers.layers import survey
-from explainers.methods.occlusion import Occlusion
-from explainers.passes import pass_size
-from explainers.registry import METHODS, method_of, passes_of
-from models import LoadedModel, Preprocess
-from models.spec import ModelSpec
+from seewhy.explainers import GradCAM
+from seewhy.explainers.core.costs import Passes, evaluate, names_in
+from seewhy.explainers.execution.chunks import pass_size
+from seewhy.explainers.layers.survey import survey
+from seewhy.explainers.methods.catalogue import METHODS, method_of, passes_of
+from seewhy.explainers.methods.perturbation.occlusion import Occlusion
+from seewhy.models import LoadedModel, Preprocess
+from seewhy.models.spec import ModelSpec
 from tests import nets
 
 FEW = {"samples": 9, "steps": 5, "segments": 4, "cells": 3, "patch": 8, "stride": 4, "concepts": 2, "iterations": 3}

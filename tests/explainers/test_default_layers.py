@@ -12,8 +12,8 @@ import torch
 import torchvision
 from torch import nn
 
-from explainers import GradCAM, survey
-from explainers.layers import Survey
+from seewhy.explainers import GradCAM, survey
+from seewhy.explainers.layers.survey import Survey
 
 # Name, (height, width) of the picture, layer, and its rows and columns; None where only tokens follow patches.
 ARCHITECTURES = [

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from explainers.registry import get_method, list_methods
+from seewhy.explainers.methods.catalogue import get_method, list_methods
 
 TOLERANCE = 1e-5
 

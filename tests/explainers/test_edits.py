@@ -6,7 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from explainers.edits import EDITS, MAX_EDITS, OPS, Edit, EditError, MisfitError, Scale, Zero, parse_edits, part_of
+from seewhy.explainers.errors import EditError
+from seewhy.explainers.inspection.edits import (
+    EDITS,
+    MAX_EDITS,
+    OPS,
+    Edit,
+    MisfitError,
+    Scale,
+    Zero,
+    parse_edits,
+    part_of,
+)
 from tests import nets
 
 IMAGE = (8, 8)

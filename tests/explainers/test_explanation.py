@@ -6,12 +6,12 @@ import pytest
 import torch
 from PIL import Image
 
-from explainers import GradCAM, Saliency, compare, explain, rank_correlation
-from explainers.errors import LayerError, OptionError, TargetError, UnreadablePictureError
-from explainers.explanation import Explanation, explanations
-from explainers.geometry import Geometry
-from explainers.targets import Prediction
-from models import LoadedModel
+from seewhy.explainers import GradCAM, Saliency, compare, explain, rank_correlation
+from seewhy.explainers.errors import LayerError, OptionError, TargetError, UnreadablePictureError
+from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.results.explanation import Explanation, explanations
+from seewhy.explainers.tasks.classification import Prediction
+from seewhy.models import LoadedModel
 
 PICTURE = Image.effect_noise((300, 200), 80).convert("RGB")
 

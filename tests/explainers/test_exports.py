@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import accelerators, exports
-from explainers.accelerated import Accelerated, Parts
-from explainers.accelerators import exported_before, onnxruntime, share_exports
-from explainers.cut import cut_before
-from explainers.exports import Exports, fingerprint
+from seewhy.explainers.execution import accelerators, exports
+from seewhy.explainers.execution.accelerated import Accelerated, Parts
+from seewhy.explainers.execution.accelerators import exported_before, onnxruntime, share_exports
+from seewhy.explainers.execution.cut import cut_before
+from seewhy.explainers.execution.exports import Exports, fingerprint
 from tests import nets
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory that forked processes share")
@@ -164,7 +164,7 @@ def test_processes_write_one_after_another():
     assert (
         forked("""
         import os
-        from explainers.exports import Exports
+        from seewhy.explainers.execution.exports import Exports
         kept, start = Exports(), os.pipe()
         for child in range(8):
             if not os.fork():
@@ -190,7 +190,7 @@ def test_a_new_process_finds_what_another_exported():
         import os, sys, torch
         from torch import nn
         from explainers import accelerators
-        from explainers.accelerated import Accelerated, Parts
+        from seewhy.explainers.execution.accelerated import Accelerated, Parts
 
         def child():
             torch.manual_seed(0)

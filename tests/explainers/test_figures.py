@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from explainers import explain, intervene
-from explainers.errors import OptionError
+from seewhy.explainers import explain, intervene
+from seewhy.explainers.errors import OptionError
 from tests.explainers.test_explanation import made
 
 matplotlib.use("Agg")

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from explainers import Geometry
-from models import Preprocess
+from seewhy.explainers import Geometry
+from seewhy.models import Preprocess
 
 SQUARE = Preprocess((224, 224), (256, 256), interpolation="bicubic")
 WIDE = Preprocess((128, 256), (140, 280))

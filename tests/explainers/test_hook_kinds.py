@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import LayerError
-from explainers.hooks import HookSession
+from seewhy.explainers.errors import LayerError
+from seewhy.explainers.hooks.session import HookSession
 from tests import nets
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import GradCAM
-from explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError
-from explainers.hooks import HookSession
-from explainers.modules import as_module, count_hooks, evaluation_mode, logits_of
+from seewhy.explainers import GradCAM
+from seewhy.explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError
+from seewhy.explainers.hooks.selection import as_module, count_hooks, evaluation_mode, logits_of
+from seewhy.explainers.hooks.session import HookSession
 from tests import nets
 
 

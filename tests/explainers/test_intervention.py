@@ -15,17 +15,25 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from explainers import GradCAM, HookSession, Saliency, explain, intervene, sheets, sweep_channels
-from explainers.base import Explainer, predict
-from explainers.capturing import capture_images
-from explainers.edits import OPS, EditError, parse_edits
-from explainers.errors import ExplainerError, LayerError, ModelOutputError, NonFiniteError, TargetError
-from explainers.intervention import Edited, edit_images
-from explainers.registry import get_method
-from explainers.render import Style
-from explainers.sweeping import sweep_images
-from explainers.tracing import trace_images
-from models import LoadedModel
+from seewhy.explainers import GradCAM, HookSession, Saliency, explain, intervene, sweep_channels
+from seewhy.explainers.core.explainer import Explainer, predict
+from seewhy.explainers.errors import (
+    EditError,
+    ExplainerError,
+    LayerError,
+    ModelOutputError,
+    NonFiniteError,
+    TargetError,
+)
+from seewhy.explainers.imaging.render import Style
+from seewhy.explainers.inspection.capture import capture_images
+from seewhy.explainers.inspection.edits import OPS, parse_edits
+from seewhy.explainers.inspection.intervene import Edited, edit_images
+from seewhy.explainers.inspection.sweep import sweep_images
+from seewhy.explainers.inspection.trace import trace_images
+from seewhy.explainers.methods.catalogue import get_method
+from seewhy.explainers.results import sheets
+from seewhy.models import LoadedModel
 from tests import nets
 
 CAT = Path(__file__).parents[2] / "examples" / "cat.png"

@@ -3,8 +3,8 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from explainers.errors import LayerError, UnsupportedModuleError
-from explainers.layers import grid_axes, survey
+from seewhy.explainers.errors import LayerError, UnsupportedModuleError
+from seewhy.explainers.layers.survey import grid_axes, survey
 from tests import nets
 
 SHAPE = (3, 32, 32)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import survey
-from explainers.layout import COLUMNS, ROWS, Axis, Factor, of_pictures, plain, reshaped, resized
+from seewhy.explainers import survey
+from seewhy.explainers.layers.layout import COLUMNS, ROWS, Axis, Factor, of_pictures, plain, reshaped, resized
 from tests import nets
 from tests.explainers.test_own_nets import PilotNet
 

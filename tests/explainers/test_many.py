@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from explainers import Explanation, explain, explain_many, many
-from explainers.errors import LayerError, NonFiniteError, OptionError, TargetError, UnreadablePictureError
+from seewhy.explainers import Explanation, explain, explain_many
+from seewhy.explainers import explain_many as many
+from seewhy.explainers.errors import LayerError, NonFiniteError, OptionError, TargetError, UnreadablePictureError
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
 SMALL = [Image.effect_noise((60 + number, 50), 80).convert("RGB") for number in range(5)]

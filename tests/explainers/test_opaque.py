@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import GradCAM, survey
-from explainers.capturing import capture_images
-from explainers.errors import UnsupportedModuleError, UnsupportedOperationError
-from explainers.hooks import HookSession
-from explainers.modules import count_hooks
-from explainers.registry import METHODS
-from explainers.tracing import trace_images
+from seewhy.explainers import GradCAM, survey
+from seewhy.explainers.errors import UnsupportedModuleError, UnsupportedOperationError
+from seewhy.explainers.hooks.selection import count_hooks
+from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.inspection.capture import capture_images
+from seewhy.explainers.inspection.trace import trace_images
+from seewhy.explainers.methods.catalogue import METHODS
 from tests import nets
 from tests.explainers.test_catalogue import FEW
 

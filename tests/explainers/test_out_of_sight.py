@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import GradCAM, survey
-from models import wrap_model
+from seewhy.explainers import GradCAM, survey
+from seewhy.models import wrap_model
 from tests import nets
 
 SHAPE = (3, 24, 40)

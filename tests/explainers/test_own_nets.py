@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
-from explainers import Geometry, GradCAM, survey
-from explainers.errors import LayerError
-from explainers.explanation import explanations
-from explainers.registry import METHODS
-from models import wrap_model
+from seewhy.explainers import Geometry, GradCAM, survey
+from seewhy.explainers.errors import LayerError
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.results.explanation import explanations
+from seewhy.models import wrap_model
 from tests import nets
 from tests.explainers.test_catalogue import TARGETS, Small, made
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from explainers.registry import METHODS
+from seewhy.explainers.methods.catalogue import METHODS
 from tests.nets import LARGE
 from tests.peers import NETS, PAGE, PEERS, TOLERANCE, Peer, difference
 

@@ -8,15 +8,15 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
-from explainers import Explainer
-from explainers.baselines import baseline_of
-from explainers.methods.dff import DFF
-from explainers.methods.extremal import ExtremalPerturbation
-from explainers.methods.occlusion import Occlusion
-from explainers.methods.rise import RISE
-from explainers.methods.sobol import Sobol
-from explainers.methods.superpixels import LIME, FeatureAblation, KernelSHAP
-from explainers.perturbing import masked, superpixels
+from seewhy.explainers import Explainer
+from seewhy.explainers.methods.baselines import baseline_of
+from seewhy.explainers.methods.concept.dff import DFF
+from seewhy.explainers.methods.perturbation.base import masked, superpixels
+from seewhy.explainers.methods.perturbation.extremal import ExtremalPerturbation
+from seewhy.explainers.methods.perturbation.occlusion import Occlusion
+from seewhy.explainers.methods.perturbation.rise import RISE
+from seewhy.explainers.methods.perturbation.sobol import Sobol
+from seewhy.explainers.methods.perturbation.superpixels import LIME, FeatureAblation, KernelSHAP
 from tests import nets
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -73,7 +73,7 @@ def test_a_batch_of_mixed_targets_equals_singles_whatever_the_size_of_a_pass(exp
     together = explainer.explain(net, pictures, TARGETS)
     assert together.maps.ndim == 3
     assert together.maps.abs().amax(dim=(1, 2)).min() > 0
-    monkeypatch.setattr("explainers.passes.MOST", 3)
+    monkeypatch.setattr("seewhy.explainers.execution.chunks.MOST", 3)
     for row in range(3):
         alone = explainer.explain(net, pictures[row : row + 1], TARGETS[row : row + 1])
         assert nets.relative_error(together.maps[row], alone.maps[0]) < 1e-3
@@ -82,7 +82,7 @@ def test_a_batch_of_mixed_targets_equals_singles_whatever_the_size_of_a_pass(exp
 
 @named(METHODS)
 def test_passes_stay_within_their_size_and_are_reported(explainer, net, pictures, monkeypatch):
-    monkeypatch.setattr("explainers.passes.MOST", 5)
+    monkeypatch.setattr("seewhy.explainers.execution.chunks.MOST", 5)
     sizes, told = [], []
     handle = net.conv.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
     explainer.explain(net, pictures, TARGETS, report=lambda *pair: told.append(pair))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from explainers.errors import PictureTooLargeError, UnreadablePictureError
-from explainers.picture import read_picture, read_reduced
+from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
+from seewhy.explainers.imaging.decode import read_picture, read_reduced
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 

@@ -13,11 +13,12 @@ from torch import Tensor, fx, nn
 from torch.nn.modules import module as module_globals
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from explainers import GradCAM, HookSession, layers, process_wide
-from explainers.accelerated import PATIENCE, Accelerated
-from explainers.cut import UncuttableError, cut_before
-from models.registry import _without_weights
-from models.zoo import zoo_spec
+from seewhy.explainers import GradCAM, HookSession, process_wide
+from seewhy.explainers.execution.accelerated import PATIENCE, Accelerated
+from seewhy.explainers.execution.cut import UncuttableError, cut_before
+from seewhy.explainers.layers import survey as layers
+from seewhy.models.registry import _without_weights
+from seewhy.models.zoo import zoo_spec
 from tests import nets
 
 

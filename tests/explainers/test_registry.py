@@ -2,10 +2,10 @@ import re
 
 import pytest
 
-from explainers import GradCAM, Saliency, get_method, list_methods
-from explainers.cam import LayerExplainer
-from explainers.errors import OptionError
-from explainers.registry import METHODS, method
+from seewhy.explainers import GradCAM, Saliency, get_method, list_methods
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.cam.base import LayerExplainer
+from seewhy.explainers.methods.catalogue import METHODS, method
 
 
 def test_methods_have_names_papers_equations_and_costs():

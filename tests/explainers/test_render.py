@@ -3,10 +3,22 @@ import pytest
 from cmap import Colormap
 from PIL import Image
 
-from explainers import Explanation, Geometry, render
-from explainers.errors import OptionError
-from explainers.render import DIVERGING, SEQUENTIAL, Style, colour, draw, fit, fitted, magnitude, normalize, panel
-from explainers.targets import Prediction
+from seewhy.explainers import Explanation, Geometry
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.imaging import render
+from seewhy.explainers.imaging.render import (
+    DIVERGING,
+    SEQUENTIAL,
+    Style,
+    colour,
+    draw,
+    fit,
+    fitted,
+    magnitude,
+    normalize,
+    panel,
+)
+from seewhy.explainers.tasks.classification import Prediction
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 WHOLE = Geometry(12, 8, (0.0, 0.0, 12.0, 8.0))

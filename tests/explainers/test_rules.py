@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers import Saliency
-from explainers.errors import ModelOutputError, UnsupportedOperationError
-from explainers.methods.deeplift import DeepLIFT
-from explainers.methods.excitation import ExcitationBackprop
-from explainers.methods.guided import GuidedBackprop
-from explainers.methods.lrp import LRP
+from seewhy.explainers import Saliency
+from seewhy.explainers.errors import ModelOutputError, UnsupportedOperationError
+from seewhy.explainers.methods.rules.deeplift import DeepLIFT
+from seewhy.explainers.methods.rules.excitation import ExcitationBackprop
+from seewhy.explainers.methods.rules.guided import GuidedBackprop
+from seewhy.explainers.methods.rules.lrp import LRP
 from tests import nets
 
 METHODS = [GuidedBackprop(sign="signed"), LRP(), LRP(composite="epsilon"), DeepLIFT(), ExcitationBackprop()]

@@ -5,10 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
-from explainers import Geometry
-from explainers.capturing import CapturedTensor, FeatureMap
-from explainers.render import Style
-from explainers.sheets import contact_sheet
+from seewhy.explainers import Geometry
+from seewhy.explainers.imaging.render import Style
+from seewhy.explainers.inspection.capture import CapturedTensor, FeatureMap
+from seewhy.explainers.inspection.sheets import contact_sheet
 from tests import nets
 
 SIZES = [(16, 16), (32, 32), (451, 300), (300, 451), (2000, 40), (40, 2000), (1, 1)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers.statistics import Statistics, statistics
+from seewhy.explainers.inspection.statistics import Statistics, statistics
 from tests import nets
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -11,11 +11,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-import explainers
-from explainers import CAM, GradCAM
-from explainers.errors import OptionError
-from explainers.methods.input_gradient import SmoothGrad
-from explainers.registry import METHODS
+from seewhy import explainers
+from seewhy.explainers import CAM, GradCAM
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.methods.gradient.input_gradient import SmoothGrad
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from explainers import GradCAM, HookSession, surveys
-from explainers.base import asked
-from explainers.layers import survey
-from explainers.methods.cam_refine import RefineCAM
-from explainers.methods.fullgrad import FullGrad, FullGradients, Term
-from explainers.process_wide import exclusive
-from explainers.surveys import survey_of
-from models import wrap_model
+from seewhy.explainers import GradCAM, HookSession
+from seewhy.explainers.core.explainer import asked
+from seewhy.explainers.layers import survey_cache as surveys
+from seewhy.explainers.layers.survey import survey
+from seewhy.explainers.layers.survey_cache import survey_of
+from seewhy.explainers.methods.cam.refine import RefineCAM
+from seewhy.explainers.methods.gradient.fullgrad import FullGrad, FullGradients, Term
+from seewhy.explainers.process_wide import exclusive
+from seewhy.models import wrap_model
 from tests import nets
 
 SHAPE = (3, 32, 32)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from explainers.hooks import HookSession
+from seewhy.explainers.hooks.session import HookSession
 from tests.sweep import COLUMNS, NAMES, PAGE, TOLERANCE, check, difference, main, prepare, reference
 
 SAMPLE = {
@@ -73,7 +73,7 @@ def test_one_wrong_record_is_found(spoil: Callable[[HookSession], object], monke
 
 
 def test_records_that_in_place_operations_reach_are_found(monkeypatch):
-    monkeypatch.setattr("explainers.sites.copied", lambda value: value)
+    monkeypatch.setattr("seewhy.explainers.hooks.call_site.copied", lambda value: value)
     row = check("resnet18")
     assert row.modules - row.equal >= sum(isinstance(part, nn.ReLU) for part in prepare("resnet18")[0].modules())
 

@@ -17,15 +17,25 @@ import torchvision
 from PIL import Image
 from torch import Tensor, nn
 
-from explainers import HookSession, Saliency, intervene, replay, sweep_channels, sweeping
-from explainers.edits import EditError, parse_edits
-from explainers.errors import LayerError, ModelOutputError, NonFiniteError, OptionError, PictureError, TargetError
-from explainers.intervention import edit_images
-from explainers.picture import read_picture
-from explainers.render import Style
-from explainers.sheets import sweep_sheet
-from explainers.sweeping import ChannelEffect, Sweep, sweep_images
-from models import LoadedModel
+from seewhy.explainers import HookSession, Saliency, intervene, sweep_channels
+from seewhy.explainers.errors import (
+    EditError,
+    LayerError,
+    ModelOutputError,
+    NonFiniteError,
+    OptionError,
+    PictureError,
+    TargetError,
+)
+from seewhy.explainers.execution import replay
+from seewhy.explainers.imaging.decode import read_picture
+from seewhy.explainers.imaging.render import Style
+from seewhy.explainers.inspection import sweep as sweeping
+from seewhy.explainers.inspection.edits import parse_edits
+from seewhy.explainers.inspection.intervene import edit_images
+from seewhy.explainers.inspection.sheets import sweep_sheet
+from seewhy.explainers.inspection.sweep import ChannelEffect, Sweep, sweep_images
+from seewhy.models import LoadedModel
 from tests import nets
 
 CAT = Path(__file__).parents[2] / "examples" / "cat.png"

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from explainers.errors import TargetError, near_matches
-from explainers.targets import best, class_index, predictions
+from seewhy.explainers.errors import TargetError, near_matches
+from seewhy.explainers.tasks.classification import best, class_index, predictions
 
 LABELS = ["tabby", "Tiger cat", "crane", "crane", "7"]
 

@@ -9,11 +9,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import trace
-from explainers.errors import LayerError, ModelOutputError, OptionError, TargetError
-from explainers.statistics import statistics
-from explainers.tracing import EXPLODING, VANISHING, DeadMaps, Event, Summary, Trace, is_leaf, trace_images
-from models import LoadedModel
+from seewhy.explainers import trace
+from seewhy.explainers.errors import LayerError, ModelOutputError, OptionError, TargetError
+from seewhy.explainers.inspection.statistics import statistics
+from seewhy.explainers.inspection.trace import (
+    EXPLODING,
+    VANISHING,
+    DeadMaps,
+    Event,
+    Summary,
+    Trace,
+    is_leaf,
+    trace_images,
+)
+from seewhy.models import LoadedModel
 from tests import nets
 
 CAT = Path(__file__).parents[2] / "examples" / "cat.png"
@@ -179,7 +188,7 @@ def test_a_tensor_is_looked_at_again_only_where_it_was_modified(picture):
 def test_the_time_of_tracing_itself_is_left_out(picture, monkeypatch):
     import time
 
-    from explainers import tracing
+    from seewhy.explainers.inspection import trace as tracing
 
     spent = []
 

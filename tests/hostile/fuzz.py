@@ -10,9 +10,16 @@ from pathlib import Path
 
 import atheris
 
-from app.decoder import PLUGINS
+from seewhy.app.pipeline.decoder import PLUGINS
 
-INSTRUMENTED = ["PIL", "explainers.picture", "explainers.edits", "app.carriers", "app.schemas", "werkzeug.formparser"]
+INSTRUMENTED = [
+    "PIL",
+    "seewhy.explainers.imaging.decode",
+    "seewhy.explainers.inspection.edits",
+    "seewhy.app.http.uploads",
+    "seewhy.app.answers.schemas",
+    "werkzeug.formparser",
+]
 
 
 def main(name: str, seconds: str, keep: str | None = None) -> None:

@@ -12,20 +12,20 @@ from flask import Request
 from werkzeug.exceptions import HTTPException
 from werkzeug.test import EnvironBuilder
 
-from app.carriers import parse, read_request
-from app.errors import ServiceError
-from app.schemas import (
+from seewhy.app.errors import ServiceError
+from seewhy.app.http.uploads import parse, read_request
+from seewhy.app.pipeline.options import (
     CaptureOptions,
     ExplainOptions,
     InterveneOptions,
     Options,
     PredictOptions,
     TraceOptions,
-    loads,
 )
-from explainers.edits import OPS, At, EditError, parse_edits
-from explainers.errors import PictureError
-from explainers.picture import read_picture, read_reduced
+from seewhy.app.pipeline.strict_json import loads
+from seewhy.explainers.errors import EditError, PictureError
+from seewhy.explainers.imaging.decode import read_picture, read_reduced
+from seewhy.explainers.inspection.edits import OPS, At, parse_edits
 from tests.hostile import pictures
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from app import create_app
-from app.carriers import MAX_FAULTS, MAX_VALUES
-from app.settings import Settings
-from explainers.edits import MAX_EDITS
+from seewhy.app import create_app
+from seewhy.app.http.uploads import MAX_FAULTS, MAX_VALUES
+from seewhy.app.settings import Settings
+from seewhy.explainers.inspection.edits import MAX_EDITS
 from tests.app.conftest import encoded
 from tests.app.serving import free_port, start
 from tests.app.test_errors import faults, problem

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from explainers.errors import PictureTooLargeError, UnreadablePictureError
-from explainers.picture import FORMATS, MAX_SCANS, read_picture, read_reduced
+from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
+from seewhy.explainers.imaging.decode import FORMATS, MAX_SCANS, read_picture, read_reduced
 from tests.hostile import pictures, trial
 
 SCAN = b"\xff\xda"

@@ -13,10 +13,10 @@ import pytest
 import torch
 from PIL import Image
 
-from app import create_app
-from app.carriers import parse
-from app.schemas import CaptureOptions, ExplainOptions, InterveneOptions, PredictOptions, TraceOptions
-from app.settings import Settings
+from seewhy.app import create_app
+from seewhy.app.http.uploads import parse
+from seewhy.app.pipeline.options import CaptureOptions, ExplainOptions, InterveneOptions, PredictOptions, TraceOptions
+from seewhy.app.settings import Settings
 from tests.app.conftest import encoded
 from tests.hostile import pictures
 
@@ -163,7 +163,7 @@ def test_weights_run_no_code(tmp_path, small, kind):
 
 def test_malicious_weights_in_the_folder_run_no_code(tmp_path, small):
     mark = str(tmp_path / "code-ran")
-    from models import Registry
+    from seewhy.models import Registry
 
     spec = Registry(tmp_path).spec("squeezenet1_1")
     torch.save({"payload": Payload(mark)}, tmp_path / spec.weights.file_names[0])

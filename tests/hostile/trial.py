@@ -57,8 +57,8 @@ def requests_of(picture: Hostile) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def trials() -> Iterator[Answered]:
     """Post all pictures, each by all carriers."""
-    from app import create_app
-    from app.settings import Settings
+    from seewhy.app import create_app
+    from seewhy.app.settings import Settings
 
     app = create_app(Settings())
     client = app.test_client()

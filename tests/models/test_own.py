@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_globals
 from torchvision.models import squeezenet1_1
 
-from explainers import GradCAM, process_wide
-from models import Registry, list_models, load_model
-from models.errors import BadWeightsError, ModelsFileError, UnknownModelError, WeightsUnavailableError
-from models.own import own_specs
+from seewhy.explainers import GradCAM, process_wide
+from seewhy.models import Registry, list_models, load_model
+from seewhy.models.errors import BadWeightsError, ModelsFileError, UnknownModelError, WeightsUnavailableError
+from seewhy.models.models_file import own_specs
 from tests import nets
 
 TABLE = """
@@ -256,7 +256,8 @@ def test_a_package_is_imported_while_others_may_be_alone(ask, package, monkeypat
     """Another thread that imports it, and waits to be alone as it does so, must not be waited for in turn."""
     name = f"asks_{ask}"
     text = (
-        "import threading\nfrom explainers.process_wide import exclusive\ndef enter():\n    with exclusive(): pass\n"
+        "import threading\nfrom seewhy.explainers.process_wide import exclusive\n"
+        "def enter():\n    with exclusive(): pass\n"
         "thread = threading.Thread(target=enter, daemon=True)\nthread.start()\nthread.join(20)\n"
         f"entered = not thread.is_alive()\ndef make(): return {NET}\n"
     )

@@ -6,8 +6,8 @@ from PIL import Image
 from timm.data import create_transform, resolve_data_config
 from torchvision import models as torchvision_models
 
-from models import Preprocess, Registry
-from models.zoo import _timm_preprocess
+from seewhy.models import Preprocess, Registry
+from seewhy.models.zoo import _timm_preprocess
 
 
 def noise(width: int, height: int) -> Image.Image:

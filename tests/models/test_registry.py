@@ -11,12 +11,12 @@ import pytest
 import torch
 from torchvision import models as torchvision_models
 
-from explainers import GradCAM
-from explainers.base import predict
-from models import ModelSpec, Registry, list_models
-from models import registry as models_registry
-from models.errors import UnknownModelError
-from models.zoo import _embedded_spec
+from seewhy.explainers import GradCAM
+from seewhy.explainers.core.explainer import predict
+from seewhy.models import ModelSpec, Registry, list_models
+from seewhy.models import registry as models_registry
+from seewhy.models.errors import UnknownModelError
+from seewhy.models.zoo import _embedded_spec
 
 EMBEDDED = ["efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"]
 

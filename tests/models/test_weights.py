@@ -12,10 +12,17 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision import models as torchvision_models
 
-from models import Registry, load_model
-from models.errors import BadWeightsError, ModelsFileError, WeightsUnavailableError
-from models.weights import checked_sha256, fill_by_name, fill_by_order, obtain_weights, read_state_dict, sha256_of
-from models.zoo import EMBEDDED, zoo_spec
+from seewhy.models import Registry, load_model
+from seewhy.models.errors import BadWeightsError, ModelsFileError, WeightsUnavailableError
+from seewhy.models.weights import (
+    checked_sha256,
+    fill_by_name,
+    fill_by_order,
+    obtain_weights,
+    read_state_dict,
+    sha256_of,
+)
+from seewhy.models.zoo import EMBEDDED, zoo_spec
 from tests import nets
 
 
@@ -79,7 +86,9 @@ def test_weights_where_nobody_may_look_are_not_there(folder, squeezenet, monkeyp
 
 
 def test_weights_under_the_publishers_file_name_and_in_the_librarys_cache(folder, squeezenet, monkeypatch):
-    monkeypatch.setattr("models.registry.checked_sha256", lambda spec, path: sha256_of(path))  # these are not published
+    monkeypatch.setattr(
+        "seewhy.models.registry.checked_sha256", lambda spec, path: sha256_of(path)
+    )  # these are not published
     published = "squeezenet1_1-b8a52dc0.pth"
     torch.save(squeezenet, folder / published)
     assert load_model("squeezenet1_1", download=False).sha256 is not None
@@ -237,7 +246,7 @@ def test_embedded_weights_are_those_whose_whole_digest_stands_here(name):
 def test_embedded_weights_that_only_begin_like_the_published_ones_are_refused(monkeypatch):
     sha256 = EMBEDDED["efficientnet_lite0"].sha256
     almost = sha256[:-1] + ("0" if sha256[-1] != "0" else "1")
-    monkeypatch.setattr("models.weights.sha256_of", lambda path: almost)
+    monkeypatch.setattr("seewhy.models.weights.sha256_of", lambda path: almost)
     with pytest.raises(BadWeightsError, match=f"efficientnet_lite0: .*57934424.pth.* is {almost}, not {sha256}"):
         load_model("efficientnet_lite0")
 

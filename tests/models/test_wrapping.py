@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torchvision.models import mobilenet_v3_small
 
-from explainers import capture, explain, explain_many, intervene, sweep_channels, trace
-from explainers.errors import UnsupportedModuleError
-from models import ModelError, load_model, wrap_model
-from models.errors import UnknownModelError
+from seewhy.explainers import capture, explain, explain_many, intervene, sweep_channels, trace
+from seewhy.explainers.errors import UnsupportedModuleError
+from seewhy.models import ModelError, load_model, wrap_model
+from seewhy.models.errors import UnknownModelError
 from tests import nets
 from tests.app.conftest import EXAMPLES
 

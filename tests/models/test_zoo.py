@@ -8,8 +8,8 @@ import pytest
 import torch
 from torchvision import models as torchvision_models
 
-from explainers import GradCAM, Saliency
-from models import Registry, load_model
+from seewhy.explainers import GradCAM, Saliency
+from seewhy.models import Registry, load_model
 
 # The default layer and the side of its grid at the model's own input size; None where a CAM has none.
 TORCHVISION = {

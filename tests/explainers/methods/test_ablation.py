@@ -3,11 +3,12 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from explainers import HookSession, replay
-from explainers.edits import parse_edits
-from explainers.errors import ModelOutputError
-from explainers.methods.ablation import AblationCAM, ReciproCAM
-from explainers.sweeping import sweep_images
+from seewhy.explainers import HookSession
+from seewhy.explainers.errors import ModelOutputError
+from seewhy.explainers.execution import replay
+from seewhy.explainers.inspection.edits import parse_edits
+from seewhy.explainers.inspection.sweep import sweep_images
+from seewhy.explainers.methods.cam.ablation import AblationCAM, ReciproCAM
 from tests import nets
 from tests.explainers.test_cam import ByHand
 from tests.explainers.test_sweeping import MasksLater, Remembers, ReturnsItsInput, ViewsLater

@@ -3,9 +3,9 @@ import torch
 import torchvision
 from torch import nn
 
-from explainers import get_method
-from explainers.errors import LayerError
-from explainers.hooks import HookSession
+from seewhy.explainers import get_method
+from seewhy.explainers.errors import LayerError
+from seewhy.explainers.hooks.session import HookSession
 from tests import nets
 from tests.explainers.methods.peers import caught
 

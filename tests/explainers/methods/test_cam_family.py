@@ -7,8 +7,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
-from explainers import get_method
-from explainers.together import explain_together
+from seewhy.explainers import get_method
+from seewhy.explainers.methods.shared_pass import explain_together
 from tests import nets
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -3,7 +3,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from explainers import get_method
+from seewhy.explainers import get_method
 from tests import nets
 from tests.explainers.methods.peers import caught
 

@@ -3,8 +3,8 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from explainers import GradCAM, get_method
-from explainers.errors import LayerError
+from seewhy.explainers import GradCAM, get_method
+from seewhy.explainers.errors import LayerError
 from tests import nets
 from tests.explainers.methods.peers import caught, grad_cam_peer
 

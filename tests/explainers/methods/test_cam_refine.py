@@ -3,10 +3,10 @@ import torch
 import torchvision
 from torch.nn import functional
 
-from explainers import get_method
-from explainers.errors import LayerError, OptionError
-from explainers.methods.cam_refine import RefineCAM
-from explainers.methods.gradcam_plus_plus import GradCAMPlusPlus
+from seewhy.explainers import get_method
+from seewhy.explainers.errors import LayerError, OptionError
+from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus
+from seewhy.explainers.methods.cam.refine import RefineCAM
 from tests import nets
 
 TARGETS = torch.tensor([7, 999, 0, 7])

@@ -3,9 +3,9 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from explainers import GradCAM
-from explainers.errors import LayerError, TargetError
-from explainers.methods.cam_score import FinerCAM, ShapleyCAM
+from seewhy.explainers import GradCAM
+from seewhy.explainers.errors import LayerError, TargetError
+from seewhy.explainers.methods.cam.score_weighted import FinerCAM, ShapleyCAM
 from tests import nets
 
 TARGETS = torch.tensor([7, 999, 0, 7])
@@ -121,7 +121,7 @@ def test_shapleycam_of_several_layers_takes_each_layers_own_hessian(images):
     net.middle = lambda features: net.relu(features).tanh()
     together = ShapleyCAM(layers=("stem", "conv")).explain(net, images)
     alone = [ShapleyCAM(layers=(layer,)).explain(net, images).maps for layer in ("stem", "conv")]
-    from explainers.cam import fuse
+    from seewhy.explainers.methods.cam.base import fuse
 
     assert together.layers == ("stem", "conv")
     assert nets.relative_error(together.maps, fuse(alone)) < 1e-5

@@ -8,10 +8,10 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers import Saliency
-from explainers.baselines import baseline_of
-from explainers.errors import UnsupportedOperationError
-from explainers.methods.deeplift import DeepLIFT
+from seewhy.explainers import Saliency
+from seewhy.explainers.errors import UnsupportedOperationError
+from seewhy.explainers.methods.baselines import baseline_of
+from seewhy.explainers.methods.rules.deeplift import DeepLIFT
 from tests import nets
 
 TARGETS = torch.tensor([7, 999])
@@ -132,7 +132,7 @@ def test_passes_stay_within_memory_and_are_reported(monkeypatch, images):
     net = nets.seeded(nets.Net)
     targets = torch.tensor([0, 1, 2, 0])
     expected = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1))
-    monkeypatch.setattr("explainers.methods.deeplift.pass_size", lambda *_, **__: 3)
+    monkeypatch.setattr("seewhy.explainers.methods.rules.deeplift.pass_size", lambda *_, **__: 3)
     done: list[tuple[int, int]] = []
     found = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1), lambda *pair: done.append(pair))
     assert done == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]

@@ -5,12 +5,12 @@ import torchvision
 from PIL import Image
 from torch import Tensor, nn
 
-from explainers import explain, get_method
-from explainers.base import asked
-from explainers.errors import LayerError, OptionError
-from explainers.factors import factorized, nonnegative_factors, regions_of
-from explainers.hooks import HookSession
-from explainers.methods.dff import DFF
+from seewhy.explainers import explain, get_method
+from seewhy.explainers.core.explainer import asked
+from seewhy.explainers.errors import LayerError, OptionError
+from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.methods.concept.dff import DFF
+from seewhy.explainers.methods.concept.factors import factorized, nonnegative_factors, regions_of
 from tests import nets
 from tests.explainers.test_perturbing import EXAMPLES
 
@@ -190,7 +190,7 @@ def test_the_factorisation_ends_when_a_report_raises(corners):
 
 
 def test_iterations_are_no_passes(corners, monkeypatch):
-    monkeypatch.setattr("explainers.passes.MOST", 14)
+    monkeypatch.setattr("seewhy.explainers.execution.chunks.MOST", 14)
     told = []
     pictures = corners.expand(2, -1, -1, -1)
     DFF(layers=("layer",), concepts=3, iterations=4).explain(ByHand(), pictures, report=lambda *one: told.append(one))

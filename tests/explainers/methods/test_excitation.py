@@ -5,9 +5,9 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from explainers.errors import LayerError
-from explainers.methods.excitation import ExcitationBackprop
-from explainers.methods.lrp import LRP
+from seewhy.explainers.errors import LayerError
+from seewhy.explainers.methods.rules.excitation import ExcitationBackprop
+from seewhy.explainers.methods.rules.lrp import LRP
 from tests import nets
 
 TARGETS = torch.tensor([3, 7])

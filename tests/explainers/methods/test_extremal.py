@@ -3,10 +3,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers.baselines import baseline_of
-from explainers.errors import ModelOutputError, OptionError
-from explainers.methods.extremal import SHARPNESS, ExtremalPerturbation, smooth_maximum
-from explainers.perturbing import masked
+from seewhy.explainers.errors import ModelOutputError, OptionError
+from seewhy.explainers.methods.baselines import baseline_of
+from seewhy.explainers.methods.perturbation.base import masked
+from seewhy.explainers.methods.perturbation.extremal import SHARPNESS, ExtremalPerturbation, smooth_maximum
 from tests import nets
 
 
@@ -84,7 +84,7 @@ def test_a_model_that_stops_gradients_is_refused(net: nn.Module, images, untouch
 
 
 def test_every_step_is_reported(images, monkeypatch):
-    monkeypatch.setattr("explainers.passes.MOST", 3)
+    monkeypatch.setattr("seewhy.explainers.execution.chunks.MOST", 3)
     told = []
     ExtremalPerturbation(steps=3, cells=4).explain(
         nets.seeded(nets.Net), images, report=lambda *pair: told.append(pair)
@@ -102,7 +102,7 @@ def test_a_gaussian_that_takes_too_much_memory_is_refused(images, untouched):
 def test_few_pictures_share_a_pass_where_the_gaussian_is_large(images, monkeypatch):
     told = []
     # 16 by 16 cells, and 9 by 9 under the Gaussian: room for two pictures of four.
-    monkeypatch.setattr("explainers.passes.MEMORY", 2 * 24 * 16 * 16 * 9 * 9)
+    monkeypatch.setattr("seewhy.explainers.execution.chunks.MEMORY", 2 * 24 * 16 * 16 * 9 * 9)
     explainer = ExtremalPerturbation(steps=1, cells=16, width=0.1)
     found = explainer.explain(nets.seeded(nets.Net), images, report=lambda *pair: told.append(pair)).maps
     assert told == [(step, 4) for step in range(5)]

@@ -8,12 +8,12 @@ import torchvision
 from PIL import Image
 from torch import Tensor, nn
 
-from explainers import get_method
-from explainers import passes as room
-from explainers.base import AUGMENTATIONS, Explainer
-from explainers.cam import fuse
-from explainers.errors import LayerError, ModelOutputError, NonFiniteError, TargetError
-from models import LoadedModel
+from seewhy.explainers import get_method
+from seewhy.explainers.core.explainer import AUGMENTATIONS, Explainer
+from seewhy.explainers.errors import LayerError, ModelOutputError, NonFiniteError, TargetError
+from seewhy.explainers.execution import chunks as room
+from seewhy.explainers.methods.cam.base import fuse
+from seewhy.models import LoadedModel
 from tests import nets
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

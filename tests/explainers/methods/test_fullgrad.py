@@ -8,11 +8,11 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers import passes
-from explainers.base import AUGMENTATIONS, asked
-from explainers.errors import LayerError
-from explainers.methods import fullgrad
-from explainers.methods.fullgrad import FullGrad, FullGradients, _stretched, full_gradients, units_of
+from seewhy.explainers.core.explainer import AUGMENTATIONS, asked
+from seewhy.explainers.errors import LayerError
+from seewhy.explainers.execution import chunks as passes
+from seewhy.explainers.methods.gradient import fullgrad
+from seewhy.explainers.methods.gradient.fullgrad import FullGrad, FullGradients, _stretched, full_gradients, units_of
 from tests import nets
 from tests.explainers.methods.test_cam_family import both  # noqa: F401
 

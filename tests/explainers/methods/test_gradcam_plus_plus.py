@@ -3,8 +3,9 @@ import pytest
 import torch
 from torch import nn
 
-from explainers import get_method, passes
-from explainers.methods.gradcam_plus_plus import GradCAMPlusPlus, SmoothGradCAMPlusPlus
+from seewhy.explainers import get_method
+from seewhy.explainers.execution import chunks as passes
+from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus, SmoothGradCAMPlusPlus
 from tests import nets
 from tests.explainers.methods.test_cam_gradient import FEATURES, ByHand
 

@@ -7,16 +7,16 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from explainers import Explainer
-from explainers import passes as room
-from explainers.errors import ModelOutputError
-from explainers.methods import xrai
-from explainers.methods.input_gradient import InputXGradient, SmoothGrad, VarGrad
-from explainers.methods.integrated import ExpectedGradients, IntegratedGradients
-from explainers.methods.paths import BlurIG, GuidedIG
-from explainers.methods.xrai import XRAI
-from explainers.registry import METHODS
-from models import LoadedModel
+from seewhy.explainers import Explainer
+from seewhy.explainers.errors import ModelOutputError
+from seewhy.explainers.execution import chunks as room
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.methods.gradient import xrai
+from seewhy.explainers.methods.gradient.input_gradient import InputXGradient, SmoothGrad, VarGrad
+from seewhy.explainers.methods.gradient.integrated import ExpectedGradients, IntegratedGradients
+from seewhy.explainers.methods.gradient.paths import BlurIG, GuidedIG
+from seewhy.explainers.methods.gradient.xrai import XRAI
+from seewhy.models import LoadedModel
 from tests import nets
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

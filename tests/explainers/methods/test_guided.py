@@ -6,9 +6,9 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers import GradCAM
-from explainers.base import keep_sign
-from explainers.methods.guided import Deconvnet, GuidedBackprop, GuidedGradCAM
+from seewhy.explainers import GradCAM
+from seewhy.explainers.core.explainer import keep_sign
+from seewhy.explainers.methods.rules.guided import Deconvnet, GuidedBackprop, GuidedGradCAM
 from tests import nets
 
 TARGETS = torch.tensor([7, 999, 0, 7])

@@ -3,9 +3,9 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from explainers import Saliency, get_method
-from explainers.errors import OptionError
-from explainers.methods.input_gradient import InputXGradient, SmoothGrad, VarGrad
+from seewhy.explainers import Saliency, get_method
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.gradient.input_gradient import InputXGradient, SmoothGrad, VarGrad
 from tests import nets
 
 

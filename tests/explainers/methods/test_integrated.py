@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import get_method
-from explainers.base import predict
-from explainers.baselines import blurred
-from explainers.errors import OptionError
-from explainers.methods.integrated import ExpectedGradients, IntegratedGradients
-from explainers.methods.paths import GuidedIG
+from seewhy.explainers import get_method
+from seewhy.explainers.core.explainer import predict
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.baselines import blurred
+from seewhy.explainers.methods.gradient.integrated import ExpectedGradients, IntegratedGradients
+from seewhy.explainers.methods.gradient.paths import GuidedIG
 from tests import nets
 
 WEIGHT = torch.tensor([[1.0, 2.0, -3.0], [0.5, 0.0, 1.0]])

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import get_method
-from explainers.errors import OptionError
-from explainers.methods.occlusion import Occlusion
+from seewhy.explainers import get_method
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.perturbation.occlusion import Occlusion
 from tests import nets
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import get_method
-from explainers.base import predict
-from explainers.baselines import blurred
-from explainers.errors import OptionError
-from explainers.methods.paths import BlurIG, GuidedIG
+from seewhy.explainers import get_method
+from seewhy.explainers.core.explainer import predict
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.baselines import blurred
+from seewhy.explainers.methods.gradient.paths import BlurIG, GuidedIG
 from tests import nets
 from tests.peers import NETS, network
 

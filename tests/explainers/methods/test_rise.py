@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers.errors import OptionError
-from explainers.methods.rise import RISE
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.perturbation.rise import RISE
 from tests import nets
 
 

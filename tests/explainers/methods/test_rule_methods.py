@@ -8,11 +8,11 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers.methods.deeplift import DeepLIFT
-from explainers.methods.excitation import ExcitationBackprop
-from explainers.methods.guided import Deconvnet, GuidedBackprop, GuidedGradCAM
-from explainers.methods.lrp import LRP
-from explainers.registry import METHODS
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.methods.rules.deeplift import DeepLIFT
+from seewhy.explainers.methods.rules.excitation import ExcitationBackprop
+from seewhy.explainers.methods.rules.guided import Deconvnet, GuidedBackprop, GuidedGradCAM
+from seewhy.explainers.methods.rules.lrp import LRP
 from tests import nets
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -4,8 +4,8 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers import HookSession, get_method
-from explainers.methods.scorecam import ISCAM, SSCAM, ScoreCAM
+from seewhy.explainers import HookSession, get_method
+from seewhy.explainers.methods.cam.scorecam import ISCAM, SSCAM, ScoreCAM
 from tests import nets
 
 TARGETS = torch.tensor([0, 2, 1, 1])

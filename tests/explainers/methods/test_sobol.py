@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
-from explainers.errors import OptionError
-from explainers.methods.sobol import Sobol, total_order
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.perturbation.sobol import Sobol, total_order
 from tests import nets
 
 

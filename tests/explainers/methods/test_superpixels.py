@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import get_method
-from explainers.baselines import baseline_of
-from explainers.errors import OptionError
-from explainers.methods.superpixels import LIME, FeatureAblation, KernelSHAP, weighted_ridge
-from explainers.perturbing import superpixels
+from seewhy.explainers import get_method
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.baselines import baseline_of
+from seewhy.explainers.methods.perturbation.base import superpixels
+from seewhy.explainers.methods.perturbation.superpixels import LIME, FeatureAblation, KernelSHAP, weighted_ridge
 from tests import nets
 
 

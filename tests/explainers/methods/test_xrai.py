@@ -4,9 +4,9 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from explainers.methods import xrai
-from explainers.methods.integrated import IntegratedGradients
-from explainers.methods.xrai import XRAI, grown, ranked, regions
+from seewhy.explainers.methods.gradient import xrai
+from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
+from seewhy.explainers.methods.gradient.xrai import XRAI, grown, ranked, regions
 from tests import nets
 
 

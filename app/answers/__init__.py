@@ -1,0 +1,1 @@
+"""Results to bytes: documents, drawings, arrays, streams."""

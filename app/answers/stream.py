@@ -1,0 +1,154 @@
+"""Large answers, which are made while they are sent: what they are made from is held once, and no copy of it."""
+
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+from uuid import uuid4
+
+from flask import Response, request
+from numpy.typing import NDArray
+from pydantic_core import to_json
+
+from seewhy.app.memory.account import current as account
+from seewhy.app.memory.budget import ANSWER
+from seewhy.explainers.results.array_files import ArrayFile
+
+_BAND = 2**14
+"""Numbers that become text at a time."""
+
+_SMALL = 2**20
+"""Most bytes of an answer that nobody is given a time to read: buffers of systems and proxies take it."""
+
+_NUMBER_TEXT = 26
+"""Most characters of a number in JSON, and what divides it from the next."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A body that is made piece by piece.
+
+    Attributes:
+        pieces: makes it.
+        held: bytes of what it is made from.
+        most: bytes that it has at the most.
+        length: bytes that it has; None where that is not known beforehand.
+    """
+
+    pieces: Callable[[], Iterator[bytes]]
+    held: int
+    most: int
+    length: int | None = None
+
+    def whole(self) -> bytes:
+        """Return the body in one piece."""
+        return b"".join(self.pieces())
+
+
+Body = bytes | Parts
+
+
+def file_parts(file: ArrayFile) -> Parts:
+    """Return a file of arrays as a body."""
+    length = file.length
+    return Parts(file.pieces, file.nbytes, length or 2 * file.nbytes, length)
+
+
+def json_parts(document: Any) -> Parts:
+    """Return JSON as a body.
+
+    Args:
+        document: of dicts, lists and plain values; NumPy arrays among them become nested lists.
+    """
+    arrays: list[NDArray[Any]] = []
+    place = uuid4().hex  # which nothing in the document can foresee
+
+    def noted(array: NDArray[Any]) -> str:
+        arrays.append(array)
+        return place
+
+    first, *rest = to_json(document, fallback=noted, inf_nan_mode="null").split(f'"{place}"'.encode())
+
+    def pieces() -> Iterator[bytes]:
+        yield first
+        for array, text in zip(arrays, rest, strict=True):
+            yield from _lists(array)
+            yield text
+
+    texts = len(first) + sum(map(len, rest))
+    most = texts + sum(_NUMBER_TEXT * array.size + 3 * _list_count(array) for array in arrays)
+    return Parts(pieces, texts + sum(array.nbytes for array in arrays), most)
+
+
+def _list_count(array: NDArray[Any]) -> int:
+    return sum(prod(array.shape[:axis]) for axis in range(array.ndim))
+
+
+def _lists(array: NDArray[Any]) -> Iterator[bytes]:
+    """Yield an array as nested lists of JSON."""
+    yield b"["
+    if array.ndim > 2:
+        for number, part in enumerate(array):
+            yield b"," if number else b""
+            yield from _lists(part)
+    else:
+        rows = max(1, _BAND // max(1, array[:1].size))
+        for start in range(0, len(array), rows):
+            yield b"," if start else b""
+            yield to_json(array[start : start + rows].tolist(), inf_nan_mode="null")[1:-1]
+    yield b"]"
+
+
+def respond(body: Body, mimetype: str, seconds: float) -> Response:
+    """Answer with a body; of this request nothing else is held from now on.
+
+    Args:
+        body: what is sent.
+        mimetype: what it is.
+        seconds: that the client may take to read one that is large; then it is given up.
+    """
+    if isinstance(body, bytes):
+        if len(body) <= _SMALL:
+            return Response(body, mimetype=mimetype)
+        whole = body
+        body = Parts(lambda: iter([whole]), len(whole), len(whole), len(whole))
+    account().keep(min(account().held, body.held), ANSWER)
+    response = Response(in_time(body.pieces(), seconds), mimetype=mimetype)
+    if body.length is not None:
+        response.content_length = body.length
+    return response
+
+
+def in_time(pieces: Iterator[bytes], seconds: float) -> Iterator[bytes]:
+    """Return pieces of the answer to this request; once time is up, its connection is shut.
+
+    A thread that waits for the client to read is free then.
+
+    Args:
+        pieces: bytes, closed with what is returned.
+        seconds: from the first piece until the last one has been sent.
+    """
+    return _until(seconds, pieces, request.environ.get("gunicorn.socket"))
+
+
+def _until(seconds: float, pieces: Iterator[bytes], connection: object) -> Iterator[bytes]:
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), _shut, [connection])
+    timer.daemon = True
+    timer.start()
+    try:
+        for piece in pieces:
+            if piece:
+                yield piece
+    finally:
+        timer.cancel()
+        if isinstance(pieces, Generator):
+            pieces.close()
+
+
+def _shut(connection: object) -> None:
+    if isinstance(connection, socket.socket):
+        with suppress(OSError):  # closed by now
+            connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,156 @@
+"""Requests and answers of the Open Inference Protocol: JSON, and perhaps binary data after it."""
+
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+
+from seewhy.app.answers.stream import Body, Parts, json_parts
+from seewhy.app.compatible.instances import Numbers
+from seewhy.app.compatible.schemas import V2Request, V2RequestedOutput
+from seewhy.app.compatible.tensors import HEADER, Tensor, read_tensor
+from seewhy.app.errors import FieldError, MalformedRequestError
+from seewhy.app.http.bodies import parse_object
+from seewhy.app.memory.account import current as account
+from seewhy.app.memory.budget import ANSWER
+from seewhy.explainers.errors import near_matches, plain_fault
+
+_WHOLE_BYTES = 2**20
+"""JSON up to this size is sent in one piece, with its length."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request holds.
+
+    Attributes:
+        id: of the request; made up where it has none.
+        parameters: options, still unchecked.
+        tensor: an array with the shape that the request gives, or the items of a BYTES tensor.
+        outputs: what is asked for; empty for the usual.
+    """
+
+    id: str
+    parameters: dict[str, Any]
+    tensor: Numbers | list[bytes]
+    outputs: tuple[V2RequestedOutput, ...]
+
+    def wanted(self, usual: Sequence[str], others: Sequence[str] = ()) -> tuple[V2RequestedOutput, ...]:
+        """Return the outputs that are asked for, or the usual ones.
+
+        Args:
+            usual: names of those that come unasked.
+            others: names of further ones.
+
+        Raises:
+            FieldError: there is no such output, or it is asked for twice.
+        """
+        named = [one.name for one in self.outputs]
+        for name in named:
+            if name not in (*usual, *others):
+                hint = near_matches(name, (*usual, *others)) or f"Choose from {', '.join((*usual, *others))}."
+                raise FieldError(f"There is no output {name!r}. {hint}", field="outputs")
+            if named.count(name) > 1:
+                raise FieldError(f"The output {name!r} is asked for twice.", field="outputs")
+        return self.outputs or tuple(V2RequestedOutput(name=name) for name in usual)
+
+    def pictures(self) -> list[bytes | Numbers]:
+        """Return the pictures one by one.
+
+        Raises:
+            FieldError: the tensor has no axes of pictures.
+        """
+        if isinstance(self.tensor, list):
+            return list(self.tensor)
+        if self.tensor.ndim == 3:
+            return [self.tensor]
+        if self.tensor.ndim == 4:
+            return list(self.tensor)
+        raise FieldError(
+            f"A tensor of shape {list(self.tensor.shape)} holds no pictures; send [N, H, W, 3] or [N, 3, H, W], or "
+            "BYTES of shape [N].",
+            field="inputs[0].shape",
+        )
+
+    def is_binary(self, output: V2RequestedOutput) -> bool:
+        """Whether an output goes after the JSON, and not into it."""
+        binary = output.parameters.get("binary_data", self.parameters.get("binary_data_output", False))
+        if not isinstance(binary, bool):
+            raise FieldError("binary_data must be true or false.", field="binary_data")
+        return binary
+
+
+def read_request(body: bytes, header_length: str | None) -> Asked:
+    """Read a request.
+
+    Args:
+        body: JSON, and perhaps binary data after it.
+        header_length: how long the JSON is, where binary data follows.
+
+    Raises:
+        MalformedRequestError, FieldError: it does not make sense.
+    """
+    length = len(body)
+    if header_length is not None:
+        length = int(header_length) if re.fullmatch(r"[0-9]{1,15}", header_length) else -1
+        if not 0 < length <= len(body):
+            raise MalformedRequestError(
+                f"{HEADER} is {header_length[:50]!r}; it is how many of the body's {len(body)} bytes are JSON."
+            )
+    try:
+        request = V2Request.model_validate(parse_object(body[:length]))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
+        raise FieldError(f"{place}: {plain_fault(fault)}", field=place) from error
+    if len(request.inputs) != 1:
+        raise FieldError(f"Send one input, and all pictures in it; there are {len(request.inputs)}.", field="inputs")
+    (sent,) = request.inputs
+    named = [*sent.parameters, *(name for one in request.outputs for name in one.parameters)]
+    if any(name.startswith("shared_memory") for name in named):
+        raise FieldError("There is no shared memory here; send and ask for the tensor itself.", field="parameters")
+    return Asked(
+        id=request.id or str(uuid.uuid4()),
+        parameters=request.parameters,
+        tensor=read_tensor(sent, memoryview(body)[length:]),
+        outputs=tuple(request.outputs),
+    )
+
+
+def write_answer(head: dict[str, Any], tensors: Sequence[tuple[Tensor, bool]]) -> tuple[Body, int | None]:
+    """Return the body of an answer, and how long its JSON is where binary data follows.
+
+    Args:
+        head: the members besides the outputs.
+        tensors: each with whether it is to be binary.
+
+    Raises:
+        AnswerTooLargeError, OutOfMemoryError: there is no memory for the JSON before binary data, ever or at present.
+    """
+    outputs: list[dict[str, Any]] = []
+    rest: list[Tensor] = []
+    for tensor, binary in tensors:
+        if binary:
+            rest.append(tensor)
+            parameters = {**tensor.parameters, "binary_data_size": tensor.binary_size}
+            outputs.append(tensor.described() | {"parameters": parameters})
+        else:
+            outputs.append(tensor.in_json())
+    text = json_parts({**head, "outputs": outputs})
+    if not rest:
+        return (text if text.most > _WHOLE_BYTES else text.whole()), None
+    account().take(text.most, ANSWER)
+    first = text.whole()
+    length = len(first) + sum(tensor.binary_size for tensor in rest)
+    pieces = partial(_joined, first, rest)
+    return Parts(pieces, len(first) + sum(tensor.values.nbytes for tensor in rest), length, length), len(first)
+
+
+def _joined(first: bytes, rest: Sequence[Tensor]) -> Iterator[bytes]:
+    yield first
+    for tensor in rest:
+        yield from tensor.in_binary()

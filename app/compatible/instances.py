@@ -1,0 +1,220 @@
+"""A picture as the routes of other servers carry it: encoded, as levels of pixels, or as the model's input itself."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from seewhy.app.errors import FieldError
+from seewhy.app.http.uploads import decoded
+from seewhy.app.memory.account import current as account
+from seewhy.app.memory.budget import PIXELS
+from seewhy.explainers.errors import PictureTooLargeError
+from seewhy.models.preprocess import Preprocess
+
+Range = Literal["byte", "unit", "normalized"]
+"""What the numbers of an array mean: levels of 0 to 255, levels of 0 to 1, or the model's own input."""
+
+MEMBERS = ("b64", "image", "image_bytes", "data")
+"""Members of a JSON object that may hold the picture."""
+
+_BEYOND = 10
+"""How many times as far from grey as black and white a normalised value may lie."""
+
+_LEVEL_BYTES, _NUMBER_BYTES = 4, 12
+"""Bytes for each level, or other number, of an array that becomes a picture or the model's input: its copies."""
+
+_DEPTH = 8
+"""How deep lists of numbers may be nested."""
+
+Numbers: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The bytes of an image file."""
+
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """A picture that needs no decoding; RGB."""
+
+    picture: Image.Image
+
+
+@dataclass(frozen=True)
+class Normalized:
+    """The model's input as it is, (C, H, W) float32."""
+
+    image: Tensor
+
+
+Given = Encoded | Pixels | Normalized
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a model and the settings take.
+
+    Attributes:
+        preprocess: of the model.
+        max_pixels: of one picture.
+        range: what numbers mean; None to tell it by their kind: whole ones are levels of 0 to 255.
+    """
+
+    preprocess: Preprocess
+    max_pixels: int
+    range: Range | None
+
+    def from_json(self, value: Any, place: str) -> Given:
+        """Return the picture that a JSON value holds.
+
+        Args:
+            value: base64, an object with base64 in it, or a nested list of numbers.
+            place: of the value in the request, for messages.
+
+        Raises:
+            FieldError: it holds none.
+        """
+        if isinstance(value, str):
+            return Encoded(decoded(place, value))
+        if isinstance(value, list):
+            return self.from_array(numbers(value, place), place)
+        if not isinstance(value, dict):
+            raise FieldError(f"{place} must be base64, an object with it, or a nested list of numbers.", field=place)
+        (found, *others) = sorted(value, key=lambda name: name not in MEMBERS) or [""]
+        if found not in MEMBERS:
+            raise FieldError(
+                f"{place} has no picture; give it one of the members {', '.join(MEMBERS)}.", field=f"{place}"
+            )
+        if others:
+            raise FieldError(
+                f"{place} has a member that is not read, {others[0]!r}; a picture has one of {', '.join(MEMBERS)}, and "
+                "options stand in parameters, beside the pictures.",
+                field=place,
+            )
+        if isinstance(value[found], dict):
+            place = f"{place}.{found}"
+            if set(value[found]) != {"b64"}:
+                raise FieldError(f'{place} must be {{"b64": BASE64}}.', field=place)
+            return Encoded(decoded(f"{place}.b64", value[found]["b64"]))
+        return self.from_json(value[found], f"{place}.{found}")
+
+    def from_tensor(self, part: bytes | Numbers, place: str) -> Given:
+        """Return the picture that an item of a tensor holds; errors as `from_array`."""
+        return Encoded(part) if isinstance(part, bytes) else self.from_array(part, place)
+
+    def from_array(self, array: Numbers, place: str) -> Given:
+        """Return the picture that an array holds.
+
+        Args:
+            array: (H, W, C) or (C, H, W), whole or floating numbers.
+            place: of the array in the request, for messages.
+
+        Raises:
+            FieldError: an array of another shape, or with other numbers than its range has.
+            PictureTooLargeError: more pixels than allowed.
+        """
+        kind = self.range or ("normalized" if array.dtype.kind == "f" else "byte")
+        is_byte = kind == "byte" and array.dtype.kind != "f"
+        account().take(array.size * (_LEVEL_BYTES if is_byte else _NUMBER_BYTES), PIXELS)
+        if kind == "normalized":
+            with np.errstate(over="ignore"):
+                return Normalized(self._normalized(array.astype(np.float32), place))
+        last = array if array.ndim == 3 and array.shape[2] == 3 else np.moveaxis(array, 0, -1)
+        if last.ndim != 3 or last.shape[2] != 3 or last.size == 0:
+            raise FieldError(
+                f"{place} has the shape {list(array.shape)}; a picture is [H, W, 3] or [3, H, W].", field=place
+            )
+        if last.shape[0] * last.shape[1] > self.max_pixels:
+            raise PictureTooLargeError(
+                f"{place} has {last.shape[0] * last.shape[1]:,} pixels, more than the {self.max_pixels:,} allowed."
+            )
+        most = 255 if kind == "byte" else 1
+        if not (last.min() >= 0 and last.max() <= most):  # NaN neither
+            raise FieldError(
+                f"{place} has numbers beyond 0 to {most}; range says what they mean: byte, unit or normalized.",
+                field=place,
+            )
+        if array.dtype.kind == "f" or kind == "unit":
+            last = last.astype(np.float64)
+            last *= 255 / most
+            last += 0.5
+        return Pixels(Image.fromarray(np.ascontiguousarray(last, dtype=np.uint8)))
+
+    def _normalized(self, array: NDArray[np.float32], place: str) -> Tensor:
+        height, width = self.preprocess.size
+        channels = len(self.preprocess.mean)
+        if array.shape == (height, width, channels):
+            array = np.moveaxis(array, -1, 0)
+        if array.shape != (channels, height, width):
+            raise FieldError(
+                f"{place} has the shape {list(array.shape)}; a normalised input of this model is "
+                f"[{channels}, {height}, {width}] or [{height}, {width}, {channels}]. range=byte or range=unit says "
+                "that the numbers are a picture, which may have any size.",
+                field=place,
+            )
+        mean, std = (
+            np.array(one, dtype=np.float32)[:, None, None] for one in (self.preprocess.mean, self.preprocess.std)
+        )
+        black, white = float((-mean / std).min()), float(((1 - mean) / std).max())
+        levels = array * std + mean
+        if not np.abs(levels - 0.5).max() <= 0.5 * _BEYOND:  # NaN neither
+            raise FieldError(
+                f"{place} has numbers that no normalised input of this model has: its black is {black:.2f}, its white "
+                f"{white:.2f}. range=byte says that they are levels of 0 to 255, range=unit of 0 to 1.",
+                field=place,
+            )
+        if self.range is None and (black < 0 or white > 1) and _are_unit_levels(array):
+            raise FieldError(
+                f"{place} has numbers of 0 to 1 only, as levels have that are not normalised; of a normalised input of "
+                f"this model black is {black:.2f} and white {white:.2f}. Send whole numbers of 0 to 255, or say "
+                "range=unit for levels of 0 to 1; normalised are (level - mean) / std with the mean "
+                f"{list(self.preprocess.mean)} and the std {list(self.preprocess.std)}. range=normalized says that "
+                "these are.",
+                field=place,
+            )
+        return torch.from_numpy(np.array(array, order="C"))
+
+
+def _are_unit_levels(array: NDArray[np.float32]) -> bool:
+    """Whether numbers (C, H, W) look like levels of 0 to 1: within these, and not of one colour, as blanks are."""
+    varies = bool((array.min(axis=(1, 2)) < array.max(axis=(1, 2))).any())
+    return varies and bool(array.min() >= 0 and array.max() <= 1)
+
+
+def drawable(image: Tensor, preprocess: Preprocess) -> Image.Image:
+    """Return the picture that a normalised input (C, H, W) was made of, to draw on."""
+    mean, std = (torch.tensor(one)[:, None, None] for one in (preprocess.mean, preprocess.std))
+    levels = ((image * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+    return Image.fromarray(levels.permute(1, 2, 0).contiguous().numpy())
+
+
+def numbers(values: Any, place: str) -> Numbers:
+    """Return nested lists of numbers as an array.
+
+    Raises:
+        FieldError: they hold something else, or are not of one shape.
+    """
+    array = np.array(None)
+    # NumPy would make text of a list with one text in it, each item as long as the longest.
+    if _is_numbers(values):
+        with suppress(ValueError, OverflowError):  # lists of several lengths
+            array = np.array(values)
+    if array.dtype.kind not in "iuf":
+        raise FieldError(f"{place} must hold numbers only, in nested lists of one length each.", field=place)
+    return array
+
+
+def _is_numbers(values: Any, depth: int = 0) -> bool:
+    kinds = set(map(type, values)) if isinstance(values, list) else {None}
+    if kinds == {list} and depth < _DEPTH:
+        return all(_is_numbers(one, depth + 1) for one in values)
+    return kinds <= {int, float}

@@ -1,0 +1,191 @@
+"""What requests and answers look like on the routes of other servers: KServe's V1 and V2, and TorchServe.
+
+Only what is ours is strict here. Members of requests that a protocol has and we do not need are let through.
+"""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr
+
+from seewhy.app.answers.schemas import ExplainAnswer, PredictionAnswer
+from seewhy.app.compatible.instances import Range
+from seewhy.app.pipeline.options import ExplainOptions, Name, PredictOptions
+
+RANGE = Field(
+    None,
+    description="What numbers of an array mean: `byte`, levels of 0 to 255; `unit`, levels of 0 to 1; `normalized`, "
+    "the model's own input. By default whole numbers are `byte`, others `normalized`.",
+)
+
+
+Members: TypeAlias = Annotated[dict[str, Any], BeforeValidator(lambda given: {} if given is None else given)]
+"""An object that a client may leave out, or send as null."""
+
+
+class ClassifyOptions(PredictOptions):
+    """Options of predictions."""
+
+    range: Range | None = RANGE
+
+
+class PredictParameters(ClassifyOptions):
+    """Parameters of POST /v1/models/NAME:predict."""
+
+    output: Literal["labels", "probabilities", "logits"] = Field(
+        "labels", description="The `top` most probable classes with their labels, or a number for each class."
+    )
+
+
+class ExplainParameters(ExplainOptions):
+    """Parameters of explanations; further ones belong to the method and are listed by GET /methods."""
+
+    range: Range | None = RANGE
+
+
+class V1Request(BaseModel):
+    """Request of the V1 protocol."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    instances: list[Any] = Field(
+        json_schema_extra={"minItems": 1},
+        description='Pictures: base64, {"b64": BASE64}, {"image": {"b64": BASE64}}, or nested lists of numbers, '
+        "[H, W, 3] or [3, H, W]. An object may have a `target` too, the class to explain.",
+    )
+    parameters: Members = Field(default={}, description="Options, the same for all instances.")
+    signature_name: Any = Field(None, description="Let through.")
+
+
+class V1Models(BaseModel):
+    """Answer of GET /v1/models."""
+
+    models: list[str] = Field(description="Those whose weights are at hand.")
+
+
+class ReadyModel(BaseModel):
+    """Whether a model is ready."""
+
+    name: str
+    ready: bool
+
+
+class V1Predictions(BaseModel):
+    """Answer of POST /v1/models/NAME:predict."""
+
+    predictions: list[list[PredictionAnswer]] | list[list[float]] = Field(
+        description="For each instance the most probable classes, or with `output` a number for each class."
+    )
+
+
+class V1Explanations(BaseModel):
+    """Answer of POST /v1/models/NAME:explain."""
+
+    explanations: list[ExplainAnswer] = Field(description="One per instance, each as POST /explain answers.")
+
+
+class ProtocolError(BaseModel):
+    """An error as the V1 and V2 protocols have it."""
+
+    error: str
+
+
+class V2Server(BaseModel):
+    """Answer of GET /v2."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class V2Live(BaseModel):
+    """Answer of GET /v2/health/live."""
+
+    live: bool
+
+
+class V2Ready(BaseModel):
+    """Answer of GET /v2/health/ready."""
+
+    ready: bool
+
+
+class V2TensorMetadata(BaseModel):
+    """One tensor that a model takes or gives."""
+
+    name: str
+    datatype: str
+    shape: list[int] = Field(description="-1 where a request decides.")
+    parameters: dict[str, Any] = {}
+
+
+class V2Model(BaseModel):
+    """Answer of GET /v2/models/NAME."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[V2TensorMetadata] = Field(description="A request has one of them.")
+    outputs: list[V2TensorMetadata]
+
+
+class V2Input(BaseModel):
+    """The tensor of a request."""
+
+    name: Name
+    shape: list[StrictInt] = Field(max_length=8)
+    datatype: Name
+    parameters: Members = {}
+    data: Any = Field(None, description="Numbers, flat or nested; base64 in a BYTES tensor. None where it is binary.")
+
+
+class V2RequestedOutput(BaseModel):
+    """A tensor that a request asks for."""
+
+    name: Name
+    parameters: Members = {}
+
+
+class V2Request(BaseModel):
+    """Request of the Open Inference Protocol."""
+
+    id: StrictStr | None = Field(None, max_length=1000)
+    parameters: Members = Field(default={}, description="Options, the same for all pictures.")
+    inputs: list[V2Input] = Field(json_schema_extra={"minItems": 1, "maxItems": 1})
+    outputs: Annotated[
+        list[V2RequestedOutput],
+        Field(max_length=64),
+        BeforeValidator(lambda given: [] if given is None else given),
+    ] = []
+
+
+class V2Output(BaseModel):
+    """A tensor of an answer."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: dict[str, Any] | None = None
+    data: list[float | int | str] | None = None
+
+
+class V2Answer(BaseModel):
+    """Answer of the Open Inference Protocol."""
+
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[V2Output]
+
+
+class TorchServeStatus(BaseModel):
+    """Answer of GET /ping."""
+
+    status: str
+
+
+class TorchServeError(BaseModel):
+    """An error as TorchServe has it."""
+
+    code: int
+    type: str
+    message: str

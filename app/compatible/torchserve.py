@@ -1,0 +1,181 @@
+"""TorchServe's inference routes: /predictions, /explanations, /ping; its image_classifier's answers."""
+
+import json
+from http import HTTPStatus
+from typing import Any, Literal, get_args
+
+import numpy as np
+from flask import Blueprint, Response, request
+
+from seewhy.app.answers.documents import drawing
+from seewhy.app.answers.stream import json_parts, respond
+from seewhy.app.compatible.instances import Encoded, Given, Numbers, Range
+from seewhy.app.compatible.routes import answer, instances, options_of
+from seewhy.app.compatible.schemas import ClassifyOptions, ExplainParameters, TorchServeError, TorchServeStatus
+from seewhy.app.errors import (
+    BrokenError,
+    FieldError,
+    MalformedRequestError,
+    ModelNotFoundError,
+    NotReadyError,
+    VersionNotFoundError,
+)
+from seewhy.app.http.bodies import parse_json, read_body
+from seewhy.app.http.problems import Told
+from seewhy.app.http.routes import liveness, negotiated, service
+from seewhy.app.http.uploads import content, flat, merged, parse, read_texts
+from seewhy.app.pipeline.options import MEDIA_TYPES
+from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
+from seewhy.explainers.tasks.classification import best, predictions
+from seewhy.models.spec import ModelSpec
+
+blueprint = Blueprint("torchserve", __name__)
+
+VERSIONS = ("1.0", "1")
+"""What the only version of each model is called."""
+
+METHOD = {"method": "integrated-gradients", "steps": "15", "scale": "robust"}
+"""What TorchServe explains by, and how to see it in a drawing: such maps have a few extreme pixels."""
+
+Form = Literal["json", "png", "jpeg", "webp"]
+FORMATS: tuple[Form, ...] = get_args(Form)
+
+_DATA = ("data", "body")
+
+
+def told(error: Exception, said: Told) -> Response:
+    """Tell of an error as TorchServe has it: what the client can mend is 400, 404, 405 or 413."""
+    status = 400 if said.kind.status in (406, 415, 422) else said.kind.status
+    kind = _KINDS.get(type(error)) or _TYPES.get(status, "InternalServerException")
+    return answer(TorchServeError(code=status, type=kind, message=said.detail), status)
+
+
+_KINDS: dict[type[Exception], str] = {
+    ModelNotFoundError: "ModelNotFoundException",
+    VersionNotFoundError: "ModelVersionNotFoundException",
+}
+_TYPES = {
+    400: "BadRequestException",
+    401: "InvalidKeyException",
+    404: "ResourceNotFoundException",
+    405: "MethodNotAllowedException",
+    413: "BadRequestException",
+    429: "TooManyRequestsException",
+    503: "ServiceUnavailableException",
+    504: "RequestTimeoutException",
+}
+
+
+@blueprint.get("/ping")
+def ping() -> Response:
+    """Say whether the default model is loaded."""
+    try:
+        liveness().require()
+        service().require_ready()
+    except (BrokenError, NotReadyError):
+        return answer(TorchServeStatus(status="Unhealthy"), HTTPStatus.SERVICE_UNAVAILABLE)
+    return answer(TorchServeStatus(status="Healthy"))
+
+
+@blueprint.route("/predictions/<path:name>", methods=["POST", "PUT"])
+@blueprint.route("/predictions/<path:name>/<version>", methods=["POST", "PUT"])
+def predict(name: str, version: str | None = None) -> Response:
+    """Classify a picture: the most probable classes with their probabilities."""
+    spec = _spec(name, version)
+    sent, fields = _read()
+    options = parse(ClassifyOptions, options_of(fields, spec.name))
+    found = instances().predict(spec.name, [_picture(sent, spec, options.range)])
+    (logits,) = found.logits
+    told: dict[str, float] = {}
+    for one in predictions(logits, found.model.labels, best(logits, options.top)):
+        told.setdefault(one.label, one.probability)  # where two classes have one label, the more probable one
+    return Response(json.dumps(told), mimetype="application/json")
+
+
+@blueprint.route("/explanations/<path:name>", methods=["POST", "PUT"])
+@blueprint.route("/explanations/<path:name>/<version>", methods=["POST", "PUT"])
+def explain(name: str, version: str | None = None) -> Response:
+    """Explain a picture: a number for each value of the model's input, or a picture where Accept asks for one."""
+    spec = _spec(name, version)
+    sent, fields = _read()
+    form = negotiated(FORMATS)
+    options = parse(ExplainParameters, options_of(fields if "method" in fields else METHOD | fields, spec.name))
+    picture = _picture(sent, spec, options.range)
+    if form == "json":
+        found = json_parts(_numbers(picture, spec, options))
+        response = respond(found, "application/json", service().settings.download_seconds)
+    else:
+        (explained,) = instances().explain([picture], [options], drawn=True)
+        with service().processors:
+            response = Response(drawing(explained, form), mimetype=MEDIA_TYPES[form])
+    response.headers["Vary"] = "Accept"
+    return response
+
+
+def _numbers(picture: Given, spec: ModelSpec, options: ExplainParameters) -> Numbers:
+    """Return (C, H, W) of integrated gradients, (1, H, W) of other methods, in the coordinates of the model's input."""
+    if max(options.top or 1, len(options.target), len(options.method)) > 1:
+        raise FieldError(
+            "This answer has one map; name one class and one method, or ask for a picture by Accept: image/png.",
+            field="target",
+        )
+    ((_, explainer),) = service().explainers(options.method, options)
+    if isinstance(explainer, IntegratedGradients) and (explainer.sign, explainer.smooth) == ("signed", "none"):
+        return instances().channels(picture, explainer, options)
+    (explained,) = instances().explain([picture], [options], drawn=False)
+    height, width = spec.preprocess.size
+    (explanation,) = explained.explanations
+    whole = Geometry(width, height, (0.0, 0.0, width, height), explanation.geometry.reach)
+    return whole.lay_back(explanation.map)[np.newaxis]
+
+
+def _spec(name: str, version: str | None) -> ModelSpec:
+    """Return the model of a path; the name of one may have a slash, as a version follows one."""
+    if version is None:
+        return instances().spec(name)
+    try:
+        return instances().spec(f"{name}/{version}")
+    except ModelNotFoundError:
+        spec = instances().spec(name)
+    if version not in VERSIONS:
+        raise VersionNotFoundError(f"Model version: {version} does not exist for model: {name}. It has {VERSIONS[0]}.")
+    return spec
+
+
+def _read() -> tuple[Any, dict[str, Any]]:
+    """Return what the request holds as its picture, bytes or JSON, and the options."""
+    if request.mimetype in ("multipart/form-data", "application/x-www-form-urlencoded"):
+        return _read_form()
+    options, body = flat(request.args), read_body(request)
+    if not body:
+        raise MalformedRequestError(
+            "The body is empty: send a picture in it (curl -T cat.png), or as the form's field data."
+        )
+    if request.mimetype != "application/json":
+        return body, options
+    sent = parse_json(body)
+    if not isinstance(sent, dict):
+        return sent, options
+    found = [name for name in _DATA if name in sent]
+    if len(found) != 1:
+        raise MalformedRequestError("A JSON object holds the picture as its member data.")
+    return sent.pop(found[0]), merged(options, sent)
+
+
+def _read_form() -> tuple[Any, dict[str, Any]]:
+    request.max_form_memory_size = service().settings.max_upload_bytes  # pictures may come as text
+    read_texts(request)
+    files = [content(file) for name in _DATA for file in request.files.getlist(name)]
+    texts = [text for name in _DATA for text in request.form.getlist(name)]
+    if len(files) + len(texts) != 1:
+        raise MalformedRequestError(
+            "Send one picture as the form field data (curl -F data=@cat.png), or as the body itself "
+            "(curl -T cat.png); curl --data-binary needs -H 'Content-Type: application/octet-stream'."
+        )
+    fields = {name: value for name, value in flat(request.form).items() if name not in _DATA}
+    return files[0] if files else texts[0], merged(flat(request.args), fields)
+
+
+def _picture(sent: Any, spec: ModelSpec, meaning: Range | None) -> Given:
+    return Encoded(sent) if isinstance(sent, bytes) else instances().taken(spec, meaning).from_json(sent, "data")

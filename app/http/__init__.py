@@ -1,0 +1,1 @@
+"""HTTP: uploads, access, limits, errors, routes."""

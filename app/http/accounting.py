@@ -1,0 +1,98 @@
+"""Opens an account of memory for each request, counts its body as it comes, and closes it once the answer is sent."""
+
+import io
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from flask import Flask, Response
+
+from seewhy.app.http.bodies import SPARE
+from seewhy.app.memory.account import Account, begin, current
+from seewhy.app.memory.budget import ANSWER, BODY, MemoryBudget
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+
+def register_accounts(app: Flask, budget: MemoryBudget) -> None:
+    """Count what the requests of an application hold in memory."""
+    app.wsgi_app = Accounting(app.wsgi_app, budget)  # type: ignore[method-assign]
+    app.after_request(_keep_answer)
+
+
+def _keep_answer(response: Response) -> Response:
+    """Hold nothing but the answer while it is sent; what comes in parts holds what it says."""
+    if not response.is_streamed:
+        current().keep(min(current().held, response.content_length or 0), ANSWER)
+    return response
+
+
+class Accounting:
+    """WSGI middleware: each request has an account from its head until its answer is sent or given up.
+
+    Args:
+        inner: the application.
+        budget: that all accounts draw on.
+    """
+
+    def __init__(self, inner: "WSGIApplication", budget: MemoryBudget) -> None:
+        self._inner = inner
+        self._budget = budget
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Answer a request."""
+        account = self._budget.account()
+        begin(account)
+        environ["wsgi.input"] = _CountedBody(environ["wsgi.input"], account)
+        try:
+            return _Answer(self._inner(environ, start_response), account)
+        except BaseException:
+            account.close()
+            raise
+
+
+class _CountedBody(io.RawIOBase):
+    """The body of a request, which is counted as it is read."""
+
+    def __init__(self, inner: Any, account: Account) -> None:
+        self._inner = inner
+        self._account = account
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        view = memoryview(buffer).cast("B")
+        piece: bytes = self._inner.read(len(view))
+        self._account.take(len(piece) + len(piece) // SPARE, BODY)
+        view[: len(piece)] = piece
+        return len(piece)
+
+
+class _Answer:
+    """An answer that holds memory until it is sent, closed, or nobody's."""
+
+    def __init__(self, inner: Iterable[bytes], account: Account) -> None:
+        self._inner = inner
+        self._parts = iter(inner)
+        self._account = account
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._parts)
+        except BaseException:  # also its end
+            self._account.close()
+            raise
+
+    def close(self) -> None:
+        try:
+            getattr(self._inner, "close", lambda: None)()
+        finally:
+            self._account.close()
+
+    def __del__(self) -> None:
+        self._account.close()

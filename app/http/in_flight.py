@@ -1,0 +1,79 @@
+"""Who is let in: as many requests at a time as there is room for; the next is refused at once.
+
+Probes, metrics and pages are always let in, as is what leads nowhere.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from flask import Flask, Response, g, request
+
+from seewhy.app.errors import NoMoreError, OverloadedError
+from seewhy.app.http.access import is_open
+from seewhy.app.system.stopping import stopping
+
+_BUSY = "As many requests are being answered as this server has room for; try again in a few seconds."
+_STOPPING = "This server is stopping; another one, or this one once it has restarted, will answer."
+
+
+class Admission:
+    """Counts requests until they are answered; a stream until its end. Their memory is counted in `accounting`.
+
+    Args:
+        most: requests at a time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self.requests = 0
+
+    def register(self, app: Flask) -> None:
+        """Count the requests of an application."""
+        app.before_request(self._enter)
+        app.after_request(self._keep_streams)
+        app.teardown_request(self._leave)
+
+    def admit(self) -> bool:
+        """Count a request, if there is room for it."""
+        with self._lock:
+            fits = self.requests < self._most
+            self.requests += fits
+            return fits
+
+    def release(self) -> None:
+        """Count it no longer."""
+        with self._lock:
+            self.requests -= 1
+
+    def _enter(self) -> None:
+        if request.method not in ("GET", "HEAD", "OPTIONS"):
+            if stopping.is_set():
+                raise NoMoreError(_STOPPING)
+        elif is_open() or request.endpoint == "health.metrics":
+            return
+        if not self.admit():
+            raise OverloadedError(_BUSY)
+        g.admitted = True
+
+    def _keep_streams(self, response: Response) -> Response:
+        if response.is_streamed and g.pop("admitted", False):
+            left = [self.release]
+            response.call_on_close(lambda: left.pop()() if left else None)
+            response.response = _ended(response.response, left)
+        return response
+
+    def _leave(self, _error: Any) -> None:
+        if g.pop("admitted", False):
+            self.release()
+
+
+def _ended(parts: Iterable[Any], left: list[Callable[[], None]]) -> Iterator[Any]:
+    """Yield the parts of an answer, and do what is left to do at their end, which need not be that of the request."""
+    try:
+        yield from parts
+    finally:
+        getattr(parts, "close", lambda: None)()
+        if left:
+            left.pop()()

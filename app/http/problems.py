@@ -1,0 +1,130 @@
+"""Errors as answers: problem+json (RFC 9457), by the status and code that `errors.py` gives them."""
+
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from flask import Flask, Response, request
+from gunicorn.http.errors import ParseException
+from werkzeug.exceptions import HTTPException
+
+from seewhy.app.answers.schemas import FieldProblem, Problem
+from seewhy.app.errors import (
+    GONE,
+    HTTP_KINDS,
+    INTERNAL,
+    RETRY_AFTER,
+    ClientGoneError,
+    InvalidOptionsError,
+    Kind,
+    MalformedRequestError,
+    kind_of,
+    lacks_memory,
+)
+from seewhy.app.pipeline.record import current, request_id
+
+_log = logging.getLogger(__name__)
+
+
+class Told(NamedTuple):
+    """What a client is told of an error.
+
+    Attributes:
+        kind: status, code and title.
+        detail: what is wrong, and what to do next.
+        faults: fields at fault, each with what is wrong with it.
+    """
+
+    kind: Kind
+    detail: str
+    faults: list[tuple[str, str]]
+
+
+Form = Callable[[Exception, Told], Response]
+"""How routes of another server tell of an error."""
+
+
+def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})) -> None:
+    """Make every error of this application a problem document.
+
+    Args:
+        app: the application.
+        forms: by the first part of a path, how its routes tell of errors instead.
+    """
+
+    def answer(error: Exception) -> Response:
+        if isinstance(error, ParseException):  # gunicorn finds out as the body is read
+            error = MalformedRequestError("The chunks of the body are not what they say; send it with its length.")
+        told = _told_of_http(error) if isinstance(error, HTTPException) else _told_of(error)
+        current().problem = told.kind.code
+        form = forms.get(request.path.split("/")[1])
+        response = form(error, told) if form else _problem(told)
+        if allowed := getattr(error, "valid_methods", None):
+            response.headers["Allow"] = ", ".join(sorted(allowed))
+        if response.status_code == 503:
+            response.headers["Retry-After"] = str(getattr(error, "retry_after", RETRY_AFTER))
+        if response.status_code == 401:
+            response.headers["WWW-Authenticate"] = 'Bearer realm="SeeWhy"'
+        return response
+
+    app.register_error_handler(Exception, answer)
+    app.register_error_handler(ClientGoneError, _gone)
+
+
+def problem_of(error: Exception) -> Response:
+    """Return the problem document that tells of an exception."""
+    return _problem(_told_of(error))
+
+
+def _told_of(error: Exception) -> Told:
+    kind = kind_of(error)
+    if kind.status == 500:
+        _log.exception("Request %s failed", request_id.get(), exc_info=error)
+        detail = "The server has logged the cause. Try again; if it fails again, tell whoever runs this service."
+        return Told(kind, str(error) if kind is not INTERNAL else detail, [])
+    if lacks_memory(error):  # it says nothing, or how large an array was
+        _log.warning("Memory does not suffice: %s", error, exc_info=error)
+        return Told(kind, "Memory does not suffice for this at present; try again when the server has less to do.", [])
+    field = getattr(error, "field", None) or kind.field
+    said = getattr(error, "fault", str(error))
+    faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, said)] if field else []
+    # What a client sent may hold characters that UTF-8 cannot.
+    return Told(kind, _printable(str(error)), [(_printable(name), _printable(said)) for name, said in faults])
+
+
+def _gone(_: ClientGoneError) -> Response:
+    current().problem = GONE
+    return Response(status=499)
+
+
+def _told_of_http(error: HTTPException) -> Told:
+    kind = HTTP_KINDS.get(error.code or 500)
+    if kind is None:
+        kind = Kind(error.code or 500, error.name.lower().replace(" ", "-"), error.name)
+    details = {
+        404: "There is nothing at this path; GET /openapi.json lists the paths.",
+        405: f"This path answers {', '.join(sorted(getattr(error, 'valid_methods', None) or ()))}.",
+        429: f"No more than {error.description} are answered; come back after the seconds that Retry-After says.",
+        413: "The body is too large; send a smaller picture: "
+        f"{request.max_content_length or 0:,} bytes are allowed (SEEWHY_MAX_UPLOAD_BYTES).",
+    }
+    return Told(kind, _printable(details.get(kind.status, error.description or error.name)), [])
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _problem(told: Told) -> Response:
+    identity = request_id.get()
+    problem = Problem(
+        type=f"urn:seewhy:problem:{told.kind.code}",
+        title=told.kind.title,
+        status=told.kind.status,
+        detail=told.detail,
+        instance=f"urn:seewhy:request:{identity}" if identity else None,
+        errors=[FieldProblem(field=field, message=message) for field, message in told.faults] or None,
+    )
+    body = problem.model_dump_json(exclude_none=True)
+    return Response(body, status=told.kind.status, mimetype="application/problem+json")

@@ -1,0 +1,66 @@
+"""What every answer carries: the id of its request, which the log has too, and headers that keep browsers strict."""
+
+import re
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from werkzeug.datastructures import Headers
+
+from seewhy.app.pipeline.record import request_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+REQUEST_ID = "X-Request-ID"
+
+WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
+"""An id that a client or a proxy may choose: what UUIDs, ULIDs and trace ids are made of, and nothing that a log or a
+header could read as something else."""
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+"""Of every answer that has none of its own, as pages have a policy for their content. Strict-Transport-Security is not
+among them: TLS ends before this service does, and who ends it knows whether every path and port of the host has it."""
+
+
+class Envelope:
+    """WSGI middleware, to be the outermost, so that what others refuse carries all this too.
+
+    Args:
+        inner: the application.
+    """
+
+    def __init__(self, inner: "WSGIApplication") -> None:
+        self._inner = inner
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
+        """Answer a request."""
+        given = environ.get("HTTP_X_REQUEST_ID", "")
+        found = given if WELL_FORMED.fullmatch(given) else uuid4().hex
+        request_id.set(found)
+
+        def start(
+            status: str,
+            headers: list[tuple[str, str]],
+            exc_info: tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None] | None = None,
+            /,
+        ) -> "Callable[[bytes], Any]":
+            carried = Headers(headers)
+            carried[REQUEST_ID] = found
+            for name, value in HEADERS.items():
+                carried.setdefault(name, value)
+            # An error is of this moment; an answer about a picture is for who sent it, and may be asked for by its tag.
+            carried.setdefault("Cache-Control", "no-store" if status >= "4" else "private, no-cache")
+            return start_response(status, carried.to_wsgi_list(), exc_info)
+
+        return self._inner(environ, start)

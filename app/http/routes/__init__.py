@@ -1,0 +1,43 @@
+"""The routes, one module per kind of resource."""
+
+from typing import TypeVar
+
+from flask import current_app, request
+
+from seewhy.app.errors import NotAcceptableError
+from seewhy.app.pipeline.ask import Service
+from seewhy.app.pipeline.liveness import Liveness
+from seewhy.app.pipeline.options import MEDIA_TYPES
+
+Form = TypeVar("Form", bound=str)
+
+
+def service() -> Service:
+    """Return the service of the running application."""
+    found: Service = current_app.extensions["seewhy"]
+    return found
+
+
+def liveness() -> Liveness:
+    """Return what tells whether this process is broken."""
+    found: Liveness = current_app.extensions["seewhy-liveness"]
+    return found
+
+
+def negotiated(forms: tuple[Form, ...], *others: str) -> Form:
+    """Return the format that the client's Accept header likes best; the first where it has no preference.
+
+    Args:
+        forms: that can be made.
+        others: media types that can be made too, and are not looked for here.
+
+    Raises:
+        NotAcceptableError: it accepts none of them.
+    """
+    if not request.accept_mimetypes:
+        return forms[0]
+    offered = [MEDIA_TYPES[form] for form in forms]
+    best = request.accept_mimetypes.best_match(offered)
+    if best is None:
+        raise NotAcceptableError(f"Accept one of {', '.join([*offered, *others])}, or say format={forms[0]}.")
+    return forms[offered.index(best)]

@@ -1,0 +1,142 @@
+"""The routes that describe: /models, /methods and /colormaps."""
+
+from dataclasses import asdict
+
+from flask import Blueprint, Response, request
+from pydantic import BaseModel
+
+from seewhy.app.answers.schemas import (
+    ColormapAnswer,
+    ColormapsAnswer,
+    LayerAnswer,
+    LayersAnswer,
+    MethodAnswer,
+    MethodsAnswer,
+    ModelAnswer,
+    ModelDetailAnswer,
+    ModelsAnswer,
+    PaperAnswer,
+    WeightsAnswer,
+)
+from seewhy.app.errors import NotFoundError
+from seewhy.app.http.routes import service
+from seewhy.app.http.uploads import flat, parse
+from seewhy.app.pipeline.options import ModelsOptions, NoOptions
+from seewhy.explainers.imaging.render import DIVERGING, SEQUENTIAL, palette
+from seewhy.explainers.layers.survey import Survey
+from seewhy.explainers.methods.catalogue import METHODS, Method, list_methods
+from seewhy.models.errors import UnknownModelError
+from seewhy.models.spec import ModelSpec
+
+blueprint = Blueprint("catalogue", __name__)
+
+
+@blueprint.get("/models")
+def models() -> Response:
+    """List the models; `source` narrows the list."""
+    source = parse(ModelsOptions, flat(request.args)).source
+    specs = [spec for spec in service().registry.specs() if source in (None, spec.source)]
+    return _json(ModelsAnswer(models=[_describe(spec) for spec in specs]))
+
+
+@blueprint.get("/models/<path:name>")
+def model(name: str) -> Response:
+    """Describe one model, labels included."""
+    _check_options()
+    spec = _spec(name)
+    found = _survey(spec)
+    described = _describe(spec).model_dump()
+    described["default_layers"] = list(found.default_layers)
+    return _json(ModelDetailAnswer(**described, no_default_layer=found.reason, labels=list(spec.labels)))
+
+
+@blueprint.get("/models/<path:name>/layers")
+def layers(name: str) -> Response:
+    """List every module of a model in execution order."""
+    _check_options()
+    rows = [LayerAnswer.model_validate(asdict(layer)) for layer in _survey(_spec(name)).layers]
+    return _json(LayersAnswer(model=name, layers=rows))
+
+
+@blueprint.get("/methods")
+def methods() -> Response:
+    """List the methods and their options."""
+    _check_options()
+    return _json(MethodsAnswer(methods=[describe_method(METHODS[name]) for name in list_methods()]))
+
+
+@blueprint.get("/colormaps")
+def colormaps() -> Response:
+    """List the colour maps with their colours."""
+    _check_options()
+    rows = [
+        ColormapAnswer(
+            name=name, diverging=name in DIVERGING, colors=[f"#{colour.hex()}" for colour in _triples(palette(name))]
+        )
+        for name in SEQUENTIAL + DIVERGING
+    ]
+    return _json(ColormapsAnswer(colormaps=rows))
+
+
+def _check_options() -> None:
+    """Refuse options where there are none to give."""
+    parse(NoOptions, flat(request.args))
+
+
+def _triples(colours: bytes) -> list[bytes]:
+    return [colours[start : start + 3] for start in range(0, len(colours), 3)]
+
+
+def describe_method(method: Method) -> MethodAnswer:
+    """Return a method as the catalogue shows it."""
+    options = {"layer" if name == "layers" else name: schema for name, schema in method.options.items()}
+    return MethodAnswer(
+        name=method.name,
+        family=method.family,
+        summary=method.summary,
+        paper=PaperAnswer(**asdict(method.paper)),
+        signed=method.signed,
+        needs=list(method.needs),
+        cost={"forwards": method.forwards, "backwards": method.backwards},
+        equation=method.equation,
+        discriminates=method.discriminates,
+        fine=method.fine,
+        rounding=method.rounding,
+        options=options,
+    )
+
+
+def _spec(name: str) -> ModelSpec:
+    try:
+        return service().registry.spec(name)
+    except UnknownModelError as error:
+        raise NotFoundError(str(error)) from error
+
+
+def _survey(spec: ModelSpec) -> Survey:
+    loaded = service().engine.loaded(spec.name)
+    return loaded.survey if loaded is not None else service().survey(spec)
+
+
+def _describe(spec: ModelSpec) -> ModelAnswer:
+    loaded = service().engine.loaded(spec.name)
+    availability = service().registry.availability(spec)
+    return ModelAnswer(
+        name=spec.name,
+        source=spec.source,
+        licence=spec.licence,
+        input_size=spec.preprocess.size,
+        classes=len(spec.labels),
+        head=spec.head,
+        default_layers=list(loaded.default_layers) if loaded is not None else None,
+        weights=WeightsAnswer(
+            name=spec.weights.name if spec.weights is not None else None,
+            available=availability.available,
+            reason=availability.reason,
+        ),
+        loaded=loaded is not None,
+    )
+
+
+def _json(answer: BaseModel) -> Response:
+    return Response(answer.model_dump_json(), mimetype="application/json")

@@ -1,0 +1,37 @@
+"""The routes that an orchestrator asks: /healthz, /readyz and /metrics."""
+
+from flask import Blueprint, Response, current_app, request
+
+from seewhy.app.answers.schemas import HealthAnswer
+from seewhy.app.http.routes import liveness, service
+from seewhy.app.observability.listeners import Operations
+
+blueprint = Blueprint("health", __name__)
+
+
+@blueprint.get("/healthz")
+def healthz() -> Response:
+    """Say that the process is alive; 503 where it is broken for good."""
+    liveness().require()
+    return alive()
+
+
+def alive() -> Response:
+    """Return the answer of a process that is alive."""
+    return Response(HealthAnswer(status="alive").model_dump_json(), mimetype="application/json")
+
+
+@blueprint.get("/readyz")
+def readyz() -> Response:
+    """Say whether the default model is loaded, so that the next request is answered at once."""
+    liveness().require()
+    service().require_ready()
+    return Response(HealthAnswer(status="ready").model_dump_json(), mimetype="application/json")
+
+
+@blueprint.get("/metrics")
+def metrics() -> Response:
+    """Return the metrics of all processes, as Prometheus text."""
+    operations: Operations = current_app.extensions["seewhy-operations"]
+    body, content_type = operations.metrics.exposition(request.headers.get("Accept", ""))
+    return Response(body, content_type=content_type)

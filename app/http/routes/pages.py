@@ -1,0 +1,54 @@
+"""The pages for people, and the OpenAPI document behind one of them."""
+
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from flask import Blueprint, Response, current_app, send_from_directory
+
+from seewhy.app.http.openapi import document
+
+blueprint = Blueprint("pages", __name__)
+
+# Swagger UI writes style attributes and markup.
+_DOCS_POLICY = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_writing = Lock()
+_SWAGGER = Path(str(files("flask_openapi_swagger"))) / "templates" / "swagger"
+
+
+@blueprint.get("/")
+def index() -> Response:
+    """Show the page: choose a picture, see its heatmap."""
+    return current_app.send_static_file("index.html")
+
+
+@blueprint.get("/docs")
+def docs() -> Response:
+    """Show the page that describes every route and tries it."""
+    response = current_app.send_static_file("docs.html")
+    response.headers["Content-Security-Policy"] = _DOCS_POLICY
+    return response
+
+
+@blueprint.get("/docs/assets/<path:name>")
+def docs_asset(name: str) -> Response:
+    """Serve the parts of Swagger UI, from the installed package: nothing comes from elsewhere."""
+    return send_from_directory(_SWAGGER, name, max_age=86_400)
+
+
+@blueprint.get("/openapi.json")
+def openapi() -> Response:
+    """Return the OpenAPI 3.1 document."""
+    with _writing:  # otherwise all who ask for the first would write it
+        return Response(_openapi(current_app.extensions["seewhy-paths"]), mimetype="application/json")
+
+
+@cache
+def _openapi(others: Callable[[], dict[str, Any]]) -> str:
+    return document(others())

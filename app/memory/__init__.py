@@ -1,0 +1,1 @@
+"""One budget of memory for all requests of a process."""

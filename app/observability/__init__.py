@@ -1,0 +1,1 @@
+"""Metrics, logs and traces, made when a request is over."""

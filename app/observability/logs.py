@@ -1,0 +1,126 @@
+"""Logs: a line per request, and everything else that is logged, as text for people or as JSON, an object per line."""
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from seewhy.app.pipeline.record import Record, current
+from seewhy.app.settings import Settings
+
+_requests = logging.getLogger("seewhy.requests")
+
+PROBES = ("/healthz", "/readyz", "/metrics")
+"""Routes that are asked every few seconds: where all is well, only debug logs show it."""
+
+_OURS = ("seewhy", "gunicorn.error")
+
+
+def configuration(settings: Settings) -> dict[str, Any]:
+    """Return what `logging.config.dictConfig` and gunicorn take: one handler for all, to the standard error."""
+    level = settings.log_level.upper()
+    formatter = (
+        "seewhy.app.observability.logs.JsonFormatter"
+        if settings.log_format == "json"
+        else "seewhy.app.observability.logs.TextFormatter"
+    )
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"seewhy": {"()": formatter}},
+        "handlers": {"seewhy": {"class": "logging.StreamHandler", "formatter": "seewhy", "stream": "ext://sys.stderr"}},
+        # Of other libraries what an operator can act on.
+        "root": {"level": "ERROR" if level == "ERROR" else "WARNING", "handlers": ["seewhy"]},
+        "loggers": {name: {"level": level, "handlers": [], "propagate": True} for name in _OURS},
+    }
+
+
+def answered(record: Record) -> None:
+    """Log a request that is over."""
+    level = logging.INFO
+    if record.status >= 500:
+        level = logging.ERROR if record.status == 500 else logging.WARNING
+    elif record.route in PROBES and record.status < 400:
+        level = logging.DEBUG
+    if _requests.isEnabledFor(level):
+        said = f"{record.verb} {record.route} {record.status}"
+        _requests.log(level, "%s", said, extra={"fields": fields(record)})
+
+
+def fields(record: Record) -> dict[str, Any]:
+    """Return what the line of a request says; what is not known is left out."""
+    found = {
+        "request_id": record.request_id,
+        "trace_id": record.trace_id,
+        "client": record.client,
+        "address": record.address,
+        "verb": record.verb,
+        "route": record.route,
+        "status": record.status,
+        "problem": record.problem,
+        "model": record.model,
+        "method": record.method,
+        "options": list(record.options),
+        "cache": record.cache,
+        "bytes_in": record.received,
+        "bytes_out": record.sent,
+        "duration_ms": round(record.seconds * 1000, 1),
+        "stages_ms": {name: round(milliseconds, 1) for name, milliseconds in record.stages.items()},
+    }
+    return {name: value for name, value in found.items() if value not in ("", None, [], {})}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line, ASCII only; an exception is one of its members, frames and all."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, Any] = {
+            "time": _moment(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        request = current()
+        if request.request_id:
+            line["request_id"] = request.request_id
+        line |= getattr(record, "fields", {})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """Time, process, level and message; of requests also what they were about."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and below it the frames of an exception."""
+        moment = _moment(record).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        line = f"{moment} [{record.process}] {record.levelname:<7} {record.getMessage()}"
+        said = getattr(record, "fields", None)
+        if said is not None:
+            line += "".join(f" {name}={_plain(value)}" for name, value in said.items() if name not in _SAID)
+        for frames in (record.exc_info and self.formatException(record.exc_info), record.stack_info):
+            line += f"\n{frames}" if frames else ""
+        return line
+
+
+_SAID = ("verb", "route", "status")
+"""What the message says already."""
+
+
+def _moment(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _plain(value: object) -> str:
+    """Return a value as one word, and what would break the line as escapes."""
+    if isinstance(value, dict):
+        value = ",".join(f"{name}:{one}" for name, one in value.items())
+    elif isinstance(value, list):
+        value = ",".join(value)
+    text = str(value)
+    return text if text.isprintable() and " " not in text else json.dumps(text)

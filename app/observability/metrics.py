@@ -1,0 +1,328 @@
+"""The metrics of GET /metrics. The help of each one is the question that it answers; docs/operations.md lists them.
+
+No label can take values without bound: routes are templates, models and methods names of the catalogues, reasons codes
+of `seewhy.app.errors`, and of the classes only some have a name (`SEEWHY_METRICS_CLASSES`).
+"""
+
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from seewhy.app.errors import CODES
+from seewhy.app.observability.heatmap_statistics import spread
+from seewhy.app.observability.processes import FOLDER, live_processes, usage
+from seewhy.app.pipeline.jobs import Job
+from seewhy.app.pipeline.record import Observer, Record
+from seewhy.app.pipeline.scheduler import Tier
+from seewhy.app.settings import Settings
+from seewhy.explainers.hooks.selection import count_hooks
+from seewhy.explainers.results.explanation import Explanation
+from seewhy.models import LoadedModel
+
+OTHER = "other"
+"""The class of those that have no name of their own."""
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_STAGE_SECONDS = (0.001, 0.0025, *_SECONDS)
+_LOAD_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+_ENTROPIES = (0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0)
+_TENTHS = tuple(tenth / 10 for tenth in range(1, 11))
+
+_PROCESS: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str]] = {
+    "process_resident_memory_bytes": (GaugeMetricFamily, "How much memory does each process hold?"),
+    "process_cpu_seconds": (CounterMetricFamily, "How much processor time has each process used?"),
+    "process_threads": (GaugeMetricFamily, "How many threads does each process have?"),
+    "process_open_fds": (GaugeMetricFamily, "How many files and connections has each process open?"),
+    "process_max_fds": (GaugeMetricFamily, "How many may it have open?"),
+    "process_start_time_seconds": (GaugeMetricFamily, "When did each process start, in seconds since 1970?"),
+}
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series beside each, of no use to anyone here
+
+
+class Metrics(Observer):
+    """The metrics of one application.
+
+    Args:
+        settings: how many classes may be named, among them.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._named: dict[str, set[int]] = {}
+        self._registry = own = CollectorRegistry()
+        self._requests = Counter(
+            "seewhy_requests",
+            "How many requests were there, by route, model, method of explanation and status?",
+            ("route", "model", "method", "status"),
+            registry=own,
+        )
+        self._seconds = Histogram(
+            "seewhy_request_duration_seconds",
+            "How long did requests take, from their head to the end of the answer, by class of status (2xx)?",
+            ("route", "model", "method", "status"),
+            buckets=_SECONDS,
+            registry=own,
+        )
+        self._stages = Histogram(
+            "seewhy_stage_duration_seconds",
+            "Where did the time go: decode, queue, explain (or predict, trace and so on), render, encode?",
+            ("stage", "model"),
+            buckets=_STAGE_SECONDS,
+            registry=own,
+        )
+        self._open = Gauge(
+            "seewhy_requests_in_progress",
+            "How many requests are being answered?",
+            multiprocess_mode="livesum",
+            registry=own,
+        )
+        self._rejections = Counter(
+            "seewhy_rejections",
+            "How many requests were refused or failed, by code of the problem; client-gone: nobody waited?",
+            ("reason",),
+            registry=own,
+        )
+        for reason in CODES:  # from the start: of a series that begins with 1 Prometheus sees no increase
+            self._rejections.labels(reason)
+        self._cache = Counter(
+            "seewhy_cache",
+            "How many answers came from the cache (hit), were made (miss), or had the client already (unchanged)?",
+            ("result",),
+            registry=own,
+        )
+        self._waiting = Gauge(
+            "seewhy_jobs_waiting",
+            "How many pictures wait for a model?",
+            ("model",),
+            multiprocess_mode="livesum",
+            registry=own,
+        )
+        self._running = Gauge(
+            "seewhy_jobs_running",
+            "How many pictures is a model at work on?",
+            ("model",),
+            multiprocess_mode="livesum",
+            registry=own,
+        )
+        self._underway = Gauge(
+            "seewhy_batches_underway",
+            "How many batches of short, medium and long work has a model begun and not finished?",
+            ("model", "tier"),
+            multiprocess_mode="livesum",
+            registry=own,
+        )
+        self._yields = Counter(
+            "seewhy_yields",
+            "How often did a batch let other work run between two of its passes?",
+            ("model", "tier"),
+            registry=own,
+        )
+        self._cost = Counter(
+            "seewhy_cost",
+            "How much was asked of a model? 1 is a Grad-CAM of a model of 224×224 pixels.",
+            ("model", "method"),
+            registry=own,
+        )
+        self._batches = Histogram(
+            "seewhy_batch_size",
+            "How many pictures share a pass through a model?",
+            ("model",),
+            buckets=_BATCHES,
+            registry=own,
+        )
+        self._memory, self._memory_limit = (
+            Gauge(name, question, multiprocess_mode="livesum", registry=own)
+            for name, question in (
+                ("seewhy_memory_used_bytes", "How much memory do requests hold: bodies, pixels, tensors, answers?"),
+                ("seewhy_memory_limit_bytes", "How much may they hold together? More are refused with 503."),
+            )
+        )
+        self._loads = Histogram(
+            "seewhy_model_load_duration_seconds",
+            "How often was a model loaded, and how long did it take, compiling included?",
+            ("model",),
+            buckets=_LOAD_SECONDS,
+            registry=own,
+        )
+        self._failures = Counter(
+            "seewhy_model_load_failures", "How often could a model not be loaded?", ("model",), registry=own
+        )
+        self._hooks = Gauge(
+            "seewhy_hooks",
+            "How many hooks are on a model while it rests? Other than none is a leak.",
+            ("model",),
+            multiprocess_mode="livesum",
+            registry=own,
+        )
+        self._loaded = Gauge(
+            "seewhy_model_info",
+            "Which models are in memory, in how many processes, and of which weights and settings (fingerprint)?",
+            ("model", "fingerprint", "device"),
+            multiprocess_mode="livesum",
+            registry=own,
+        )
+        self._diagnostics = Counter(
+            "seewhy_diagnostics",
+            "How many maps were blank, how many classes improbable or certain, by the codes of diagnostics?",
+            ("model", "code"),
+            registry=own,
+        )
+        self._drift = [
+            Histogram(name, question, ("model", "method"), buckets=buckets, registry=own)
+            for name, question, buckets in (
+                ("seewhy_heatmap_entropy", "How spread out are heatmaps: 0 a point, 1 no preference?", _ENTROPIES),
+                ("seewhy_heatmap_centre_x", "Where is their centre, as a share of the picture's width?", _TENTHS),
+                ("seewhy_heatmap_centre_y", "Where is their centre, as a share of the picture's height?", _TENTHS),
+                ("seewhy_explained_probability", "How probable are the classes that are explained?", _TENTHS),
+            )
+        ]
+        self._class_drift = [
+            Summary(name, question, ("model", "class", "label"), registry=own)
+            for name, question in (
+                ("seewhy_class_heatmap_entropy", "How spread out are the heatmaps of a class, in the mean?"),
+                ("seewhy_class_heatmap_centre_x", "Where is the centre of a class's heatmaps across, in the mean?"),
+                ("seewhy_class_heatmap_centre_y", "Where is the centre of a class's heatmaps down, in the mean?"),
+                ("seewhy_class_explained_probability", "How probable is a class that is explained, in the mean?"),
+            )
+        ]
+        own.register(Processes(settings))
+
+    def begun(self) -> None:
+        """Count a request that has come."""
+        self._open.inc()
+
+    def answered(self, record: Record) -> None:
+        """Count a request that is over."""
+        self._open.dec()
+        self._requests.labels(record.route, record.model, record.method, str(record.status)).inc()
+        status = f"{record.status // 100}xx"
+        self._seconds.labels(record.route, record.model, record.method, status).observe(record.seconds)
+        for stage, milliseconds in record.stages.items():
+            self._stages.labels(stage, record.model).observe(milliseconds / 1000)
+        if record.problem:
+            self._rejections.labels(record.problem).inc()
+        if record.charged:
+            self._cost.labels(record.model, record.method).inc(record.charged)
+        if record.cache:
+            self._cache.labels(record.cache).inc()
+
+    def loaded(self, model: LoadedModel, seconds: float) -> None:
+        """Count a model."""
+        self._loads.labels(model.name).observe(seconds)
+        self._loaded.labels(model.name, model.fingerprint, str(model.device)).inc()
+
+    def not_loaded(self, name: str, error: BaseException) -> None:
+        """Count a model that could not be loaded."""
+        self._failures.labels(name).inc()
+
+    def unloaded(self, model: LoadedModel) -> None:
+        """Discount a model."""
+        self._loaded.labels(model.name, model.fingerprint, str(model.device)).dec()
+        self._hooks.labels(model.name).set(0)
+
+    def waiting(self, name: str, jobs: int) -> None:
+        """Tell how many jobs wait."""
+        self._waiting.labels(name).set(jobs)
+
+    def starting(self, name: str, jobs: Sequence[Job]) -> None:
+        """Count a batch."""
+        self._running.labels(name).inc(len(jobs))
+        self._batches.labels(name).observe(len(jobs))
+
+    def finished(self, name: str, jobs: Sequence[Job], started: float, seconds: float) -> None:
+        """Discount the jobs of a batch."""
+        self._running.labels(name).dec(len(jobs))
+
+    def underway(self, name: str, batches: Mapping[Tier, int]) -> None:
+        """Tell how many batches are under way."""
+        for tier, count in batches.items():
+            self._underway.labels(name, tier).set(count)
+
+    def yielded(self, name: str, tier: Tier) -> None:
+        """Count a batch that lets others run."""
+        self._yields.labels(name, tier).inc()
+
+    def rests(self, name: str, model: LoadedModel) -> None:
+        """Count what hooks were left behind."""
+        self._hooks.labels(name).set(count_hooks(model.module))
+
+    def memory(self, used: int, size: int) -> None:
+        """Tell how much memory requests hold."""
+        self._memory.set(used)
+        self._memory_limit.set(size)
+
+    def explained(self, model: LoadedModel, found: Sequence[Explanation]) -> None:
+        """Look at heatmaps, for the drift of pictures and of models."""
+        for one in found:
+            for diagnostic in one.diagnostics:
+                self._diagnostics.labels(model.name, diagnostic.code).inc()
+            lies = spread(one.map, one.geometry)
+            if lies is None:
+                continue
+            values = (*lies, one.target.probability)
+            index, label = self._class(model, one.target.index, one.target.label)
+            for histogram, summary, value in zip(self._drift, self._class_drift, values, strict=True):
+                histogram.labels(model.name, one.method).observe(value)
+                if index:
+                    summary.labels(model.name, index, label).observe(value)
+
+    def _class(self, model: LoadedModel, index: int, label: str) -> tuple[str, str]:
+        """Return what a class is called; the first of a model that are explained have names, the others share one."""
+        most = self._settings.metrics_classes
+        with self._lock:
+            named = self._named.setdefault(model.name, set())
+            if index not in named and len(named) < most:
+                named.add(index)
+            if index in named:
+                return str(index), label
+        return (OTHER, OTHER) if most else ("", "")
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """Return all metrics, of all processes, and their content type.
+
+        Args:
+            accept: what the client accepts: OpenMetrics, or Prometheus text.
+        """
+        registry = self._registry
+        if FOLDER in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+            registry.register(Processes(self._settings))
+        encode, content_type = choose_encoder(accept)
+        return encode(registry), content_type
+
+
+class Processes(Collector):
+    """What is looked up when somebody asks: the software, limits, and what each process uses.
+
+    Args:
+        settings: limits, and how many processes share them.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the metrics."""
+        software = {name: version(package) for name, package in (("version", "seewhy"), ("torch", "torch"))}
+        yield InfoMetricFamily("seewhy_build", "Which software runs?", value=software)
+        yield GaugeMetricFamily(
+            "seewhy_queue_limit",
+            "How many pictures may wait for a model, in all processes together?",
+            value=self._settings.queue_size * self._settings.workers,
+        )
+        families = {name: family(name, question, labels=("pid",)) for name, (family, question) in _PROCESS.items()}
+        for pid in live_processes():
+            for name, value in usage(pid).items():
+                families[name].add_metric([str(pid)], value)
+        yield from families.values()

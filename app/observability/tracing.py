@@ -1,0 +1,137 @@
+"""Traces by OpenTelemetry: a span per request, below it one per stage; one per batch, linked with its requests.
+
+Nothing of OpenTelemetry is imported unless traces are on: `SEEWHY_TRACES`, or `OTEL_EXPORTER_OTLP_ENDPOINT` where
+the extra `seewhy[otel]` is installed. Spans of stages are made when a request is over, from the times that were
+taken anyway. All else is set by OpenTelemetry's own variables (`OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER` and so on).
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from seewhy.app.errors import FieldError
+from seewhy.app.pipeline.record import Record
+from seewhy.app.settings import Settings
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import SpanContext, Tracer
+    from werkzeug.datastructures import Headers
+
+_PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+
+
+def traces_of(settings: Settings) -> "Callable[[], Traces] | None":
+    """Return what makes the traces of an application, or None where they are off.
+
+    Raises:
+        FieldError: they are asked for, and not installed.
+    """
+    asked = settings.traces or "OTEL_EXPORTER_OTLP_ENDPOINT" in os.environ
+    if not asked or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    if all(map(_is_there, _PACKAGES)):
+        return Traces
+    if settings.traces:
+        raise FieldError("SEEWHY_TRACES: OpenTelemetry is not installed; pip install 'seewhy[otel]'.", "traces")
+    return None
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # of a package that it lies in
+        return False
+
+
+def exporter() -> "SpanExporter":
+    """Return what sends spans away: by OTLP over HTTP."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
+
+
+class Traces:
+    """The spans of one application. A thread sends them, and must not be forked: make it in the process that serves."""
+
+    def __init__(self) -> None:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        named = {"service.name": os.environ.get("OTEL_SERVICE_NAME", "seewhy"), "service.version": version("seewhy")}
+        self.provider = TracerProvider(resource=Resource.create(named))
+        self.provider.add_span_processor(BatchSpanProcessor(exporter()))
+        self._tracer: Tracer = self.provider.get_tracer("seewhy")
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(self, record: Record, headers: "Headers") -> None:
+        """Open the span of a request, below that of the client's traceparent."""
+        from opentelemetry.trace import SpanKind
+
+        record.span = self._tracer.start_span(
+            f"{record.verb} {record.route}",
+            context=self._propagator.extract(headers),
+            kind=SpanKind.SERVER,
+            attributes={"http.request.method": record.verb, "http.route": record.route},
+            start_time=record.began,
+        )
+        record.trace_id = f"{record.span.get_span_context().trace_id:032x}"
+
+    def answered(self, record: Record) -> None:
+        """Close the span of a request, and make those of its stages."""
+        from opentelemetry.trace import Link, StatusCode, set_span_in_context
+
+        span = record.span
+        if span is None:
+            return
+        if span.is_recording():
+            below = set_span_in_context(span)
+            for timings in record.timings:
+                for stage, started, seconds, batch in timings.intervals:
+                    begun = record.began + int((started - record.started) * 1e9)
+                    links = [Link(batch)] if batch is not None else None
+                    child = self._tracer.start_span(stage, context=below, links=links, start_time=begun)
+                    child.end(begun + int(seconds * 1e9))
+            facts = {
+                "http.response.status_code": record.status,
+                "seewhy.model": record.model,
+                "seewhy.method": record.method,
+                "seewhy.problem": record.problem,
+                "seewhy.cache": record.cache,
+            }
+            span.set_attributes({name: value for name, value in facts.items() if value})
+            if record.status >= 500:
+                span.set_status(StatusCode.ERROR)
+        span.end(record.began + int(record.seconds * 1e9))
+
+    def batch(self, model: str, records: Iterable[Record], started: float, seconds: float) -> "SpanContext | None":
+        """Make the span of a batch, linked with those of its requests; return it, for these to link with it.
+
+        Args:
+            model: which model ran.
+            records: of the requests whose jobs were in it.
+            started, seconds: on the monotonic clock.
+        """
+        from opentelemetry.context import Context
+        from opentelemetry.trace import Link
+
+        asking = [record.span for record in records if record.span is not None and record.span.is_recording()]
+        if not asking:
+            return None
+        begun = time.time_ns() - int((time.monotonic() - started) * 1e9)
+        unique = {span.get_span_context().span_id: span.get_span_context() for span in asking}
+        attributes: dict[str, Any] = {"seewhy.model": model, "seewhy.batch.size": len(asking)}
+        span = self._tracer.start_span(
+            "batch",
+            context=Context(),
+            links=[Link(one) for one in unique.values()],
+            attributes=attributes,
+            start_time=begun,
+        )
+        span.end(begun + int(seconds * 1e9))
+        return span.get_span_context()

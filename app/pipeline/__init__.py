@@ -1,0 +1,1 @@
+"""Picture and question to result: no Flask, no command line."""

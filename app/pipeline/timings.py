@@ -1,0 +1,51 @@
+"""How long the stages of a request take, and when they ran."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from seewhy.app.pipeline.jobs import Done
+
+
+class Interval(NamedTuple):
+    """When a stage ran: seconds on the monotonic clock, and how many; `batch` is what the trace of its batch is."""
+
+    stage: str
+    started: float
+    seconds: float
+    batch: Any = None
+
+
+@dataclass
+class Timings:
+    """How long each stage of a request took, in milliseconds; and when."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+    intervals: list[Interval] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a stage."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(Interval(name, started, time.monotonic() - started))
+
+    def add(self, interval: Interval) -> None:
+        """Add an interval to its stage."""
+        self.stages[interval.stage] = self.stages.get(interval.stage, 0.0) + interval.seconds * 1000
+        self.intervals.append(interval)
+
+    def count(self, done: "Done", stage: str) -> None:
+        """Add the time that a job waited, and that its batch took, to a stage."""
+        self.add(Interval("queue", done.started - done.queued, done.queued))
+        self.add(Interval(stage, done.started, done.ran, done.batch))
+
+    @property
+    def header(self) -> str:
+        """The value of a Server-Timing header."""
+        return ", ".join(f"{name};dur={milliseconds:.1f}" for name, milliseconds in self.stages.items())

@@ -1,0 +1,1 @@
+"""What the operating system grants this process: processors, memory, signals to stop."""

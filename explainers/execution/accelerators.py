@@ -1,0 +1,225 @@
+"""What runs the part of a model before a cut, which needs no hooks and no gradients, faster than plain PyTorch."""
+
+import io
+import logging
+import os
+import threading
+from collections.abc import Callable
+from copy import deepcopy
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.experimental.optimization import fuse
+
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.execution.exports import Exports, fingerprint
+from seewhy.explainers.process_wide import exclusive, silenced
+
+Run = Callable[[Tensor], tuple[Tensor, ...]]
+"""From images (N, C, H, W) of any N to what the part returns, without a graph, in memory of its own."""
+
+Compile = Callable[[fx.GraphModule, Tensor], Run]
+"""From a part of a model in evaluation mode, and an image (1, C, H, W) such as it will get, to what runs it."""
+
+BUCKETS = (1, 2, 4, 8, 16, 32)
+"""Numbers of pictures for which `compile` records a part."""
+
+PACKAGES = ("onnxruntime", "onnx")
+"""What must be installed for `onnxruntime`."""
+
+_log = logging.getLogger(__name__)
+
+_exports: Exports | None = None
+"""What was exported; None where nothing is kept."""
+
+_COUNT = "count"
+"""What ONNX models call their number of pictures."""
+
+
+def eager(part: fx.GraphModule, image: Tensor) -> Run:
+    """PyTorch itself, with batch normalisation folded into convolutions, channels last."""
+    try:
+        folded: nn.Module = fuse(part, no_trace=True)
+    except Exception:  # of whatever stands between a convolution and its batch normalisation
+        folded = deepcopy(part)
+    folded = folded.to(memory_format=torch.channels_last)
+
+    def run(images: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            found: tuple[Tensor, ...] = folded(images.clone(memory_format=torch.channels_last))
+            return found
+
+    return run
+
+
+def _onnxruntime() -> Any:
+    """Import ONNX Runtime, whose official builds report their use to Microsoft."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # the call below comes after a first report, and leaves some
+    import onnxruntime as runtime  # type: ignore[import-untyped]
+
+    runtime.disable_telemetry_events()  # nothing about what runs here is anybody else's business
+    return runtime
+
+
+def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
+    """ONNX Runtime on the processor, in float32, with as many threads as PyTorch has."""
+    exported = _folded(_exported(part, image))
+    _log.debug("Exported %d bytes of ONNX.", len(exported))
+    if _exports is not None:
+        _exports.put(fingerprint(part, image), exported)
+    return _session(exported)
+
+
+def exported_before(part: fx.GraphModule, image: Tensor) -> Run | None:
+    """`onnxruntime` of what was exported before, in this process or another that shares; None if nothing was."""
+    found = _exports.get(fingerprint(part, image)) if _exports is not None else None
+    return None if found is None else _session(found)
+
+
+def _session(exported: bytes) -> Run:
+    """Return what runs an ONNX model."""
+    runtime = _onnxruntime()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    # Threads that wait for the next run would take processors from what PyTorch does between two; those that wait for
+    # the next step of a run, from whatever else the process does, if OpenMP's are not to do that either.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = runtime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
+
+    def run(images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(
+            torch.from_numpy(found) for found in session.run(None, {"images": images.detach().contiguous().numpy()})
+        )
+
+    return run
+
+
+def share_exports() -> None:
+    """Let this process, and those that it forks from now on, find what any of them exported before."""
+    global _exports
+    try:
+        _exports = Exports()
+    except (AttributeError, OSError) as error:  # no Linux, or no memory of this kind
+        _log.info("Each process exports models for itself: %s", error)
+
+
+def _exported(part: fx.GraphModule, image: Tensor) -> bytes:
+    """Return the part as an ONNX model whose batch size is free."""
+    buffer = io.BytesIO()
+    outputs = [f"value_{number}" for number in range(len(part(image.clone())))]
+    # The exporter traces: what depends on numbers found on the way becomes fixed. The caller compares what comes out.
+    with exclusive(), silenced(), torch.no_grad():
+        torch.onnx.export(
+            part,
+            (image.clone(),),
+            buffer,  # type: ignore[arg-type]  # what this exporter takes
+            dynamo=False,
+            input_names=["images"],
+            output_names=outputs,
+            dynamic_axes={name: {0: _COUNT} for name in ("images", *outputs)},
+        )
+    return buffer.getvalue()
+
+
+def _folded(exported: bytes) -> bytes:
+    """Return an ONNX model without the steps that depend on the pictures' height and width alone.
+
+    Padding that is computed from these, as TensorFlow has it, keeps ONNX Runtime from fusing what stands around it.
+    ONNX Runtime folds what is constant for a number of pictures. Where that is the same for three and for eight, it is
+    taken to be so for any; the caller compares what comes out for others.
+    """
+    import onnx
+
+    if not any(step.op_type == "Shape" for step in onnx.load_from_string(exported).graph.node):
+        return exported
+    try:
+        found = _folded_for(3, exported)
+        return found if found == _folded_for(8, exported) else exported
+    except Exception as error:  # no place for a file, say
+        _log.info("Padding is computed in each pass: %s", error)
+        return exported
+
+
+def _folded_for(count: int, exported: bytes) -> bytes:
+    """Return an ONNX model with what is constant for a number of pictures folded; it still takes any."""
+    import onnx
+
+    runtime = _onnxruntime()
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.add_free_dimension_override_by_name(_COUNT, count)
+    with TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder, "folded.onnx"))
+        runtime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
+        model = onnx.load(options.optimized_model_filepath)
+    del model.graph.value_info[:]
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = _COUNT
+    folded: bytes = model.SerializeToString()
+    return folded
+
+
+@exclusive()
+def compiled(part: fx.GraphModule, image: Tensor) -> Run:
+    """`torch.compile`, on CUDA with CUDA graphs; compiled for any number of pictures, recorded for `BUCKETS` of them.
+
+    Fewer are filled up to the next of these. CUDA graphs belong to the thread that records them; others run the part
+    as it is.
+    """
+    from torch._dynamo import mark_dynamic  # takes seconds to import
+
+    compiled_part = torch.compile(part.forward, mode="reduce-overhead" if image.is_cuda else "default")
+    here = threading.local()
+    here.records = True
+
+    def run_bucket(images: Tensor) -> tuple[Tensor, ...]:
+        size = next(size for size in BUCKETS if size >= len(images))
+        repeated = images[:1].expand(size - len(images), -1, -1, -1)
+        filled = torch.cat((images, repeated)).contiguous(memory_format=torch.channels_last)
+        if size > 1:
+            mark_dynamic(filled, 0)
+        # Copies, for the next run of a CUDA graph writes its results into the same memory.
+        return tuple(found[: len(images)].clone() for found in compiled_part(filled))
+
+    def run(images: Tensor) -> tuple[Tensor, ...]:
+        with torch.inference_mode(False), torch.no_grad():  # in the one mode for which it is compiled
+            if image.is_cuda and not hasattr(here, "records"):
+                as_it_is: tuple[Tensor, ...] = part(images.clone())
+                return as_it_is
+            found = [run_bucket(some) for some in torch.split(images.detach(), BUCKETS[-1])]
+            return tuple(torch.cat(values) for values in zip(*found, strict=True)) if len(found) > 1 else found[0]
+
+    for size in BUCKETS * 2:  # a CUDA graph is recorded the second time
+        run(image.expand(size, -1, -1, -1))
+    return run
+
+
+ACCELERATORS: dict[str, Compile] = {"eager": eager, "onnxruntime": onnxruntime, "compile": compiled}
+
+
+def choose(name: str, device: torch.device) -> str:
+    """Return the accelerator that a name means on a device; ``auto`` is onnxruntime or else eager.
+
+    Raises:
+        OptionError: no such accelerator, or it does not serve the device, or is not installed.
+    """
+    installed = all(find_spec(package) for package in PACKAGES)
+    if name == "auto":
+        if device.type == "cpu" and not installed:
+            _log.warning("%s are not all installed; models run on PyTorch, several times slower.", ", ".join(PACKAGES))
+        return "onnxruntime" if device.type == "cpu" and installed else "eager"
+    if name not in ACCELERATORS:
+        raise OptionError(f"No accelerator {name!r}; choose from auto, {', '.join(ACCELERATORS)}.", "accelerator")
+    if name == "onnxruntime" and device.type != "cpu":
+        raise OptionError("onnxruntime runs on the processor here; choose eager or auto.", "accelerator")
+    if name == "onnxruntime" and not installed:
+        raise OptionError(f"onnxruntime needs the packages {', '.join(PACKAGES)}; install them.", "accelerator")
+    return name

@@ -1,0 +1,201 @@
+"""The graph cut: a model in two parts, what comes before a layer and what comes after, that can run one by one.
+
+Hooks and gradients are wanted at a layer and after it; what lies before needs neither, and can run on an accelerator.
+The model is traced with `torch.fx`. A module that cannot be traced stays whole; a model that cannot is not cut.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from seewhy.explainers.hooks.selection import evaluation_mode
+from seewhy.explainers.process_wide import exclusive
+
+
+class UncuttableError(Exception):
+    """The model cannot be cut at these layers; run it whole."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A model in two parts that share its parameters.
+
+    Attributes:
+        layer: where it is cut: the first of the layers to run.
+        prefix: from images (N, C, H, W) to a tuple of tensors, the layer's output and whatever else the rest needs.
+        suffix: from these to the model's output. It holds the modules that run in it under their own paths, and at the
+            path of `layer` one that returns a view of its input: hooks on these see what they would see in the model.
+    """
+
+    layer: str
+    prefix: fx.GraphModule
+    suffix: fx.GraphModule
+
+
+class _Tracer(fx.Tracer):
+    """Traces through all modules but the given, torch's own, and those that cannot be traced.
+
+    Tracing replaces `nn.Module.__call__` and `nn.Module.__getattr__` for the whole process; other threads, which run
+    models meanwhile, must get what they would get without it. Functions of `math` are not replaced: that is done by
+    whichever thread calls a module, and would stay where one does so just as the trace ends. A module that hands them
+    a traced value stays whole.
+    """
+
+    def __init__(self, whole: Iterable[nn.Module]) -> None:
+        super().__init__(autowrap_modules=())  # type: ignore[arg-type]  # as many as one likes
+        self._whole = set(whole)
+        self._thread = get_ident()
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return m in self._whole or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        traced = len(self.graph.nodes)
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception:
+            if m in self._whole:
+                raise
+            self._whole.add(m)
+            for step in reversed(list(self.graph.nodes)[traced:]):
+                self.graph.erase_node(step)
+            return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+
+class _View(nn.Module):
+    """Stands at the layer's path and returns what the layer did, as a tensor of its own."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the same values in the same memory."""
+        return values.view_as(values)
+
+
+class _Values(fx.Interpreter):
+    """Runs a graph, and notes which of its nodes hold a tensor."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.tensors: set[fx.Node] = set()
+
+    def run_node(self, n: fx.Node) -> Any:
+        found = super().run_node(n)
+        if isinstance(found, Tensor):
+            self.tensors.add(n)
+        return found
+
+
+def cut_before(module: nn.Module, paths: Sequence[str], images: Tensor) -> Cut:
+    """Cut a model at the first of some layers that runs.
+
+    Args:
+        module: in evaluation mode.
+        paths: dotted paths of modules, none inside another, each of which runs once.
+        images: (N, C, H, W), such as it will get.
+
+    Raises:
+        UncuttableError: it cannot be traced, or one of the layers is not a single step of what was traced.
+    """
+    with evaluation_mode(module), torch.no_grad():
+        traced = _traced(module, [module.get_submodule(path) for path in paths])
+        steps = list(traced.graph.nodes)
+        places = {path: [step for step in steps if step.op == "call_module" and step.target == path] for path in paths}
+        if any(len(found) != 1 for found in places.values()):
+            raise UncuttableError(f"Not all of {', '.join(paths)} run once, one after another.")
+        first = min((found[0] for found in places.values()), key=steps.index)
+        values = _Values(traced)
+        try:
+            values.run(images.clone())
+        except Exception as error:
+            raise UncuttableError(f"What was traced does not run: {error}") from error
+        if first not in values.tensors:
+            raise UncuttableError(f"{first.target} returns no tensor.")
+        return _split(traced, first, values.tensors)
+
+
+def _traced(module: nn.Module, whole: Iterable[nn.Module]) -> fx.GraphModule:
+    tracer = _Tracer(whole)
+    try:
+        with exclusive():
+            graph = tracer.trace(module)
+    except Exception as error:  # of whatever a model's own code does with what is no tensor
+        raise UncuttableError(f"It cannot be traced: {error}") from error
+    return fx.GraphModule(module, graph)
+
+
+def _split(traced: fx.GraphModule, first: fx.Node, tensors: set[fx.Node]) -> Cut:
+    """Split what was traced after a step."""
+    steps = list(traced.graph.nodes)
+    place = steps.index(first) + 1
+    before, after = steps[:place], steps[place:]
+    inputs = [step for step in before if step.op == "placeholder"]
+    if len([step for step in steps if step.op == "placeholder"]) != 1 or len(inputs) != 1:
+        raise UncuttableError("It takes more than one argument.")
+    crossing, again = _crossing(before, after, first, tensors)
+
+    front = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for step in before:
+        copies[step] = front.node_copy(step, copies.__getitem__)
+    front.output(tuple(copies[step] for step in crossing))
+
+    back = fx.Graph()
+    copies = {step: back.placeholder(f"value_{number}") for number, step in enumerate(crossing)}
+    path = str(first.target)
+    copies[first] = back.call_module(path, (copies[first],))
+    for step in (*(step for step in before if step in again), *after):
+        copies[step] = back.node_copy(step, copies.__getitem__)
+    prefix = fx.GraphModule(_held(traced, front), front)
+    suffix = fx.GraphModule({**_held(traced, back), path: _View()}, back)
+    prefix.training = suffix.training = False  # of themselves; the modules in them are the model's
+    return Cut(path, prefix, suffix)
+
+
+def _crossing(
+    before: list[fx.Node], after: list[fx.Node], first: fx.Node, tensors: set[fx.Node]
+) -> tuple[list[fx.Node], set[fx.Node]]:
+    """Return the tensors that the second part gets, `first` first, and the steps of the first that it does again.
+
+    Sizes, tuples and parameters are no values to hand over; what leads to them from tensors is cheap, and done again.
+    """
+    known = set(before)
+    crossing, again = {first: None}, set[fx.Node]()
+    wanted = [value for step in after for value in step.all_input_nodes if value in known]
+    while wanted:
+        step = wanted.pop()
+        if step in crossing or step in again:
+            continue
+        if step in tensors and step.op != "get_attr":
+            crossing[step] = None
+        elif step.op == "call_module" or step.op == "placeholder":
+            raise UncuttableError(f"{step.target} returns several tensors, or none, which are used after the layer.")
+        else:
+            again.add(step)
+            wanted += step.all_input_nodes
+    return list(crossing), again
+
+
+def _held(traced: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:
+    """Return the modules and tensors that a graph names, by path."""
+    found: dict[str, Any] = {}
+    for step in graph.nodes:
+        if step.op == "call_module":
+            found[str(step.target)] = traced.get_submodule(str(step.target))
+        elif step.op == "get_attr":
+            value: Any = traced
+            for name in str(step.target).split("."):
+                value = getattr(value, name)
+            found[str(step.target)] = value
+    return found

@@ -1,0 +1,369 @@
+"""What needs no hook: which module is meant, what its parts are called, what it returned, and its mode."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+from torch.utils.checkpoint import CheckpointError
+
+from seewhy.explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError, near_matches
+
+
+def as_module(model: Any) -> nn.Module:
+    """Return the `nn.Module` of a module or of anything that carries one as ``.module``.
+
+    Raises:
+        UnsupportedModuleError: a scripted, compiled or data-parallel module, whose submodules
+            never run as Python modules in this thread; or no module at all.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedModuleError(
+            "A TorchScript module runs outside Python, where hooks cannot reach; pass the original nn.Module."
+        )
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise UnsupportedModuleError(f"{type(model).__name__} copies its module; pass `model.module` instead.")
+    if isinstance(model, nn.Module):
+        if hasattr(model, "_orig_mod"):
+            raise UnsupportedModuleError(
+                "A module made by torch.compile runs as fused kernels; pass the original (`model._orig_mod`)."
+            )
+        if is_compiled_in_place(model):
+            raise UnsupportedModuleError(
+                "The module was compiled in place (`module.compile()`) and runs as fused kernels, which see no hooks; "
+                "pass `copy.copy(module)`, which has the same weights and is not compiled."
+            )
+        return model
+    inner = getattr(model, "module", None)
+    if isinstance(inner, nn.Module):
+        return as_module(inner)
+    raise UnsupportedModuleError(f"Expected a torch.nn.Module or a LoadedModel, got {type(model).__name__}.")
+
+
+def is_compiled_in_place(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called."""
+    # PyTorch has no public sign of it; `_orig_mod`, which `torch.compile(module)` sets, is missing here.
+    return vars(module).get("_compiled_call_impl") is not None
+
+
+def out_of_reach(modules: Mapping[str, nn.Module]) -> dict[str, str]:
+    """Return the paths of the modules whose calls hooks would miss, with what each belongs to.
+
+    These are scripted modules, modules that were compiled in place, and all that lies in these or in a module made by
+    `torch.compile`. (The latter itself is called as any other module is.)
+
+    Args:
+        modules: by path, each after those that hold it.
+    """
+    reasons: dict[str, str] = {}
+    for path, module in modules.items():
+        holder, _, name = path.rpartition(".")
+        if path and holder in reasons:
+            reasons[path] = reasons[holder]
+        elif isinstance(module, torch.jit.ScriptModule):
+            reasons[path] = f"{path!r}, which is TorchScript and runs outside Python"
+        elif is_compiled_in_place(module):
+            reasons[path] = f"{path!r}, which was compiled in place (`compile()`) and runs as fused kernels"
+        elif name == "_orig_mod" and hasattr(modules.get(holder), "_orig_mod"):
+            reasons[path] = f"{holder!r}, which torch.compile made and which runs as fused kernels"
+    return reasons
+
+
+def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return the module paths that the patterns (dotted paths or globs) match, in module order.
+
+    The model itself has the empty path, which may also be written ``.``, for forms drop what is empty.
+
+    Raises:
+        LayerError: a pattern that matches nothing; the message lists near matches.
+    """
+    known = list(modules)
+    chosen: set[str] = set()
+    for pattern in patterns:
+        pattern = "" if pattern == "." else pattern
+        found = {pattern} if pattern in known else {path for path in known if fnmatchcase(path, pattern)}
+        if not found:
+            hint = near_matches(pattern, known) or f"It has {', '.join(_top_level(known)[:20]) or 'none at all'}."
+            raise LayerError(f"The model has no layer {pattern!r}. {hint}")
+        chosen |= found
+    return tuple(path for path in known if path in chosen)
+
+
+def module_paths(module: nn.Module, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the paths of a module's modules that patterns match, as `match_paths`; a single path is only looked up."""
+    if len(patterns) == 1 and patterns[0]:
+        try:
+            module.get_submodule(patterns[0])
+        except AttributeError:
+            pass
+        else:
+            return patterns
+    return match_paths((path for path, _ in module.named_modules()), patterns)
+
+
+Where = str | type[nn.Module] | nn.Module | Callable[[nn.Module], bool]
+"""Which modules: a dotted path or glob (``*`` also matches dots), a type, a module itself, or a predicate."""
+
+
+def match_modules(modules: Mapping[str, nn.Module], where: Iterable[Where]) -> tuple[str, ...]:
+    """Return the paths of the modules that are meant, in module order.
+
+    Args:
+        modules: by path.
+        where: each a path, glob, type, module or predicate; a predicate is asked about every module once.
+
+    Raises:
+        LayerError: one that matches nothing, or none at all.
+        TypeError: something else.
+    """
+    where = tuple(where)
+    if not where:
+        raise LayerError("No layer is given; name one, or give '*' for all of them.")
+    chosen: set[str] = set()
+    for one in where:
+        if isinstance(one, str):
+            chosen |= set(match_paths(modules, [one]))
+            continue
+        if isinstance(one, type):
+            wanted = {module for module in modules.values() if isinstance(module, one)}
+            said = f"no module of the type {one.__name__}"
+        elif isinstance(one, nn.Module):
+            wanted = {one} & set(modules.values())
+            said = f"no such module as this {type(one).__name__}"
+        elif callable(one):
+            wanted = {module for module in dict.fromkeys(modules.values()) if one(module)}
+            said = "no module that the predicate accepts"
+        else:
+            raise TypeError(
+                f"Layers are given as paths, globs, types, modules or predicates, each by itself, not as "
+                f"{type(one).__name__}."
+            )
+        if not wanted:
+            types = ", ".join(sorted({type(module).__name__ for module in modules.values()})[:20])
+            raise LayerError(f"The model has {said}; it is made of {types}.")
+        chosen |= {path for path, module in modules.items() if module in wanted}
+    return tuple(path for path in modules if path in chosen)
+
+
+def match_reachable(
+    modules: Mapping[str, nn.Module], where: Iterable[Where], unreachable: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return what `match_modules` does, without the modules that hooks cannot reach.
+
+    Globs, types and predicates pass over these; a module that is named must be within reach.
+
+    Args:
+        modules: by path.
+        where: each a path, glob, type, module or predicate.
+        unreachable: see `out_of_reach`.
+
+    Raises:
+        LayerError: as `match_modules`.
+        UnsupportedModuleError: a module that is named, or all that a pattern matches, cannot be reached.
+    """
+    paths = match_modules(modules, where)
+    if not unreachable:
+        return paths
+    chosen: set[str] = set()
+    for selector in where:
+        matched = match_modules(modules, [selector])
+        within = [path for path in matched if path not in unreachable]
+        if not within:
+            raise UnsupportedModuleError(
+                f"Hooks cannot reach {matched[0]!r}: it belongs to {unreachable[matched[0]]}. Choose another layer, "
+                "or put the original module in its place."
+            )
+        chosen.update(within)
+    return tuple(path for path in paths if path in chosen)
+
+
+def first_names(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules that paths name, each once and by the first of its names, in the order of the paths."""
+    first = {id(module): path for path, module in reversed(list(modules.items()))}
+    return tuple(dict.fromkeys(first[id(modules[path])] for path in paths))
+
+
+def match_parameters(
+    parameters: Mapping[str, Tensor], modules: Mapping[str, nn.Module], where: Iterable[Where]
+) -> tuple[str, ...]:
+    """Return the names of the parameters that are meant, in the model's order.
+
+    Args:
+        parameters: by dotted name.
+        modules: by path.
+        where: names or globs of parameters; or types or predicates of modules, whose own parameters are meant.
+
+    Raises:
+        LayerError: one that matches nothing.
+    """
+    chosen: set[str] = set()
+    for one in where:
+        if isinstance(one, str):
+            found = {one} if one in parameters else {name for name in parameters if fnmatchcase(name, one)}
+            if not found:
+                hint = near_matches(one, parameters) or "`module.named_parameters()` lists them."
+                raise LayerError(f"The model has no parameter {one!r}. {hint}")
+        else:
+            paths = match_modules(modules, [one])
+            found = {name for name in parameters if name.rpartition(".")[0] in paths}
+            if not found:
+                raise LayerError(f"{', '.join(paths[:20])} have no parameters of their own.")
+        chosen |= found
+    return tuple(name for name in parameters if name in chosen)
+
+
+_CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing")
+"""Attributes by which models of timm and transformers say that they checkpoint gradients."""
+
+_DENSENETS = {"torchvision.models.densenet", "timm.models.densenet"}
+"""Where the layers are from that say so by `memory_efficient`, which elsewhere may mean anything."""
+
+
+class _Off:
+    """What a flag is while it is switched off: false, unlike any value of the user's, and True again in copies."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> bool:
+        return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, (1,)
+
+
+OFF = _Off()
+"""The only one of its kind."""
+
+_switched_off: "WeakKeyDictionary[nn.Module, Counter[str]]" = WeakKeyDictionary()
+"""Attributes that are off but for `evaluation_mode` and `without_checkpointing`, and how many of these hold them."""
+_switched_off_lock = threading.Lock()
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Run with dropout off, batch norm on its running statistics and gradient checkpointing off; put all back after.
+
+    Several threads may hold the same modules at once, under one root or several: a module's mode returns when the
+    last of them leaves.
+    """
+    with _without(module, ("training", *_CHECKPOINTING)):
+        yield
+
+
+@contextmanager
+def without_checkpointing(module: nn.Module) -> Iterator[None]:
+    """Run with gradient checkpointing off where attributes of modules switch it on; put these back after."""
+    with _without(module, _CHECKPOINTING):
+        yield
+
+
+@contextmanager
+def _without(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
+    """Run with attributes of modules off that are True, as `evaluation_mode` says.
+
+    A flag that the user sets meanwhile stays as the user sets it.
+    """
+    held = []
+    with _switched_off_lock:
+        for part in _submodules(module):
+            attributes = vars(part)
+            others = _switched_off.get(part) if _switched_off else None
+            for name in (*names, "memory_efficient") if type(part).__module__ in _DENSENETS else names:
+                if name == "training":
+                    switched = part.training or bool(others and others[name])
+                else:
+                    switched = (value := attributes.get(name)) is True or value is OFF
+                if switched:
+                    setattr(part, name, False if name == "training" else OFF)
+                    _switched_off.setdefault(part, Counter())[name] += 1
+                    held.append((part, name))
+    try:
+        yield
+    finally:
+        with _switched_off_lock:
+            for part, name in held:
+                holders = _switched_off[part]
+                holders[name] -= 1
+                if not holders[name]:
+                    if name == "training" or vars(part).get(name) is OFF:
+                        setattr(part, name, True)
+                    del holders[name]
+                if not holders:
+                    del _switched_off[part]
+
+
+CHECKPOINTED = (
+    "The model checkpoints gradients (`torch.utils.checkpoint`) in its own code: parts of it run again in the backward "
+    "pass, or only there. Turn gradient checkpointing off, as `model.set_grad_checkpointing(False)` does for models of "
+    "timm; or use another method or layer."
+)
+
+
+def is_checkpointed(error: Exception) -> bool:
+    """Whether an error is that of gradient checkpointing, which runs parts of a model again in the backward pass."""
+    return isinstance(error, CheckpointError) or (
+        isinstance(error, RuntimeError) and "torch.utils.checkpoint" in str(error)
+    )
+
+
+def runs_again() -> bool:
+    """Whether this thread is inside a backward pass, in which gradient checkpointing calls modules a second time."""
+    # PyTorch's own checkpointing and hooks ask this; there is no public way to.
+    return torch._C._current_graph_task_id() != -1
+
+
+def count_hooks(module: nn.Module) -> int:
+    """Return how many hooks are on a module, its submodules and its parameters."""
+    on_modules = sum(
+        len(hooks)
+        for part in module.modules()
+        for hooks in (part._forward_pre_hooks, part._forward_hooks, part._backward_pre_hooks, part._backward_hooks)
+    )
+    # PyTorch's type says bool where there is None or a dictionary.
+    on_parameters: Iterable[Any] = (parameter._backward_hooks for parameter in module.parameters())
+    return on_modules + sum(len(hooks) for hooks in on_parameters if hooks)
+
+
+def _submodules(module: nn.Module) -> list[nn.Module]:
+    """Return the modules of a module, each once, in any order; quicker than `modules`."""
+    found = {id(module): module}
+    waiting = [module]
+    while waiting:
+        for child in waiting.pop()._modules.values():
+            if child is not None and id(child) not in found:
+                found[id(child)] = child
+                waiting.append(child)
+    return list(found.values())
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits (N, K) of an output: itself, ``.logits``, ``["logits"]``, or the only one.
+
+    Raises:
+        ModelOutputError: none, or several, of the tensors in the output look like logits.
+    """
+    named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if isinstance(named, Tensor):
+        output = named
+    matrices = [
+        value
+        for value in tree_flatten(output)[0]
+        if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point()
+    ]
+    if len(matrices) != 1:
+        raise ModelOutputError(
+            f"Expected logits of shape (N, K) from the model, found {len(matrices)} such tensors in its "
+            f"{type(output).__name__}; wrap the model so that it returns its logits."
+        )
+    return matrices[0]
+
+
+def _top_level(paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if path and "." not in path]

@@ -1,0 +1,514 @@
+"""Every hook of the product is registered here, and only between `__enter__` and `__exit__`.
+
+A session has one *site* at each module where something is to happen: it runs the user's hooks in the order in which
+they were registered, taps what needs gradients, and records what the module finally got and finally handed on.
+
+The *cut* makes a layer's output a leaf of autograd: what runs before it runs without a graph, so nothing
+is kept for backward there, frozen parameters do not matter, and no parameter ever gets a gradient.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils.hooks import RemovableHandle
+
+from seewhy.explainers.errors import LayerError, UnsuitableModelError, UnsupportedModuleError
+from seewhy.explainers.hooks.call_site import CALL_KINDS, KINDS, Call, Kind, Site, recorded_arguments
+from seewhy.explainers.hooks.gradient_tap import (
+    Gradients,
+    edges_behind_taps,
+    is_differentiable,
+    is_one_of,
+    leaf_again,
+    leaf_of,
+)
+from seewhy.explainers.hooks.parameters import Hook, ParameterSite
+from seewhy.explainers.hooks.registered import ModuleHook
+from seewhy.explainers.hooks.selection import (
+    CHECKPOINTED,
+    Where,
+    as_module,
+    first_names,
+    is_checkpointed,
+    match_parameters,
+    match_reachable,
+    out_of_reach,
+    runs_again,
+    without_checkpointing,
+)
+
+_alone = threading.local()
+"""Has, as `session`, the only one that sees what runs in this thread; nothing where all do."""
+
+
+class HookHandle:
+    """One registration, at all the modules or parameters that it matched.
+
+    Attributes:
+        paths: where the hook is, in module order.
+    """
+
+    def __init__(self, paths: tuple[str, ...], undo: list[Callable[[], object]]) -> None:
+        self.paths = paths
+        self._undo = undo
+
+    def remove(self) -> None:
+        """Take the hook away now, before the session ends; a second time does nothing."""
+        while self._undo:
+            self._undo.pop()()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class HookSession:
+    """Runs hooks in the modules of a model, forward and backward, records what passes, and then leaves no trace.
+
+    >>> from torch import nn, ones
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(2))
+    >>> with HookSession(model) as hooks:
+    ...     paths = hooks.record("0")
+    ...     handle = hooks.after_forward(lambda module, args, output: 2 * output, nn.Flatten)
+    ...     model(ones(1, 3, 8, 8))[:, 1].sum().backward()
+    >>> hooks.outputs["0"][0].shape, hooks.grad_outputs["0"][0].shape
+    (torch.Size([1, 8, 6, 6]), torch.Size([1, 8, 6, 6]))
+
+    Modules are chosen by dotted path (``layer4.0.conv1``; the empty string is the model itself), glob
+    (``features.*``; ``*`` also matches dots), type (``nn.Conv2d``) or predicate (a function of the module). Several
+    hooks of one kind on one module run in the order of registration, each with what the one before it returned.
+    Frozen models and plain inputs work: what is hooked or recorded is made to need a gradient.
+
+    Only forward passes of the thread that opened the session are seen, so sessions of several threads
+    may share one module. Calling ``module.forward(x)`` instead of ``module(x)`` bypasses every hook.
+
+    Args:
+        module: the model, or a `LoadedModel`, whose submodules are meant.
+
+    Raises:
+        UnsupportedModuleError: the module is scripted, compiled or data-parallel.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module = as_module(module)
+        self._modules = dict(self._module.named_modules(remove_duplicate=False))
+        self._unreachable = out_of_reach(self._modules)
+        self._handles: list[RemovableHandle] = []
+        self._thread: int | None = None
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        self._sites: dict[int, Site] = {}
+        self._keys = count()
+        self._current: Call | None = None
+        self._is_cut = False
+        self._leaves: list[Any] = []  # of the cut: tensors and gradient edges
+        self._not_ours: list[Tensor] = []  # with a cut: what the model was called with, and the taps' copies
+        self._written: list[Tensor] = []  # plain tensors that a module modified in place, through a tap
+        self._parameters: dict[int, ParameterSite] = {}
+        self._inputs: dict[str, list[Any]] = {}
+        self._outputs: dict[str, list[Any]] = {}
+        self._grad_inputs: dict[str, list[Gradients]] = {}
+        self._grad_outputs: dict[str, list[Gradients]] = {}
+        self._parameter_grads: dict[str, dict[str, Tensor | None]] = {}
+        self._grad_mode: bool | None = None
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise RuntimeError("The session is open already; make another one.")
+        self._thread = threading.get_ident()
+        self._start_afresh()
+        self._unchecked = without_checkpointing(self._module)
+        self._unchecked.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._unchecked.__exit__(None, None, None)
+        while self._handles:
+            self._handles.pop().remove()
+        for site in self._sites.values():
+            site.close()
+        self._sites.clear()
+        for parameter in self._parameters.values():
+            parameter.close()
+        self._parameters.clear()
+        for tensor in self._written:
+            tensor.detach_()  # the caller's own may be among them
+        self._written.clear()
+        self._leaves.clear()
+        self._not_ours.clear()
+        opener, self._thread = self._thread, None
+        if self._grad_mode is not None:
+            if opener != threading.get_ident():
+                raise RuntimeError("Close a session in the thread that opened it: gradient mode belongs to a thread.")
+            torch.set_grad_enabled(self._grad_mode)
+            self._grad_mode = None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other session see what this thread runs in here."""
+        before = vars(_alone).copy()
+        _alone.session = self
+        try:
+            yield
+        finally:
+            del _alone.session
+            vars(_alone).update(before)
+
+    @property
+    def inputs(self) -> dict[str, list[Any]]:
+        """Per path, one entry per call: the argument, or the tuple of arguments (keywords as a last dict)."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> dict[str, list[Any]]:
+        """Per path, one entry per call: what the module handed on, detached from the graph."""
+        return self._outputs
+
+    @property
+    def grad_inputs(self) -> dict[str, list[Any]]:
+        """Per path, one entry per call: gradients in the structure of `inputs`; None where none flowed."""
+        return {
+            path: [recorded_arguments(*call.arguments(call.leaves)) for call in calls]
+            for path, calls in self._grad_inputs.items()
+        }
+
+    @property
+    def grad_outputs(self) -> dict[str, list[Any]]:
+        """Per path, one entry per call: gradients in the structure of `outputs`; None where none flowed."""
+        return {path: [call.value() for call in calls] for path, calls in self._grad_outputs.items()}
+
+    @property
+    def parameter_grads(self) -> dict[str, dict[str, Tensor | None]]:
+        """Per path and name of the module's own parameters, the gradient of all calls together; None if none flowed."""
+        return self._parameter_grads
+
+    @property
+    def current(self) -> Call | None:
+        """The call whose hook is running at this moment; None outside hooks and in hooks of parameters."""
+        return self._current
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Every module by path, under each of its names."""
+        return self._modules
+
+    def before_forward(
+        self, hook: Hook, *where: Where, with_kwargs: bool = False, shared: bool = False, prepend: bool = False
+    ) -> HookHandle:
+        """Run `hook(module, args)` before the modules do; what it returns replaces the arguments.
+
+        Args:
+            hook: returns None to observe, a tuple of arguments, or the only argument.
+            where: paths, globs, types or predicates.
+            with_kwargs: call `hook(module, args, kwargs)` instead, which returns None or a pair (args, kwargs).
+            shared: where the module modifies in place what the hook returned, modify what the hook was given
+                likewise, for whoever else holds it, as without the hook. (What autograd keeps of it must be a copy.)
+            prepend: run it before all other hooks of this kind that this session has at the modules, not after them.
+
+        Raises:
+            LayerError: something in `where` that matches nothing; the message lists near matches.
+            RuntimeError: the session is not open.
+        """
+        return self._add("before", (_callable(hook), with_kwargs, shared), where, prepend)
+
+    def after_forward(
+        self,
+        hook: Hook,
+        *where: Where,
+        with_kwargs: bool = False,
+        prepend: bool = False,
+        always_call: bool = False,
+    ) -> HookHandle:
+        """Run `hook(module, args, output)` after the modules; what it returns replaces the output.
+
+        Args and errors are those of `before_forward`; with keywords it is `hook(module, args, kwargs, output)`.
+
+        Args:
+            hook, where, with_kwargs, prepend: as `before_forward`.
+            always_call: run the hook also where the module, or a hook before this one, raises an exception; then
+                `output` is None, or what the module returned. What such a hook raises itself becomes a warning.
+        """
+        return self._add("after", (_callable(hook), with_kwargs), where, prepend, always_call)
+
+    def full_backward_pre(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
+        """Run `hook(module, grad_output)` once per call, when the gradients of its outputs are known.
+
+        `grad_output` is a tuple of one entry per output, in their structure, with None where no gradient flows. What
+        the hook returns, a tuple like it or its only gradient, flows into the module's own backward pass in its place.
+        Hooks of `output_gradient` come before. An input that the module returns as it is has its own turn. Errors are
+        those of `before_forward`.
+        """
+        return self._add("backward_pre", _callable(hook), where, prepend)
+
+    def full_backward(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
+        """Run `hook(module, grad_input, grad_output)` once per call, when the gradients of its input are known.
+
+        Both are tuples: `grad_input` has one entry per argument (keywords as a last dict), `grad_output` one per
+        output, in the structure of these, with None where no gradient flows. What the hook returns, a tuple like
+        `grad_input` or its only gradient, flows on in its place. Where no argument can have a gradient, the hook
+        runs when the gradient of the output is known. Errors are those of `before_forward`.
+        """
+        return self._add("backward", _callable(hook), where, prepend)
+
+    def output_gradient(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
+        """Run `hook(gradient)`, as `Tensor.register_hook` does, on the gradient of each tensor that the modules return.
+
+        What it returns replaces the gradient before the module's own backward pass. Errors are those of
+        `before_forward`.
+        """
+        return self._add("gradient", _callable(hook), where, prepend)
+
+    def parameter_gradient(self, hook: Hook, *where: Where) -> HookHandle:
+        """Run `hook(gradient)` on the gradient of parameters; what it returns replaces the gradient.
+
+        A frozen parameter needs a gradient as long as the session lasts, and then is frozen again, without ``.grad``.
+        The hook runs once per backward pass, with the sum over all uses of the parameter. It belongs to the parameter:
+        on CUDA it also sees backward passes that other threads start.
+
+        Args:
+            hook: returns None to observe, or the gradient that replaces it.
+            where: names or globs of parameters (``conv1.weight``, ``*.bias``); or types or predicates of modules,
+                whose own parameters are meant.
+
+        Raises:
+            LayerError: something in `where` that matches nothing.
+            RuntimeError: the session is not open.
+        """
+        self._require_open()
+        named = self._named_parameters(where)
+        names = match_parameters(named, self._modules, where)
+        key = next(self._keys)
+        undo: list[Callable[[], object]] = []
+        for site in dict.fromkeys(self._parameter_site(name, named[name]) for name in names):
+            site.hooks[key] = _callable(hook)
+            undo.append(partial(site.hooks.pop, key, None))
+        return HookHandle(names, undo)
+
+    def record(self, *where: Where, kinds: Iterable[Kind] = CALL_KINDS) -> tuple[str, ...]:
+        """Record modules in every forward and backward pass until the session ends.
+
+        A record holds what the module finally got and finally handed on, after all hooks of this session. Under
+        ``torch.no_grad()`` only inputs and outputs are recorded. Of several backward passes through one forward
+        pass, the gradients of the last one stand.
+
+        Args:
+            where: paths, globs, types or predicates.
+            kinds: which of input, output, grad_input, grad_output and parameter_grad to record; the last makes
+                frozen parameters need a gradient as long as the session lasts.
+
+        Returns:
+            The matching paths, in the order in which the model lists its modules.
+
+        Raises:
+            LayerError: something in `where` that matches nothing; the message lists near matches.
+            RuntimeError: the session is not open.
+        """
+        self._require_open()
+        wanted: frozenset[Any] = frozenset([kinds] if isinstance(kinds, str) else kinds)
+        if unknown := wanted - set(KINDS):
+            raise ValueError(f"Unknown kinds {sorted(unknown)}; choose from {', '.join(KINDS)}.")
+        paths = match_reachable(self._modules, where, self._unreachable)
+        for path in paths:
+            if wanted & set(CALL_KINDS):
+                self._site(path).recorded.setdefault(path, set()).update(wanted)
+            for kind, records in self._records.items():
+                if kind in wanted:
+                    records.setdefault(path, [])
+            if "parameter_grad" in wanted and path not in self._parameter_grads:
+                self._record_parameters(path)
+        return paths
+
+    def cut(self, *paths: str) -> None:
+        """Make the outputs of these modules leaves of autograd, and run all before them without a graph.
+
+        Gradients computed by `backward` end at these leaves. Made for one forward pass. Where parameters ask for
+        gradients, gradient mode is off in this thread until the first of the modules has run; it is put back
+        as it was when the session ends.
+
+        Raises:
+            LayerError: a path that the model lacks.
+        """
+        self._require_open()
+        matched = match_reachable(self._modules, paths, self._unreachable)
+        self._is_cut = True
+        if self._grad_mode is None:
+            self._grad_mode = torch.is_grad_enabled()
+            # Frozen parameters make no graph anyway, and then a model that runs its backbone under
+            # `torch.no_grad()` comes out of that block with gradients on.
+            torch.set_grad_enabled(not any(value.requires_grad for value in self._module.parameters()))
+
+        kept = {id(value) for value in (*self._module.parameters(), *self._module.buffers())}
+
+        def note_arguments(_module: nn.Module, args: Any) -> None:
+            if self._is_ours():
+                self._not_ours += [value for value in tree_leaves(args) if isinstance(value, Tensor)]
+
+        def make_leaves(module: nn.Module, args: Any, output: Any) -> Any:
+            if not self._is_ours():
+                return None
+            if runs_again():
+                return tree_map_only(Tensor, leaf_again, output)
+            torch.set_grad_enabled(True)
+            values, spec = tree_flatten(output)
+            before_the_cut = not self._leaves
+            site = self._sites.get(id(module))
+            given = (args, site.given if site else None)
+            for index, value in enumerate(values):
+                if not is_differentiable(value):
+                    continue
+                if before_the_cut or not value.requires_grad:
+                    version = value._version
+                    mine = id(value) not in kept and not is_one_of(value, self._not_ours)
+                    leaf, values[index] = leaf_of(value, mine and is_one_of(value, given))
+                    self._leaves.append(leaf)
+                    if site and value._version > version:
+                        site.overlook(value, value._version - version)
+                else:
+                    # It may depend on an earlier leaf. The edge stays that of today's value if it is modified in place.
+                    self._leaves.append(get_gradient_edge(value))
+            return tree_unflatten(values, spec)
+
+        self._handles.append(self._module.register_forward_pre_hook(ModuleHook(note_arguments)))
+        for path in matched:
+            self._handles.append(self._modules[path].register_forward_hook(ModuleHook(make_leaves), prepend=True))
+
+    def backward(self, score: Tensor, retain_graph: bool = False) -> None:
+        """Run autograd from a scalar score back to the cut, or to the first of what is hooked; no ``.grad`` is written.
+
+        Args:
+            score: a scalar tensor computed from the model's output.
+            retain_graph: whether to keep the graph for another backward pass.
+
+        Raises:
+            LayerError: nothing that is hooked ran.
+            UnsuitableModelError: no gradient flows from the score to the cut.
+            UnsupportedModuleError: gradient checkpointing that only `score.backward()` can go through.
+            ValueError: the score is no scalar.
+        """
+        if score.numel() != 1:
+            raise ValueError(f"Expected a scalar score, got the shape {tuple(score.shape)}; pick or sum logits.")
+        parameters = [site.parameter for site in self._parameters.values()]
+        ran = bool(self._leaves) if self._is_cut else bool(parameters) or any(site.ran for site in self._sites.values())
+        if not ran:
+            raise LayerError(
+                "The layer did not run in this forward pass; choose one that the model uses. (A module whose "
+                "`forward` is called directly, as in `module.forward(x)`, bypasses its hooks.)"
+            )
+        ends = [*(self._leaves if self._is_cut else edges_behind_taps(score)), *parameters]
+        if self._is_cut and not score.requires_grad:
+            raise UnsuitableModelError(
+                "No gradient flows from the logits to the layer: gradients are off (`torch.no_grad()`), or the model "
+                "switches them off, as gradient checkpointing with use_reentrant=True does, or detaches, after it. "
+                "Freeze the parameters (`module.requires_grad_(False)`), turn gradient checkpointing off "
+                "(`model.set_grad_checkpointing(False)` in timm), or choose a layer nearer the output."
+            )
+        if not (score.requires_grad and ends):
+            return  # what is recorded has no gradient, and says so
+        try:
+            torch.autograd.grad(score, ends, allow_unused=True, retain_graph=retain_graph)
+        except RuntimeError as error:
+            if is_checkpointed(error):
+                raise UnsupportedModuleError(CHECKPOINTED) from error
+            raise
+
+    @property
+    def _records(self) -> dict[Kind, dict[str, list[Any]]]:
+        return {
+            "input": self._inputs,
+            "output": self._outputs,
+            "grad_input": self._grad_inputs,
+            "grad_output": self._grad_outputs,
+        }
+
+    def _require_open(self) -> None:
+        if self._thread is None:
+            raise RuntimeError("The session is not open; use `with HookSession(module) as hooks:`.")
+
+    def _is_ours(self) -> bool:
+        return self._thread == threading.get_ident() and getattr(_alone, "session", self) is self
+
+    def _site(self, path: str) -> Site:
+        module = self._modules[path]
+        site = self._sites.get(id(module))
+        if site is None:
+            site = self._sites[id(module)] = Site(self, first_names(self._modules, [path])[0], module)
+            # Hooks of an outer session come first, inputs are restored from the innermost session outwards.
+            self._handles.append(module.register_forward_pre_hook(ModuleHook(site.enter), with_kwargs=True))
+            self._handles.append(module.register_forward_hook(ModuleHook(site.restore), prepend=True))
+            self._handles.append(module.register_forward_hook(ModuleHook(site.leave)))
+        return site
+
+    def _add(
+        self, kind: str, hook: Any, where: tuple[Where, ...], prepend: bool, always_call: bool = False
+    ) -> HookHandle:
+        self._require_open()
+        key = next(self._keys)
+        paths = match_reachable(self._modules, where, self._unreachable)
+        undo: list[Callable[[], object]] = []
+        for site in dict.fromkeys(self._site(path) for path in paths):
+            hooks: OrderedDict[int, Any] = getattr(site, kind)
+            hooks[key] = hook
+            if prepend:
+                hooks.move_to_end(key, last=False)
+            undo.append(partial(hooks.pop, key, None))
+            if always_call:
+                if not site.fails:
+                    site.fails = True
+                    fail = ModuleHook(site.fail)
+                    self._handles.append(self._modules[site.path].register_forward_hook(fail, always_call=True))
+                site.always.add(key)
+        return HookHandle(paths, undo)
+
+    def _named_parameters(self, where: tuple[Where, ...]) -> dict[str, nn.Parameter]:
+        """Return the one parameter that is named, or all of the model's, which take a while to list."""
+        if len(where) == 1 and isinstance(where[0], str):
+            path, _, name = where[0].rpartition(".")
+            parameter = self._modules[path]._parameters.get(name) if path in self._modules else None
+            if parameter is not None:
+                return {where[0]: parameter}
+        return dict(self._module.named_parameters(remove_duplicate=False))
+
+    def _parameter_site(self, name: str, parameter: Tensor) -> ParameterSite:
+        site = self._parameters.get(id(parameter))
+        if site is None:
+            if isinstance(parameter, nn.UninitializedParameter):
+                raise LayerError(f"The parameter {name!r} has no shape yet; run one forward pass first.")
+            site = self._parameters[id(parameter)] = ParameterSite(self, parameter)
+            self._hook_tensor(parameter, site.arrived)
+        return site
+
+    def _hook_tensor(self, tensor: Tensor, hook: Hook) -> None:
+        self._handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
+
+    def _record_parameters(self, path: str) -> None:
+        found: dict[str, Tensor | None] = {}
+        self._parameter_grads[path] = found
+        for name, parameter in self._modules[path].named_parameters(recurse=False):
+            if is_differentiable(parameter):
+                found[name] = None
+                self._parameter_site(f"{path}.{name}".lstrip("."), parameter).records.append((found, name))
+
+
+def _callable(hook: Any) -> Hook:
+    if not callable(hook):
+        raise TypeError(f"A hook must be callable, got {type(hook).__name__}; the hook comes first, then where.")
+    found: Hook = hook
+    return found

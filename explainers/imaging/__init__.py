@@ -1,0 +1,1 @@
+"""Pictures in and drawings out, by Pillow and NumPy; nothing here imports PyTorch."""

@@ -1,0 +1,409 @@
+"""From bytes, a path, a PIL image or an array to an upright RGB picture."""
+
+import io
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageCms, ImageOps, UnidentifiedImageError
+
+from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""The only decoders that are ever tried."""
+
+MAX_PIXELS = 64_000_000
+"""Largest picture that is decoded unless a caller asks for another limit: 64 megapixels."""
+
+MAX_SCANS = 32
+"""Most scans of a JPEG of as many pixels as allowed, three times what encoders write; a smaller one may have more."""
+
+PictureSource: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.generic]
+
+Size: TypeAlias = tuple[int, int]
+
+Box: TypeAlias = tuple[float, float, float, float]
+
+Least: TypeAlias = Callable[[int, int], Size]
+"""From the width and height of a picture to the least size of it that is enough."""
+
+Begin: TypeAlias = Callable[[int], None]
+"""Is told how many pixels are about to be decoded, each of which takes `PIXEL_BYTES` meanwhile at most."""
+
+PIXEL_BYTES = 16
+"""Most bytes of memory that a pixel takes while it is decoded: those of WebP, with 8 of the decoder's own."""
+
+_SRGB = ImageCms.createProfile("sRGB")
+
+_TIFF = frozenset({b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0"})
+"""What Pillow takes for the start of a TIFF, or may once; with a plus sign places are of 64 bits."""
+
+_STRIPS, _STRIP_ROWS, _TILES, _TILE_WIDTH, _TILE_LENGTH = (273, 279), 278, (324, 325), 322, 323
+"""Tags of TIFF; of strips and tiles where each begins, and how many bytes it has."""
+
+_LAYOUT = frozenset({256, 257, 258, 259, 277, 284, *_STRIPS, _STRIP_ROWS, *_TILES, _TILE_WIDTH, _TILE_LENGTH})
+"""Tags of TIFF that tell how much there is to decode; those without a name are width, length, bits, and so on."""
+
+_INTEGERS = frozenset({1, 3, 4, 6, 8, 9, 16})
+"""Types of TIFF that Pillow and libtiff read alike."""
+
+_SCAN = b"\xff\xda"
+"""What a scan of a JPEG begins with; compressed samples cannot hold it."""
+
+_END = b"\xff\xd9"
+"""What a JPEG ends with; compressed samples cannot hold it either."""
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes a picture upright, by its EXIF orientation; the last four exchange width and height."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A picture, maybe smaller than it was sent.
+
+    Attributes:
+        picture: upright, RGB.
+        width, height: of the upright picture as it was sent.
+    """
+
+    picture: Image.Image
+    width: int
+    height: int
+
+    @property
+    def size(self) -> Size:
+        """Width and height as sent."""
+        return self.width, self.height
+
+
+def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Return the picture as an upright 8-bit sRGB image.
+
+    EXIF orientation is applied, ICC profiles are converted to sRGB, transparency is laid over white,
+    16-bit and float samples are scaled to 8 bits, and of an animation the first frame is taken.
+
+    Args:
+        source: a path, the bytes of a JPEG, PNG, WebP, GIF, BMP or TIFF file, a PIL image, or an array:
+            (H, W) or (H, W, 1), (H, W, 3) RGB, (H, W, 4) RGBA; uint8, or float in [0, 1].
+        max_pixels: the limit on width times height.
+
+    Raises:
+        UnreadablePictureError: not such a picture, or cut short.
+        PictureTooLargeError: more pixels than `max_pixels`; nothing was decoded.
+        OSError: the path cannot be opened.
+    """
+    if isinstance(source, np.ndarray):
+        source = _from_array(source)
+    if isinstance(source, Image.Image):
+        _check_size(source, max_pixels)
+        if getattr(source, "tile", ()):  # not decoded yet
+            _check_compression(source)
+        _load(source)
+        return _rgb(ImageOps.exif_transpose(source), source.info.get("icc_profile"))
+    if isinstance(source, bytes):
+        return _decoded(source, max_pixels).picture
+    if not isinstance(source, str | os.PathLike):
+        hint = "; `explain_many` takes several" if isinstance(source, Sequence) else ""
+        raise UnreadablePictureError(
+            f"A picture is a path, bytes, a PIL image or an array, not {type(source).__name__}{hint}."
+        )
+    if isinstance(source, str) and re.match(r"https?://", source):
+        raise UnreadablePictureError("Pictures are not fetched from the web; give a path or the bytes.")
+    return _decoded(Path(source).read_bytes(), max_pixels).picture
+
+
+def at_once(_pixels: int) -> None:
+    """Let a picture be decoded whatever its size."""
+
+
+def read_reduced(content: bytes, least: Least, max_pixels: int = MAX_PIXELS, begin: Begin = at_once) -> Reduced:
+    """Return the picture as `read_picture` does, but a JPEG decoded at half, a quarter or an eighth if that is enough.
+
+    Decoding so takes less of everything that comes after the entropy coding, and each pixel is the mean of those
+    it stands for.
+
+    Args:
+        content: the bytes of the file.
+        least: from width and height of the upright picture to those that are enough.
+        max_pixels: the limit on width times height as sent.
+        begin: is called once before memory is taken for the pixels; it may wait, and what it raises is raised.
+
+    Raises:
+        UnreadablePictureError, PictureTooLargeError: as `read_picture`.
+    """
+    return _decoded(content, max_pixels, least, begin)
+
+
+def _decoded(content: bytes, max_pixels: int, least: Least | None = None, begin: Begin = at_once) -> Reduced:
+    if not content:
+        raise UnreadablePictureError("The picture is empty (0 bytes); send the bytes of an image file.")
+    with _faults(max_pixels):
+        _check_directory(content)
+        image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
+        pixels = _check_size(image, max_pixels)
+        _check_whole(image, content)
+        _check_scans(image, content, max_pixels)
+        sent, part = None, None
+        if least is not None and image.format == "JPEG":
+            sent, part = _draft(image, least)
+            pixels = image.width * image.height + _keeps_coefficients(image, content) * (pixels // 2)
+    begin(pixels)
+    with _faults(max_pixels):
+        # The last row or column of a reduced one stands for fewer pixels than the others.
+        image = _loaded(image) if part is None else image.resize(_size(part), Image.Resampling.BICUBIC, box=part)
+        picture = _upright_rgb(image)
+        return Reduced(picture, *(sent or picture.size))
+
+
+@contextmanager
+def _faults(max_pixels: int) -> Iterator[None]:
+    """Say what is wrong with a picture."""
+    try:
+        yield
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise PictureTooLargeError(
+            f"The picture has more than the {max_pixels:,} pixels allowed (SEEWHY_MAX_PIXELS of a service); send a "
+            "smaller one."
+        ) from error
+    except UnidentifiedImageError as error:
+        raise UnreadablePictureError(
+            "The bytes are not a picture that can be read; send a JPEG, PNG, WebP, GIF, BMP or TIFF file."
+        ) from error
+    except (MemoryError, UnreadablePictureError, PictureTooLargeError):
+        raise
+    except Exception as error:
+        # Damage leads Pillow's decoders to raise whatever they stumble over: there is no list to rely on.
+        raise UnreadablePictureError(
+            "The picture is damaged or cut short and cannot be decoded; check the file and send it whole."
+        ) from error
+
+
+def _check_size(image: Image.Image, max_pixels: int) -> int:
+    """Return how many pixels are decoded."""
+    width, height = image.size
+    if image.format == "TIFF":  # which is decoded in whole tiles, and these may be larger than the picture
+        tags = getattr(image, "tag_v2", {})
+        width, height = max(width, tags.get(_TILE_WIDTH, 0)), max(height, tags.get(_TILE_LENGTH, 0))
+    if width * height > max_pixels:
+        raise PictureTooLargeError(
+            f"The picture is {width}×{height} = {width * height:,} pixels, more than the {max_pixels:,} "
+            "allowed (SEEWHY_MAX_PIXELS of a service); send a smaller one."
+        )
+    if min(image.size) < 1:
+        raise UnreadablePictureError("The picture has no pixels; send one that has.")
+    return width * height
+
+
+def _check_directory(content: bytes) -> None:
+    """Refuse a TIFF that claims more tags than there can be, or whose size Pillow and libtiff may take differently.
+
+    Over the former Pillow would spend minutes. Tags of types that it does not know it passes over, and libtiff, which
+    decodes, does not; and of those that stand twice each may take another.
+    """
+    if content[:4] not in _TIFF:
+        return
+    order, is_big = "<" if content.startswith(b"II") else ">", b"+" in content[2:4]
+    count, entry = (struct.Struct(order + one) for one in (("Q", "HHQ8x") if is_big else ("H", "HHI4x")))
+    (place,) = struct.unpack_from(order + ("Q" if is_big else "I"), content, 8 if is_big else 4)
+    (tags,) = count.unpack_from(content, place)
+    if tags > 0xFFFF:
+        raise UnreadablePictureError(f"The TIFF file claims {tags:,} tags, which is damage; send it whole.")
+    first = place + count.size
+    entries = content[first : first + tags * entry.size]
+    whole = entries[: len(entries) // entry.size * entry.size]
+    found = [(tag, kind) for tag, kind, _ in entry.iter_unpack(whole) if tag in _LAYOUT]
+    if len({tag for tag, _ in found}) < len(found) or not {kind for _, kind in found} <= _INTEGERS:
+        raise UnreadablePictureError("The TIFF file may be read in two ways, which is damage; save it anew.")
+
+
+def _check_whole(image: Image.Image, content: bytes) -> None:
+    """Refuse what decoders take for whole though it need not be.
+
+    A download that broke off may leave zeros at the end of the file. Of these the decoder of JPEG makes grey, and that
+    of PNG, which compares no checksums of pixels, noise.
+    """
+    _check_compression(image)
+    if image.format == "PNG":
+        Image.open(io.BytesIO(content), formats=("PNG",)).verify()
+    elif image.format in ("JPEG", "MPO") and content.find(_END, _scan_start(image)) < 0:
+        raise UnreadablePictureError("The JPEG has no end: it is cut short or damaged; send it whole.")
+
+
+def _check_compression(image: Image.Image) -> None:
+    """Refuse a TIFF of compression 6: libtiff fills with grey what such a file lacks, and tells nobody."""
+    if image.format == "TIFF" and image.info.get("compression") == "tiff_jpeg":
+        raise UnreadablePictureError(
+            "The TIFF file holds old-style JPEG (compression 6), of which no decoder can tell whether it is whole; "
+            "send the picture as a JPEG or PNG, or save the TIFF anew with another compression."
+        )
+
+
+def _check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
+    """Refuse a JPEG that goes over its pixels too often: a scan of all of them may take no more than a few bytes."""
+    if image.format in ("JPEG", "MPO") or image.info.get("compression") == "jpeg":
+        scans, pixels = _scans(image, content)
+        if scans * pixels > MAX_SCANS * max_pixels:
+            raise PictureTooLargeError(
+                f"The picture is {image.width}×{image.height} pixels in {scans:,} scans, which would take too long to "
+                "decode; save it anew, as a baseline JPEG or as a PNG."
+            )
+
+
+def _scans(image: Image.Image, content: bytes) -> tuple[int, int]:
+    """Return how many scans of a JPEG there are, and how many pixels each of them may go over."""
+    if image.format == "TIFF":  # whose strips or tiles are a JPEG each
+        tags = image.tag_v2  # type: ignore[attr-defined]
+        tiled = _TILE_WIDTH in tags
+        firsts, sizes = (np.atleast_1d(tags.get(one, 0)).tolist() for one in (_TILES if tiled else _STRIPS))
+        # Where they overlap, or where the decoder would guess their sizes, each may hold all scans of the file.
+        if len(firsts) == len(sizes) and min(sizes) > 0 and sum(sizes) <= len(content):
+            rows = min(tags.get(_STRIP_ROWS, image.height), image.height)
+            part = tags[_TILE_WIDTH] * tags[_TILE_LENGTH] if tiled else image.width * rows
+            spans = zip(firsts, sizes, strict=True)
+            return sum(content.count(_SCAN, first, first + size) for first, size in spans), part
+    return content.count(_SCAN), image.width * image.height
+
+
+def _keeps_coefficients(image: Image.Image, content: bytes) -> bool:
+    """Whether the decoder of a JPEG has all coefficients in memory, at whatever scale it decodes.
+
+    It has where its scans are not the whole: in a progressive one, and where the first does not hold all components.
+    """
+    if "progressive" in image.info:
+        return True
+    end = _scan_start(image)
+    return any(
+        content.startswith(_SCAN + bytes([0, 6 + 2 * components, components]), end - 8 - 2 * components)
+        for components in range(1, len(image.getbands()))
+    )
+
+
+def _scan_start(image: Image.Image) -> int:
+    """Return where the samples of the first scan of a JPEG begin that was opened and not decoded."""
+    return int(image.fp.tell())  # type: ignore[attr-defined]
+
+
+def _draft(image: Image.Image, least: Least) -> tuple[Size, Box | None]:
+    """Let a JPEG be decoded at the smallest scale that is enough.
+
+    Returns:
+        Width and height of the upright picture as sent, and the part that counts of what is decoded; None for all.
+    """
+    lies = _orientation(image) in (5, 6, 7, 8)
+    width, height = image.size[::-1] if lies else image.size
+    enough = least(width, height)
+    draft = image.draft(None, enough[::-1] if lies else enough)
+    part = None if draft is None or _size(draft[1]) == image.size else draft[1]
+    return (width, height), part
+
+
+def _size(part: Box) -> Size:
+    return int(part[2]), int(part[3])
+
+
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    turn = _TURNS.get(_orientation(image))
+    return _rgb(image if turn is None else image.transpose(turn), image.info.get("icc_profile"))
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # Pillow has no error of its own for this
+        return 1  # as browsers have it: damaged metadata does not make a picture unreadable
+
+
+def _load(image: Image.Image) -> None:
+    """Decode. Of 16-bit colour Pillow takes the high bytes, but not of the colour that is transparent."""
+    clear = image.info.get("transparency")
+    if isinstance(clear, tuple) and any(str(tile.args).startswith("RGB;16") for tile in getattr(image, "tile", ())):
+        image.info["transparency"] = tuple(value >> 8 for value in clear)
+    image.load()
+
+
+def _loaded(image: Image.Image) -> Image.Image:
+    """Decode a picture; what WebP's decoder holds beside its pixels goes with `image`."""
+    _load(image)
+    return image.copy() if image.format == "WEBP" else image
+
+
+def _rgb(image: Image.Image, profile: bytes | None) -> Image.Image:
+    image = _eight_bit(image)
+    if "transparency" in image.info or image.mode in ("LA", "PA", "La", "RGBa"):
+        image = image.convert("RGBA")
+    if image.mode != "RGBA":
+        return _to_srgb(image, profile)
+    colours = _to_srgb(image.convert("RGB"), profile) if profile else image
+    white = Image.new("RGB", image.size, "white")
+    white.paste(colours, mask=image)
+    return white
+
+
+def _to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
+    if profile and image.mode in ("RGB", "L", "CMYK", "LAB"):
+        try:
+            source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+            converted = ImageCms.profileToProfile(image, source, _SRGB, outputMode="RGB")
+        except (ImageCms.PyCMSError, OSError):
+            converted = None  # a broken profile, or one for other channels: the plain conversion below
+        if converted is not None:
+            return converted
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        # The high byte, as Pillow takes it of 16-bit colour.
+        samples, clear = np.asarray(image), image.info.get("transparency")
+        grey = Image.fromarray(np.right_shift(samples, 8).astype(np.uint8))
+        if clear is None:
+            return grey
+        return Image.merge("LA", (grey, Image.fromarray(np.where(samples == clear, np.uint8(0), np.uint8(255)))))
+    if image.mode in ("F", "I"):
+        levels = np.array(image, dtype=np.float32)
+        np.nan_to_num(levels, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+        np.clip(levels, 0, None, out=levels)
+        levels *= 255 / _full_scale(image.mode, float(levels.max()))
+        levels += 0.5
+        return Image.fromarray(levels.astype(np.uint8))
+    if image.mode == "P" and "transparency" not in image.info:
+        return image.convert("RGB")
+    return image
+
+
+def _full_scale(mode: str, largest: float) -> float:
+    """Return the sample value that means white."""
+    if mode == "F":  # by convention [0, 1]
+        return max(largest, 1.0)
+    return next((full for full in (255.0, 65535.0) if largest <= full), largest)
+
+
+def _from_array(array: NDArray[np.generic]) -> Image.Image:
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))) or array.size == 0:
+        raise UnreadablePictureError(
+            f"An array of shape {array.shape} is not a picture; pass (H, W), (H, W, 3) or (H, W, 4), channels last."
+        )
+    if np.issubdtype(array.dtype, np.floating):
+        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
+            raise UnreadablePictureError("A float array must lie in [0, 1]; scale it, or pass uint8.")
+        array = (array.astype(np.float64) * 255 + 0.5).astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise UnreadablePictureError(f"An array of {array.dtype} is not a picture; pass uint8, or float in [0, 1].")
+    return Image.fromarray(array)

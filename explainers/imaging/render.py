@@ -1,0 +1,271 @@
+"""From a map to a picture: values to colours, colours over the upload, several targets in one panel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, sqrt
+from typing import Literal, get_args
+
+import numpy as np
+from cmap import Colormap
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from seewhy.explainers.errors import OptionError, near_matches
+from seewhy.explainers.imaging.geometry import Geometry
+
+View = Literal["overlay", "heatmap", "side-by-side"]
+VIEWS: tuple[View, ...] = get_args(View)
+
+Scale = tuple[float, float] | Literal["robust"] | None
+
+SEQUENTIAL = ("inferno", "magma", "plasma", "viridis", "cividis", "batlow", "lipari")
+DIVERGING = ("icefire", "berlin", "vik", "balance")
+"""Perceptually uniform colour maps, safe for colour-blind eyes; diverging ones are for signed maps."""
+
+_SYSTEM_FONTS = (
+    "NotoSansCJK-Regular.ttc",
+    "NotoSans-Regular.ttf",
+    "DejaVuSans.ttf",
+    "LiberationSans-Regular.ttf",
+    "Arial Unicode.ttf",
+    "Arial.ttf",
+)
+_DIMMED = [round(0.3 * level) for level in range(256)]  # brightness left to what the model's crop never saw
+_CAPTION_HEIGHT = 1 / 14  # of a tile's width
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a heatmap is drawn.
+
+    Attributes:
+        view: the heatmap over the picture, the heatmap alone, or the picture beside the overlay.
+        colormap: a name of `SEQUENTIAL` or `DIVERGING`; None for inferno, or icefire for signed maps.
+        alpha: strength of the overlay, 0 to 1.
+        scale: None to divide each map by its own largest magnitude; ``robust`` to divide it by its 99th percentile,
+            so that a few extreme pixels do not leave the rest of a fine map dark; (lo, hi) for fixed ends, so that
+            pictures compare. For a signed map the larger magnitude of the two is both ends, and zero
+            stays zero.
+        max_side: longest side of a drawn tile, in pixels; None for the picture's own size.
+
+    Raises:
+        OptionError: a value out of bounds, or an unknown name.
+    """
+
+    view: View = "overlay"
+    colormap: str | None = None
+    alpha: float = 0.5
+    scale: Scale = None
+    max_side: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.view not in VIEWS:
+            raise OptionError(f"There is no view {self.view!r}; choose from {', '.join(VIEWS)}.", field="view")
+        if self.colormap is not None and self.colormap not in SEQUENTIAL + DIVERGING:
+            names = SEQUENTIAL + DIVERGING
+            hint = near_matches(self.colormap, names) or f"Choose from {', '.join(names)}."
+            raise OptionError(f"There is no colormap {self.colormap!r}. {hint}", field="colormap")
+        if not 0 <= self.alpha <= 1:
+            raise OptionError(f"alpha is {self.alpha}; it must lie between 0 and 1.", field="alpha")
+        if isinstance(self.scale, str):
+            if self.scale != "robust":
+                raise OptionError(f"There is no scale {self.scale!r}; use robust, or two numbers.", field="scale")
+        elif self.scale is not None and not _is_range(*self.scale):
+            raise OptionError(
+                f"scale is {self.scale}; it must be two finite numbers lo,hi with lo < hi.", field="scale"
+            )
+
+
+def value_range(
+    values: NDArray[np.float32], signed: bool, scale: tuple[float, float] | None = None
+) -> tuple[float, float]:
+    """Return the two values of a map (h, w) that are drawn in the first and the last colour; see `normalize`."""
+    low, high = scale or (0.0, magnitude(values) or 1.0)
+    largest = max(abs(low), abs(high))
+    return (-largest, largest) if signed else (low, high)
+
+
+def normalize(
+    values: NDArray[np.float32], signed: bool, scale: tuple[float, float] | None = None
+) -> NDArray[np.float32]:
+    """Scale a map to [0, 1], or to [-1, 1] when signed. An all-zero map stays all zero.
+
+    Args:
+        values: (H, W) float32.
+        signed: whether negative values mean something.
+        scale: fixed ends, see `Style`; None for the map's own.
+    """
+    low, high = value_range(values, signed, scale)
+    if signed:
+        low = 0.0
+    scaled = values - np.float32(low) if low else values
+    scaled = np.divide(scaled, np.float32(high - low), out=scaled if low else None)
+    return np.clip(scaled, -1.0 if signed else 0.0, 1.0, out=scaled)
+
+
+def magnitude(values: NDArray[np.float32], scale: Scale = None) -> float:
+    """Return the largest magnitude of a map; with ``robust`` the 99th percentile, of what is not zero if need be."""
+    if scale == "robust" and values.any():
+        sizes = np.abs(values)
+        return float(np.percentile(sizes, 99)) or float(np.percentile(sizes[sizes > 0], 99))
+    return max(float(values.max()), -float(values.min()))
+
+
+def ends(values: NDArray[np.float32], scale: Scale) -> tuple[float, float] | None:
+    """Return the ends that a scale means for a map (h, w), before it is laid back onto a picture; None for its own."""
+    return (0.0, magnitude(values, scale) or 1.0) if isinstance(scale, str) else scale
+
+
+def default_colormap(signed: bool) -> str:
+    """Return the name of the colour map of maps for which none is chosen."""
+    return "icefire" if signed else "inferno"
+
+
+def colour(heatmap: NDArray[np.float32], signed: bool, colormap: str | None = None) -> Image.Image:
+    """Return the colours of a normalised heatmap (H, W) as an RGB image."""
+    position = (heatmap + 1) / 2 if signed else heatmap
+    levels = position * np.float32(255)
+    levels += np.float32(0.5)
+    coloured = Image.fromarray(levels.astype(np.uint8))
+    coloured.putpalette(palette(colormap or default_colormap(signed)))
+    return coloured.convert("RGB")
+
+
+def draw(
+    picture: Image.Image,
+    heatmap: NDArray[np.float32],
+    geometry: Geometry,
+    signed: bool,
+    style: Style,
+) -> Image.Image:
+    """Draw a heatmap over, instead of, or beside its picture; dim what the model never saw.
+
+    Args:
+        picture: RGB, H by W.
+        heatmap: (h, w) float32, normalised; of the part of the picture that the model saw, as `Geometry.lay` has it.
+        geometry: of this picture at this size.
+        signed: whether the heatmap runs from -1.
+        style: view, colours and strength; its scale and size are already applied.
+    """
+    rows, columns = geometry.seen
+    box = (columns.start, rows.start, columns.stop, rows.stop)
+    drawn = colour(heatmap, signed, style.colormap)
+    if style.view != "heatmap":
+        drawn = Image.blend(picture.crop(box), drawn, style.alpha)
+    if drawn.size != picture.size:
+        drawn = _framed(picture, drawn, box)
+    if style.view != "side-by-side":
+        return drawn
+    pair = Image.new("RGB", (2 * picture.width, picture.height))
+    pair.paste(picture, (0, 0))
+    pair.paste(drawn, (picture.width, 0))
+    return pair
+
+
+def _framed(picture: Image.Image, seen: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    """Return what was drawn on the part that the model saw, in a frame of the rest, grey and dim."""
+    left, top, right, bottom = box
+    width, height = picture.size
+    framed = Image.new("RGB", picture.size)
+    framed.paste(seen, (left, top))
+    for strip in ((0, 0, width, top), (0, bottom, width, height), (0, top, left, bottom), (right, top, width, bottom)):
+        if strip[0] < strip[2] and strip[1] < strip[3]:
+            framed.paste(picture.crop(strip).convert("L").point(_DIMMED).convert("RGB"), strip[:2])
+    return framed
+
+
+def fitted(width: int, height: int, max_side: int | None) -> tuple[int, int]:
+    """Return the size of a picture after `fit`."""
+    if max_side is None or max(width, height) <= max_side:
+        return width, height
+    ratio = max_side / max(width, height)
+    return max(1, round(width * ratio)), max(1, round(height * ratio))
+
+
+def fit(picture: Image.Image, max_side: int | None, size: tuple[int, int] | None = None) -> Image.Image:
+    """Return the picture, made smaller if its longest side exceeds `max_side` pixels.
+
+    Args:
+        picture: any.
+        max_side: the limit; None for no limit.
+        size: of the upload, where `picture` is a smaller copy of it; the result is that of the upload.
+    """
+    wanted = fitted(*(size or picture.size), max_side)
+    return picture if wanted == picture.size else picture.resize(wanted, Image.Resampling.LANCZOS, reducing_gap=2.0)
+
+
+def panel_columns(tiles: int) -> int:
+    """Return how many columns a panel of so many tiles has."""
+    return ceil(sqrt(tiles))
+
+
+def panel(
+    tiles: Sequence[Image.Image],
+    captions: Sequence[str],
+    columns: int | None = None,
+    *,
+    width: int = 0,
+    bar: int | None = None,
+    title: Sequence[str] = (),
+) -> Image.Image:
+    """Lay tiles of one size out in a near-square grid, each under its caption.
+
+    Args:
+        tiles: the pictures.
+        captions: one for each; what does not fit is cut off.
+        columns: another number of columns.
+        width: least width of a column, in pixels.
+        bar: height of a caption, in pixels; by default a share of the tile's width.
+        title: lines that stand above all tiles, each as high as a caption.
+    """
+    height = tiles[0].height
+    bar = bar or max(14, round(tiles[0].width * _CAPTION_HEIGHT))
+    width = max(width, tiles[0].width)
+    columns = columns or panel_columns(len(tiles))
+    rows = ceil(len(tiles) / columns)
+    head = len(title) * bar
+    sheet = Image.new("RGB", (columns * width, head + rows * (height + bar)), "white")
+    pen = ImageDraw.Draw(sheet)
+
+    def write(text: str, left: int, top: int, room: int) -> None:
+        font = font_for(text, bar * 0.62)
+        pen.text((left + bar * 0.25, top + bar / 2), _shorten(text, font, room - bar / 2), "black", font, "lm")
+
+    for number, line in enumerate(title):
+        write(line, 0, number * bar, sheet.width)
+    for place, (tile, caption) in enumerate(zip(tiles, captions, strict=True)):
+        left, top = (place % columns) * width, head + (place // columns) * (height + bar)
+        write(caption, left, top, width)
+        sheet.paste(tile, (left, top + bar))
+    return sheet
+
+
+def font_for(text: str, size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Return Pillow's own font for ASCII, which is all that it has, and one of the system's for other text."""
+    for name in () if text.isascii() else _SYSTEM_FONTS:
+        try:
+            return ImageFont.truetype(name, size)
+        except OSError:
+            continue
+    return ImageFont.load_default(size=size)
+
+
+def _shorten(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: float) -> str:
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "…") > width:
+        text = text[:-1]
+    return text + "…"
+
+
+def _is_range(low: float, high: float) -> bool:
+    ends = np.clip([low, high], -1e38, 1e38).astype(np.float32)  # maps are float32: the ends must differ there
+    return bool(np.isfinite([low, high]).all() and ends[0] < ends[1] and ends[1] - ends[0] > 1e-30)
+
+
+@lru_cache(maxsize=32)
+def palette(name: str) -> bytes:
+    """Return the 256 colours of a colour map, three bytes each: red, green, blue."""
+    lookup: NDArray[np.uint8] = (Colormap(name).lut(256)[:, :3] * 255 + 0.5).astype(np.uint8)
+    return lookup.tobytes()

@@ -1,0 +1,1 @@
+"""What hooks show of a model: traces, captured tensors, interventions, sweeps."""

@@ -1,0 +1,467 @@
+"""Declarative edits of what passes through a layer: which tensors, which part of them, what becomes of it.
+
+An edit says where it applies (a layer, and which of its tensors), to what part (channels, a region, calls), and what
+it does (`op`). It is plain data: it can be written as JSON, and holds no code.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from torch import Tensor
+
+from seewhy.explainers.errors import EditError, near_matches, plain_fault
+from seewhy.explainers.layers.survey import grid_axes
+
+At = Literal["input", "output", "grad_input", "grad_output", "parameter_grad"]
+
+MAX_EDITS = 64
+"""Most edits in one intervention."""
+
+Index = Annotated[StrictInt, Field(ge=0)]
+Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Seed = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+
+
+class MisfitError(Exception):
+    """A field of an edit that does not fit the tensor; whoever knows the edit's index makes it an `EditError`."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a tensor that an edit changes.
+
+    Attributes:
+        mask: bool, broadcastable to the tensor: what is changed.
+        channel: the axis of channels; None where the tensor has none.
+        spatial: the axes of positions.
+        swapped: the tensor of the other picture, for `swap`.
+    """
+
+    mask: Tensor
+    channel: int | None
+    spatial: tuple[int, ...]
+    swapped: Tensor | None = field(default=None, repr=False)
+
+
+def _require_op(schema: dict[str, Any]) -> None:
+    """In Python the class says which op it is."""
+    schema["required"] = [*schema.get("required", []), "op"]
+
+
+class Edit(BaseModel, ABC):
+    """What all edits have in common.
+
+    Attributes:
+        layer: dotted path or glob.
+        at: which tensors: what goes into the layer or comes out, the gradients of these, or of its own parameters.
+        channels: indices; by default all.
+        region: top, left, bottom, right in cells of the feature map, the last two exclusive; by default all.
+        calls: which calls of the layer, 0 for the first; by default all.
+        parameter: name of one of the layer's own parameters (only with ``parameter_grad``); by default all.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_require_op)
+
+    layer: Annotated[StrictStr, Field(max_length=200, description="Dotted path or glob of the layer.")]
+    at: At = Field("output", description="Which tensors of the layer: values, or gradients of the target's logit.")
+    channels: tuple[Index, ...] | None = Field(
+        None, min_length=1, max_length=65536, fail_fast=True, description="Indices of channels; by default all."
+    )
+    region: tuple[Index, Index, Index, Index] | None = Field(
+        None,
+        description="Top, left, bottom, right in cells of the feature map, the last two exclusive; by default all.",
+    )
+    calls: tuple[Index, ...] | None = Field(
+        None,
+        min_length=1,
+        max_length=1024,
+        fail_fast=True,
+        description="Which calls of the layer, from 0; by default all.",
+    )
+    parameter: Annotated[StrictStr, Field(max_length=200)] | None = Field(
+        None, description="One of the layer's own parameters, with at=parameter_grad; by default all."
+    )
+
+    @field_validator("parameter")
+    @classmethod
+    def _is_for_parameters(cls, parameter: str | None, info: ValidationInfo) -> str | None:
+        if parameter is not None and info.data.get("at") != "parameter_grad":
+            raise ValueError("it needs at=parameter_grad")
+        return parameter
+
+    @field_validator("calls")
+    @classmethod
+    def _is_for_calls(cls, calls: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        if calls is not None and info.data.get("at") == "parameter_grad":
+            raise ValueError("leave it out: the gradient of a parameter is that of all calls together")
+        return calls
+
+    @abstractmethod
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return the values with which the part is filled, broadcastable to `values`."""
+
+    def apply(self, values: Tensor, part: Part) -> Tensor:
+        """Return the tensor with its part changed; a new one, differentiable in `values`.
+
+        Raises:
+            MisfitError: the edit does not fit the tensor.
+        """
+        return torch.where(part.mask, self.changed(values, part).to(values.dtype), values)
+
+
+class Zero(Edit):
+    """Replace by zero."""
+
+    op: Literal["zero"] = "zero"
+
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return zero."""
+        return values.new_zeros(())
+
+
+class Scale(Edit):
+    """Multiply by `value`."""
+
+    op: Literal["scale"] = "scale"
+    value: Number
+
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return the product."""
+        return values * self.value
+
+
+class Add(Edit):
+    """Add `value`."""
+
+    op: Literal["add"] = "add"
+    value: Number
+
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return the sum."""
+        return values + self.value
+
+
+class Set(Edit):
+    """Replace by `value`."""
+
+    op: Literal["set"] = "set"
+    value: Number
+
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return the value."""
+        return _as(self.value, values)
+
+
+class Clamp(Edit):
+    """Limit to `min` and `max`, one of which may be missing."""
+
+    op: Literal["clamp"] = "clamp"
+    min: Number | None = None
+    max: Number | None = None
+
+    @field_validator("max")
+    @classmethod
+    def _is_above(cls, high: float | None, info: ValidationInfo) -> float | None:
+        low = info.data.get("min")
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"it is {high}, less than min, {low}")
+        return high
+
+    @model_validator(mode="after")
+    def _has_limits(self) -> "Clamp":
+        if self.min is None and self.max is None:
+            raise ValueError("give min, max or both")
+        return self
+
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return the limited values."""
+        if values.is_complex():
+            raise MisfitError("op", "Complex numbers have no order and no limits; use another op or layer.")
+        return values.clamp(
+            None if self.min is None else _as(self.min, values), None if self.max is None else _as(self.max, values)
+        )
+
+
+class Noise(Edit):
+    """Add normal noise with standard deviation `value`, the same for the same `seed` on every device."""
+
+    op: Literal["noise"] = "noise"
+    value: Annotated[Number, Field(ge=0)]
+    seed: Seed = 0
+
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return the sum of values and noise; every picture of a batch gets the same noise."""
+        generator = torch.Generator().manual_seed(self.seed)
+        noise = torch.randn([1] * min(values.ndim, 1) + list(values.shape[1:]), generator=generator)
+        return values + self.value * noise.to(values)
+
+
+class Negate(Edit):
+    """Change the sign."""
+
+    op: Literal["negate"] = "negate"
+
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return the negative."""
+        return -values
+
+
+class PermuteChannels(Edit):
+    """Shuffle the channels among themselves so that none stays in its place, by `seed`."""
+
+    op: Literal["permute_channels"] = "permute_channels"
+    seed: Seed = 0
+
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return the tensor with its channels in another order."""
+        if part.channel is None:
+            raise MisfitError("op", "The tensor has no axis of channels to permute; use another op or layer.")
+        count = values.shape[part.channel]
+        chosen = torch.tensor(sorted(set(self.channels if self.channels is not None else range(count))))
+        if len(chosen) < 2:
+            raise MisfitError("channels", "One channel alone cannot be permuted; give two or more.")
+        generator = torch.Generator().manual_seed(self.seed)
+        chosen = chosen[torch.randperm(len(chosen), generator=generator)]
+        order = torch.arange(count)
+        order[chosen] = chosen.roll(1)  # one cycle through all of them
+        return values.index_select(part.channel, order.to(values.device))
+
+
+class Mean(Edit):
+    """Replace by the mean over positions, channel by channel, or over channels, position by position."""
+
+    op: Literal["mean"] = "mean"
+    over: Literal["spatial", "channel"] = Field("spatial", description="Over positions, or over channels.")
+
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return the mean of the part, with the averaged axes kept at size one."""
+        axes = part.spatial if self.over == "spatial" else () if part.channel is None else (part.channel,)
+        if not axes:
+            what = "positions" if self.over == "spatial" else "channels"
+            raise MisfitError("over", f"The tensor, of shape {tuple(values.shape)}, has no {what} to average over.")
+        chosen = torch.where(part.mask, _wide(values), 0)
+        count = part.mask.expand(values.shape).sum(axes, keepdim=True)
+        return chosen.sum(axes, keepdim=True) / count.clamp_min(1)
+
+
+class Normalize(Edit):
+    """Divide by the sum, the Euclidean norm or the largest magnitude of the part, which then is one."""
+
+    op: Literal["normalize"] = "normalize"
+    to: Literal["sum", "norm", "maximum"] = Field("norm", description="What is one afterwards.")
+
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return the quotient, picture by picture."""
+        if not values.ndim:
+            raise MisfitError("op", "A single number cannot be normalised; use another op or layer.")
+        chosen = torch.where(part.mask, _wide(values), 0).flatten(1)
+        if self.to == "sum":
+            total = chosen.sum(dim=1)
+        else:
+            total = torch.linalg.vector_norm(chosen, ord=2 if self.to == "norm" else torch.inf, dim=1)
+        if not bool((torch.isfinite(total) & (total != 0)).all()):
+            said = {"sum": "sum", "norm": "norm", "maximum": "largest magnitude"}[self.to]
+            raise MisfitError("to", f"The {said} is zero or not finite, so nothing can be divided by it.")
+        return values / total.reshape(-1, *[1] * (values.ndim - 1))
+
+
+class Swap(Edit):
+    """Take what the layer has for another picture."""
+
+    op: Literal["swap"] = "swap"
+
+    def changed(self, values: Tensor, part: Part) -> Tensor:
+        """Return the other picture's tensor."""
+        if part.swapped is None:
+            raise MisfitError(
+                "op", "There is nothing to swap with: the layer has no such tensor for the other picture."
+            )
+        if part.swapped.shape[1:] != values.shape[1:]:
+            found = tuple(part.swapped.shape)
+            raise MisfitError("op", f"The other picture's tensor has the shape {found}, not {tuple(values.shape)}.")
+        return part.swapped
+
+
+AnyEdit = Annotated[
+    Zero | Scale | Add | Set | Clamp | Noise | Negate | PermuteChannels | Mean | Normalize | Swap,
+    Field(discriminator="op"),
+]
+AnyEdits = Annotated[tuple[AnyEdit, ...], Field(min_length=1, max_length=MAX_EDITS)]
+EDITS: TypeAdapter[tuple[Edit, ...]] = TypeAdapter(AnyEdits)
+
+
+def parse_edits(edits: Any) -> tuple[Edit, ...]:
+    """Return edits, given as such or as mappings like those of JSON.
+
+    Raises:
+        EditError: an edit that is none; `field` says which, and which field of it.
+    """
+    if isinstance(edits, Mapping | Edit | str | bytes) or not hasattr(edits, "__iter__"):
+        raise EditError(_no_list(edits), field="edits")
+    try:
+        return EDITS.validate_python(tuple(map(_plain, edits)))
+    except ValidationError as error:
+        first = error.errors()[0]  # the others may only follow from it
+        where, message = edit_fault(first, first["loc"])
+        raise EditError(message, field=where) from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a mapping whose numbers, arrays and tensors, of NumPy and PyTorch too, are Python's."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray | Tensor) else value
+
+
+NO_LIST = ("tuple_type", "too_short", "too_long")
+"""Pydantic's words for what is no list, or one of the wrong length."""
+
+
+def edit_fault(fault: Any, loc: Sequence[int | str]) -> tuple[str, str]:
+    """Return where pydantic found fault with a list of edits, as in ``edits[0].channels[1]``, and what is wrong.
+
+    Args:
+        fault: of `ValidationError.errors()`.
+        loc: where it is in the list.
+    """
+    place = "edits"
+    if "region" in loc:
+        loc = loc[: loc.index("region") + 1]
+    for index, step in enumerate((*loc, *(("", "op") if fault["type"].startswith("union_tag") else ()))):
+        if index != 1:  # that is the op, by which pydantic tells edits apart
+            place += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return place, _said(fault)
+
+
+def _said(fault: Any) -> str:
+    kind, place = fault["type"], fault["loc"]
+    if kind == "union_tag_invalid":
+        tag = str(fault["ctx"]["tag"])
+        return f"There is no op {tag[:100]!r}. {near_matches(tag, OPS) or _OPS_SAID}"
+    if kind == "union_tag_not_found":
+        return f"It needs an op. {_OPS_SAID}"
+    if kind == "extra_forbidden":
+        name, fields = str(place[-1]), OPS[place[-2]].model_fields
+        hint = near_matches(name, fields) or f"It takes {', '.join(fields)}."
+        return f"An edit with the op {place[-2]} has no such field. {hint}"
+    if kind in NO_LIST and place in ((), ("edits",)):
+        return _no_list(fault["input"])
+    if kind == "model_attributes_type":
+        return 'It must be an object such as {"op": "zero", "layer": "bn2"}.'
+    if "region" in place:
+        return "It must be a list of four whole numbers from 0: top, left, bottom, right."
+    if kind == "too_short":
+        return "It is empty; leave it out to mean all."
+    if kind == "missing" and place[-1] == "layer":
+        return f"{plain_fault(fault)} GET /models/NAME/layers or `seewhy layers MODEL` list the layers."
+    return plain_fault(fault)
+
+
+def _no_list(given: Any) -> str:
+    hint = "; put the one edit in [ ]" if isinstance(given, Mapping | Edit) else ""
+    return f"It must be a list of 1 to {MAX_EDITS} edits{hint}."
+
+
+OPS: Mapping[str, type[Edit]] = {
+    kind.model_fields["op"].default: kind
+    for kind in (Zero, Scale, Add, Set, Clamp, Noise, Negate, PermuteChannels, Mean, Normalize, Swap)
+}
+_OPS_SAID = f"Choose from {', '.join(OPS)}."
+
+
+def not_finite(what: str, index: int, edit: Edit) -> EditError:
+    """Return the error of an edit after which something holds NaN or infinity; it names the largest number, if any."""
+    numbers = {name: abs(found) for name in ("value", "min", "max") if (found := getattr(edit, name, None)) is not None}
+    if not numbers:
+        return EditError(f"{what} hold NaN or infinity; choose another layer or op.", field=f"edits[{index}]")
+    largest = max(numbers, key=lambda name: numbers[name])
+    return EditError(f"{what} hold NaN or infinity; use a smaller value.", field=f"edits[{index}].{largest}")
+
+
+def part_of(edit: Edit, values: Tensor, image_size: tuple[int, int], swapped: Tensor | None = None) -> Part:
+    """Return the part of a layer's tensor that an edit means.
+
+    Channels are the second axis of (N, C, h, w) and of (N, C), the last of (N, h, w, C) (told by the
+    picture's proportions) and of tokens (N, L, C).
+
+    Args:
+        edit: see `Edit`.
+        values: batch axis first; of a parameter's gradient, a batch of one.
+        image_size: (H, W) of the model's input.
+        swapped: what `swap` takes.
+
+    Raises:
+        MisfitError: channels or a region that the tensor does not have.
+    """
+    channel, spatial = _axes(tuple(values.shape), image_size, edit.at == "parameter_grad")
+    mask = torch.ones([1] * values.ndim, dtype=torch.bool, device=values.device)
+    if edit.channels is not None:
+        if channel is None:
+            raise MisfitError("channels", f"A tensor of shape {tuple(values.shape)} has no known axis of channels.")
+        count = values.shape[channel]
+        if max(edit.channels) >= count:
+            raise MisfitError("channels", f"Channel {max(edit.channels)} is out of range: there are 0 to {count - 1}.")
+        mask = mask & _along(edit.channels, channel, values)
+    if edit.region is not None:
+        if len(spatial) != 2:
+            raise MisfitError("region", f"A tensor of shape {tuple(values.shape)} is no feature map; leave region out.")
+        rows, columns = (values.shape[axis] for axis in spatial)
+        top, left, bottom, right = edit.region
+        if not (top < bottom <= rows and left < right <= columns):
+            raise MisfitError(
+                "region",
+                f"The region {list(edit.region)} (top, left, bottom, right) is empty or outside of the "
+                f"{rows}x{columns} cells.",
+            )
+        mask = mask & _along(range(top, bottom), spatial[0], values) & _along(range(left, right), spatial[1], values)
+    return Part(mask, channel, spatial, swapped)
+
+
+def _axes(shape: tuple[int, ...], image_size: tuple[int, int], parameter: bool) -> tuple[int | None, tuple[int, ...]]:
+    """Return the axis of channels and those of positions."""
+    if parameter:
+        return (1 if len(shape) > 1 else None), ()
+    if len(shape) == 4:
+        channel, rows, columns = grid_axes(shape, image_size) or (1, 2, 3)
+        return channel, (rows, columns)
+    if len(shape) == 3:
+        return 2, (1,)
+    return (1 if len(shape) == 2 else None), ()
+
+
+def _as(value: float, values: Tensor) -> Tensor:
+    """Return a number as a tensor like another; infinite where it is too large for the precision."""
+    return torch.tensor(value, dtype=torch.float64).to(values.dtype).to(values.device)
+
+
+def _wide(values: Tensor) -> Tensor:
+    """Return values in a precision in which many of them can be added."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def _along(indices: Any, axis: int, values: Tensor) -> Tensor:
+    chosen = torch.zeros(values.shape[axis], dtype=torch.bool, device=values.device)
+    chosen[torch.tensor(list(indices), device=values.device)] = True
+    return chosen.reshape([-1 if other == axis else 1 for other in range(values.ndim)])

@@ -1,0 +1,189 @@
+"""Which tensors of a forward pass come from the picture, where they lie in it, and what they have passed through.
+
+A `Tracker` follows the operations of one forward pass below modules and autograd, where PyTorch has few kinds of
+them, and where compiled, scripted and checkpointed parts of a model are no different from others. It computes nothing,
+so it works on the ``meta`` device. It belongs to the thread that opened it; one at a time may be open in the process.
+"""
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from seewhy.explainers.layers.layout import Layout, of_pictures
+from seewhy.explainers.layers.layout_rules import JOINS, RULES, SPLITS, SUMS, Effect, default_effect, pieces
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, eq=False)
+class Waypoint:
+    """An output of a module that everything the picture does to a tensor has passed through.
+
+    Attributes:
+        before: the waypoint before it; None for the picture itself.
+        depth: how many there are before it.
+        number: in the order of time.
+        call: what the owner of the tracker knows it by.
+    """
+
+    before: "Waypoint | None"
+    depth: int
+    number: int
+    call: Any = None
+
+
+def common(first: Waypoint, second: Waypoint) -> Waypoint:
+    """Return the last waypoint that two tensors have in common."""
+    while first is not second:
+        if first.depth < second.depth:
+            first, second = second, first
+        if first.before is None:
+            return first
+        first = first.before
+    return first
+
+
+@dataclass(frozen=True, eq=False)
+class Provenance:
+    """How a tensor came from the picture.
+
+    Attributes:
+        layout: where it lies in the picture; None if it does not, such as logits, or if that is not known.
+        last: its last waypoint.
+        kernels: how many convolutions and poolings that look at neighbours are before it, on the longest way.
+        mixes: how many operations that look at all positions, such as attention, likewise.
+        lost: whether it may have a place in the picture that is not known.
+    """
+
+    layout: Layout | None
+    last: Waypoint
+    kernels: int = 0
+    mixes: int = 0
+    lost: bool = False
+
+
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is open, knows the provenance of every tensor that is computed from the pictures.
+
+    Args:
+        images: (N, C, H, W).
+    """
+
+    def __init__(self, images: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._known: MutableMapping[Tensor, Provenance] = WeakTensorKeyDictionary()
+        self._waypoints = 1
+        self._known[images] = Provenance(of_pictures(images.shape), Waypoint(None, 0, 0))
+
+    def of(self, tensor: Any) -> Provenance | None:
+        """Return the provenance of a tensor; None if it does not come from the pictures."""
+        return self._known.get(tensor) if isinstance(tensor, Tensor) else None
+
+    def pass_through(self, tensor: Tensor, call: Any) -> None:
+        """Make a tensor a waypoint of itself and of all that will be computed from it."""
+        found = self.of(tensor)
+        if found is not None:
+            waypoint = Waypoint(found.last, found.last.depth + 1, self._waypoints, call)
+            self._waypoints += 1
+            self._known[tensor] = replace(found, last=waypoint)
+
+    def adopt(self, results: Iterable[Tensor], arguments: Iterable[Tensor]) -> bool:
+        """Take results for computed from arguments where no operation was seen, as when another engine does it.
+
+        Returns:
+            Whether there were such results.
+        """
+        tensors = [argument for argument in arguments if argument in self._known]
+        unseen = [result for result in results if self.of(result) is None] if tensors else []
+        for result in unseen:
+            self._note(default_effect(self._layout, result, tensors), result, tensors)
+        return bool(unseen)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, and note where its results come from."""
+        kwargs = kwargs or {}
+        results = func(*args, **kwargs)
+        tensors = [value for value in _flat((*args, *kwargs.values())) if value in self._known]
+        operation = getattr(func, "overloadpacket", func)
+        if operation is aten.copy_ and args[1] in self._known:  # which takes the place of what was there
+            tensors = [args[1]]
+        if tensors:
+            self._follow(operation, results, tensors, args, kwargs)
+            self._write_through(func, args, kwargs)
+        return results
+
+    def _write_through(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note that what was written into a view is part of the tensor that it is a view of, such as a buffer."""
+        for index, argument in enumerate(operation._schema.arguments):
+            view = args[index] if index < len(args) else kwargs.get(argument.name)
+            if argument.is_write and isinstance(view, Tensor) and view._base is not None and self.of(view) is not None:
+                parts = [view._base, view]
+                self._note(default_effect(self._layout, view._base, parts), view._base, parts, joins=True)
+
+    def _follow(
+        self, operation: Any, results: Any, tensors: list[Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        if operation in SPLITS and isinstance(results, list | tuple):
+            index = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+            for result, layout in zip(results, pieces(self._layout, results, args[0], index), strict=True):
+                self._note(Effect(layout), result, tensors)
+            return
+        if operation is aten.unbind:
+            index = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            for result in results:
+                self._note(RULES[aten.select](self._layout, result, args[0], index), result, tensors)
+            return
+        rule = RULES.get(operation)
+        for result in _flat(results if isinstance(results, list | tuple) else (results,)):
+            if rule is None:
+                effect = default_effect(self._layout, result, tensors)
+            else:
+                effect = rule(self._layout, result, *args, **kwargs)
+            on_grid = effect.layout is not None and effect.layout.grid is not None
+            joins = operation in JOINS or (on_grid and operation in SUMS)
+            self._note(effect, result, tensors, joins)
+
+    def _layout(self, tensor: Any) -> Layout | None:
+        found = self.of(tensor)
+        return found.layout if found is not None else None
+
+    def _note(self, effect: Effect, result: Tensor, tensors: Iterable[Tensor], joins: bool = False) -> None:
+        """Note what was computed from tensors; `joins` if each of them still is a feature map in the result."""
+        sources = [found for tensor in tensors if (found := self.of(tensor)) is not None]
+        if not sources:
+            return
+        layout = effect.layout
+        if layout is not None and (not layout.spatial or layout.shape != tuple(result.shape)):
+            layout = None
+        known = [source for source in sources if source.layout is not None]
+        extended = any(source.layout is not None and source.layout.extended for source in sources)
+        # What was pooled, such as a gate of channels, leads past no feature map. Of branches that end side by side or
+        # in a sum of feature maps, and of what was pooled at several layers, the last one counts.
+        last, *others = (source.last for source in known or sources)
+        for other in others:
+            last = common(last, other) if known and not joins else max(last, other, key=lambda one: one.number)
+        self._known[result] = Provenance(
+            layout,
+            last,
+            max(source.kernels for source in sources) + effect.kernel,
+            max(source.mixes for source in sources) + effect.mixes,
+            layout is None and not effect.spent and (extended or any(source.lost for source in sources)),
+        )
+
+
+def _flat(values: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors among values and in lists of them."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [one for one in value if isinstance(one, Tensor)]
+    return found

@@ -1,0 +1,113 @@
+"""What a picture is compared with, or what hides its pixels; and Gaussian blur."""
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BeforeValidator, Field
+from torch import Tensor
+
+from seewhy.explainers.core.explainer import widened
+from seewhy.explainers.errors import OptionError
+
+Plain = Literal["zero", "black", "mean", "blur"]
+Baseline = Literal["zero", "black", "mean", "blur", "given"]
+
+PLAIN = (
+    "`zero`: zeros of the normalised input, for most models the mean colour of their training pictures. `black`: "
+    "black, for models whose normalisation is known. `mean`: the picture's own mean colour. `blur`: the picture "
+    "blurred."
+)
+BASELINES = f"What the picture is compared with. {PLAIN} `given`: the colour in `value`."
+
+BLUR = 0.1
+"""Standard deviation of the blur of ``blur``, as a share of the picture's shorter side."""
+
+
+def _listed(value: object) -> object:
+    """Return what a form or a command line gives as one text, or one number, as a list."""
+    if isinstance(value, str):
+        return value.split(",")
+    return [value] if isinstance(value, int | float) else value
+
+
+Colour = Annotated[
+    tuple[Annotated[float, Field(ge=-1e4, le=1e4, allow_inf_nan=False)], ...],
+    BeforeValidator(_listed),
+    Field(
+        max_length=64,
+        description="Colour of `baseline=given` in normalised units: one number, or one per channel (`0.1,0.2,0.3`).",
+    ),
+]
+
+
+def baseline_of(images: Tensor, baseline: Baseline, model: Any = None, value: tuple[float, ...] = ()) -> Tensor:
+    """Return the baselines of pictures, (N, C, H, W) like these, in float32 at least.
+
+    Args:
+        images: (N, C, H, W), normalised.
+        baseline: which one, see `BASELINES`.
+        model: for ``black``: what knows the pictures' normalisation, such as a `LoadedModel`.
+        value: for ``given``, and only for it: in normalised units, one number or one per channel.
+
+    Raises:
+        OptionError: no value or too many; or ``black`` where the normalisation is unknown.
+    """
+    images = widened(images)
+    if baseline != "given" and value:
+        raise OptionError(f"`value` is the colour of `baseline=given`, not of {baseline!r}; leave out one.", "value")
+    if baseline == "zero":
+        return torch.zeros_like(images)
+    if baseline == "mean":
+        return images.mean(dim=(2, 3), keepdim=True).expand_as(images)
+    if baseline == "blur":
+        return blurred(images, BLUR * min(images.shape[2:]))
+    if baseline == "black":
+        return _of_colour(_black(model), images, "baseline")
+    return _of_colour(value, images, "value")
+
+
+def _black(model: Any) -> tuple[float, ...]:
+    preprocess = getattr(model, "preprocess", None)
+    mean, std = getattr(preprocess, "mean", None), getattr(preprocess, "std", None)
+    if mean is None or std is None:
+        raise OptionError(
+            "A bare module does not say how its pictures are normalised, so black is unknown; pass a model from "
+            "`load_model`, or `baseline=given` with the normalised `value` of black, (0 - mean) / std.",
+            "baseline",
+        )
+    return tuple(-middle / spread for middle, spread in zip(mean, std, strict=True))
+
+
+def _of_colour(colour: tuple[float, ...], images: Tensor, field: str) -> Tensor:
+    channels = images.shape[1]
+    if len(colour) not in (1, channels):
+        raise OptionError(
+            f"The baseline's colour has {len(colour)} values; give one, or one for each of the {channels} channels.",
+            field,
+        )
+    return images.new_tensor(colour).view(1, -1, 1, 1).expand_as(images)
+
+
+def blurred(images: Tensor, sigma: float) -> Tensor:
+    """Return pictures (..., H, W) blurred by a Gaussian of `sigma` pixels, mirrored at their borders.
+
+    Mirrored pixel by pixel, as if heat could not leave the picture: blurring keeps each channel's mean, adds no new
+    extremes, and tends to the mean colour.
+    """
+    if sigma == 0:
+        return images
+    rows, columns = (_blurring(size, sigma, images) for size in images.shape[-2:])
+    return rows @ images @ columns.mT
+
+
+def _blurring(size: int, sigma: float, like: Tensor) -> Tensor:
+    """Return the matrix (size, size) that blurs a line of pixels: a Gaussian up to 4 sigma, folded back at the ends."""
+    reach = max(1, int(4 * sigma + 0.5))
+    offsets = torch.arange(-reach, reach + 1)
+    weights = torch.exp(-0.5 * (offsets.double() / sigma) ** 2)
+    weights = weights / weights.sum()
+    places = (torch.arange(size)[:, None] + offsets) % (2 * size)
+    folded = torch.where(places < size, places, 2 * size - 1 - places)
+    matrix = torch.zeros(size, size, dtype=torch.float64)
+    matrix.scatter_add_(1, folded, weights.expand(size, -1))
+    return matrix.to(like)

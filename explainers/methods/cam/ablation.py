@@ -1,0 +1,156 @@
+"""CAMs of what the model answers when parts of a layer's output are taken away: Ablation-CAM and Recipro-CAM."""
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional
+
+from seewhy.explainers.core.explainer import Question, part_of
+from seewhy.explainers.execution.chunks import pass_size
+from seewhy.explainers.execution.replay import replaced_logits
+from seewhy.explainers.methods.cam.base import Evidence
+from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.perturbation.base import certain_change
+from seewhy.explainers.tasks.classification import probabilities
+
+_LEAST = 1e-6
+"""Least score that Ablation-CAM divides by, over the largest logit."""
+
+
+@method(
+    "ablationcam",
+    family="cam",
+    summary="Feature maps of a layer, weighted by how far the score falls without each of them.",
+    paper=Paper(
+        "Desai, Ramaswamy",
+        "Ablation-CAM: Visual Explanations for Deep Convolutional Network via Gradient-free Localization",
+        2020,
+        "https://openaccess.thecvf.com/content_WACV_2020/papers/Desai_Ablation-CAM_Visual_Explanations_for_Deep_"
+        "Convolutional_Network_via_Gradient-free_Localization_WACV_2020_paper.pdf",
+    ),
+    forwards="1 + channels",
+    backwards="0",
+)
+@dataclass(frozen=True, kw_only=True)
+class AblationCAM(ForwardCAM):
+    r"""Ablation-CAM: feature maps weighted by the fall of the score when each of them is set to zero.
+
+    .. math:: L^c = \mathrm{ReLU}\Big(\sum_k w_k^c A^k\Big), \qquad w_k^c = \frac{y^c - y_k^c}{y^c}
+
+    where :math:`y^c` is the logit of class c and :math:`y_k^c` that with :math:`A^k = 0`. Of the model only what lies
+    after the layer runs for each channel; a channel that is zero already needs no pass.
+
+    The denominator, the same for all channels, is the magnitude of the logit: for a negative one the equation
+    would turn evidence for the class into evidence against it. It is at least a millionth of the picture's largest
+    logit, so that the map stays finite; a positive factor of the whole map means nothing. With a contrast the scores
+    are differences of two logits.
+    """
+
+    runs_whole: ClassVar[bool] = False
+
+    def layer_map(self, question: Question, evidence: Evidence, path: str) -> LayerMap:
+        """Ablate each channel of each picture."""
+        activations = evidence.activations[path]
+        size = pass_size(question.module, question.images, backward=False)
+        falls = torch.zeros(activations.shape[:2], device=activations.device)
+        for row, values in enumerate(activations):
+            channels = (values != 0).any(dim=2).any(dim=1).nonzero()[:, 0]
+            if len(channels) == 0:
+                continue
+
+            def ablated(output: Tensor, rows: slice, channels: Tensor = channels) -> Tensor:
+                without = output.repeat(rows.stop - rows.start, 1, 1, 1)
+                without[range(len(without)), channels[rows]] = 0
+                return without
+
+            edited, plain = replaced_logits(
+                question.module,
+                question.images[row : row + 1],
+                path,
+                evidence.axes[path],
+                evidence.logits[row : row + 1],
+                ablated,
+                len(channels),
+                size,
+                part_of(question.report, row, len(activations)),
+            )
+            goal = evidence.goal.rows(torch.full_like(channels, row))
+            falls[row, channels] = goal.scores(plain) - goal.scores(edited)
+        largest = evidence.logits.abs().amax(dim=1)
+        change = certain_change(falls.abs().amax(dim=1), largest, question.images.dtype)
+        falls = falls * (change > 0)[:, None]
+        scores = evidence.goal.scores(evidence.logits).abs().maximum(_LEAST * largest)
+        weights = falls / torch.where(scores > 0, scores, torch.ones_like(scores))[:, None]
+        return LayerMap(self.project(activations * weights[:, :, None, None]), change)
+
+
+@method(
+    "recipro-cam",
+    family="cam",
+    summary="Probability of the class when a layer's output keeps one position at a time.",
+    paper=Paper(
+        "Byun, Lee",
+        "Recipro-CAM: Fast gradient-free visual explanations for convolutional neural networks",
+        2022,
+        "https://arxiv.org/abs/2209.14074",
+    ),
+    forwards="1 + positions",
+    backwards="0",
+)
+@dataclass(frozen=True, kw_only=True)
+class ReciproCAM(ForwardCAM):
+    r"""Recipro-CAM: the probability of the class when the feature maps keep one position at a time.
+
+    .. math:: L^c_{ij} = p^c\big(F^{ij}\big) - \min_{uv} p^c\big(F^{uv}\big), \qquad
+              F^{ij}_{kuv} = A^k_{ij} \, G_{u-i,\,v-j}, \qquad
+              G = \frac{1}{16} \begin{pmatrix} 1 & 2 & 1 \\ 2 & 4 & 2 \\ 1 & 2 & 1 \end{pmatrix}
+
+    where :math:`p^c` is the probability (softmax) of class c that the rest of the model finds in such feature maps,
+    zero beyond the nine positions. G spreads the features of the one position, as the authors' code does; with
+    ``gaussian=False`` they stay where they are, unscaled. Of the model only what lies after the layer runs for each
+    position.
+
+    The authors also divide the map by its maximum, which is left to the drawing. Probabilities have no sign: without
+    a contrast the map is never negative. With one it is the difference of the two classes' maps.
+    """
+
+    runs_whole: ClassVar[bool] = False
+
+    gaussian: Annotated[
+        bool, Field(description="Spread the features of the position over its neighbours by a 3x3 Gaussian.")
+    ] = True
+
+    def layer_map(self, question: Question, evidence: Evidence, path: str) -> LayerMap:
+        """Keep each position of each picture."""
+        activations = evidence.activations[path]
+        _, _, height, width = activations.shape
+        size = pass_size(question.module, question.images, backward=False)
+        kernel = torch.tensor([0.25, 0.5, 0.25] if self.gaussian else [0.0, 1.0, 0.0], device=activations.device)
+
+        def kept(output: Tensor, rows: slice) -> Tensor:
+            positions = torch.arange(rows.start, rows.stop, device=output.device)
+            masks = functional.one_hot(positions, height * width).view(-1, 1, height, width).float()
+            masks = functional.conv2d(masks, (kernel[:, None] * kernel)[None, None], padding=1).to(output.dtype)
+            return output[0].flatten(1)[:, positions].T[:, :, None, None] * masks
+
+        maps = []
+        for row in range(len(activations)):
+            edited, _ = replaced_logits(
+                question.module,
+                question.images[row : row + 1],
+                path,
+                evidence.axes[path],
+                evidence.logits[row : row + 1],
+                kept,
+                height * width,
+                size,
+                part_of(question.report, row, len(activations)),
+            )
+            likely = probabilities(edited)
+            goal = evidence.goal.rows(torch.full((len(edited),), row, device=edited.device))
+            maps.append(goal.scores(likely - likely.amin(dim=0)).view(1, height, width))
+        return LayerMap(self.project(torch.stack(maps)))

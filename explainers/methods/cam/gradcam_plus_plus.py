@@ -1,0 +1,142 @@
+"""Grad-CAM++ and Smooth Grad-CAM++: weights from gradients of the first to the third order."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy.explainers.core.explainer import Attribution, Question, Seed
+from seewhy.explainers.execution.chunks import pass_size, passes
+from seewhy.explainers.methods.cam.base import Evidence, WeightedCAM, collect
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.quotients import quotient
+
+
+@method(
+    "gradcam++",
+    family="cam",
+    summary="Feature maps weighted by their positive gradients, so that each instance of the class counts alike.",
+    paper=Paper(
+        "Chattopadhyay, Sarkar, Howlader, Balasubramanian",
+        "Grad-CAM++: Improved Visual Explanations for Deep Convolutional Networks",
+        2018,
+        "https://arxiv.org/abs/1710.11063",
+    ),
+    forwards="1",
+    backwards="1",
+)
+@dataclass(frozen=True, kw_only=True)
+class GradCAMPlusPlus(WeightedCAM):
+    r"""Grad-CAM++: a weighted average of the positive gradients.
+
+    .. math:: L^c = \mathrm{ReLU}\Big(\sum_k w_k^c A^k\Big), \quad
+              w_k^c = \sum_{i,j} \alpha^{kc}_{ij}\, \mathrm{ReLU}(g^{kc}_{ij}), \quad
+              \alpha^{kc}_{ij} = \frac{(g^{kc}_{ij})^2}{2 (g^{kc}_{ij})^2 + \sum_{a,b} A^k_{ab}\, (g^{kc}_{ij})^3},
+              \quad g^{kc}_{ij} = \frac{\partial y^c}{\partial A^k_{ij}}
+
+    The paper's score is :math:`Y^c = e^{y^c}`, of which, as the network is piecewise linear, the derivatives of the
+    order n are :math:`e^{y^c} g^n`: they give the share :math:`\alpha` above (equation 19), from which the exponential
+    cancels. It stays as a factor of the gradient in the weights, the same one for the whole map, and is left out here,
+    for it overflows. Where a gradient is zero, so is its share. The shares lie between 0 and 1/2 where the features are
+    not negative; choose a rectified layer. Where they are, a denominator can be zero but for rounding; where it is less
+    than 2^-6 of the magnitudes of its terms, the share falls to zero with it, instead of growing without bound.
+    """
+
+    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the weights (N, C)."""
+        # Both sides of the fraction divided by the square of the gradient, which may underflow.
+        sums, magnitudes = activations.sum(dim=(2, 3), keepdim=True), activations.abs().sum(dim=(2, 3), keepdim=True)
+        positive = gradients.clamp_min(0)
+        return quotient(positive, 2 + sums * positive, 2 + magnitudes * positive).sum(dim=(2, 3))
+
+
+@method(
+    "smoothgradcam++",
+    family="cam",
+    summary="Grad-CAM++ with derivatives averaged over noisy copies of the picture.",
+    paper=Paper(
+        "Omeiza, Speakman, Cintas, Weldermariam",
+        "Smooth Grad-CAM++: An Enhanced Inference Level Visualization Technique for Deep Convolutional Neural "
+        "Network Models",
+        2019,
+        "https://arxiv.org/abs/1908.01224",
+    ),
+    forwards="1 + samples",
+    backwards="samples",
+)
+@dataclass(frozen=True, kw_only=True)
+class SmoothGradCAMPlusPlus(WeightedCAM):
+    r"""Smooth Grad-CAM++: the weights of Grad-CAM++ from derivatives that are averaged over noisy pictures.
+
+    .. math:: L^c = \mathrm{ReLU}\Big(\sum_k w_k^c A^k\Big), \quad
+              w_k^c = \sum_{i,j} \frac{D_2}{2 D_2 + \sum_{a,b} A^k_{ab} D_3} \mathrm{ReLU}(D_1), \quad
+              D_m = \frac{1}{n} \sum_{s=1}^n \Big(\frac{\partial y^c}{\partial A^k_{ij}} (x + \epsilon_s)\Big)^m,
+              \quad \epsilon_s \sim \mathcal{N}(0, \sigma^2)
+
+    The feature maps A are those of the picture itself. As for Grad-CAM++, the factor that the exponential of the score
+    puts before a sample's derivatives is left out: every sample counts alike. Without noise it is Grad-CAM++.
+
+    Attributes:
+        samples: n.
+        noise: the standard deviation, as a share of the difference between the picture's largest and smallest value.
+        seed: of the noise, which is the same for all pictures of a batch.
+    """
+
+    samples: Annotated[int, Field(ge=1, le=1000, description="Number of noisy copies.")] = 16
+    noise: Annotated[
+        float,
+        Field(ge=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
+    ] = 0.15
+    seed: Seed = 0
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass of the pictures, then forward and backward passes of noisy copies."""
+        plain = collect(question, self.layers_of(question), None)
+        layers = self.layers or tuple(plain.activations)
+        count, shape = len(question.images), question.images.shape[1:]
+        flat = question.images.float().flatten(1)
+        spread = self.noise * (flat.amax(dim=1) - flat.amin(dim=1))[:, None, None, None]
+        seeds = torch.randint(2**63 - 1, (self.samples,), generator=torch.Generator().manual_seed(self.seed))
+        sums: dict[str, list[Tensor]] = {}
+        size = pass_size(question.module, question.images, backward=True)
+        # The rows are all pictures with the first sample's noise, then with the second's, and so on.
+        for rows in passes(self.samples * count, size, question.report):
+            row = torch.arange(rows.start, rows.stop)
+            noise = torch.stack([_noise(int(seeds[sample]), shape) for sample in row // count])
+            pictures = (row % count).to(question.images.device)
+            images = question.images[pictures] + (noise.to(flat) * spread[pictures]).to(question.images)
+            goal = plain.goal.rows(pictures)
+            asked = replace(question, images=images, targets=goal.targets, against=goal.against)
+            for path, gradients in collect(asked, layers, self.scores).gradients.items():
+                zeros = torch.zeros_like(plain.activations[path], dtype=torch.float64)
+                found = sums.setdefault(path, [zeros, zeros.clone(), zeros.clone()])
+                for order, total in enumerate(found, start=1):
+                    total.index_add_(0, pictures.to(total.device), gradients.double() ** order)
+            question.show(lambda: self._combined(plain, sums, rows.stop / count).maps)  # noqa: B023  called at once
+        return self._combined(plain, sums, self.samples)
+
+    def _combined(self, plain: Evidence, sums: dict[str, list[Tensor]], samples: float) -> Attribution:
+        """Return the answer made of the sums over so many samples of each layer's gradients and their powers."""
+        activations = {path: plain.activations[path] for path in sums}
+        weights = {
+            path: _weights(activations[path], *(total / samples for total in found)) for path, found in sums.items()
+        }
+        return self.combine(replace(plain, activations=activations, gradients=weights))
+
+    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the weights (N, C), which stand where other CAMs have gradients."""
+        return gradients
+
+
+def _weights(activations: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
+    """Return the weights (N, C) of feature maps (N, C, h, w), given derivatives of the first to the third order."""
+    sums, magnitudes = activations.sum(dim=(2, 3), keepdim=True), activations.abs().sum(dim=(2, 3), keepdim=True)
+    shares = quotient(second, 2 * second + sums * third, 2 * second + magnitudes * third.abs())
+    return (shares * first.clamp_min(0)).sum(dim=(2, 3)).float()
+
+
+def _noise(seed: int, shape: torch.Size) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,123 @@
+"""Relatives of Grad-CAM that combine the feature maps and gradients of one backward pass in another way."""
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy.explainers.methods.cam.base import CAM, WeightedCAM
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.quotients import quotient
+
+
+@method(
+    "xgradcam",
+    family="cam",
+    summary="Feature maps weighted by their gradients, averaged in proportion to the features.",
+    paper=Paper(
+        "Fu, Hu, Dong, Guo, Gao, Li",
+        "Axiom-based Grad-CAM: Towards Accurate Visualization and Explanation of CNNs",
+        2020,
+        "https://arxiv.org/abs/2008.02312",
+    ),
+    forwards="1",
+    backwards="1",
+)
+@dataclass(frozen=True, kw_only=True)
+class XGradCAM(WeightedCAM):
+    r"""XGrad-CAM: each gradient counts as much as the feature that it belongs to.
+
+    .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k^c A^k\Big), \qquad
+              \alpha_k^c = \sum_{i,j} \frac{A^k_{ij}}{\sum_{a,b} A^k_{ab}} \frac{\partial y^c}{\partial A^k_{ij}}
+
+    The weights make the signed map sum to :math:`\sum_{k,i,j} A^k_{ij}\, \partial y^c / \partial A^k_{ij}` (the
+    paper's axiom of conservation). A feature map whose sum is zero gets the weight 0, and one
+    whose sum is less than 2^-6 of its magnitudes a weight that falls to 0 with it, for rounding decides such a sum.
+    """
+
+    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the averaged gradients (N, C)."""
+        totals = activations.sum(dim=(2, 3))
+        products = (activations * gradients).sum(dim=(2, 3))
+        return quotient(products, totals, activations.abs().sum(dim=(2, 3)))
+
+
+@method(
+    "hirescam",
+    family="cam",
+    summary="Feature times gradient at each position, summed over the channels.",
+    paper=Paper(
+        "Draelos, Carin",
+        "Use HiResCAM instead of Grad-CAM for faithful explanations of convolutional neural networks",
+        2020,
+        "https://arxiv.org/abs/2011.08891",
+    ),
+    forwards="1",
+    backwards="1",
+)
+@dataclass(frozen=True, kw_only=True)
+class HiResCAM(WeightedCAM):
+    r"""HiResCAM: Grad-CAM without averaging the gradients.
+
+    .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \frac{\partial y^c}{\partial A^k} \odot A^k\Big)
+
+    Where nothing but linear layers follows, the signed map sums to the logit without its bias. The paper leaves the
+    ReLU to the drawing; ``sign="signed"`` omits it.
+    """
+
+    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the gradients (N, C, h, w)."""
+        return gradients
+
+
+@method(
+    "gradcam-elementwise",
+    family="cam",
+    summary="Feature times gradient at each position, only where positive, summed over the channels.",
+    paper=Paper(
+        "Pillai, Pirsiavash",
+        "Explainable Models with Consistent Interpretations",
+        2021,
+        "https://doi.org/10.1609/aaai.v35i3.16344",
+    ),
+    forwards="1",
+    backwards="1",
+)
+@dataclass(frozen=True, kw_only=True)
+class GradCAMElementWise(CAM):
+    r"""Element-wise Grad-CAM: HiResCAM with the ReLU before the sum.
+
+    .. math:: L^c = \sum_k \mathrm{ReLU}\Big(\frac{\partial y^c}{\partial A^k} \odot A^k\Big)
+
+    It is what pytorch-grad-cam calls GradCAMElementWise. The paper names element-wise Grad-CAM, but its code has the
+    ReLU behind the sum, and so is HiResCAM. No map has negative values; `sign` changes nothing.
+    """
+
+    def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the positive products."""
+        return (activations * gradients).clamp_min(0)
+
+
+@method(
+    "layercam",
+    family="cam",
+    summary="Feature maps weighted at each position by their positive gradients; also for early layers.",
+    paper=Paper(
+        "Jiang, Zhang, Hou, Cheng, Wei",
+        "LayerCAM: Exploring Hierarchical Class Activation Maps for Localization",
+        2021,
+        "https://doi.org/10.1109/TIP.2021.3089943",
+    ),
+    forwards="1",
+    backwards="1",
+)
+@dataclass(frozen=True, kw_only=True)
+class LayerCAM(WeightedCAM):
+    r"""LayerCAM: each position weighted by its own positive gradient.
+
+    .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \mathrm{ReLU}\Big(\frac{\partial y^c}{\partial A^k}\Big) \odot A^k\Big)
+
+    Maps of several layers are fused as those of all CAMs, without any scaling of those of shallow layers.
+    """
+
+    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the positive gradients (N, C, h, w)."""
+        return gradients.clamp_min(0)

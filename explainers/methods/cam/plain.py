@@ -1,0 +1,186 @@
+"""CAMs without gradients: the first one, whose weights are the model's own; FEM; and random weights as a control."""
+
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from seewhy.explainers.core.explainer import Attribution, Question, Seed
+from seewhy.explainers.errors import LayerError, UnsuitableModelError
+from seewhy.explainers.methods.cam.base import CAM, Evidence, WeightedCAM, collect
+from seewhy.explainers.methods.catalogue import Paper, method
+
+
+@method(
+    "cam",
+    family="cam",
+    summary="Feature maps weighted by the linear head; for models with global average pooling before it.",
+    paper=Paper(
+        "Zhou, Khosla, Lapedriza, Oliva, Torralba",
+        "Learning Deep Features for Discriminative Localization",
+        2016,
+        "https://arxiv.org/abs/1512.04150",
+    ),
+    forwards="1",
+    backwards="0",
+)
+@dataclass(frozen=True, kw_only=True)
+class ClassActivationMap(WeightedCAM):
+    r"""Class activation mapping: feature maps weighted by the weights of the linear layer behind global pooling.
+
+    .. math:: M^c_{ij} = \sum_k w^c_k A^k_{ij}, \qquad y^c = \frac{1}{hw} \sum_{i,j} M^c_{ij} + b^c
+
+    Equations 1 and 2. The second one is checked for every picture, and a model whose logits it does not give is
+    refused. The paper draws the map as it is (``sign="signed"``); like the other CAMs this one keeps the positive part
+    unless told otherwise.
+    """
+
+    uses_gradients: ClassVar[bool] = False
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass, and a look at the head.
+
+        Raises:
+            UnsuitableModelError: the logits are no linear function of the layer's averages.
+        """
+        evidence = collect(question, self.layers_of(question), None)
+        weights = {path: head_weights(question.module, path, evidence) for path in evidence.activations}
+        return self.combine(replace(evidence, gradients=weights))
+
+    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the weights (N, C) of the head, which stand where other CAMs have gradients."""
+        return gradients
+
+
+def head_weights(module: nn.Module, path: str, evidence: Evidence) -> Tensor:
+    """Return the weights (N, C) by which the averages of a layer's feature maps make the score.
+
+    Raises:
+        UnsuitableModelError: no linear layer makes the logits of the averages.
+    """
+    averages = evidence.activations[path].mean(dim=(2, 3))
+    logits, channels = evidence.logits, averages.shape[1]
+    nearest = float("inf")
+    for part in module.modules():
+        weight = getattr(part, "weight", None)
+        if not isinstance(part, nn.Linear | nn.Conv2d) or not isinstance(weight, Tensor):
+            continue
+        if weight.shape[:2] != (logits.shape[1], channels) or weight[0, 0].numel() != 1:
+            continue
+        matrix = weight.detach().float().reshape(logits.shape[1], channels)
+        made = averages @ matrix.T + (0.0 if part.bias is None else part.bias.detach().float())
+        difference = float((made - logits).abs().max() / logits.abs().max().clamp_min(1e-30))
+        # Half precision rounds the averages and the logits.
+        if difference < (1e-3 if weight.dtype in (torch.float32, torch.float64) else 0.05):
+            return _of_score(matrix, evidence)
+        nearest = min(nearest, difference)
+    why = (
+        f"the model has no linear layer that takes {channels} features and gives {logits.shape[1]} logits"
+        if nearest == float("inf")
+        else f"its linear layer makes other logits of the averages of layer {path!r}, up to {nearest:.1%} off"
+    )
+    raise UnsuitableModelError(
+        "CAM needs a model whose logits are a linear layer of the averages (global average pooling) of the layer's "
+        f"feature maps, but {why}. Choose the layer before the pooling, or use gradcam, which is the same there and "
+        "works elsewhere too."
+    )
+
+
+def _of_score(matrix: Tensor, evidence: Evidence) -> Tensor:
+    """Return the weights (N, C) of each picture's score, which is linear in the logits, from those of the logits."""
+    rows = torch.arange(len(evidence.logits), device=matrix.device)
+    return torch.stack([evidence.goal.rows(row.expand(matrix.shape[1])).scores(matrix.T) for row in rows])
+
+
+@method(
+    "fem",
+    family="cam",
+    summary="Where the features of each map stand out; the same for every class.",
+    paper=Paper(
+        "Fuad, Martin, Giot, Bourqui, Benois-Pineau, Zemmari",
+        "Features Understanding in 3D CNNs for Actions Recognition in Video",
+        2020,
+        "https://doi.org/10.1109/IPTA50016.2020.9286629",
+    ),
+    forwards="1",
+    backwards="0",
+    discriminates=False,
+    rounding="whether a value that is all but at the threshold stands out",
+)
+@dataclass(frozen=True, kw_only=True)
+class FEM(CAM):
+    r"""Feature explanation method: maps of where a feature stands out (the k-sigma rule), weighted by its mean.
+
+    .. math:: L = \sum_k \mu_k\, [A^k \geq \mu_k + \kappa \sigma_k]
+
+    where :math:`\mu_k` and :math:`\sigma_k` are mean and standard deviation of the feature map over its positions, and
+    the bracket is 1 where it holds and 0 elsewhere. A map that is the same everywhere stands out nowhere.
+
+    Attributes:
+        deviations: the threshold κ, in standard deviations.
+    """
+
+    deviations: Annotated[
+        float, Field(ge=0, le=100, description="By how many standard deviations a feature must exceed its mean.")
+    ] = 2.0
+
+    uses_gradients: ClassVar[bool] = False
+
+    def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the means where the features stand out, and 0 elsewhere.
+
+        Raises:
+            LayerError: so few positions that none can stand out.
+        """
+        positions = activations[0, 0].numel()
+        most = (positions - 1) ** 0.5  # by how much a single value among zeros exceeds their mean
+        if most < self.deviations:
+            raise LayerError(
+                f"Among {positions} positions none can exceed the mean by more than {most:.2f} standard deviations; "
+                f"choose an earlier layer, larger pictures, or less than {self.deviations:g} deviations."
+            )
+        means = activations.mean(dim=(2, 3), keepdim=True)
+        deviations = activations.std(dim=(2, 3), keepdim=True, correction=0)
+        flat = activations.amax(dim=(2, 3), keepdim=True) == activations.amin(dim=(2, 3), keepdim=True)
+        outstanding = (activations >= means + self.deviations * deviations) & ~flat
+        return means * outstanding
+
+
+@method(
+    "random",
+    family="cam",
+    summary="Feature maps with random weights: a control that any method should beat.",
+    paper=Paper(
+        "Adebayo, Gilmer, Muelly, Goodfellow, Hardt, Kim",
+        "Sanity Checks for Saliency Maps",
+        2018,
+        "https://arxiv.org/abs/1810.03292",
+    ),
+    forwards="1",
+    backwards="0",
+    discriminates=False,
+)
+@dataclass(frozen=True, kw_only=True)
+class RandomCAM(WeightedCAM):
+    r"""Random weights: what the feature maps alone look like, without any explanation.
+
+    .. math:: L = \mathrm{ReLU}\Big(\sum_k w_k A^k\Big), \qquad w_k \sim \mathcal{U}(-1, 1)
+
+    The paper says why such a control is needed, not how to make this one.
+
+    Attributes:
+        seed: of the weights, which are the same for all pictures of a batch.
+    """
+
+    seed: Seed = 0
+
+    uses_gradients: ClassVar[bool] = False
+
+    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the random weights (N, C)."""
+        generator = torch.Generator().manual_seed(self.seed)
+        weights = 2 * torch.rand(activations.shape[1], generator=generator) - 1
+        return weights.to(activations).expand(len(activations), -1)

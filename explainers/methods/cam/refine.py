@@ -1,0 +1,76 @@
+"""RefineCAM: maps of several stages multiplied."""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from seewhy.explainers.core.explainer import Attribution, Question
+from seewhy.explainers.methods.cam.base import Evidence, aligned, survey_for
+from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus
+from seewhy.explainers.methods.catalogue import Paper, method
+
+STAGES = 4
+"""Most layers that are multiplied unless they are named."""
+
+
+@method(
+    "refinecam",
+    family="cam",
+    summary="Grad-CAM++ maps of several stages multiplied: as fine as the first, as selective as the last.",
+    paper=Paper(
+        "Domeniconi, Stramiglio, Lombardi, Salti",
+        "How to Evaluate and Refine your CAM",
+        2026,
+        "https://arxiv.org/abs/2605.14641",
+    ),
+    forwards="2",
+    backwards="1",
+)
+@dataclass(frozen=True, kw_only=True)
+class RefineCAM(GradCAMPlusPlus):
+    r"""RefineCAM: the product of the maps of several layers.
+
+    .. math:: L^c = \prod_l \mathrm{upsample}\Big(\frac{L^c_l}{\max_{i,j} L^c_{l,ij}}\Big)
+
+    where :math:`L^c_l` is the Grad-CAM++ map of the layer l, resized bilinearly to the finest of the grids. Unless
+    layers are named, they are the model's default layer and, of the next finer grids, the last layers (of those least
+    nested), four in all: ``layer1`` to ``layer4`` of a ResNet, as in the authors' example. Their code, in
+    pytorch-grad-cam, resizes to the picture, and subtracts the least value of each map before it divides. A product of
+    signed maps would mean nothing, so there is none.
+    """
+
+    sign: Annotated[
+        Literal["positive", "absolute"], Field(description="Multiply the evidence for the class, or magnitudes.")
+    ] = "positive"
+
+    def layers_of(self, question: Question) -> tuple[str, ...]:
+        """Return the layers asked for, or else the last ones of the coarser grids.
+
+        Raises:
+            LayerError: the model has no default layer.
+        """
+        return self.layers or _stages(question, super().layers_of(question))
+
+    def combine(self, evidence: Evidence) -> Attribution:
+        """Return the product."""
+        maps = [self.map_of(found, evidence.gradients[path]) for path, found in evidence.activations.items()]
+        product = torch.ones(())
+        for values in aligned(maps):
+            product = values * product.to(values.device)
+        return self.answer(product, evidence.goal, evidence.logits, tuple(evidence.activations))
+
+
+def _stages(question: Question, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the default layers, and before them the last layer of each finer grid, of the least nested ones."""
+    layers = [layer for layer in survey_for(question).layers if layer.cam]
+    cells = {layer.path: layer.cells for layer in layers}
+    coarsest = min(cells.get(path, 0) for path in default)
+    last: dict[int, str] = {}
+    for layer in layers:
+        grid, depth = cells[layer.path], layer.path.count(".")
+        if grid > coarsest and (grid not in last or depth <= last[grid].count(".")):
+            last[grid] = layer.path
+    finer = [last[grid] for grid in sorted(last)[: max(0, STAGES - len(default))]]
+    return *reversed(finer), *default

@@ -1,0 +1,166 @@
+"""Grad-CAM of other scores: against the nearest classes, and with the second derivatives of a cooperative game."""
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from seewhy.explainers.core.explainer import Attribution, Question, checked_logits
+from seewhy.explainers.core.objective import NO_CONTRAST, Goal
+from seewhy.explainers.errors import LayerError, TargetError
+from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.methods.cam.base import Evidence, collect
+from seewhy.explainers.methods.cam.gradcam import GradCAM
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.tasks.classification import log_probabilities
+
+
+@method(
+    "finercam",
+    family="cam",
+    summary="Grad-CAM of the lead over the nearest classes: the details that set a class apart.",
+    paper=Paper(
+        "Zhang, Gu, Chowdhury, Mai, Carlyn, Berger-Wolf, Su, Chao",
+        "Finer-CAM: Spotting the Difference Reveals Finer Details for Visual Explanation",
+        2025,
+        "https://arxiv.org/abs/2501.11309",
+    ),
+    forwards="1",
+    backwards="1",
+)
+@dataclass(frozen=True, kw_only=True)
+class FinerCAM(GradCAM):
+    r"""Finer-CAM: Grad-CAM of the difference between the target's logit and those of similar classes.
+
+    .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k A^k\Big), \qquad
+              \alpha_k = \frac{1}{hw} \sum_{i,j} \frac{\partial}{\partial A^k_{ij}}
+              \Big(y^c - \frac{\gamma}{|D|} \sum_{d \in D} y^d\Big)
+
+    D holds the classes whose logits are nearest to the target's, as the authors' code chooses them; or the class that
+    was named as a contrast, and then only that. The classes of D count alike (pytorch-grad-cam weighs them by their
+    probabilities, and differentiates these too). With γ = 0 it is Grad-CAM.
+
+    Attributes:
+        references: the number of classes in D.
+        strength: γ.
+    """
+
+    references: Annotated[int, Field(ge=1, le=1000, description="Number of nearest classes to compare with.")] = 3
+    strength: Annotated[
+        float, Field(ge=0, le=1, description="How much of the other classes' logits is subtracted.")
+    ] = 0.6
+
+    def scores(self, goal: Goal, logits: Tensor) -> Tensor:
+        """Return the target's logit less a share of the mean of the others'."""
+        logits = logits.float()
+        own = replace(goal, against=None).scores(logits)
+        others = logits.gather(1, self._nearest(goal, logits, own)).mean(dim=1)
+        if goal.against is not None:
+            named = logits.gather(1, goal.against.clamp_min(0)[:, None])[:, 0]
+            others = torch.where(goal.against == NO_CONTRAST, others, named)
+        return own - self.strength * others
+
+    @property
+    def score_key(self) -> Hashable:
+        """The options of the score."""
+        return "finercam", self.references, self.strength
+
+    def _nearest(self, goal: Goal, logits: Tensor, own: Tensor) -> Tensor:
+        if logits.shape[1] < 2:
+            raise TargetError("Finer-CAM compares classes, but the model has only one; use gradcam.")
+        distances = (logits - own[:, None]).detach().abs().scatter(1, goal.targets[:, None], torch.inf)
+        return distances.topk(min(self.references, logits.shape[1] - 1), dim=1, largest=False).indices
+
+
+@method(
+    "shapleycam",
+    family="cam",
+    summary="Grad-CAM with a second-order correction that approximates Shapley values of the features.",
+    paper=Paper("Cai", "CAMs as Shapley Value-based Explainers", 2025, "https://arxiv.org/abs/2501.06261"),
+    forwards="2",
+    backwards="3",
+)
+@dataclass(frozen=True, kw_only=True)
+class ShapleyCAM(GradCAM):
+    r"""ShapleyCAM: feature maps weighted by gradients less half a Hessian-vector product.
+
+    .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k A^k\Big), \qquad
+              \alpha_k = \frac{1}{hw} \sum_{i,j} \Big(\frac{\partial U}{\partial A}
+              - \frac{1}{2} \frac{\partial^2 U}{\partial A^2} A\Big)^k_{ij}
+
+    the Shapley values of a game in which the features are the players and U is worth, expanded to the second order
+    around the features. Where U is piecewise linear in them, as are the logits of most heads, the second term is zero
+    and the method is Grad-CAM; so the default U is the authors' residual softmax target (ReST),
+    :math:`U = y^c + \ln p^c`. For a contrast it is the difference of the two classes' U.
+
+    Attributes:
+        utility: U; ``rest`` as above, or ``logit`` for :math:`y^c`.
+    """
+
+    utility: Annotated[
+        Literal["rest", "logit"],
+        Field(description="What is shared out: the logit plus the logarithm of the probability, or the logit."),
+    ] = "rest"
+
+    def scores(self, goal: Goal, logits: Tensor) -> Tensor:
+        """Return U."""
+        logits = logits.float()
+        return goal.scores(logits if self.utility == "logit" else logits + log_probabilities(logits))
+
+    @property
+    def score_key(self) -> Hashable:
+        """The utility."""
+        return "shapleycam", self.utility
+
+    def attribute(self, question: Question) -> Attribution:
+        """Gradients as all CAMs find them; then again, and a backward pass through the backward pass.
+
+        Raises:
+            LayerError: a layer that cannot carry a CAM.
+        """
+        evidence = collect(question, self.layers_of(question), self.scores)
+        return self.combine(replace(evidence, gradients=self._corrected(question, evidence)))
+
+    def _corrected(self, question: Question, evidence: Evidence) -> dict[str, Tensor]:
+        """Return, per path, the gradients (N, C, h, w) less half the Hessian of the layer times its features."""
+        features: dict[str, Tensor] = {}
+        host = question.host(tuple(evidence.activations))
+        with torch.enable_grad(), HookSession(host.module) as hooks:
+
+            def keep(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+                features[hooks.current.path if hooks.current else ""] = output
+                return output.clone()  # which later modules may modify in place
+
+            hooks.cut(*evidence.activations)
+            hooks.after_forward(keep, *evidence.activations)
+            logits = checked_logits(host.run(question.images))
+            score = self.scores(evidence.goal, logits).sum()
+            products = _hessian_products(score, list(features.values()))
+        corrected = {}
+        for path, product in zip(features, products, strict=True):
+            corrected[path] = evidence.gradients[path] - 0.5 * product.permute(evidence.axes[path]).float()
+        return corrected
+
+
+def _hessian_products(score: Tensor, features: list[Tensor]) -> list[Tensor]:
+    """Return for each tensor the Hessian of the score with respect to it, times it."""
+    products = []
+    for gradient, tensor in zip(torch.autograd.grad(score, features, create_graph=True), features, strict=True):
+        product = None
+        if gradient.requires_grad:
+            try:
+                (product,) = torch.autograd.grad(
+                    gradient, tensor, grad_outputs=tensor.detach(), retain_graph=True, allow_unused=True
+                )
+            except RuntimeError as error:
+                if "not implemented" not in str(error):
+                    raise
+                raise LayerError(
+                    f"What follows the layer has no second derivatives ({error}); use gradcam, or a later layer."
+                ) from error
+        products.append(torch.zeros_like(tensor) if product is None else product.detach())
+    return products

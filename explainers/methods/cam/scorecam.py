@@ -1,0 +1,187 @@
+"""CAMs of what the model answers to the picture masked by its own feature maps: Score-CAM, SS-CAM and IS-CAM."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional
+
+from seewhy.explainers.core.explainer import Question, Seed, part_of
+from seewhy.explainers.execution.chunks import pass_size, passes
+from seewhy.explainers.methods.cam.base import Evidence
+from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
+from seewhy.explainers.methods.catalogue import Paper, method
+
+Variant = Callable[[Tensor], Tensor]
+"""Makes masks (R, 1, H, W) into those of one round of passes."""
+
+
+@method(
+    "scorecam",
+    family="cam",
+    summary="Feature maps of a layer, weighted by the score of the picture masked with each of them.",
+    paper=Paper(
+        "Wang, Wang, Du, Yang, Zhang, Ding, Mardziel, Hu",
+        "Score-CAM: Score-Weighted Visual Explanations for Convolutional Neural Networks",
+        2020,
+        "https://arxiv.org/abs/1910.01279",
+    ),
+    forwards="1 + channels",
+    backwards="0",
+)
+@dataclass(frozen=True, kw_only=True)
+class ScoreCAM(ForwardCAM):
+    r"""Score-CAM: feature maps weighted by the score of the picture masked with each of them.
+
+    .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k^c A^k\Big), \qquad
+              \alpha_k^c = \frac{\exp C^c(A^k)}{\sum_m \exp C^c(A^m)}, \qquad
+              C^c(A^k) = f^c(X \circ H^k) - f^c(X_b), \qquad
+              H^k = \frac{U(A^k) - \min U(A^k)}{\max U(A^k) - \min U(A^k)}
+
+    where U resizes a feature map bilinearly to the size of the picture X, and :math:`f^c` is the logit of class c.
+    The score of the baseline :math:`X_b` is the same for all channels, so the softmax over the channels cancels it and
+    it needs no pass. (The authors' code has another weight: the probability of the class, without the softmax over the
+    channels.) It is the normalised picture that is multiplied, so what a mask hides has the model's mean colour. With a
+    contrast the score is the difference of two logits.
+
+    A feature map that is constant has no H and gets no weight, and no pass.
+    """
+
+    @property
+    def rounds(self) -> int:
+        """How many times each channel's masked picture is run, in variants."""
+        return 1
+
+    @property
+    def terms(self) -> int:
+        """What the sum of the scores of the rounds is divided by."""
+        return self.rounds
+
+    def variants(self, size: tuple[int, int], device: torch.device) -> Iterator[Variant]:
+        """Yield what is done to the masks (R, 1, *size) in each round."""
+        yield lambda masks: masks
+
+    def layer_map(self, question: Question, evidence: Evidence, path: str) -> LayerMap:
+        """Run the picture with each feature map as its mask."""
+        activations, images = evidence.activations[path], question.images
+        size = (images.shape[2], images.shape[3])
+        varies = activations.amax(dim=(2, 3)) > activations.amin(dim=(2, 3))
+        pictures, channels = varies.nonzero(as_tuple=True)
+        scores, rounds = torch.zeros(2, len(pictures), device=images.device)
+        increases = torch.full(varies.shape, -torch.inf, device=images.device)
+
+        def maps() -> Tensor:
+            means = scores / rounds * (self.rounds / self.terms)
+            increases[pictures, channels] = torch.where(rounds > 0, means, -torch.inf)
+            weights = torch.where(increases.isfinite(), increases.softmax(dim=1), 0.0)
+            return self.project(activations * weights[:, :, None, None])
+
+        rows_per_pass = pass_size(question.module, images, backward=False)
+        for number, variant in enumerate(self.variants(size, images.device)):
+            for rows in passes(len(pictures), rows_per_pass, part_of(question.report, number, self.rounds)):
+                shown, channel = pictures[rows], channels[rows]
+                masks = variant(unit_masks(activations[shown, channel], size))
+                logits = question.predict(images[shown] * masks.to(images.dtype))
+                scores[rows] += evidence.goal.rows(shown).scores(logits)
+                rounds[rows] += 1
+                question.show(maps)
+        return LayerMap(maps())
+
+
+@method(
+    "sscam",
+    family="cam",
+    summary="Score-CAM with the score averaged over noise on the masks.",
+    paper=Paper(
+        "Wang, Naidu, Michael, Kundu",
+        "SS-CAM: Smoothed Score-CAM for Sharper Visual Feature Localization",
+        2020,
+        "https://arxiv.org/abs/2006.14255",
+    ),
+    forwards="1 + channels * samples",
+    backwards="0",
+)
+@dataclass(frozen=True, kw_only=True)
+class SSCAM(ScoreCAM):
+    r"""SS-CAM: Score-CAM with each channel's score averaged over Gaussian noise on its mask.
+
+    .. math:: \alpha_k^c = \operatorname{softmax}_k \frac{1}{N} \sum_{n=1}^{N}
+              \Big( f^c\big(X \circ (H^k + \varepsilon_n)\big) - f^c(X_b) \Big), \qquad
+              \varepsilon_n \sim \mathcal{N}(0, \sigma^2)
+
+    with the masks H, the logit f and the map of Score-CAM; this is the variant that smooths the feature maps, with
+    the noise on the normalised mask, one value per pixel. The same N noises serve all channels, so that channels are
+    compared under equal conditions; each channel's own average is distributed as if it had its own.
+    """
+
+    samples: Annotated[int, Field(ge=1, le=1000, description="Noises per channel.")] = 10
+    std: Annotated[
+        float, Field(ge=0, le=100, allow_inf_nan=False, description="Standard deviation of the noise on the mask.")
+    ] = 2.0
+    seed: Seed = 0
+
+    @property
+    def rounds(self) -> int:
+        """How many noises there are."""
+        return self.samples
+
+    def variants(self, size: tuple[int, int], device: torch.device) -> Iterator[Variant]:
+        """Yield what adds each noise to masks."""
+        generator = torch.Generator().manual_seed(self.seed)
+        for _ in range(self.samples):
+            yield partial(torch.add, (self.std * torch.randn(size, generator=generator)).to(device))
+
+
+@method(
+    "iscam",
+    family="cam",
+    summary="Score-CAM with the score averaged over brightening of the masked picture.",
+    paper=Paper(
+        "Naidu, Ghosh, Maurya, Nayak K, Kundu",
+        "IS-CAM: Integrated Score-CAM for axiomatic-based explanations",
+        2020,
+        "https://arxiv.org/abs/2010.03023",
+    ),
+    forwards="1 + channels * (samples - 1)",
+    backwards="0",
+)
+@dataclass(frozen=True, kw_only=True)
+class ISCAM(ScoreCAM):
+    r"""IS-CAM: Score-CAM with each channel's score summed over a growing multiple of the masked picture.
+
+    .. math:: \alpha_k^c = \operatorname{softmax}_k \frac{1}{N} \sum_{i=0}^{N} \big( f^c(M_i^k) - f^c(X_b) \big), \qquad
+              M_i^k = \sum_{j=0}^{i-1} \frac{j}{N} \, X \circ H^k = \frac{i (i - 1)}{2N} \, X \circ H^k
+
+    with the masks H, the logit f and the map of Score-CAM. The multiples reach :math:`(N-1)/2`: the paper adds the
+    steps up instead of going straight from nothing to the masked picture. The first two are zero, the same
+    for all channels, so the softmax cancels them and they need no pass. (torchcam sums j from 1 to i.)
+    """
+
+    samples: Annotated[int, Field(ge=2, le=1000, description="Intervals N of the integration.")] = 10
+
+    @property
+    def rounds(self) -> int:
+        """How many multiples are not zero."""
+        return self.samples - 1
+
+    @property
+    def terms(self) -> int:
+        """N, by which the sum is divided."""
+        return self.samples
+
+    def variants(self, size: tuple[int, int], device: torch.device) -> Iterator[Variant]:
+        """Yield what multiplies masks."""
+        for step in range(2, self.samples + 1):
+            yield partial(torch.mul, torch.tensor(step * (step - 1) / (2 * self.samples), device=device))
+
+
+def unit_masks(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return feature maps (R, h, w), none of them constant, as masks (R, 1, *size), each from 0 to 1."""
+    resized = functional.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)
+    least = resized.amin(dim=(2, 3), keepdim=True)
+    largest = resized.amax(dim=(2, 3), keepdim=True)
+    return (resized - least) / (largest - least).clamp_min(torch.finfo(resized.dtype).tiny)

@@ -1,0 +1,264 @@
+"""The methods by the names that users type. A method enters the catalogue by the decorator `method` on its class."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from importlib import import_module
+from inspect import cleandoc
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from seewhy.explainers.core.costs import Passes, evaluate, names_in
+from seewhy.explainers.core.explainer import AUGMENTATIONS, Explainer
+from seewhy.explainers.errors import OptionError, near_matches, plain_fault
+
+Family = Literal["cam", "gradient", "rule", "perturbation", "concept"]
+
+COMMON = ("sign", "smooth")
+"""Options that every method has."""
+
+Made = TypeVar("Made", bound=type[Any])
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where a method was published."""
+
+    authors: str
+    title: str
+    year: int
+    url: str
+
+
+@dataclass(frozen=True)
+class Method:
+    """One entry of the catalogue.
+
+    Attributes:
+        name: as users type it.
+        family: cam, gradient, rule (a backward pass by other rules), perturbation or concept.
+        explainer: the frozen dataclass; its fields are the options.
+        summary: one line.
+        paper: where it was published.
+        forwards, backwards: passes per picture: a number, or an expression of the options and the layer's channels or
+            positions, such as ``samples`` or ``1 + channels``; see `seewhy.explainers.core.costs.evaluate`.
+        discriminates: whether the method claims that its maps differ between the classes in one picture.
+        fine: whether the map, with the options left alone, has a value for each pixel that the model saw. Of so many a
+            few are extreme: ``scale=robust`` leaves the others to see.
+        rounding: what rounding can decide, so that maps differ between processors, thread counts and batches; empty
+            for methods whose maps are the same but for rounding itself.
+    """
+
+    name: str
+    family: Family
+    explainer: type[Explainer]
+    summary: str
+    paper: Paper
+    forwards: str
+    backwards: str
+    discriminates: bool
+    fine: bool = False
+    rounding: str = ""
+
+    @cached_property
+    def options(self) -> dict[str, dict[str, Any]]:
+        """JSON schema of each option: type, default, bounds, description."""
+        return dict(self._adapter.json_schema().get("properties", {}))
+
+    @property
+    def takes_layers(self) -> bool:
+        """Whether the method has an option for layers."""
+        return "layers" in {field.name for field in fields(self.explainer)}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the model must offer: a layer that is a grid, gradients."""
+        return ("layer",) * self.takes_layers + ("gradient",) * (self.backwards != "0")
+
+    @property
+    def signed(self) -> bool:
+        """Whether the map's sign means something when the options are left alone."""
+        return bool(self.options["sign"]["default"] == "signed")
+
+    @property
+    def equation(self) -> str:
+        """The method's equation in LaTeX, from its docstring."""
+        text = cleandoc(self.explainer.__doc__ or "")
+        found = re.search(r"^\.\. math::(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
+        return cleandoc(found[1]) if found else ""
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The options that the number of passes depends on."""
+        names = dict.fromkeys((*names_in(self.forwards), *names_in(self.backwards)))
+        return tuple(name for name in names if name in self.options)
+
+    def passes(self, explainer: Explainer, model: Any, image_shape: tuple[int, int, int]) -> Passes | None:
+        """Return how many passes an explainer of this method takes for one picture, at most.
+
+        Args:
+            explainer: of this method.
+            model: a `LoadedModel`, whose survey tells the sizes of layers.
+            image_shape: (C, H, W) of the model's input.
+
+        Returns:
+            The passes; None where they depend on what is not known before.
+        """
+        options = {field.name: getattr(explainer, field.name) for field in fields(explainer)}
+        quantities = options | explainer.quantities(model, image_shape)
+        forwards, backwards = (evaluate(expression, quantities) for expression in (self.forwards, self.backwards))
+        if forwards is None or backwards is None:
+            return None
+        return Passes(forwards, backwards) * (len(AUGMENTATIONS) if explainer.smooth == "tta" else 1)
+
+    def build(self, options: Mapping[str, Any]) -> Explainer:
+        """Return the explainer with these options, checked.
+
+        Args:
+            options: values as Python or JSON gives them, or as text, as a form gives them.
+
+        Raises:
+            OptionError: an option that the method lacks, or a value that it cannot take.
+        """
+        for option in options:
+            if option not in self.options:
+                others = [method.name for method in METHODS.values() if option in method.options]
+                hint = f"These methods have it: {', '.join(others[:_MOST_NAMED])}" if others else ""
+                hint += (", and others." if len(others) > _MOST_NAMED else ".") if others else ""
+                hint = hint or near_matches(option, self.options)
+                hint = hint or f"It takes {', '.join(self.options) or 'no options'}."
+                raise OptionError(f"Method {self.name!r} has no option {option!r}. {hint}", field=option)
+        try:
+            built: Explainer = self._adapter.validate_python(dict(options))
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = {"layers": "layer"}.get(found := str(first["loc"][0]), found) if first["loc"] else "options"
+            fault = plain_fault(first)
+            message = f"Option {field!r} of method {self.name!r}: {fault}"
+            raise OptionError(message, field=field, fault=fault) from error
+        return built
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.explainer)
+
+
+def build_methods(
+    methods: Sequence[Method], options: Mapping[str, Any], others: Iterable[str] = ()
+) -> tuple[Explainer, ...]:
+    """Return the explainers of methods, each with those of the options that it has.
+
+    Args:
+        methods: one or more.
+        options: as `Method.build` takes them.
+        others: names of options that are nobody's here, for near matches.
+
+    Raises:
+        OptionError: an option that none of them has, or a value that one cannot take.
+    """
+    known = {*others}.union(*(method.options for method in methods))
+    for name in options:
+        if name not in known:
+            which = f"Method {methods[0].name!r} has no" if len(methods) == 1 else "None of these methods has an"
+            shown, typed = {"layer" if one == "layers" else one for one in known}, {"layers": "layer"}.get(name, name)
+            hint = near_matches(typed, shown) or f"It takes {', '.join(sorted(shown))}."
+            raise OptionError(f"{which} option {typed!r}. {hint}", field=typed)
+    return tuple(
+        method.build({name: value for name, value in options.items() if name in method.options}) for method in methods
+    )
+
+
+_methods: dict[str, Method] = {}
+
+_MOST_NAMED = 8
+
+METHODS: Mapping[str, Method] = MappingProxyType(_methods)
+"""All methods by name."""
+
+
+def method(
+    name: str,
+    *,
+    family: Family,
+    summary: str,
+    paper: Paper,
+    forwards: str,
+    backwards: str,
+    discriminates: bool = True,
+    fine: bool = False,
+    rounding: str = "",
+) -> Callable[[Made], Made]:
+    """Return a decorator that puts an explainer into the catalogue; the arguments are those of `Method`.
+
+    Raises:
+        ValueError: the name is taken, or is not lower-case.
+    """
+
+    def enter(explainer: Made) -> Made:
+        if name in _methods:
+            raise ValueError(f"Two methods are named {name!r}.")
+        if family not in get_args(Family):
+            raise ValueError(f"There is no family {family!r}; choose from {', '.join(get_args(Family))}.")
+        if name != name.lower():
+            raise ValueError(f"The method {name!r} must have a lower-case name.")
+        _methods[name] = Method(
+            name, family, explainer, summary, paper, forwards, backwards, discriminates, fine, rounding
+        )
+        return explainer
+
+    return enter
+
+
+def import_methods(modules: str) -> None:
+    """Import modules that add methods by the decorator `method`.
+
+    Args:
+        modules: dotted names, separated by commas; those that are imported already stay as they are.
+
+    Raises:
+        OptionError: one that cannot be imported, or adds a method that cannot be.
+    """
+    for name in filter(None, (part.strip() for part in modules.split(","))):
+        try:
+            import_module(name)
+        except Exception as error:  # whatever a user's module raises
+            raise OptionError(
+                f"The module {name!r} cannot be imported: {type(error).__name__}: {error}. Name modules that this "
+                "Python finds, such as files in a folder of PYTHONPATH.",
+                field="methods",
+            ) from error
+
+
+def passes_of(explainer: Explainer, model: Any, image_shape: tuple[int, int, int]) -> Passes | None:
+    """Return how many passes an explainer takes for one picture, as `Method.passes`; None for one of no method."""
+    found = method_of(explainer)
+    return None if found is None else found.passes(explainer, model, image_shape)
+
+
+def method_of(explainer: Explainer) -> Method | None:
+    """Return the entry of the catalogue that an explainer is of; None where it is in none."""
+    return next((method for method in METHODS.values() if method.explainer is type(explainer)), None)
+
+
+def list_methods() -> list[str]:
+    """Return the names of all methods, family by family."""
+    order = get_args(Family)
+    return sorted(METHODS, key=lambda name: (order.index(METHODS[name].family), name))
+
+
+def get_method(name: str) -> Method:
+    """Return a method by name, case ignored.
+
+    Raises:
+        OptionError: no method has that name; the message lists near matches.
+    """
+    if not isinstance(name, str):
+        raise OptionError("A method is given by its name; `compare` takes several.", field="method")
+    found = METHODS.get(name.lower())
+    if found is None:
+        hint = near_matches(name, METHODS) or "`seewhy methods` or GET /methods lists all names."
+        raise OptionError(f"There is no method {name!r}. {hint}", field="method")
+    return found

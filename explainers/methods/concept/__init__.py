@@ -1,0 +1,1 @@
+"""Concepts: factors of a layer's activations."""

@@ -1,0 +1,57 @@
+"""Deep feature factorisation: the region that speaks most for the class."""
+
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from seewhy.explainers.core.explainer import Attribution, Question, Seed, Sign
+from seewhy.explainers.methods.cam.base import LayerExplainer
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.concept.factors import MOST, factorized, regions_of
+
+
+@method(
+    "dff",
+    family="concept",
+    summary="Of the regions that a layer takes for alike, the one that speaks most for the class.",
+    paper=Paper(
+        "Collins, Achanta, Süsstrunk",
+        "Deep Feature Factorization For Concept Discovery",
+        2018,
+        "https://arxiv.org/abs/1806.10206",
+    ),
+    forwards="2 + 2 * concepts",
+    backwards="0",
+)
+@dataclass(frozen=True, kw_only=True)
+class DFF(LayerExplainer):
+    r"""Deep feature factorisation: a layer's activations as a sum of regions times concepts.
+
+    .. math:: \min_{H \ge 0, W \ge 0} \lVert A - H W \rVert_F^2, \qquad
+              k^* = \arg\max_k \; S(H_k W_k), \qquad M = H_{k^*}
+
+    where A has a row per position and a column per channel, so that a column of H is a region and a row of W the
+    concept that is found there (section 3). The paper has no target class: the map shown here is the region that,
+    alone in the layer in place of A, makes the rest of the model give the target the highest score.
+    A picture as an answer shows all regions as a labelled panel, JSON and Python (`Explanation.regions`) list them,
+    each with what it adds to the score and with the best classes of its concept. Deviations: each picture is
+    factorised by itself, so what it shares with others does not count; and negative activations are set to zero, as
+    a ReLU does, unless they are most of a layer, which is an error.
+    """
+
+    sign: Annotated[Sign, Field(description="Without effect: regions are never negative.")] = "positive"
+    layers: Annotated[
+        tuple[str, ...], Field(max_length=1, description="Dotted path of the layer; only one can be factorised.")
+    ] = ()
+    concepts: Annotated[int, Field(ge=1, le=MOST, description="How many regions the picture is cut into.")] = 5
+    iterations: Annotated[int, Field(ge=1, le=1000, description="Of the factorisation.")] = 200
+    seed: Seed = 0
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass, one of nothing in the layer, and two per region."""
+        parts = factorized(question, self.layers_of(question), self.concepts, self.iterations, self.seed)
+        regions = regions_of(question, parts)
+        found = self.answer(self.project(regions.maps[:, :1]), parts.goal, parts.logits, (parts.layer,))
+        return replace(found, regions=regions)

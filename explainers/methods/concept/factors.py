@@ -1,0 +1,165 @@
+"""Deep feature factorisation: the regions that a layer takes for alike, and what the model makes of each."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from seewhy.explainers.core.explainer import Question, Regions, checked_logits
+from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.errors import LayerError
+from seewhy.explainers.execution.chunks import pass_size, passes
+from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.methods.cam.base import collect
+
+MOST = 64
+"""Most regions of a factorisation."""
+
+TINY = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The activations of a layer as a sum of regions times concepts.
+
+    Attributes:
+        goal: what is explained.
+        logits: (N, K) float32.
+        layer: its path.
+        axes: the order of axes that makes what it returns (N, C, h, w).
+        regions: (N, k, h, w) float32, not negative: how strong each concept is at each position.
+        concepts: (N, k, C) float32, not negative, of length 1.
+    """
+
+    goal: Goal
+    logits: Tensor
+    layer: str
+    axes: tuple[int, int, int, int]
+    regions: Tensor
+    concepts: Tensor
+
+    @property
+    def everywhere(self) -> Tensor:
+        """(N, k, h, w): regions that fill the layer, each as strong as its concept is where it is, on the average."""
+        sums, squares = (self.regions.pow(power).sum(dim=(2, 3), keepdim=True) for power in (1, 2))
+        return (squares / sums.clamp_min(TINY)).expand_as(self.regions)
+
+
+def factorized(question: Question, layers: Sequence[str], count: int, iterations: int, seed: int) -> Parts:
+    """Factorise the activations of a layer, each picture by itself; see `nonnegative_factors`.
+
+    Raises:
+        LayerError: several layers, or one that cannot carry a CAM, or whose activations are mostly negative.
+    """
+    evidence = collect(question, tuple(layers), None)
+    if len(evidence.activations) != 1:
+        raise LayerError(f"{', '.join(evidence.activations)} are several layers; choose one to factorise.")
+    ((path, activations),) = evidence.activations.items()
+    positive = activations.clamp_min(0)
+    if bool((positive.square().sum(dim=(1, 2, 3)) < (activations - positive).square().sum(dim=(1, 2, 3))).any()):
+        raise LayerError(
+            f"The activations of layer {path!r} are mostly negative, and a non-negative factorisation would lose "
+            "them; choose a layer after a rectifier (ReLU)."
+        )
+    height, width = activations.shape[2:]
+    total = _runs(len(activations), count)
+    strengths, concepts = nonnegative_factors(
+        positive.flatten(2).mT, count, iterations, seed, lambda: question.report(0, total)
+    )
+    lengths = concepts.norm(dim=2).clamp_min(TINY)
+    regions = (strengths * lengths[:, None]).mT.reshape(len(activations), count, height, width)
+    concepts = (concepts / lengths[:, :, None]).float()
+    return Parts(evidence.goal, evidence.logits, path, evidence.axes[path], regions.float(), concepts)
+
+
+def _runs(pictures: int, count: int) -> int:
+    """Return how often the rest of the model runs for `regions_of`: with nothing, each region, and it everywhere."""
+    return pictures * (2 * count + 1)
+
+
+def nonnegative_factors(
+    values: Tensor, count: int, iterations: int, seed: int, report: Callable[[], None] = lambda: None
+) -> tuple[Tensor, Tensor]:
+    """Factorise non-negative matrices into non-negative factors, by hierarchical alternating least squares.
+
+    Each column of the one and row of the other factor is set, in turn, to what makes the squared error smallest.
+    All matrices start from the same random factors, scaled to each.
+
+    Args:
+        values: (N, P, C), not negative.
+        count: rank of the factors.
+        report: is called before each iteration; what it raises ends the work.
+
+    Returns:
+        (N, P, count) and (N, count, C), float64.
+    """
+    values = values.double()
+    generator = torch.Generator().manual_seed(seed)
+    scale = (values.mean(dim=(1, 2), keepdim=True) / count).sqrt()
+    left, right = (
+        torch.rand(shape, generator=generator, dtype=torch.float64).to(values.device) * scale
+        for shape in ((values.shape[1], count), (count, values.shape[2]))
+    )
+    for _ in range(iterations):
+        report()
+        right = _least_squares(left.mT @ left, left.mT @ values, right)
+        left = _least_squares(right @ right.mT, right @ values.mT, left.mT).mT
+    return left, right
+
+
+def _least_squares(gram: Tensor, sides: Tensor, rows: Tensor) -> Tensor:
+    """Return rows (N, k, M) after each was improved once, given the products (N, k, k) and (N, k, M)."""
+    rows = rows.clone()
+    for one in range(rows.shape[1]):
+        change = sides[:, one] - (gram[:, one, None] @ rows)[:, 0]
+        rows[:, one] = (rows[:, one] + change / gram[:, one, one, None].clamp_min(TINY)).clamp_min(0)
+    return rows
+
+
+def regions_of(question: Question, parts: Parts) -> Regions:
+    """Return the parts as regions, with what the model makes of each, that with the largest gain first."""
+    count, rank = parts.regions.shape[:2]
+    nothing = torch.zeros_like(parts.regions[:, :1])
+    regions = torch.cat([nothing, parts.regions, parts.everywhere], dim=1)
+    concepts = torch.cat([parts.concepts[:, :1], parts.concepts, parts.concepts], dim=1)
+    logits = continued(question, parts.layer, parts.axes, regions, concepts)
+    scores = torch.stack([parts.goal.scores(one) for one in logits.unbind(1)], dim=1)
+    gains = scores[:, 1 : rank + 1] - scores[:, :1]
+    order = gains.argsort(dim=1, descending=True, stable=True)
+    rows = torch.arange(count, device=order.device)[:, None]
+    return Regions(parts.regions[rows, order], gains[rows, order], logits[:, rank + 1 :][rows, order])
+
+
+def continued(
+    question: Question, layer: str, axes: tuple[int, int, int, int], regions: Tensor, concepts: Tensor
+) -> Tensor:
+    """Return what the model says when a layer hands on nothing but a concept in a region.
+
+    Args:
+        question: whose pictures run through the model up to the layer.
+        layer: its path; it runs once.
+        axes: the order of axes that makes what it returns (N, C, h, w).
+        regions: (N, R, h, w), how strong the concept is at each position.
+        concepts: (N, R, C).
+
+    Returns:
+        Logits (N, R, K) float32.
+    """
+    images = question.images
+    count, each = regions.shape[:2]
+    regions, concepts = regions.flatten(0, 1), concepts.flatten(0, 1)
+    back = [axes.index(axis) for axis in range(4)]
+    owners = torch.arange(count, device=images.device).repeat_interleave(each)
+    host = question.host((layer,))
+    found = []
+    for part in passes(len(owners), pass_size(question.module, images, backward=False), question.report):
+        copies, features = images[owners[part]], torch.einsum("rhw,rc->rchw", regions[part], concepts[part])
+
+        def replace_output(_module: nn.Module, _args: object, output: Tensor, features: Tensor = features) -> Tensor:
+            return features.permute(back).to(output.dtype).contiguous()
+
+        with torch.no_grad(), HookSession(host.module) as hooks:
+            hooks.after_forward(replace_output, layer)
+            found.append(checked_logits(host.run(copies)).float())
+    return torch.cat(found).reshape(count, each, -1)

@@ -1,0 +1,169 @@
+"""What a module adds that its input does not scale: its bias, explicit or implicit."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from seewhy.explainers.errors import LayerError
+
+HOMOGENEOUS = frozenset(
+    {
+        nn.ReLU,
+        nn.LeakyReLU,
+        nn.PReLU,
+        nn.Identity,
+        nn.Flatten,
+        nn.Dropout,
+        nn.Dropout2d,
+        nn.MaxPool2d,
+        nn.AvgPool2d,
+        nn.AdaptiveAvgPool2d,
+        nn.AdaptiveMaxPool2d,
+    }
+)
+"""Types of modules f with f(az) = a f(z) for every positive a: they have no bias, neither explicit nor implicit."""
+
+_ELEMENTWISE = frozenset(
+    {
+        *(nn.ReLU6, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.SiLU, nn.GELU, nn.Mish, nn.Sigmoid, nn.Tanh),
+        *(nn.ELU, nn.CELU, nn.SELU, nn.Softplus, nn.Softsign, nn.LogSigmoid, nn.Tanhshrink, nn.Threshold),
+        *(nn.Hardshrink, nn.Softshrink),
+    }
+)
+_NORMS = frozenset({nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d})
+_AFFINE = frozenset({nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d})
+
+
+class Bias(NamedTuple):
+    """The bias of one call of a module.
+
+    Attributes:
+        values: (N, ...), at each position of the output.
+        magnitude: (N, ...), of the two values whose difference it was computed as; None where nothing was subtracted,
+            or in double precision, so that it is exact but for its own rounding.
+    """
+
+    values: Tensor
+    magnitude: Tensor | None = None
+
+
+def implicit_bias(part: nn.Module, value: Tensor) -> Bias:
+    """Return f(z) - J z: what the tangent of a module f at its input z adds to the linear part, with its Jacobian J.
+
+    It is taken in backward passes alone, for a forward derivative's state belongs to the process and not to the thread.
+
+    Args:
+        part: in evaluation mode; neither it nor its parameters change.
+        value: z, (N, ...).
+
+    Raises:
+        LayerError: PyTorch cannot differentiate the module twice.
+    """
+    if type(part) in _NORMS and isinstance(part.running_mean, Tensor):
+        return _of_norm(part, value)
+    if type(part) in _AFFINE:
+        with torch.no_grad():
+            constant = part.forward(torch.zeros_like(value[:1]))
+        return Bias(constant.expand(len(value), *constant.shape[1:]))
+    # What has no tensors runs in any precision: in double, rounding leaves no trace in a difference. PyTorch's own
+    # modules hold none but parameters and buffers; others may.
+    exact = (
+        value.device.type != "mps"
+        and all(type(inner).__module__.startswith("torch.nn.") for inner in part.modules())
+        and not any(True for _ in part.parameters())
+        and not any(True for _ in part.buffers())
+    )
+    if exact:
+        value = value.double()
+    output, tangent = (_of_elementwise if type(part) in _ELEMENTWISE else _twice)(part, value.detach())
+    if exact:
+        return Bias(output - tangent)
+    return Bias((output - tangent).float(), output.abs().float() + tangent.abs().float())
+
+
+def _of_norm(part: Any, value: Tensor) -> Bias:
+    """Return the shift of a batch normalisation by its running statistics."""
+    shift = -part.running_mean.double() * (part.running_var.double() + part.eps).rsqrt()
+    if part.weight is not None:
+        shift = shift * part.weight.detach().double()
+    if part.bias is not None:
+        shift = shift + part.bias.detach().double()
+    return Bias(shift.view(1, -1, *[1] * (value.ndim - 2)).expand_as(value))
+
+
+def _of_elementwise(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return f(z) and J z of a function whose Jacobian is diagonal: one backward pass gives all its slopes."""
+    with torch.enable_grad():
+        leaf = value.requires_grad_()
+        output = part.forward(leaf.clone())
+        (slopes,) = torch.autograd.grad(output.sum(), leaf)
+    return output.detach(), slopes * leaf.detach()
+
+
+def _twice(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return f(z) and J z: the backward pass u -> u J is linear in u, and its own backward pass from z gives J z."""
+    with torch.enable_grad(), _TwiceDifferentiable():
+        leaf = value.requires_grad_()
+        output = part.forward(leaf.clone())
+        weights = torch.zeros_like(output, requires_grad=True)
+        tangent = None
+        try:
+            if output.requires_grad:
+                (pulled,) = torch.autograd.grad(output, leaf, weights, create_graph=True, allow_unused=True)
+                if pulled is not None and pulled.requires_grad:
+                    (tangent,) = torch.autograd.grad(pulled, weights, leaf.detach(), allow_unused=True)
+        except (RuntimeError, NotImplementedError) as error:
+            if "not implemented" not in str(error) and "twice" not in str(error):
+                raise
+            raise LayerError(
+                f"PyTorch cannot differentiate twice what {type(part).__name__} does, so FullGrad cannot tell its "
+                "bias; use integrated gradients or another method."
+            ) from error
+    return output.detach(), torch.zeros_like(output) if tangent is None else tangent.detach()
+
+
+class _TwiceDifferentiable(TorchFunctionMode):
+    """Computes in this thread, of what can be differentiated twice, what PyTorch has no second derivative of."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is functional.hardsigmoid:
+            return _hardsigmoid(*args, **kwargs)
+        if function is functional.scaled_dot_product_attention:
+            return _attention(*args, **kwargs)
+        if function is functional.multi_head_attention_forward:
+            kwargs = {**kwargs, "need_weights": True}  # which must be computed, and so are no part of a fused kernel
+        return function(*args, **kwargs)
+
+
+def _hardsigmoid(values: Tensor, inplace: bool = False) -> Tensor:
+    found = functional.relu6(values + 3) / 6
+    return values.copy_(found) if inplace else found
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Return what `scaled_dot_product_attention` does, without dropout, which is off in evaluation mode."""
+    if enable_gqa:
+        key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], dim=-3) for one in (key, value))
+    weights = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device).tril()
+    if attn_mask is not None:
+        allowed = attn_mask.dtype == torch.bool
+        weights = weights.masked_fill(~attn_mask, -torch.inf) if allowed else weights + attn_mask
+    return weights.softmax(dim=-1) @ value

@@ -1,0 +1,167 @@
+"""Made of the gradient at the picture and at noisy copies of it: input times gradient, SmoothGrad, VarGrad."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Seed, Sign, widened
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.gradient.base import input_gradients
+from seewhy.explainers.methods.gradient.saliency import Saliency
+from seewhy.explainers.methods.gradient.samples import KINKS, Sample, gradient_terms, maps_of_sums
+
+MOST_SAMPLES = 10_000
+
+
+@method(
+    "input-x-gradient",
+    family="gradient",
+    summary="Gradient of the class score times the input, summed over the colour channels.",
+    paper=Paper(
+        "Shrikumar, Greenside, Shcherbina, Kundaje",
+        "Not Just a Black Box: Learning Important Features Through Propagating Activation Differences",
+        2016,
+        "https://arxiv.org/abs/1605.01713",
+    ),
+    forwards="1",
+    backwards="1",
+    fine=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class InputXGradient(Explainer):
+    r"""Input times gradient: what each pixel adds to the score where the model is taken as linear.
+
+    .. math:: M_{ij} = \sum_c x_{cij} \frac{\partial y^t}{\partial x_{cij}}
+
+    The input is the normalised one, so a pixel of the data set's mean colour gets zero whatever it does; a model
+    that is linear and has no bias is explained completely: the map sums to the score.
+    """
+
+    sign: Annotated[Sign, Field(description="Evidence for and against the class, for it only, or magnitudes.")] = (
+        "signed"
+    )
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward and one backward pass to the input."""
+        gradients, goal, logits = input_gradients(question, question.images)
+        return self.answer(self.project(gradients * question.images.float()), goal, logits)
+
+
+def noisy_copies(question: Question, samples: int, noise: float, seed: int) -> Iterator[Sample]:
+    """Yield noisy copies of one picture after the other; all get the same noise, times their range of values."""
+    for number, image in enumerate(widened(question.images)):
+        generator = torch.Generator().manual_seed(seed)
+        deviation = noise * (image.max() - image.min())
+        for _ in range(samples):
+            drawn = torch.randn(image.shape, generator=generator).to(image)
+            yield Sample(number, image + deviation * drawn)
+
+
+@method(
+    "smoothgrad",
+    family="gradient",
+    summary="Largest gradient over the colour channels, averaged over noisy copies of the picture.",
+    paper=Paper(
+        "Smilkov, Thorat, Kim, Viégas, Wattenberg",
+        "SmoothGrad: removing noise by adding noise",
+        2017,
+        "https://arxiv.org/abs/1706.03825",
+    ),
+    forwards="1 + samples",
+    backwards="samples",
+    fine=True,
+    rounding=KINKS,
+)
+@dataclass(frozen=True, kw_only=True)
+class SmoothGrad(Saliency):
+    r"""SmoothGrad: saliency of the gradient averaged over noisy copies of the picture.
+
+    .. math:: M_{ij} = \max_c \left| \frac{1}{n} \sum_{k=1}^{n}
+              \frac{\partial y^t}{\partial x_{cij}}\Big|_{x + \varepsilon_k} \right|,
+              \qquad \varepsilon_k \sim \mathcal{N}(0, \sigma^2), \quad
+              \sigma = s \, (x_{\max} - x_{\min})
+
+    where s is the option ``noise`` and the range is that of the normalised picture. The signed gradients are averaged
+    before the channels are reduced as `Saliency` reduces them, so one sample without noise is saliency. All pictures
+    get the same noise for a seed, each scaled by its own range.
+
+    Attributes:
+        samples: how many noisy copies, n.
+        noise: standard deviation of the noise as a share of the picture's range of values, s.
+        seed: of the noise.
+    """
+
+    samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES, description="How many noisy copies of the picture.")] = 25
+    noise: Annotated[
+        float,
+        Field(ge=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
+    ] = 0.15
+    seed: Seed = 0
+
+    def attribute(self, question: Question) -> Attribution:
+        """One pass to find the class, then a forward and a backward pass per noisy copy."""
+        goal, logits = question.plain()
+        copies = noisy_copies(question, self.samples, self.noise, self.seed)
+        total = len(question.images) * self.samples
+        maps = maps_of_sums(question, goal, copies, total, lambda sums: self.project(sums / self.samples))
+        return self.answer(maps, goal, logits)
+
+
+@method(
+    "vargrad",
+    family="gradient",
+    summary="Variance of the gradient over noisy copies of the picture, summed over the colour channels.",
+    paper=Paper(
+        "Adebayo, Gilmer, Goodfellow, Kim",
+        "Local Explanation Methods for Deep Neural Networks Lack Sensitivity to Parameter Values",
+        2018,
+        "https://arxiv.org/abs/1810.03307",
+    ),
+    forwards="1 + samples",
+    backwards="samples",
+    fine=True,
+    rounding=KINKS,
+)
+@dataclass(frozen=True, kw_only=True)
+class VarGrad(Explainer):
+    r"""VarGrad: the variance of the gradient over noisy copies of the picture.
+
+    .. math:: M_{ij} = \sum_c \frac{1}{n} \sum_{k=1}^{n} \left( g^k_{cij} - \bar g_{cij} \right)^2,
+              \qquad g^k = \frac{\partial y^t}{\partial x}\Big|_{x + \varepsilon_k}, \quad
+              \varepsilon_k \sim \mathcal{N}(0, \sigma^2), \quad \sigma = s \, (x_{\max} - x_{\min})
+
+    The noise is SmoothGrad's. Variances of the channels add up to that of the pixel's gradient as a vector. No value
+    is negative, so all of ``sign`` give the same map. A model that is linear around the picture has a blank one.
+
+    Attributes:
+        samples: how many noisy copies, n.
+        noise: standard deviation of the noise as a share of the picture's range of values, s.
+        seed: of the noise.
+    """
+
+    samples: Annotated[int, Field(ge=2, le=MOST_SAMPLES, description="How many noisy copies of the picture.")] = 25
+    noise: Annotated[
+        float,
+        Field(gt=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
+    ] = 0.15
+    seed: Seed = 0
+
+    def attribute(self, question: Question) -> Attribution:
+        """One pass to find the class, then a forward and a backward pass per noisy copy."""
+        goal, logits = question.plain()
+        copies = noisy_copies(question, self.samples, self.noise, self.seed)
+        mean = torch.zeros_like(question.images, dtype=torch.float32)
+        squares = torch.zeros_like(mean)
+        seen = [0] * len(mean)
+        total = len(mean) * self.samples
+        # Welford's update: the difference of two large sums would lose a small variance.
+        for picture, gradient in gradient_terms(question, goal, copies, total):
+            seen[picture] += 1
+            before = gradient - mean[picture]
+            mean[picture] += before / seen[picture]
+            squares[picture] += before * (gradient - mean[picture])
+            question.show(lambda: self.project(squares / self.samples))
+        return self.answer(self.project(squares / self.samples), goal, logits)

@@ -1,0 +1,166 @@
+"""Gradients integrated along straight lines: from one baseline, or from many random ones."""
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Seed, Sign, widened
+from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.gradient.samples import KINKS, Sample, maps_of_sums
+
+SIGN = "Evidence for and against the class, for it only, or magnitudes."
+
+
+def points_of_lines(images: Tensor, baselines: Tensor, steps: int) -> Iterator[Sample]:
+    """Yield the points of the lines from baselines to images (N, C, H, W) that a Gauss-Legendre rule looks at.
+
+    Their terms sum to the integrated gradients of each picture.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    for number, (image, baseline) in enumerate(zip(images, baselines, strict=True)):
+        line = image - baseline
+        for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+            yield Sample(number, baseline + (node + 1) / 2 * line, weight / 2 * line)
+
+
+@method(
+    "integrated-gradients",
+    family="gradient",
+    summary="Gradients along the line from a baseline to the picture, times the difference of the two.",
+    paper=Paper(
+        "Sundararajan, Taly, Yan",
+        "Axiomatic Attribution for Deep Networks",
+        2017,
+        "https://arxiv.org/abs/1703.01365",
+    ),
+    forwards="1 + steps",
+    backwards="steps",
+    fine=True,
+    rounding=KINKS,
+)
+@dataclass(frozen=True, kw_only=True)
+class IntegratedGradients(Explainer):
+    r"""Integrated gradients: what each pixel adds to the score on the way from a baseline to the picture.
+
+    .. math:: M_{ij} = \sum_c (x_{cij} - x'_{cij}) \int_0^1
+              \frac{\partial y^t}{\partial x_{cij}}\Big|_{x' + \alpha (x - x')} d\alpha
+
+    Section 3, equation 1, summed over the channels, which keeps the method complete: with ``sign="signed"`` the map
+    sums to the score of the picture less that of the baseline x'.
+
+    The integral is a Gauss-Legendre rule of ``steps`` points instead of the paper's Riemann sum: near exact for smooth
+    scores with few points. Gradients of rectified models jump, most of all near the baseline, and there every rule
+    converges slowly: on EfficientNet-Lite0, 50 points leave errors of a tenth to a third of the score. How far the map
+    is from its sum tells whether there are enough.
+
+    The paper's baseline is black. The default here is zero in the units of the normalised input, for it needs no
+    knowledge of the normalisation; it is grey, near the mean colour of the training pictures.
+
+    Attributes:
+        steps: points of the line where gradients are taken.
+        baseline: what the picture is compared with, x'.
+        value: the colour of ``baseline="given"`` in normalised units, one number or one per channel.
+    """
+
+    sign: Annotated[Sign, Field(description=SIGN)] = "signed"
+    steps: Annotated[int, Field(ge=1, le=2000, description="Points of the line where gradients are taken.")] = 50
+    baseline: Annotated[Baseline, Field(description=BASELINES)] = "zero"
+    value: Colour = ()
+
+    def attribute(self, question: Question) -> Attribution:
+        """One pass to find the class, then a forward and a backward pass per step."""
+        return self.answer(*self.contributions(question, self.project))
+
+    def contributions(self, question: Question, maps: Callable[[Tensor], Tensor]) -> tuple[Tensor, Goal, Tensor]:
+        """Return maps of what each value of the input adds to the score, the goal, and the logits (N, K).
+
+        Args:
+            question: whose pictures are explained.
+            maps: makes maps of the contributions (N, C, H, W) float32.
+        """
+        baselines = baseline_of(question.images, self.baseline, question.model, self.value)
+        goal, logits = question.plain()
+        points = points_of_lines(widened(question.images), baselines, self.steps)
+        return maps_of_sums(question, goal, points, len(baselines) * self.steps, maps), goal, logits
+
+
+@method(
+    "expected-gradients",
+    family="gradient",
+    summary="Gradients at random points between the picture and random baselines, times the difference of the two.",
+    paper=Paper(
+        "Erion, Janizek, Sturmfels, Lundberg, Lee",
+        "Improving performance of deep learning models with axiomatic attribution priors and expected gradients",
+        2019,
+        "https://arxiv.org/abs/1906.10670",
+    ),
+    forwards="1 + samples",
+    backwards="samples",
+    fine=True,
+    rounding=KINKS,
+)
+@dataclass(frozen=True, kw_only=True)
+class ExpectedGradients(Explainer):
+    r"""Expected gradients: integrated gradients, averaged over random baselines.
+
+    .. math:: M_{ij} = \sum_c \mathbb{E}_{x' \sim D,\ \alpha \sim U(0, 1)} \left[ (x_{cij} - x'_{cij})
+              \frac{\partial y^t}{\partial x_{cij}}\Big|_{x' + \alpha (x - x')} \right]
+
+    Estimated from ``samples`` pairs of a baseline and an :math:`\alpha`. With ``sign="signed"`` the map sums, but for
+    the chance of sampling, to the score of the picture less the mean score of the baselines.
+
+    The paper draws the baselines from the training pictures. Nobody keeps those beside a model here, so D is not the
+    paper's: baselines are made up, and the map says what sets the picture apart from these, not from other pictures.
+    The :math:`\alpha` are stratified, one in each of ``samples`` equal parts of (0, 1), which is the same on average
+    and closer to it.
+
+    Attributes:
+        samples: pairs of a baseline and a point between it and the picture.
+        baselines: ``shuffle``, the picture with its pixels in random order; ``noise``, normal with mean 0 and standard
+            deviation 1 in normalised units, which is how values of training pictures are spread; ``blur``, the picture
+            blurred by a Gaussian whose standard deviation is uniform up to a quarter of the shorter side.
+        seed: of the baselines and the points.
+    """
+
+    sign: Annotated[Sign, Field(description=SIGN)] = "signed"
+    samples: Annotated[int, Field(ge=1, le=10_000, description="Random baselines, with one point each.")] = 50
+    baselines: Annotated[
+        Literal["shuffle", "noise", "blur"],
+        Field(
+            description="What stands in for training pictures, which are not at hand: `shuffle`, the picture's pixels "
+            "in random order; `noise`, normal in normalised units; `blur`, the picture blurred at random."
+        ),
+    ] = "shuffle"
+    seed: Seed = 0
+
+    def attribute(self, question: Question) -> Attribution:
+        """One pass to find the class, then a forward and a backward pass per sample."""
+        goal, logits = question.plain()
+        total = len(question.images) * self.samples
+        maps = maps_of_sums(question, goal, self._points(question), total, self.project)
+        return self.answer(maps, goal, logits)
+
+    def _points(self, question: Question) -> Iterator[Sample]:
+        for number, image in enumerate(widened(question.images)):
+            generator = torch.Generator().manual_seed(self.seed)
+            for stratum in range(self.samples):
+                alpha = (stratum + float(torch.rand((), generator=generator))) / self.samples
+                baseline = self._drawn(image, generator)
+                line = image - baseline
+                yield Sample(number, baseline + alpha * line, line / self.samples)
+
+    def _drawn(self, image: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a random baseline (C, H, W) of a picture."""
+        if self.baselines == "noise":
+            return torch.randn(image.shape, generator=generator).to(image)
+        if self.baselines == "blur":
+            return blurred(image, float(torch.rand((), generator=generator)) * min(image.shape[1:]) / 4)
+        order = torch.randperm(image[0].numel(), generator=generator).to(image.device)
+        return image.flatten(1)[:, order].reshape(image.shape)

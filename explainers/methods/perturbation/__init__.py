@@ -1,0 +1,1 @@
+"""Perturbations: what the objective loses where parts of the picture are hidden."""

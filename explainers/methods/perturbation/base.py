@@ -1,0 +1,171 @@
+"""What the methods share that ask a model about changed pictures: baselines, superpixels, many masked copies."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Sign, widened
+from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.execution.chunks import pass_size, passes
+from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
+from seewhy.explainers.tasks.classification import probabilities
+
+Segmentation = Literal["slic", "quickshift", "grid"]
+
+Score = Literal["logit", "probability"]
+
+ROUNDING = 1e-6
+"""Standard deviation of scores, as part of the largest one, that is none."""
+
+UNCHANGED = 2.0**-18
+"""Change of a score, as part of the values that it is a difference of, that is none: 32 roundings."""
+
+
+def certain_change(changes: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return changes of scores as a share of values; 0 where rounding alone may have made them.
+
+    Args:
+        changes: (N,), the largest of each picture.
+        values: (N,), the largest magnitude of what the changes are differences of.
+        dtype: that the model computes in.
+    """
+    change = changes.detach().float().abs() / values.float().abs().clamp_min(torch.finfo(torch.float32).tiny)
+    return torch.where(change > max(UNCHANGED, 2 * torch.finfo(dtype).eps), change, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perturbation(Explainer):
+    """Base of the methods that compare what a model says of masked copies of a picture.
+
+    Attributes:
+        sign: see `Explainer`.
+        baseline: what hides a pixel, see `baseline_of`.
+        score: the target's logit or its softmax probability, in either case less that of the class it is contrasted
+            with.
+    """
+
+    sign: Annotated[
+        Sign, Field(description="Keep the evidence for the class, also that against it, or magnitudes.")
+    ] = "signed"
+    baseline: Annotated[Plain, Field(description=f"What hides a pixel. {PLAIN}")] = "zero"
+    score: Annotated[Score, Field(description="What of the class is watched: its `logit` or its `probability`.")] = (
+        "logit"
+    )
+
+    def scores(self, goal: Goal, logits: Tensor) -> Tensor:
+        """Return the scores (R,) float32 of logits (R, K)."""
+        return goal.scores(probabilities(logits.float()) if self.score == "probability" else logits)
+
+    def answer_of_changes(self, changes: Tensor, goal: Goal, logits: Tensor) -> Attribution:
+        """Return the attribution of changes (N, H, W) of the score; zero where rounding alone changes it."""
+        scores = self.scores(goal, logits).abs() if self.score == "probability" else logits.float().abs().amax(dim=1)
+        change = certain_change(changes.abs().amax(dim=(1, 2)), scores, logits.dtype)
+        maps = self.project(torch.where((change > 0)[:, None, None], changes, 0.0)[:, None])
+        return replace(self.answer(maps, goal, logits), change=change)
+
+    def probe(
+        self,
+        question: Question,
+        goal: Goal,
+        counts: Sequence[int],
+        masks: Callable[[int, slice], Tensor],
+    ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
+        """Run masked copies of the pictures, as many at once as memory allows.
+
+        Args:
+            question: whose pictures are masked.
+            goal: that of the pictures.
+            counts: how many masks each picture has.
+            masks: returns of a picture's index and a slice of its masks these masks (R, H, W), float32 on the
+                pictures' device: 1 keeps a pixel, 0 puts the baseline in its place.
+
+        Yields:
+            A picture's index, a slice of its masks, these masks, and the scores (R,) float32.
+        """
+        images = question.images
+        hidden = baseline_of(images, self.baseline, question.model).to(images.dtype)
+        owners = torch.repeat_interleave(torch.arange(len(images)), torch.tensor(counts))
+        starts = np.cumsum([0, *counts])
+        size = pass_size(question.module, images, backward=False)
+        for part in passes(len(owners), size, question.report):
+            drawn: list[tuple[int, slice, Tensor]] = []
+            for picture in sorted(set(owners[part].tolist())):
+                first, last = int(starts[picture]), int(starts[picture + 1])
+                rows = slice(max(part.start, first) - first, min(part.stop, last) - first)
+                drawn.append((picture, rows, masks(picture, rows)))
+            copies = torch.cat([masked(images[picture], hidden[picture], kept) for picture, _, kept in drawn])
+            found = self.scores(goal.rows(owners[part].to(images.device)), question.predict(copies))
+            start = 0
+            for picture, rows, kept in drawn:
+                yield picture, rows, kept, found[start : start + len(kept)]
+                start += len(kept)
+
+    def probe_all(
+        self, question: Question, goal: Goal, counts: Sequence[int], masks: Callable[[int, slice], Tensor]
+    ) -> list[Tensor]:
+        """Return the scores of each picture's masked copies, float64 on the processor; see `probe`."""
+        found = [torch.zeros(count, dtype=torch.float64) for count in counts]
+        for picture, rows, _, scores in self.probe(question, goal, counts, masks):
+            found[picture][rows] = scores.double().cpu()
+        return found
+
+
+def varies(scores: Tensor) -> bool:
+    """Whether scores, float64, differ by more than rounding."""
+    return bool(scores.var(correction=0) > (ROUNDING * scores.abs().max()) ** 2)
+
+
+def masked(image: Tensor, hidden: Tensor, masks: Tensor) -> Tensor:
+    """Return copies (R, C, H, W) of a picture, each pixel kept as far as its mask says, in the picture's dtype.
+
+    Args:
+        image: (C, H, W), or (R, C, H, W) for a picture to each mask.
+        hidden: likewise, what is put in the place of what is not kept.
+        masks: (R, H, W), 0 to 1.
+    """
+    exact = widened(image)
+    return torch.lerp(hidden.to(exact), exact, masks[:, None].to(exact)).to(image.dtype)
+
+
+def superpixels(image: Tensor, kind: Segmentation, count: int) -> Tensor:
+    """Cut a picture into regions of similar colour.
+
+    SLIC (Achanta et al. 2012) and quickshift (Vedaldi, Soatto 2008) are scikit-image's. They see the picture as the
+    model gets it, stretched to [0, 1] by its lowest and highest value.
+
+    Args:
+        image: (C, H, W).
+        kind: `grid` cuts rectangles that know nothing of the picture.
+        count: about how many regions; quickshift finds its own number.
+
+    Returns:
+        (H, W) int64 on the picture's device: the region of each pixel, 0 to one less than there are.
+    """
+    height, width = image.shape[1:]
+    if kind == "grid":
+        rows = max(1, min(height, round((count * height / width) ** 0.5)))
+        columns = max(1, min(width, round(count / rows)))
+        down = torch.arange(height) * rows // height
+        across = torch.arange(width) * columns // width
+        cells: Tensor = (down[:, None] * columns + across).to(image.device)
+        return cells
+    from skimage.segmentation import quickshift, slic  # takes its time to import
+
+    pixels = image.detach().double().cpu().permute(1, 2, 0).numpy()
+    low, high = pixels.min(), pixels.max()
+    pixels = np.ascontiguousarray((pixels - low) / (high - low) if high > low else np.zeros_like(pixels))
+    coloured = pixels.shape[2] == 3
+    if kind == "slic":
+        found = slic(pixels, n_segments=count, start_label=0, channel_axis=-1, convert2lab=coloured)
+    else:
+        found = quickshift(  # type: ignore[no-untyped-call]
+            pixels, kernel_size=4, max_dist=200, ratio=0.2, channel_axis=-1, convert2lab=coloured
+        )
+    labels = np.unique(found, return_inverse=True)[1].reshape(height, width)
+    return torch.from_numpy(labels.astype(np.int64)).to(image.device)

@@ -1,0 +1,191 @@
+"""Extremal perturbation: the smooth mask of a fixed area that keeps the score highest."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import ceil
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional
+
+from seewhy.explainers.core.explainer import Attribution, Question, Sign
+from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.errors import ModelOutputError, OptionError
+from seewhy.explainers.execution import chunks as passes
+from seewhy.explainers.execution.chunks import pass_size
+from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.perturbation.base import Perturbation, masked
+
+RATE = 0.05
+"""Step size of the optimiser, in units of the mask."""
+
+WEIGHTS = (1.0, 300.0)
+"""Of the area constraint, at the first step and the last; between them it grows by a constant factor."""
+
+SHARPNESS = 20.0
+"""Of the smooth maximum: its inverse temperature."""
+
+MOST_WEIGHTED = 2**24
+"""Most values that the smooth maximum of one picture may weigh: cells of the mask times cells of the Gaussian."""
+
+EACH = 24
+"""Bytes that one of these values takes, with what autograd keeps of it."""
+
+
+@method(
+    "extremal-perturbation",
+    family="perturbation",
+    summary="The smooth mask of a fixed area that keeps the score highest.",
+    paper=Paper(
+        "Fong, Patrick, Vedaldi",
+        "Understanding Deep Networks via Extremal Perturbations and Smooth Masks",
+        2019,
+        "https://arxiv.org/abs/1910.08485",
+    ),
+    forwards="3 + steps",
+    backwards="1 + steps",
+    rounding="to which of several parts that serve as well the optimiser comes",
+)
+@dataclass(frozen=True, kw_only=True)
+class ExtremalPerturbation(Perturbation):
+    r"""Extremal perturbation: which part of the picture, of a given area, keeps the score highest.
+
+    .. math:: m_a = \arg\max_m \; S(m \otimes x) - \lambda \lVert \mathrm{vecsort}(m) - r_a \rVert^2, \qquad
+              m(u) = \mathrm{smax}_v \; k(u - v)\, \bar m(v)
+
+    Section 3: :math:`m \otimes x` blends the picture with its baseline, :math:`r_a` is a share a of ones after zeros,
+    and m is made smooth by a smooth maximum of the parameters :math:`\bar m` (between 0 and 1) around each position,
+    weighted by a Gaussian k. The map is m, on its own grid. Deviations: the picture is blended with one blurred copy
+    (or another baseline), where the paper blurs each pixel as much as the mask tells; m is computed on a grid of
+    cells and enlarged bilinearly; the score is divided by its fall from the picture to the baseline and the norm by
+    the number of cells, that one :math:`\lambda` suits all models; it grows from 1 to 300; the optimiser is Adam; and
+    :math:`\bar m` starts at one half plus a tenth of the normalised gradient, for equal values have no order. No
+    draw is random. With few steps the area is only roughly met. Rounding, which differs between processors, can lead
+    the optimiser to another part that serves as well: what several areas have in common is safer to rely on.
+    """
+
+    sign: Annotated[Sign, Field(description="Without effect: a mask is never negative.")] = "positive"
+    baseline: Annotated[Plain, Field(description=f"What hides a pixel. {PLAIN}")] = "blur"
+    area: Annotated[float, Field(ge=0.01, le=0.9, description="Of the mask, as part of the picture's.")] = 0.1
+    steps: Annotated[int, Field(ge=1, le=2000, description="Of the optimiser, a backward pass each.")] = 150
+    cells: Annotated[int, Field(ge=2, le=64, description="Of the mask along the picture's shorter side.")] = 28
+    width: Annotated[
+        float, Field(ge=0.01, le=0.5, description="Standard deviation of the Gaussian, as part of the shorter side.")
+    ] = 0.08
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass of the pictures, one of their baselines, and a forward and a backward pass per step."""
+        images = question.images
+        weighed = self._weighed(images)
+        hidden = baseline_of(images, self.baseline, question.model).to(images.dtype)
+        goal, logits = question.plain()
+        size = min(pass_size(question.module, images, backward=True), max(1, passes.MEMORY // (EACH * weighed)))
+        groups = torch.arange(len(images), device=images.device).split(size)  # type: ignore[no-untyped-call]
+        maps: list[Tensor] = []
+        for number, rows in enumerate(groups):
+            empty = self.scores(goal.rows(rows), question.predict(hidden[rows]))
+            fall = (self.scores(goal, logits)[rows] - empty).abs()
+            scale = torch.where(fall > 0, fall, 1.0)
+            done, total = number * (self.steps + 1), len(groups) * (self.steps + 1)
+
+            def show(masks: Callable[[], Tensor], before: tuple[Tensor, ...] = tuple(maps)) -> None:
+                question.show(lambda: self.project(_padded(torch.cat([*before, masks()]), len(images))[:, None]))
+
+            part = replace(question, images=images[rows], show=show)
+            maps.append(self._optimise(part, hidden[rows], goal.rows(rows), scale, (done, total)))
+        question.report(total, total)
+        return self.answer(self.project(torch.cat(maps)[:, None]), goal, logits)
+
+    def _sides(self, images: Tensor) -> tuple[int, int]:
+        """Return the rows and columns of the mask."""
+        height, width = images.shape[2:]
+        rows, columns = (max(1, round(self.cells * side / min(height, width))) for side in (height, width))
+        return rows, columns
+
+    def _weighed(self, images: Tensor) -> int:
+        """Return how many values the smooth maximum of a picture weighs.
+
+        Raises:
+            OptionError: too many.
+        """
+        rows, columns = self._sides(images)
+        found = rows * columns * (2 * reach(self.width * self.cells) + 1) ** 2
+        if found > MOST_WEIGHTED:
+            raise OptionError(
+                f"A Gaussian of width {self.width:g} on a mask of {rows} by {columns} cells takes {found} values, and "
+                f"{MOST_WEIGHTED} are allowed; take a smaller width, or fewer cells.",
+                "width",
+            )
+        return found
+
+    def _optimise(
+        self, question: Question, hidden: Tensor, goal: Goal, scale: Tensor, progress: tuple[int, int]
+    ) -> Tensor:
+        """Return the masks (R, h, w) of pictures that make one pass."""
+        images = question.images
+        sides = self._sides(images)
+        template = torch.zeros(sides[0] * sides[1], device=images.device)
+        template[len(template) - max(1, round(self.area * len(template))) :] = 1
+        parameters = torch.full((len(images), *sides), 0.5, device=images.device)
+        optimiser = torch.optim.Adam([parameters], lr=RATE)
+        for step in range(self.steps + 1):
+            question.report(progress[0] + step, progress[1])
+            weight = WEIGHTS[0] * (WEIGHTS[1] / WEIGHTS[0]) ** (step / self.steps) if step else 0.0
+            with torch.enable_grad():
+                leaf = parameters.detach().requires_grad_()
+                masks = smooth_maximum(leaf, self.width * self.cells)
+                large = functional.interpolate(masks[:, None], size=images.shape[2:], mode="bilinear")[:, 0]
+                copies = masked(images, hidden, large)
+                excess = (masks.flatten(1).sort(dim=1).values - template).square().mean(dim=1)
+                rise = self._gradient(question, copies.detach(), goal, scale)
+                (gradient,) = torch.autograd.grad((weight * excess.sum(), copies), leaf, (None, -rise))
+            if step:
+                parameters.grad = gradient
+                optimiser.step()
+            else:
+                parameters -= 0.1 * gradient / gradient.abs().amax(dim=(1, 2), keepdim=True).clamp_min(1e-30)
+            parameters.clamp_(0, 1)
+            question.show(partial(smooth_maximum, parameters, self.width * self.cells))
+        return smooth_maximum(parameters, self.width * self.cells)
+
+    def _gradient(self, question: Question, copies: Tensor, goal: Goal, scale: Tensor) -> Tensor:
+        """Return the gradient of the scores, each divided by its scale, with respect to masked pictures."""
+        copies.requires_grad_()
+        logits = question.run(copies)
+        if not logits.requires_grad:
+            raise ModelOutputError("No gradient flows from the logits to the input: the model switches them off.")
+        scores = self.scores(goal, logits) / scale
+        (gradient,) = torch.autograd.grad(scores.sum(), copies, allow_unused=True)
+        if gradient is None:
+            raise ModelOutputError("No gradient flows from the logits to the input: the model detaches it.")
+        return gradient
+
+
+def _padded(masks: Tensor, count: int) -> Tensor:
+    """Return masks (R, h, w) and empty ones, so many in all."""
+    return torch.cat([masks, masks.new_zeros(count - len(masks), *masks.shape[1:])])
+
+
+def reach(deviation: float) -> int:
+    """Return how many cells a Gaussian reaches to each side."""
+    return ceil(2.5 * deviation)
+
+
+def smooth_maximum(values: Tensor, deviation: float) -> Tensor:
+    """Return (R, h, w): around each position the largest of values (R, h, w) under a Gaussian, smoothly.
+
+    Args:
+        values: between 0 and 1; they are zero outside.
+        deviation: of the Gaussian, in cells.
+    """
+    radius = reach(deviation)
+    offsets = torch.arange(-radius, radius + 1, device=values.device, dtype=values.dtype)
+    kernel = torch.exp(-(offsets[:, None] ** 2 + offsets**2) / (2 * deviation**2))
+    around = functional.unfold(values[:, None], kernel.shape[0], padding=radius) * kernel.reshape(-1, 1)
+    found: Tensor = (around * (SHARPNESS * around).softmax(dim=1)).sum(dim=1)
+    return found.reshape(values.shape)

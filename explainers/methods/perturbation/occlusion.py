@@ -1,0 +1,91 @@
+"""Occlusion: a patch slides over the picture."""
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy.explainers.core.explainer import Attribution, Question
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.perturbation.base import Perturbation
+
+
+@method(
+    "occlusion",
+    family="perturbation",
+    summary="How far the score falls when a patch hides a part of the picture.",
+    paper=Paper(
+        "Zeiler, Fergus",
+        "Visualizing and Understanding Convolutional Networks",
+        2013,
+        "https://arxiv.org/abs/1311.2901",
+    ),
+    forwards="1 + positions",
+    backwards="0",
+    fine=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class Occlusion(Perturbation):
+    r"""Occlusion: the fall of the score, averaged over all positions of a sliding patch that hide a pixel.
+
+    .. math:: M_{ij} = \frac{1}{|\{P : (i,j) \in P\}|} \sum_{P : (i,j) \in P} \big( S(x) - S(x_{\setminus P}) \big)
+
+    where :math:`x_{\setminus P}` is the picture with the patch P replaced by the baseline (section 4.2 shows the
+    score at each position of a grey square; here each position counts for all pixels that it hides). Positions start
+    in the upper left corner; the last ones are cut off at the border. The score is the logit, the paper's the
+    probability, which ``score="probability"`` gives.
+    """
+
+    patch: Annotated[int, Field(ge=1, le=1024, description="Side of the patch in pixels of the model's input.")] = 32
+    stride: Annotated[
+        int, Field(ge=1, le=1024, validate_default=True, description="Pixels between two positions, at most the patch.")
+    ] = 16
+
+    @field_validator("stride")
+    @classmethod
+    def _leaves_no_gap(cls, stride: int, info: ValidationInfo) -> int:
+        if stride > info.data.get("patch", stride):
+            raise ValueError(f"It must be at most the patch, {info.data['patch']}, or pixels would be left out")
+        return stride
+
+    def quantities(self, model: Any, image_shape: tuple[int, int, int]) -> dict[str, int]:
+        """Return the number of positions of the patch."""
+        rows, columns = (len(range(0, side - self.patch + self.stride, self.stride)) for side in image_shape[1:])
+        return {"positions": rows * columns}
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass, and one per position of the patch."""
+        images = question.images
+        height, width = images.shape[2:]
+        if self.patch > min(height, width):
+            raise OptionError(
+                f"A patch of {self.patch} pixels does not fit into {height}x{width} pixels; choose a smaller one.",
+                field="patch",
+            )
+        tops, lefts = (torch.arange(0, side - self.patch + self.stride, self.stride) for side in (height, width))
+        corners = torch.cartesian_prod(tops, lefts).to(images.device)
+        rows, columns = (torch.arange(side, device=images.device) for side in (height, width))
+
+        def masks(_picture: int, part: slice) -> Tensor:
+            top, left = corners[part].T[:, :, None]
+            down = (rows >= top) & (rows < top + self.patch)
+            across = (columns >= left) & (columns < left + self.patch)
+            kept: Tensor = 1 - (down[:, :, None] & across[:, None, :]).float()
+            return kept
+
+        goal, logits = question.plain()
+        whole = self.scores(goal, logits)
+        falls = images.new_zeros(len(images), height, width, dtype=torch.float32)
+        hidden = torch.zeros_like(falls)
+
+        def maps() -> Tensor:
+            return self.project((falls / hidden.clamp_min(1))[:, None])
+
+        for picture, _, kept, scores in self.probe(question, goal, [len(corners)] * len(images), masks):
+            falls[picture] += torch.einsum("r,rhw->hw", whole[picture] - scores, 1 - kept)
+            hidden[picture] += (1 - kept).sum(dim=0)
+            question.show(maps)
+        return self.answer_of_changes(falls / hidden.clamp_min(1), goal, logits)

@@ -1,0 +1,95 @@
+"""Sobol indices: how much of the score's variance each cell of a random mask has a part in."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional
+from torch.quasirandom import SobolEngine
+
+from seewhy.explainers.core.explainer import Attribution, Question, Seed, Sign
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.perturbation.base import ROUNDING, Perturbation
+
+MOST_PASSES = 1_000_000
+"""Most masked copies of one picture."""
+
+
+@method(
+    "sobol",
+    family="perturbation",
+    summary="Share of the score's variance under random masks that each cell of the mask has a part in.",
+    paper=Paper(
+        "Fel, Cadène, Chalvidal, Cord, Vigouroux, Serre",
+        "Look at the Variance! Efficient Black-box Explanations with Sobol-based Sensitivity Analysis",
+        2021,
+        "https://arxiv.org/abs/2111.04138",
+    ),
+    forwards="1 + samples * (cells * cells + 2)",
+    backwards="0",
+)
+@dataclass(frozen=True, kw_only=True)
+class Sobol(Perturbation):
+    r"""Sobol: the total-order Sobol index of each cell of a mask, by the estimator of Jansen.
+
+    .. math:: \hat S_{T_i} = \frac{\frac{1}{2N} \sum_{j=1}^{N} \big( f(A_j) - f(C_j^{(i)}) \big)^2}{\hat V}, \qquad
+              \hat V = \frac{1}{2N} \sum_{j=1}^{N} \Big( \big( f(A_j) - \bar f \big)^2 +
+              \big( f(B_j) - \bar f \big)^2 \Big)
+
+    where the rows of A and B are masks with cells of uniform brightness between 0 and 1, and :math:`C^{(i)}` is A with
+    the cell i of B. Both are halves of one scrambled Sobol sequence, so the masks cover their space evenly. A cell
+    has the same brightness all over; the picture is blended with the baseline. An index counts the effect of its cell
+    alone and together with others; it has no sign. Where the score varies by no more than rounding, the map is zero.
+    """
+
+    sign: Annotated[Sign, Field(description="Without effect: a share of the variance is never negative.")] = "positive"
+    cells: Annotated[int, Field(ge=1, le=64, description="Cells of the mask on each side.")] = 8
+    samples: Annotated[
+        int, Field(ge=2, le=4096, description="Rows of the two matrices of masks; powers of two cover best.")
+    ] = 16
+    seed: Seed = 0
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass, and one per mask: cells * cells + 2 for each sample."""
+        images = question.images
+        count, cells = len(images), self.cells**2
+        if (needed := self.samples * (cells + 2)) > MOST_PASSES:
+            raise OptionError(
+                f"{self.samples} samples of {self.cells} by {self.cells} cells take {needed} passes, and {MOST_PASSES} "
+                "are allowed; draw fewer samples, or fewer cells.",
+                "samples",
+            )
+        sequence = SobolEngine(2 * cells, scramble=True, seed=self.seed).draw(self.samples)  # type: ignore[no-untyped-call]
+        first, second = sequence[:, :cells], sequence[:, cells:]
+        size = (images.shape[2], images.shape[3])
+
+        def masks(_picture: int, part: slice) -> Tensor:
+            numbers = torch.arange(part.start, part.stop)
+            block, row = numbers // self.samples, numbers % self.samples
+            # The first block of rows is A, the second B, and then one follows for each cell.
+            drawn = torch.where((block == 1)[:, None], second[row], first[row])
+            swapped = block >= 2
+            drawn[swapped, block[swapped] - 2] = second[row[swapped], block[swapped] - 2]
+            grids = drawn.reshape(-1, 1, self.cells, self.cells).to(images.device)
+            return functional.interpolate(grids, size=size, mode="nearest")[:, 0]
+
+        goal, logits = question.plain()
+        scores = self.probe_all(question, goal, [self.samples * (cells + 2)] * count, masks)
+        maps = torch.stack([total_order(one.reshape(cells + 2, self.samples)) for one in scores])
+        maps = maps.reshape(count, 1, self.cells, self.cells).to(images.device)
+        return self.answer(self.project(maps), goal, logits)
+
+
+def total_order(scores: Tensor) -> Tensor:
+    """Return Jansen's estimates (d,) of the total-order indices; zero where nothing varies.
+
+    Args:
+        scores: (d + 2, N), those of A, of B, and of A with each column of B.
+    """
+    variance = scores[:2].var(correction=0)
+    if variance <= (ROUNDING * scores.abs().max()) ** 2:
+        return torch.zeros(len(scores) - 2, dtype=scores.dtype)
+    return (scores[0] - scores[2:]).square().mean(dim=1) / (2 * variance)

@@ -1,0 +1,244 @@
+"""Methods that hide superpixels, regions of similar colour: feature ablation, LIME and Kernel SHAP."""
+
+from abc import abstractmethod
+from itertools import product
+from math import comb
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy.explainers.core.explainer import Attribution, Question, Seed
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.perturbation.base import Perturbation, Score, Segmentation, superpixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Superpixels(Perturbation):
+    """Base of the methods that give each superpixel a value, which the map has at all of its pixels.
+
+    Attributes:
+        segmentation, segments: see `seewhy.explainers.methods.perturbation.base.superpixels`.
+        shrinks: whether values are smaller than the changes of the score, by a penalty.
+    """
+
+    shrinks: ClassVar[bool] = False
+
+    segmentation: Annotated[
+        Segmentation,
+        Field(description="How the picture is cut: `slic`, `quickshift`, or a `grid` that knows nothing of it."),
+    ] = "slic"
+    segments: Annotated[
+        int, Field(ge=1, le=1000, description="About how many superpixels; quickshift finds its own number.")
+    ] = 50
+
+    @abstractmethod
+    def coalitions(self, regions: int) -> Tensor:
+        """Return which of the superpixels are shown in each masked copy, (R, regions) of 0 and 1, float64."""
+
+    @abstractmethod
+    def values(self, shown: Tensor, scores: Tensor, whole: Tensor) -> Tensor:
+        """Return the value of each superpixel, all float64.
+
+        Args:
+            shown: (R, regions), those of `coalitions`.
+            scores: (R,) of these masked copies.
+            whole: scalar, of the picture itself.
+        """
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass, and one per coalition of superpixels."""
+        images = question.images
+        labels = [superpixels(image, self.segmentation, self.segments) for image in images]
+        shown = [self.coalitions(int(one.max()) + 1) for one in labels]
+
+        def masks(picture: int, part: slice) -> Tensor:
+            return shown[picture][part].float().to(images.device)[:, labels[picture]]
+
+        goal, logits = question.plain()
+        whole = self.scores(goal, logits).double().cpu()
+        scores = self.probe_all(question, goal, [len(one) for one in shown], masks)
+        maps = [self.values(*of).to(one.device)[one] for one, *of in zip(labels, shown, scores, whole, strict=True)]
+        changes = torch.stack(maps)
+        if self.shrinks:
+            return self.answer(self.project(changes[:, None]), goal, logits)
+        return self.answer_of_changes(changes, goal, logits)
+
+
+@method(
+    "feature-ablation",
+    family="perturbation",
+    summary="How far the score falls when a superpixel is hidden.",
+    paper=Paper(
+        "Robnik-Šikonja, Kononenko",
+        "Explaining Classifications For Individual Instances",
+        2008,
+        "https://doi.org/10.1109/TKDE.2007.190734",
+    ),
+    forwards="1 + segments",
+    backwards="0",
+    fine=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class FeatureAblation(Superpixels):
+    r"""Feature ablation: the fall of the score when one superpixel is hidden.
+
+    .. math:: \phi_k = S(x) - S(x_{\setminus k})
+
+    where superpixel k is replaced by the baseline in :math:`x_{\setminus k}`. The paper's attributes are columns of a
+    table, a missing one is averaged over its values, and besides the difference of probabilities that of
+    information and the weight of evidence are considered; here the attributes are superpixels, and the score is the
+    logit.
+    """
+
+    def coalitions(self, regions: int) -> Tensor:
+        """All superpixels but one."""
+        return 1 - torch.eye(regions, dtype=torch.float64)
+
+    def values(self, shown: Tensor, scores: Tensor, whole: Tensor) -> Tensor:
+        """Return the falls."""
+        return whole - scores
+
+
+@method(
+    "lime",
+    family="perturbation",
+    summary="Weights of a linear model of the score, fitted to random sets of hidden superpixels.",
+    paper=Paper(
+        "Ribeiro, Singh, Guestrin",
+        '"Why Should I Trust You?": Explaining the Predictions of Any Classifier',
+        2016,
+        "https://arxiv.org/abs/1602.04938",
+    ),
+    forwards="1 + samples",
+    backwards="0",
+    fine=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class LIME(Superpixels):
+    r"""LIME: the weights of a linear model of the score near the picture, by weighted ridge regression.
+
+    .. math:: w = \arg\min_w \min_b \sum_i \pi(z_i) \big( f(z_i) - b - w^\top z_i \big)^2 + \alpha \lVert w \rVert^2,
+              \qquad \pi(z) = \exp\big( -D(z)^2 / \sigma^2 \big)
+
+    where :math:`z_i` says which superpixels are shown, each with probability 1/2 (the first sample shows all), f is
+    the softmax probability, and D is the distance from the picture (section 3.4). Deviations: all superpixels get a
+    weight, by ridge regression, as the authors' own program for pictures does it, where the paper first selects K of
+    them by Lasso; and D is, as there, the cosine distance of z and a vector of ones, where the paper names the
+    Euclidean distance for pictures. That program takes the square root of :math:`\pi` with a width of 0.25, which is
+    the width of 0.35 here; it hides a superpixel by its own mean colour unless told otherwise.
+    """
+
+    shrinks: ClassVar[bool] = True
+
+    score: Annotated[Score, Field(description="What of the class is watched: its `logit` or its `probability`.")] = (
+        "probability"
+    )
+    samples: Annotated[int, Field(ge=2, le=20_000, description="How many sets of superpixels are shown.")] = 1000
+    width: Annotated[float, Field(ge=0.01, le=100, description="Of the kernel that weighs samples by nearness.")] = 0.35
+    ridge: Annotated[float, Field(gt=0, le=1e6, description="Strength of the penalty on the weights.")] = 1.0
+    seed: Seed = 0
+
+    def coalitions(self, regions: int) -> Tensor:
+        """All, and then random halves."""
+        generator = torch.Generator().manual_seed(self.seed)
+        shown = (torch.rand(self.samples, regions, generator=generator) < 0.5).double()
+        shown[0] = 1
+        return shown
+
+    def values(self, shown: Tensor, scores: Tensor, whole: Tensor) -> Tensor:
+        """Return the weights of the linear model."""
+        # The cosine of z and ones is |z| / sqrt(|z| K); nothing shown is at right angles to everything.
+        distance = 1 - shown.mean(dim=1).sqrt()
+        nearness = torch.exp(-(distance**2) / self.width**2)
+        return weighted_ridge(shown, scores, nearness, self.ridge)
+
+
+@method(
+    "kernel-shap",
+    family="perturbation",
+    summary="Shapley values of superpixels, by weighted least squares over sets of hidden ones.",
+    paper=Paper(
+        "Lundberg, Lee",
+        "A Unified Approach to Interpreting Model Predictions",
+        2017,
+        "https://arxiv.org/abs/1705.07874",
+    ),
+    forwards="2 + samples",
+    backwards="0",
+    fine=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class KernelSHAP(Superpixels):
+    r"""Kernel SHAP: Shapley values of superpixels, by least squares under the Shapley kernel.
+
+    .. math:: \phi = \arg\min_\phi \sum_z \pi(z) \Big( f(z) - f(0) - \phi^\top z \Big)^2, \quad
+              \sum_k \phi_k = f(x) - f(0), \qquad
+              \pi(z) = \frac{K - 1}{\binom{K}{|z|}\, |z|\, (K - |z|)}
+
+    where z says which of K superpixels are shown, and nothing else than the baseline is in f(0) (theorem 2; the two
+    infinite weights are the constraint). Where `samples` are enough for all sets, all are run, and the values are the
+    Shapley values of the score. Otherwise sets are drawn by their kernel weight, each together with its complement,
+    which lowers the variance; the paper leaves open how they are drawn. There is no penalty on the values.
+    """
+
+    samples: Annotated[int, Field(ge=2, le=20_000, description="How many sets of superpixels are shown.")] = 1000
+    seed: Seed = 0
+
+    def coalitions(self, regions: int) -> Tensor:
+        """None, and then all others but the whole, or as many drawn by their kernel weight.
+
+        Raises:
+            OptionError: too few samples for so many superpixels.
+        """
+        if regions < 40 and 2**regions - 2 <= self.samples:
+            return torch.tensor(list(product((0, 1), repeat=regions))[: max(1, 2**regions - 1)], dtype=torch.float64)
+        generator = torch.Generator().manual_seed(self.seed)
+        sizes = torch.arange(1, regions, dtype=torch.float64)
+        drawn = torch.multinomial(1 / (sizes * (regions - sizes)), self.samples // 2, True, generator=generator) + 1
+        ranks = torch.rand(len(drawn), regions, generator=generator).argsort(dim=1).argsort(dim=1)
+        half = (ranks < drawn[:, None]).double()
+        pairs = torch.stack([half, 1 - half], dim=1).flatten(0, 1)
+        if torch.linalg.matrix_rank(pairs[:, :-1] - pairs[:, -1:]) < regions - 1:
+            raise OptionError(
+                f"{self.samples} samples do not determine the values of {regions} superpixels; take at least "
+                f"{4 * regions}, or fewer segments.",
+                field="samples",
+            )
+        return torch.cat([torch.zeros(1, regions, dtype=torch.float64), pairs])
+
+    def values(self, shown: Tensor, scores: Tensor, whole: Tensor) -> Tensor:
+        """Return the Shapley values."""
+        regions, empty = shown.shape[1], scores[0]
+        total = whole - empty
+        if regions == 1:
+            return total[None]
+        shown, gains = shown[1:], scores[1:] - empty
+        weights = torch.ones_like(gains)
+        if len(shown) == 2**regions - 2:
+            kernel = [1 / (comb(regions, size) * size * (regions - size)) for size in range(1, regions)]
+            weights = torch.tensor(kernel, dtype=torch.float64)[shown.sum(dim=1).long() - 1]
+        # The last value is what is left of the total, which takes it out of the equations.
+        roots = weights.sqrt()
+        sides = (gains - total * shown[:, -1]) * roots
+        found = torch.linalg.lstsq((shown[:, :-1] - shown[:, -1:]) * roots[:, None], sides[:, None]).solution[:, 0]
+        return torch.cat([found, total[None] - found.sum()])
+
+
+def weighted_ridge(shown: Tensor, scores: Tensor, weights: Tensor, penalty: float) -> Tensor:
+    """Return the coefficients of ridge regression with weighted samples and an intercept that is not penalised.
+
+    Args:
+        shown: (R, K).
+        scores, weights: (R,).
+        penalty: on the squared coefficients.
+    """
+    share = weights / weights.sum()
+    centred, sides = shown - share @ shown, scores - share @ scores
+    gram = (centred * weights[:, None]).T @ centred
+    gram.diagonal().add_(penalty)
+    found: Tensor = torch.linalg.solve(gram, (centred * weights[:, None]).T @ sides)
+    return found

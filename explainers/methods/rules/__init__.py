@@ -1,0 +1,1 @@
+"""Backward passes by other rules than the derivative."""

@@ -1,0 +1,164 @@
+"""Gradients whose way back through rectifiers is changed: guided backpropagation, deconvnet, guided Grad-CAM."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional
+
+from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Sign
+from seewhy.explainers.methods.cam.base import LayerExplainer
+from seewhy.explainers.methods.cam.gradcam import GradCAM
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.rules.base import (
+    Operation,
+    Rules,
+    is_linear,
+    only_first_depends,
+    propagate,
+    rectifies,
+    replaced,
+    slope_of,
+)
+
+_RECTIFIERS = ("relu", "relu6", "hardtanh", "clamp", "clamp_min", "threshold")
+
+# Nonlinear, but neither rectifiers nor activations in the place of one: their gradient is part of either method.
+_AS_THEY_ARE = frozenset(
+    {"Mul", "Div", "Sigmoid", "Hardsigmoid", "MaxPool2DWithIndices", "MaxPool3DWithIndices", "AdaptiveMaxPool2D"}
+    | {"Amax", "NativeBatchNorm", "CudnnBatchNorm", "NativeGroupNorm", "NativeLayerNorm"}
+)
+
+
+def _rules(name: str, backward: Callable[[Tensor, Tensor], Tensor]) -> Rules:
+    """Return rules that differ from the gradient's in rectifiers, given their slopes and the arriving gradient."""
+
+    def rectify(operation: Operation) -> Tensor | None:
+        if not (only_first_depends(operation) and rectifies(operation)):
+            return None
+        values, same = operation.args[0].detach().clone(), operation.apart()
+        return replaced(
+            operation(values), lambda gradient: (backward(slope_of(same, values), gradient),), operation.args[0]
+        )
+
+    def keeps(kind: str, node: Any) -> bool:
+        return kind in _AS_THEY_ARE or is_linear(kind, node)
+
+    return Rules(name, dict.fromkeys(_RECTIFIERS, rectify), keeps)
+
+
+GUIDED = _rules("guided-backprop", lambda slope, gradient: slope * gradient.clamp_min(0))
+DECONVNET = _rules("deconvnet", lambda _, gradient: gradient.clamp_min(0))
+
+
+@method(
+    "guided-backprop",
+    family="rule",
+    summary="Gradient that passes a ReLU only where both it and the ReLU's input are positive.",
+    paper=Paper(
+        "Springenberg, Dosovitskiy, Brox, Riedmiller",
+        "Striving for Simplicity: The All Convolutional Net",
+        2014,
+        "https://arxiv.org/abs/1412.6806",
+    ),
+    forwards="1",
+    backwards="1",
+    fine=True,
+    discriminates=False,
+)
+@dataclass(frozen=True, kw_only=True)
+class GuidedBackprop(Explainer):
+    r"""Guided backpropagation: the gradient, with its negative parts dropped at each ReLU.
+
+    .. math:: R^l_i = \mathbb{1}[f^l_i > 0] \; \mathbb{1}[R^{l+1}_i > 0] \; R^{l+1}_i, \qquad
+              f^{l+1}_i = \mathrm{ReLU}(f^l_i)
+
+    All other operations have their ordinary gradient, and the map is the sum over the colour channels.
+    ReLU6 counts as a rectifier whose slope is zero beyond six too. A model with other activations (SiLU, GELU,
+    leaky ReLU) is refused, for the rule is about rectifiers. Sharp maps, but they hardly depend on the class.
+    """
+
+    sign: Annotated[Sign, Field(description="Magnitude of the gradient, its sign too, or its positive part.")] = (
+        "absolute"
+    )
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward and one backward pass to the input."""
+        found, goal, logits = propagate(question, question.images, GUIDED)
+        return self.answer(self.project(found), goal, logits)
+
+
+@method(
+    "deconvnet",
+    family="rule",
+    summary="Gradient that passes a ReLU only where it is positive itself, whatever the ReLU's input was.",
+    paper=Paper(
+        "Zeiler, Fergus",
+        "Visualizing and Understanding Convolutional Networks",
+        2013,
+        "https://arxiv.org/abs/1311.2901",
+    ),
+    forwards="1",
+    backwards="1",
+    fine=True,
+    discriminates=False,
+)
+@dataclass(frozen=True, kw_only=True)
+class Deconvnet(Explainer):
+    r"""Deconvnet: features are projected back through transposed filters and rectified on the way.
+
+    .. math:: R^l_i = \mathbb{1}[R^{l+1}_i > 0] \; R^{l+1}_i, \qquad f^{l+1}_i = \mathrm{ReLU}(f^l_i)
+
+    Filters are transposed, max pooling goes back to where the maximum was ("switches"), and the signal itself is
+    rectified where the model rectified. All but the last is the ordinary gradient, as Simonyan et al. (2013) note. The
+    paper starts from one activation of a feature map, with its value; here it is the score of the class, with one.
+    Activations other than rectifiers are refused.
+    """
+
+    sign: Annotated[Sign, Field(description="Magnitude of the signal, its sign too, or its positive part.")] = (
+        "absolute"
+    )
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward and one backward pass to the input."""
+        found, goal, logits = propagate(question, question.images, DECONVNET)
+        return self.answer(self.project(found), goal, logits)
+
+
+@method(
+    "guided-gradcam",
+    family="rule",
+    summary="Guided backpropagation, multiplied by Grad-CAM on the picture's grid.",
+    paper=Paper(
+        "Selvaraju, Cogswell, Das, Vedantam, Parikh, Batra",
+        "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization",
+        2017,
+        "https://arxiv.org/abs/1610.02391",
+    ),
+    forwards="2",
+    backwards="2",
+    fine=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class GuidedGradCAM(LayerExplainer):
+    r"""Guided Grad-CAM: the detail of guided backpropagation where Grad-CAM sees the class.
+
+    .. math:: M_{ij} = \sum_c G_{cij} \; \mathrm{up}(L^t)_{ij}
+
+    G is guided backpropagation to the input, L is Grad-CAM with its ReLU, resized bilinearly to the picture. Grad-CAM
+    is not normalised first, which would only scale the map; that of several layers is fused.
+    """
+
+    sign: Annotated[Sign, Field(description="Magnitude of the product, its sign too, or its positive part.")] = (
+        "absolute"
+    )
+
+    def attribute(self, question: Question) -> Attribution:
+        """One pass forward and back for each of the two factors."""
+        cam = GradCAM(layers=self.layers).attribute(question)
+        guided, goal, logits = propagate(question, question.images, GUIDED)
+        size = guided.shape[2:]
+        mask = functional.interpolate(cam.maps[:, None], size=size, mode="bilinear", align_corners=False)
+        return self.answer(self.project(guided * mask.to(guided.device)), goal, logits, cam.layers)

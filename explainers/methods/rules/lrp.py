@@ -1,0 +1,112 @@
+"""Layer-wise relevance propagation."""
+
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Sign
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.rules.base import propagate
+from seewhy.explainers.methods.rules.relevance import (
+    Composite,
+    alpha_beta_rule,
+    box_rule,
+    epsilon_rule,
+    flat_rule,
+    gamma_rule,
+    own_sign_rule,
+    relevance_rules,
+)
+
+CompositeName = Literal[
+    "epsilon",
+    "gamma",
+    "z-plus",
+    "epsilon-plus",
+    "epsilon-plus-flat",
+    "epsilon-gamma-box",
+    "epsilon-alpha2-beta1",
+    "epsilon-alpha2-beta1-flat",
+]
+"""The rule, or rules, by kind of layer: dense, convolution, first convolution."""
+
+
+@method(
+    "lrp",
+    family="rule",
+    summary="The logit, shared out layer by layer in proportion to contributions, down to the pixels.",
+    paper=Paper(
+        "Bach, Binder, Montavon, Klauschen, Müller, Samek",
+        "On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise Relevance Propagation",
+        2015,
+        "https://doi.org/10.1371/journal.pone.0130140",
+    ),
+    forwards="1",
+    backwards="1",
+    fine=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class LRP(Explainer):
+    r"""Layer-wise relevance propagation: each output's relevance is shared among its inputs by contribution.
+
+    .. math:: R_i = \sum_j \frac{z_{ij}}{z_j + \epsilon \, \mathrm{sign}(z_j)} R_j, \qquad
+              z_{ij} = x_i w_{ij}, \quad z_j = \sum_i z_{ij} + b_j
+
+              R_i = \sum_j \frac{z_{ij} + \gamma z_{ij}^+}{z_j + \gamma z_j^+} R_j \quad (z_j \geq 0), \qquad
+              R_i = \sum_j \Big( \alpha \frac{z_{ij}^+}{z_j^+} - \beta \frac{z_{ij}^-}{z_j^-} \Big) R_j
+
+    from the logit itself as relevance (of a contrast: one logit, less the other). These are ``epsilon`` and, below, the
+    gamma rule (``gamma``; Montavon et al. 2019, "Layer-Wise Relevance Propagation: An Overview") and the alpha-beta
+    rule. ``z-plus`` is the limit of a large gamma, which for positive outputs is alpha 1, beta 0. In names of several
+    parts, dense layers follow the first rule and convolutions the second, where ``plus`` is z-plus; with a third part,
+    the first convolution follows ``flat`` (even shares) or ``box`` (the :math:`z^B` rule of Montavon et al. 2017,
+    "Explaining nonlinear classification decisions with deep Taylor decomposition": contributions beyond those of the
+    smallest and largest values possible).
+
+    Rectifiers and constant factors hand relevance on, max pooling to the place of the maximum. Additions (of shortcuts)
+    and average poolings share by the epsilon rule, under ``z-plus`` by z-plus. Batch normalisation is folded into the
+    convolution or dense layer before it; where there is none, as in DenseNet, it shares between its input and its bias
+    as an addition does. Biases, and constants that are added, keep their share: where there are none, the map sums to
+    the logit, up to epsilon. In trained networks with batch normalisation they keep nearly all of it: a map tells
+    where relevance is, not how much there is in all.
+
+    Beyond the papers: the gamma rule, and so z-plus, favours the negative contributions to a negative output (which
+    only layers without a ReLU have); under alpha-beta the contributions of one sign share all where there are none of
+    the other, so that nothing is made or lost; ``box`` takes each channel's own extremes in the picture, for the range
+    of a bare module's input is not known. Products of two activations and activations other than rectifiers (SiLU,
+    GELU, sigmoid, softmax) have no rule here, and a model with them is refused.
+    """
+
+    composite: Annotated[
+        CompositeName,
+        Field(description="Rule of all layers, or rules of dense layers, convolutions and the first convolution."),
+    ] = "epsilon-gamma-box"
+    epsilon: Annotated[float, Field(gt=0, le=1, description="Added to what the epsilon rule divides by.")] = 1e-6
+    gamma: Annotated[
+        float, Field(ge=0, le=1000, description="How much more contributions of the output's sign count.")
+    ] = 0.25
+    sign: Annotated[
+        Sign, Field(description="Relevance for the class and against it, only that for it, or its size.")
+    ] = "signed"
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward and one backward pass to the input."""
+        rules = relevance_rules("lrp", self._composite())
+        found, goal, logits = propagate(question, question.images, rules, lambda slopes, logits: slopes * logits)
+        return self.answer(self.project(found), goal, logits)
+
+    def _composite(self) -> Composite:
+        epsilon, gamma = partial(epsilon_rule, epsilon=self.epsilon), partial(gamma_rule, gamma=self.gamma)
+        plus, two_one = own_sign_rule, partial(alpha_beta_rule, alpha=2, beta=1)
+        return {
+            "epsilon": Composite(epsilon, epsilon, epsilon, epsilon),
+            "gamma": Composite(gamma, gamma, gamma, epsilon),
+            "z-plus": Composite(plus, plus, plus, plus),
+            "epsilon-plus": Composite(plus, plus, epsilon, epsilon),
+            "epsilon-plus-flat": Composite(flat_rule, plus, epsilon, epsilon),
+            "epsilon-gamma-box": Composite(box_rule, gamma, epsilon, epsilon),
+            "epsilon-alpha2-beta1": Composite(two_one, two_one, epsilon, epsilon),
+            "epsilon-alpha2-beta1-flat": Composite(flat_rule, two_one, epsilon, epsilon),
+        }[self.composite]

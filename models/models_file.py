@@ -1,0 +1,193 @@
+"""Models of the user's own, declared in a TOML file.
+
+[models.pneumonia]
+architecture = "resnet18"            # a torchvision name, "timm/NAME", or "package.module:factory"
+weights = "pneumonia.safetensors"    # paths are relative to this file
+sha256 = "9f86d081884c7d65..."        # what the file's SHA-256 begins with, 8 digits at least; default: not checked
+labels = "labels.txt"                # one label per line, or a list: labels = ["healthy", "pneumonia"]
+input_size = 224                     # or [height, width]
+resize = 256                         # shorter side before the centre crop; default: input_size
+interpolation = "bilinear"
+mean = [0.485, 0.456, 0.406]
+std = [0.229, 0.224, 0.225]
+default_layers = ["layer4"]          # default: found
+licence = "proprietary"
+"""
+
+import importlib
+import logging
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from torch import nn
+
+from seewhy.explainers.errors import near_matches
+from seewhy.explainers.process_wide import accepted_changes, restored
+from seewhy.models.errors import ModelsFileError
+from seewhy.models.hub import timm
+from seewhy.models.preprocess import Interpolation, Preprocess
+from seewhy.models.spec import ModelSpec, WeightsSource, nothing
+from seewhy.models.weights import fill_by_name, is_file
+from seewhy.models.zoo import TIMM_PREFIX, build_torchvision, zoo_names, zoo_spec
+
+_log = logging.getLogger(__name__)
+
+Side = Annotated[int, Field(ge=8, le=4096)]
+Spread = Annotated[FiniteFloat, Field(gt=0)]
+
+
+class OwnModel(BaseModel):
+    """One table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    architecture: str
+    weights: Path
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8,64}$")] | None = None
+    labels: Path | Annotated[tuple[str, ...], Field(min_length=1)]
+    input_size: Side | tuple[Side, Side] | None = None
+    resize: Side | None = None
+    interpolation: Interpolation | None = None
+    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat] | None = None
+    std: tuple[Spread, Spread, Spread] | None = None
+    default_layers: tuple[str, ...] = ()
+    licence: str = "own"
+
+
+def own_specs(file: Path) -> dict[str, ModelSpec]:
+    """Read the declarations.
+
+    Raises:
+        ModelsFileError: no TOML, an unknown key, a value that cannot be, or no file of labels.
+    """
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8")).get("models", {})
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ModelsFileError(f"The models file {file.name!r} cannot be read: {error}") from error
+    if not isinstance(tables, dict) or not tables:
+        raise ModelsFileError(f"The models file {file.name!r} declares no model; it needs a table [models.NAME].")
+    for name in tables:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise ModelsFileError(f"[models.{name!r}]: a name may hold letters, digits, dots, dashes and underscores.")
+    return {name: _own_spec(name, table, file) for name, table in tables.items()}
+
+
+def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
+    try:
+        own = OwnModel.model_validate(table)
+    except ValidationError as error:
+        # A misspelt key explains a missing one.
+        first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+        field = ".".join(map(str, first["loc"]))
+        hint = near_matches(field, OwnModel.model_fields) if first["type"] == "extra_forbidden" else ""
+        raise ModelsFileError(f"{file.name}, [models.{name}], {field}: {first['msg']}. {hint}".rstrip()) from error
+    labels = own.labels if isinstance(own.labels, tuple) else _read_labels(name, file.parent / own.labels)
+    weights = file.parent / own.weights
+    return ModelSpec(
+        name=name,
+        source="own",
+        licence=own.licence,
+        preprocess=_preprocess(own),
+        labels=labels,
+        build=_builder(name, own.architecture, len(labels)),
+        fill=fill_by_name,
+        weights=WeightsSource(
+            own.weights.name,
+            (own.weights.name,),
+            lambda: weights if is_file(weights) else None,
+            download=None,
+            digests={weights.name: own.sha256.lower()} if own.sha256 else {},
+        ),
+        default_layers=own.default_layers,
+        prepare=partial(_imported, name, own.architecture) if ":" in own.architecture else nothing,
+    )
+
+
+def _read_labels(name: str, path: Path) -> tuple[str, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelsFileError(f"[models.{name}]: the labels file {path.name!r} cannot be read.") from error
+    labels = tuple(line.strip() for line in lines if line.strip())
+    if not labels:
+        raise ModelsFileError(f"[models.{name}]: the labels file {path.name!r} is empty; give one label per line.")
+    return labels
+
+
+def _preprocess(own: OwnModel) -> Preprocess:
+    """Start from the architecture's own preprocessing and apply what the table says."""
+    known = (
+        zoo_spec(own.architecture).preprocess if own.architecture in zoo_names() else Preprocess((224, 224), (256, 256))
+    )
+    size = own.input_size
+    if isinstance(size, int):
+        size = (size, size)
+    scale = (own.resize, own.resize) if own.resize is not None else (size or known.scale_size)
+    return Preprocess(
+        size=size or known.size,
+        scale_size=scale,
+        resize=known.resize,
+        interpolation=own.interpolation or known.interpolation,
+        mean=own.mean or known.mean,
+        std=own.std or known.std,
+    )
+
+
+def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Module]:
+    if ":" in architecture:
+        return partial(_from_factory, name, architecture)
+    if architecture.startswith(TIMM_PREFIX) and timm.is_model(architecture.removeprefix(TIMM_PREFIX).split(".")[0]):
+        return partial(timm.create_model, architecture.removeprefix(TIMM_PREFIX), num_classes=classes)
+    if architecture in zoo_names():
+        spec = zoo_spec(architecture)
+        if spec.source == "embedded":
+            return partial(timm.create_model, f"tf_{architecture}", num_classes=classes)
+        return partial(build_torchvision, architecture, num_classes=classes)
+    hint = near_matches(architecture, zoo_names())
+    raise ModelsFileError(
+        f"[models.{name}]: there is no architecture {architecture!r}. {hint} "
+        "Own code is named 'package.module:factory'."
+    )
+
+
+def _imported(name: str, architecture: str) -> ModuleType:
+    """Return the package of a factory.
+
+    Raises:
+        ModelsFileError: it cannot be imported.
+    """
+    with _named(name, architecture), accepted_changes():
+        return importlib.import_module(architecture.partition(":")[0])
+
+
+def _from_factory(name: str, architecture: str) -> nn.Module:
+    code = _imported(name, architecture)
+    with _named(name, architecture), accepted_changes(), restored() as undone:
+        made = getattr(code, architecture.partition(":")[2])()
+    if undone:
+        raise ModelsFileError(
+            f"[models.{name}]: {architecture!r} left {' and '.join(undone)} changed, which all models share; put it "
+            "back before the factory returns."
+        )
+    if not isinstance(made, nn.Module):
+        raise ModelsFileError(f"[models.{name}]: {architecture!r} returned a {type(made).__name__}, not an nn.Module.")
+    return made
+
+
+@contextmanager
+def _named(name: str, architecture: str) -> Iterator[None]:
+    """Make a `ModelsFileError` of whatever the user's own code raises."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        _log.exception("[models.%s]: %r failed", name, architecture)
+        raise ModelsFileError(
+            f"[models.{name}]: {architecture!r} raised {type(error).__name__}; the log says why."
+        ) from error
