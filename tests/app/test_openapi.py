@@ -135,7 +135,7 @@ def test_documentation_page_loads_nothing_from_elsewhere(client):
 def test_the_document_is_written_once_for_all_who_ask_at_once(client, monkeypatch):
     written = []
 
-    def slowly():
+    def slowly(others):
         written.append(1)
         time.sleep(0.1)
         return "{}"
