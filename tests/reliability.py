@@ -45,6 +45,11 @@ def load(wrong: list[str], count: int) -> Iterator[str]:
     yield f"| answers by status | {_counts(found.codes)} |"
     yield f"| refused with 503 while no model could make room, and sent again after `Retry-After` | {found.refused:,} |"
     yield f"| answers unlike those given alone | {len(found.wrong)}; largest difference {found.worst:.1g} |"
+    uncertain = sorted({dict(question.fields)["method"] for question in questions() if question.rounding})
+    yield (
+        f"| answers that say that rounding can decide them, and were decided otherwise | {len(found.rounded)} "
+        f"(of {', '.join(f'`{kind}`' for kind in uncertain)}) |"
+    )
     yield f"| errors that do not say why | {len(found.failed)} |"
     early, late = first.resident / 1e6, last.resident / 1e6
     yield f"| resident memory, at rest, after a quarter of the run | {early:,.0f} MB, at the end {late:,.0f} MB |"

@@ -156,6 +156,7 @@ class Report:
         refused: how often one was refused for the moment, and sent again.
         worst: largest difference from an answer given alone.
         wrong: answers that differ by more than `TOLERANCE`.
+        rounded: such answers of methods that rounding can decide, as each of their answers says.
         failed: errors that do not say why, or that a client should not see.
         loads: of models, of how many the service had to make room.
     """
@@ -165,6 +166,7 @@ class Report:
     refused: int = 0
     worst: float = 0.0
     wrong: list[str] = field(default_factory=list)
+    rounded: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     loads: int = 0
     states: list[State] = field(default_factory=list)
@@ -208,6 +210,9 @@ class Clients:
         with self._lock:
             self._report.codes[reply.status] += 1
             self._report.refused += refused
+            if gap > TOLERANCE and question.rounding:
+                self._report.rounded.append(f"{gap:.2g} {question}")
+                gap = 0.0
             self._report.worst = max(self._report.worst, gap)
             if gap > TOLERANCE:
                 self._report.wrong.append(f"{gap:.2g} {question}")
