@@ -18,6 +18,7 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 """How their values begin that are addresses: that of `NAME_PORT` too, which is a setting where NAME is seewhy."""
 
 _REPLACED = {
+    "CACHE_BYTES": "Answers are no longer kept; an ETag still saves the work for a client that has the answer.",
     "MAX_IN_FLIGHT_BYTES": f"{PREFIX}MEMORY_BYTES bounds bodies, pixels, tensors and answers together.",
     "UPLOAD_SECONDS": "The proxy before the service says how long clients may take; see docs/deployment.md.",
 }

@@ -112,9 +112,6 @@ class Settings(BaseSettings):
     max_values: Count = Field(32_000_000, description="Most numbers in one answer with format=npz.")
     max_json_values: Count = Field(4_000_000, description="Most numbers in one JSON answer with values=true.")
     max_capture_bytes: Count = Field(256 * 2**20, description="Most bytes of tensors that one capture may take.")
-    cache_bytes: int = Field(
-        0, ge=0, description="Most bytes of answers of /explain that each process keeps; 0 keeps none."
-    )
     max_batch: Count = Field(8, description="Most pictures that one pass through a model explains together.")
     max_wait_ms: float = Field(
         5.0,

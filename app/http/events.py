@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from seewhy.app.answers.cache import Answer
 from seewhy.app.answers.documents import encode
 from seewhy.app.answers.schemas import ProgressAnswer
 from seewhy.app.answers.stream import Body
@@ -43,16 +42,14 @@ _log = logging.getLogger(__name__)
 Steps = Generator[Underway, None, Explained]
 
 
-def stream(
-    service: Service, steps: Steps, underway: Underway, finish: Callable[[Explained], Answer]
-) -> Iterator[bytes]:
+def stream(service: Service, steps: Steps, underway: Underway, finish: Callable[[Explained], Body]) -> Iterator[bytes]:
     """Yield the events of an explanation.
 
     Args:
         service: whose explanation it is.
         steps: of the explanation, begun; whoever made them closes them.
         underway: what the first of them gave.
-        finish: makes the answer, JSON.
+        finish: makes the body of the answer, JSON.
     """
     record = current()
     started = time.monotonic()
@@ -64,7 +61,10 @@ def stream(
             except StopIteration as end:
                 explained: Explained = end.value
                 break
-        yield from last(finish(explained).body)
+        body = finish(explained)
+        yield b"event: answer\ndata: "  # JSON has no line breaks
+        yield from [body] if isinstance(body, bytes) else body.pieces()
+        yield b"\n\n"
     except GeneratorExit:
         record.problem = GONE
         raise
@@ -75,13 +75,6 @@ def stream(
         record.problem = kind_of(error).code  # the status, 200, is sent
         _log.info("A stream ended with the problem %s.", record.problem)
         yield event("error", problem_of(error).get_data(as_text=True))
-
-
-def last(body: Body) -> Iterator[bytes]:
-    """Yield the event of an answer, JSON without line breaks."""
-    yield b"event: answer\ndata: "
-    yield from [body] if isinstance(body, bytes) else body.pieces()
-    yield b"\n\n"
 
 
 def event(name: str, data: str) -> bytes:

@@ -293,7 +293,7 @@ ANSWER_HEADERS = {
     "X-SeeWhy-Probability": "Their probabilities.",
     "X-SeeWhy-Diagnostics": "Codes of what a reader of the map should know, separated by commas.",
     "X-SeeWhy-Cost": "What the request counts in rate limits: 1 for a Grad-CAM by a model of 224×224 pixels, more for "
-    "methods of many passes. An answer from the cache has none.",
+    "methods of many passes.",
     "Server-Timing": "Milliseconds of each stage: decode, queue, explain (or another), render, encode.",
     "X-Request-ID": "The id that the client gave the request, or one made for it; the log has it too.",
 }

@@ -44,15 +44,14 @@ def own_memory(status: Path = STATUS) -> int:
         return 0
 
 
-def request_memory(workers: int, cache_bytes: int) -> int:
+def request_memory(workers: int) -> int:
     """Return the bytes that all requests of a process may take together, before any model is loaded.
 
     Args:
         workers: processes that share the limit.
-        cache_bytes: what answers may take that are kept.
     """
     share = memory_limit() // workers
-    return max(LEAST_BYTES, int(share * (1 - PASSES_SHARE)) - own_memory() - cache_bytes)
+    return max(LEAST_BYTES, int(share * (1 - PASSES_SHARE)) - own_memory())
 
 
 def pass_memory(workers: int, models: int) -> int:

@@ -96,7 +96,7 @@ class Metrics(Observer):
             self._rejections.labels(reason)
         self._cache = Counter(
             "seewhy_cache",
-            "How many answers came from the cache (hit), were made (miss), or had the client already (unchanged)?",
+            "How many answers did the client have already (unchanged, 304)?",
             ("result",),
             registry=own,
         )

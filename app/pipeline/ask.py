@@ -11,7 +11,6 @@ from importlib.metadata import version
 
 import torch
 
-from seewhy.app.answers.cache import Cache
 from seewhy.app.errors import DeadlineError, FieldError, NotReadyError, StoppingError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import PIXELS, MemoryBudget
@@ -107,7 +106,6 @@ class Service:
             )
         self._missing: set[str] = set()
         self._tried = -FULL_RETRY_SECONDS
-        self.cache = Cache(settings.cache_bytes)
         self.engine = Engine(
             self._load,
             settings.max_models,
@@ -459,7 +457,7 @@ class Service:
 def _budget(settings: Settings, observer: Observer) -> MemoryBudget:
     if settings.memory_bytes is not None:
         return MemoryBudget(settings.memory_bytes, observer.memory, trim)
-    size = request_memory(settings.workers, settings.cache_bytes)
+    size = request_memory(settings.workers)
     return MemoryBudget(size, observer.memory, trim, LEAST_BYTES)
 
 

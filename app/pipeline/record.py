@@ -30,7 +30,7 @@ class Record:
             more than one. Both are names of the catalogues, never what a client made up.
         options: names of the options given, those that exist.
         problem: the code of the problem that it was answered with.
-        cache: ``hit``, ``miss`` or ``unchanged`` (the client has it) where answers have tags and are kept.
+        cache: ``unchanged`` where the client has the answer already.
         status, received, sent: of the answer; bytes of the body each way, None where nobody counted.
         timings: of each explanation or prediction within the request.
         started, began: on the monotonic clock; nanoseconds since 1970.

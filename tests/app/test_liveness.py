@@ -57,7 +57,7 @@ def clock():
 @pytest.fixture
 def living(declared, clock):  # noqa: F811
     """A service whose default model is ready, and what tells whether it is broken."""
-    app, file = declared("tests.app.test_liveness:Whole", cache_bytes=0)
+    app, file = declared("tests.app.test_liveness:Whole")
     torch.save(nets.seeded(Faulty).state_dict(), file)
     found = Liveness(app.extensions["seewhy"].engine, 30.0, clock)
     app.extensions["seewhy-operations"].listeners.append(found.note)
@@ -371,7 +371,7 @@ def test_models_that_load_at_once_and_make_room_for_each_other_all_answer(tmp_pa
         'architecture = "tests.app.test_liveness:Meets"\nweights = "w.pth"\nlabels = ["a", "b", "c"]\ninput_size = 32\n'
     )
     (tmp_path / "models.toml").write_text("".join(f"[models.{name}]\n{table}" for name in names))
-    app = create_app(Settings(models=tmp_path / "models.toml", default_model="first", max_models=2, cache_bytes=0))
+    app = create_app(Settings(models=tmp_path / "models.toml", default_model="first", max_models=2))
     surveyed, ready, begun, released = (threading.Event() for _ in range(4))
 
     def attempted():

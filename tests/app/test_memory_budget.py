@@ -262,9 +262,9 @@ def test_requests_may_take_what_the_process_leaves(monkeypatch, tmp_path):
     assert own_memory(tmp_path / "nowhere") == 0
     monkeypatch.setattr("seewhy.app.memory.limit.memory_limit", lambda: 2 * 2**30)
     monkeypatch.setattr("seewhy.app.memory.limit.own_memory", lambda: 400 * 2**20)
-    assert request_memory(1, 0) == int(0.8 * 2**31) - 400 * 2**20
-    assert request_memory(2, 100 * 2**20) == int(0.8 * 2**30) - 500 * 2**20
-    assert request_memory(8, 0) == LEAST_BYTES
+    assert request_memory(1) == int(0.8 * 2**31) - 400 * 2**20
+    assert request_memory(2) == int(0.8 * 2**30) - 400 * 2**20
+    assert request_memory(8) == LEAST_BYTES
 
 
 @pytest.fixture(scope="module")

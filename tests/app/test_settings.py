@@ -106,8 +106,12 @@ def test_a_misspelt_variable_is_told_with_near_matches(variable, near):
 
 
 def test_a_setting_of_an_earlier_version_is_told_with_what_there_is_instead():
-    (said,) = misspelt({"SEEWHY_MAX_IN_FLIGHT_BYTES": "1000000"})
-    assert said.startswith("SEEWHY_MAX_IN_FLIGHT_BYTES is no setting any more, and does nothing. SEEWHY_MEMORY_BYTES")
+    for name, instead in (
+        ("MAX_IN_FLIGHT_BYTES", "SEEWHY_MEMORY_BYTES"),
+        ("CACHE_BYTES", "Answers are no longer kept"),
+    ):
+        (warning,) = misspelt({f"SEEWHY_{name}": "1000000"})
+        assert warning.startswith(f"SEEWHY_{name} is no setting any more, and does nothing. {instead}")
 
 
 def test_settings_and_what_kubernetes_sets_are_not_misspelt():
