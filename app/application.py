@@ -17,7 +17,7 @@ from seewhy.app.http.routes import catalogue, health, hooks, pages, pictures
 from seewhy.app.http.uploads import InMemoryRequest
 from seewhy.app.observability.listeners import Operations
 from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.decoders import quiet_decoders
+from seewhy.app.pipeline.decode import quiet_decoders
 from seewhy.app.pipeline.disconnect import watch
 from seewhy.app.pipeline.liveness import Liveness
 from seewhy.app.settings import Settings

@@ -20,6 +20,9 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 _REPLACED = {
     "CACHE_BYTES": "Answers are no longer kept; an ETag still saves the work for a client that has the answer.",
     "MAX_IN_FLIGHT_BYTES": f"{PREFIX}MEMORY_BYTES bounds bodies, pixels, tensors and answers together.",
+    **dict.fromkeys(
+        ("DECODE_PROCESSES", "DECODE_BYTES", "DECODE_SECONDS"), "Pictures are decoded in the processes of the service."
+    ),
     "UPLOAD_SECONDS": "The proxy before the service says how long clients may take; see docs/deployment.md.",
 }
 """Settings of earlier versions, and what there is instead."""

@@ -94,17 +94,6 @@ class Settings(BaseSettings):
         64_000_000,
         description="Largest picture, width times height. A pixel takes 16 bytes while it is decoded.",
     )
-    decode_processes: int = Field(
-        0,
-        ge=0,
-        description="Processes with limits of their own that decode pictures; with 0 the service does so.",
-    )
-    decode_bytes: int = Field(
-        2 * 2**30, ge=2**28, description="Most bytes of address space of a decoding process (Linux); more is a 413."
-    )
-    decode_seconds: Count = Field(
-        20, description="Most seconds of processor time that a decoding process spends on a picture; more is a 413."
-    )
     max_side: int = Field(2048, ge=16, le=16_000, description="Longest side of a drawn answer, in pixels.")
     max_targets: Count = Field(16, description="Most classes that one request can have explained.")
     max_instances: Count = Field(16, description="Most pictures in one request of the routes of other servers.")

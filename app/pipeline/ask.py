@@ -18,7 +18,6 @@ from seewhy.app.memory.limit import LEAST_BYTES, pass_memory, request_memory
 from seewhy.app.memory.models import ModelMemory
 from seewhy.app.pipeline.costs import UNKNOWN, announce, require_time, units
 from seewhy.app.pipeline.decode import Decoded, Read, decode
-from seewhy.app.pipeline.decoders import Decoders
 from seewhy.app.pipeline.disconnect import client_gone
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Deadline, Done, Job, Work, results
@@ -27,7 +26,7 @@ from seewhy.app.pipeline.plan import Explained, Plan, Predicted, Underway
 from seewhy.app.pipeline.record import UNOBSERVED, Observer, current
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.pipeline.work import Predict
-from seewhy.app.settings import MOST_SECONDS, Settings
+from seewhy.app.settings import Settings
 from seewhy.app.system.allocator import trim
 from seewhy.app.system.processors import processors
 from seewhy.app.system.stopping import stopping
@@ -96,14 +95,6 @@ class Service:
         self._model_memory = ModelMemory(self.memory, settings.default_model) if is_counted else None
         if self.device.type == "cpu":
             limit_passes(pass_memory(settings.workers, settings.max_models))
-        self._decoders = None
-        if settings.decode_processes:
-            self._decoders = Decoders(
-                settings.decode_processes,
-                settings.decode_bytes,
-                settings.decode_seconds,
-                min(settings.deadline, MOST_SECONDS),
-            )
         self._missing: set[str] = set()
         self._tried = -FULL_RETRY_SECONDS
         self.engine = Engine(
@@ -369,7 +360,7 @@ class Service:
 
     @contextmanager
     def _reading(self, timings: Timings, deadline: Deadline) -> Iterator[tuple[Read, Callable[[int], None]]]:
-        """Let one picture be decoded, here or in a process of its own, once there is memory for its pixels.
+        """Let one picture be decoded, once there is memory for its pixels.
 
         Yields what decodes it, and what is to be told how many bytes are kept of it.
         """
@@ -377,14 +368,11 @@ class Service:
 
         def begin(pixels: int) -> None:
             nonlocal taken
-            # Who holds a decoding process keeps its processor: others would take this, and wait for that.
-            aside = None if self._decoders else self.processors
-            account().wait(pixels * PIXEL_BYTES, PIXELS, deadline.check, self._processor_count, aside)
+            account().wait(pixels * PIXEL_BYTES, PIXELS, deadline.check, self._processor_count, self.processors)
             taken = pixels * PIXEL_BYTES
 
         def read(upload: bytes, least: Least) -> Reduced:
-            decoder = read_reduced if self._decoders is None else self._decoders.read
-            return decoder(upload, least, self.settings.max_pixels, begin)
+            return read_reduced(upload, least, self.settings.max_pixels, begin)
 
         def keep(size: int) -> None:
             nonlocal kept
@@ -399,10 +387,8 @@ class Service:
                 account().leave(taken, kept)
 
     def stop(self, timeout: float = 0.0) -> None:
-        """End the threads of models, for each of which it waits so many seconds, and the processes that decode."""
+        """End the threads of models; wait for each at most so many seconds."""
         self.engine.stop(timeout)
-        if self._decoders is not None:
-            self._decoders.stop()
 
     def explainers(self, names: Sequence[str], options: HeatmapOptions) -> tuple[tuple[Method, Explainer], ...]:
         """Return methods by name with the options that the request gives them.

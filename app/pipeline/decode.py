@@ -1,10 +1,13 @@
 """From an upload to what the model and a drawing need of it, and to no more pixels than that."""
 
+import ctypes
+import logging
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
-from PIL import Image
+from PIL import Image, _imaging
 from torch import Tensor
 
 from seewhy.explainers.imaging.decode import Least, Reduced, Size
@@ -72,3 +75,17 @@ def decode(upload: bytes, preprocess: Preprocess, max_side: int, read: Read, dra
     if not drawn:  # nobody looks at it, and it may be large
         picture = picture.resize((1, 1), Image.Resampling.NEAREST)
     return Decoded(image, preprocess.geometry(*sent.size), picture)
+
+
+def quiet_decoders() -> None:
+    """Keep out of the log what decoders say of damaged pictures: whoever sent them is told."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    log = logging.getLogger("PIL")
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
+    decoders = ctypes.CDLL(_imaging.__file__)
+    for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):  # libtiff writes to the standard error by itself
+        handle = getattr(decoders, name, None)
+        if handle is not None:
+            handle.argtypes, handle.restype = [ctypes.c_void_p], ctypes.c_void_p
+            handle(None)

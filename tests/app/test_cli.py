@@ -34,14 +34,6 @@ def test_explain_writes_the_overlay(run, tmp_path):
         assert drawn.size == (451, 300)
 
 
-def test_pictures_may_be_decoded_in_a_process_of_their_own(run, tmp_path):
-    out, alone = tmp_path / "out.png", tmp_path / "alone.png"
-    for path, count in ((out, "1"), (alone, "0")):
-        result = run("explain", EXAMPLES / "cat.png", "-o", path, env={"SEEWHY_DECODE_PROCESSES": count})
-        assert result.exit_code == 0, result.output
-    assert out.read_bytes() == alone.read_bytes()
-
-
 @pytest.mark.parametrize(("name", "form"), [("a.jpg", "JPEG"), ("a.webp", "WEBP")])
 def test_the_suffix_chooses_the_format(run, tmp_path, name, form):
     assert run("explain", EXAMPLES / "cat.png", "-o", tmp_path / name).exit_code == 0

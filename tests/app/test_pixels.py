@@ -33,10 +33,9 @@ def bomb(edge, kind="WEBP"):
     return written.getvalue()
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(processes, monkeypatch):
+def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypatch):
     monkeypatch.setattr("seewhy.app.pipeline.ask.processors", lambda: 4)
-    service = Service(Settings(memory_bytes=9 * 2**20, decode_processes=processes))
+    service = Service(Settings(memory_bytes=9 * 2**20))
     model = service.model(None, Deadline.after(60))
     most, real = [], service.memory.wait
     monkeypatch.setattr(service.memory, "wait", lambda *given: (real(*given), most.append(service.memory.used)))
@@ -170,10 +169,8 @@ def test_no_kind_of_picture_takes_more_memory_than_is_counted_for_it():
 
 
 def resident(worker):
-    """Return the bytes of memory of a process and of those that decode for it, which any thread may have started."""
-    threads = Path(f"/proc/{worker}/task").glob("*/children")
-    pids = [worker, *(int(one) for file in threads for one in file.read_text().split())]
-    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids) * os.sysconf("SC_PAGE_SIZE")
+    """Return the bytes of memory of a process."""
+    return int(Path(f"/proc/{worker}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.slow
@@ -182,11 +179,10 @@ def resident(worker):
     "files of some bytes and 64 megapixels, many at once",
     "nothing: they are decoded one after another, and take the memory of one",
 )
-@pytest.mark.parametrize("processes", [0, 2])
-def test_many_large_pictures_take_the_memory_of_one(processes):
+def test_many_large_pictures_take_the_memory_of_one():
     port, pixels = free_port(), 64_000_000
     # Beside one of them there is memory for no other.
-    process = start(port, SEEWHY_DECODE_PROCESSES=str(processes), SEEWHY_MEMORY_BYTES=str(1200 * 10**6))
+    process = start(port, SEEWHY_MEMORY_BYTES=str(1200 * 10**6))
 
     def ask(content):
         return requests.post(
@@ -195,7 +191,7 @@ def test_many_large_pictures_take_the_memory_of_one(processes):
 
     try:
         (worker,) = children(process.pid)
-        assert ask(bomb(400)) == 200  # all threads and processes are there
+        assert ask(bomb(400)) == 200  # all threads are there
         before, found, done = resident(worker), [], threading.Event()
 
         def watch():

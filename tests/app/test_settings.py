@@ -105,13 +105,17 @@ def test_a_misspelt_variable_is_told_with_near_matches(variable, near):
     assert said.startswith(f"{variable} is no setting, and does nothing. Near matches: {near}")
 
 
-def test_a_setting_of_an_earlier_version_is_told_with_what_there_is_instead():
-    for name, instead in (
-        ("MAX_IN_FLIGHT_BYTES", "SEEWHY_MEMORY_BYTES"),
-        ("CACHE_BYTES", "Answers are no longer kept"),
-    ):
-        (warning,) = misspelt({f"SEEWHY_{name}": "1000000"})
-        assert warning.startswith(f"SEEWHY_{name} is no setting any more, and does nothing. {instead}")
+@pytest.mark.parametrize(
+    ("variable", "instead"),
+    [
+        ("SEEWHY_MAX_IN_FLIGHT_BYTES", "SEEWHY_MEMORY_BYTES"),
+        ("SEEWHY_CACHE_BYTES", "Answers are no longer kept"),
+        ("SEEWHY_DECODE_PROCESSES", "Pictures are decoded in"),
+    ],
+)
+def test_a_setting_of_an_earlier_version_is_told_with_what_there_is_instead(variable, instead):
+    (message,) = misspelt({variable: "1000000"})
+    assert message.startswith(f"{variable} is no setting any more, and does nothing. {instead}")
 
 
 def test_settings_and_what_kubernetes_sets_are_not_misspelt():

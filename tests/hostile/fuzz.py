@@ -10,7 +10,7 @@ from pathlib import Path
 
 import atheris
 
-from seewhy.app.pipeline.decoder import PLUGINS
+PLUGINS = ("Bmp", "Gif", "Jpeg", "Mpo", "Png", "Tiff", "WebP")
 
 INSTRUMENTED = [
     "PIL",
