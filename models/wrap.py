@@ -7,8 +7,9 @@ from torch import nn
 
 from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.execution.accelerators import choose
+from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.registered import remove_leftovers
-from seewhy.explainers.hooks.selection import evaluation_mode, logits_of
+from seewhy.explainers.hooks.selection import logits_of
 from seewhy.explainers.layers.survey import survey
 from seewhy.models.errors import ModelError
 from seewhy.models.preprocess import Interpolation, Preprocess

@@ -12,7 +12,7 @@ from seewhy.app.cli.names import complete_layer, complete_method, complete_model
 
 if TYPE_CHECKING:
     from seewhy.app.pipeline.options import CaptureFormat, Drawing, Format, InterveneFormat, TraceFormat
-    from seewhy.explainers.hooks.call_site import Kind
+    from seewhy.explainers.hooks.records import Kind
     from seewhy.explainers.imaging.render import View
 
 Command = Callable[..., Any]

@@ -22,7 +22,7 @@ from seewhy.app.pipeline.jobs import Job
 from seewhy.app.pipeline.record import Observer, Record
 from seewhy.app.pipeline.scheduler import Tier
 from seewhy.app.settings import Settings
-from seewhy.explainers.hooks.selection import count_hooks
+from seewhy.explainers.hooks.registered import count_hooks
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.models import LoadedModel
 

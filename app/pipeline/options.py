@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from seewhy.app.pipeline.strict_json import RepeatedMemberError, loads
-from seewhy.explainers.hooks.call_site import Kind
+from seewhy.explainers.hooks.records import Kind
 from seewhy.explainers.imaging.render import DIVERGING, SEQUENTIAL, Scale, View
 from seewhy.explainers.inspection.edits import MAX_EDITS, AnyEdits
 

@@ -28,7 +28,8 @@ from seewhy.explainers.errors import (
 from seewhy.explainers.execution.accelerated import Accelerated
 from seewhy.explainers.execution.chunks import Report, Show, pass_size, unreported, unshown
 from seewhy.explainers.execution.deferred_checks import deferred, require
-from seewhy.explainers.hooks.selection import CHECKPOINTED, as_module, evaluation_mode, is_checkpointed, logits_of
+from seewhy.explainers.hooks.evaluation import CHECKPOINTED, evaluation_mode, is_checkpointed
+from seewhy.explainers.hooks.selection import as_module, logits_of
 
 Sign = Literal["positive", "signed", "absolute"]
 """Which part of a signed attribution to keep: max(x, 0), x, or |x|."""

@@ -12,7 +12,8 @@ from torch import Tensor, fx, nn
 
 from seewhy.explainers.execution.accelerators import ACCELERATORS, Run, choose, exported_before
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
-from seewhy.explainers.hooks.selection import evaluation_mode, logits_of
+from seewhy.explainers.hooks.evaluation import evaluation_mode
+from seewhy.explainers.hooks.selection import logits_of
 from seewhy.explainers.process_wide import exclusive_if_free
 
 MOST_CUTS = 8

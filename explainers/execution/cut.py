@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from seewhy.explainers.hooks.selection import evaluation_mode
+from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.process_wide import exclusive
 
 

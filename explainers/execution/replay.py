@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from seewhy.explainers.errors import ModelOutputError, OptionError
 from seewhy.explainers.execution.chunks import Report, passes
+from seewhy.explainers.hooks.evaluation import OFF
 from seewhy.explainers.hooks.gradient_tap import copied
-from seewhy.explainers.hooks.selection import OFF, logits_of
+from seewhy.explainers.hooks.selection import logits_of
 from seewhy.explainers.hooks.session import HookSession
 
 _TOLERANCE = 1e-4

@@ -1,230 +1,232 @@
-"""What a session does at one module: the user's hooks in order, the tap, the records."""
+"""What a session does at one module: the user's hooks in order, the tap, the records.
+
+PyTorch calls a site at most four times for a call of its module: `enter` before it, `restore` and `leave` after it, and
+`fail` where an exception may have come between. A `Frame` goes with the call from one to the next, and on into the
+backward pass.
+"""
 
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
+from seewhy.explainers.hooks.evaluation import runs_again
+from seewhy.explainers.hooks.frame import Frame
 from seewhy.explainers.hooks.gradient_tap import Gradients, copied, is_differentiable, is_one_of, mark, substituted, tap
 from seewhy.explainers.hooks.parameters import Hook, fitting
-from seewhy.explainers.hooks.selection import runs_again
-
-if TYPE_CHECKING:
-    from seewhy.explainers.hooks.session import HookSession
-
-Kind = Literal["input", "output", "grad_input", "grad_output", "parameter_grad"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-CALL_KINDS: tuple[Kind, ...] = KINDS[:4]
-"""What each call of a module has; the gradient of a parameter is one for all calls."""
+from seewhy.explainers.hooks.records import Call, Kind, recorded_arguments
+from seewhy.explainers.hooks.registry import Registry
 
 
-@dataclass(frozen=True, eq=False)
-class Call:
-    """The call of a module that a running hook belongs to.
+class CallSite:
+    """What a session does at one module.
 
     Attributes:
         path: of the module; the first one, if it has several names.
-        module: the module itself.
-        number: 0 for the module's first call since the session opened, and so on.
-        again: whether gradient checkpointing calls the module again in a backward pass.
+        before, after, backward, backward_pre, gradient: the user's hooks by kind and by the key of their registration,
+            in the order in which they run.
+        always: keys of those in `after` that run although the module raised.
+        kinds: what is recorded, by path.
     """
 
-    path: str
-    module: nn.Module
-    number: int
-    again: bool = False
-
-
-class Site:
-    """What a session does at one module: the user's hooks by kind, in the order of registration, and the records."""
-
-    def __init__(self, session: "HookSession", path: str, module: nn.Module) -> None:
+    def __init__(self, registry: Registry, path: str, module: nn.Module) -> None:
+        self.path = path
         self.before: OrderedDict[int, tuple[Hook, bool, bool]] = OrderedDict()
         self.after: OrderedDict[int, tuple[Hook, bool]] = OrderedDict()
-        self.always: set[int] = set()  # those hooks after the module that run although it raised
-        self.fails = False  # whether `fail` is registered
+        self.always: set[int] = set()
         self.backward: OrderedDict[int, Hook] = OrderedDict()
         self.backward_pre: OrderedDict[int, Hook] = OrderedDict()
         self.gradient: OrderedDict[int, Hook] = OrderedDict()
-        self.recorded: dict[str, set[Kind]] = {}
-        self._session = session
-        self.path = path
+        self.kinds: dict[str, set[Kind]] = {}
+        self._registry = registry
         self._module = module
         self._calls = 0
-        self._again = 0  # calls by gradient checkpointing, in backward passes
-        self._ungraded: tuple[Gradients, Gradients] | None = None  # of the last call, if it ran without gradients
-        self._running: list[_Running] = []
+        self._repeats = 0  # calls by gradient checkpointing, in backward passes
+        # Of the last call, where it ran without gradients: checkpointing may run it again with them.
+        self._awaiting_repeat: tuple[Gradients, Gradients] | None = None
+        self._frames: list[Frame] = []  # a stack, for a module may call itself
+        self._watches_failures = False
         self._left = False
+        # Hooks of an outer session come first, inputs are restored from the innermost session outwards.
+        registry.before_module(module, self.enter, with_kwargs=True)
+        registry.after_module(module, self.restore, prepend=True)
+        registry.after_module(module, self.leave)
+
+    def watch_failures(self) -> None:
+        """Run those of `always` where the module or a hook raises."""
+        if not self._watches_failures:
+            self._watches_failures = True
+            self._registry.after_module(self._module, self.fail, always_call=True)
 
     def close(self) -> None:
         """Forget the hooks, and the tensors of calls that an exception ended."""
         for hooks in (self.before, self.after, self.backward, self.backward_pre, self.gradient, self.always):
             hooks.clear()
-        for running in self._running:
-            running.tapped.clear()
-            running.replaced.clear()
-        self._running.clear()
+        for frame in self._frames:
+            frame.release()
+        self._frames.clear()
 
     @property
     def ran(self) -> bool:
         """Whether the module was called."""
         return self._calls > 0
 
+    @property
+    def arguments(self) -> list[Any]:
+        """The arguments of the running call, before any tap."""
+        return self._frames[-1].arguments if self._frames else []
+
     def overlook(self, tensor: Tensor, changes: int) -> None:
         """Do not take so many changes of an argument for the module's."""
-        for running in self._running[-1:]:
-            running.versions = [
-                version + changes * (given is tensor)
-                for version, given in zip(running.versions, running.given, strict=False)
-            ]
-
-    @property
-    def given(self) -> list[Any]:
-        """What the running call was given, before any tap."""
-        return self._running[-1].given if self._running else []
+        for frame in self._frames[-1:]:
+            frame.overlook(tensor, changes)
 
     # Without keywords it is called for another thread, in the moment in which the session ends.
     def enter(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
         """Run the hooks before the module; tap and record its arguments."""
-        if not self._session._is_ours():
+        if not self._registry.sees_this_thread():
             return None
         again = self._calls > 0 and runs_again()
-        call = Call(self.path, module, self._again % self._calls if again else self._calls, again)
+        call = Call(self.path, module, self._repeats % self._calls if again else self._calls, again)
         self._calls += not again
-        self._again += again
+        self._repeats += again
         as_called = args, kwargs
         before = tuple(self.before.values())
-        got = tree_leaves((args, kwargs)) if any(shared for *_, shared in before) else []
+        originals = tree_leaves((args, kwargs)) if any(shared for *_, shared in before) else []
         try:
             for hook, with_kwargs, _ in before:
-                args, kwargs = self._prepared(call, hook, with_kwargs, args, kwargs)
+                args, kwargs = self._run_before(call, hook, with_kwargs, args, kwargs)
         except Exception:
-            if self.fails:  # which is called next
-                self._running.append(_Running(call, kwargs, []))
+            if self._watches_failures:  # `fail` is called next, and takes the frame away
+                self._frames.append(Frame(call, kwargs, []))
             raise
-        running = _Running(call, kwargs, tree_leaves((args, kwargs)))
-        running.replaced = [
+        frame = Frame(call, kwargs, tree_leaves((args, kwargs)))
+        frame.replaced = [
             (old, new, new._version)
-            for old, new in zip(got, running.given, strict=False)
+            for old, new in zip(originals, frame.arguments, strict=False)
             if old is not new
             and is_differentiable(old)
             and is_differentiable(new)
             and old.shape == new.shape
             and not new.is_inference()  # such a tensor does not tell whether it was modified
         ]
-        self._running.append(running)
-        if again and self._calls == 1 and self._ungraded is not None:
-            # Its gradients flow through what is computed now, and not through its first call.
-            running.grad_input, running.grad_output = self._ungraded
+        self._frames.append(frame)
+        if again and self._calls == 1 and self._awaiting_repeat is not None:
+            # The gradients of the first call flow through what is computed now, so its records take them.
+            frame.grad_input, frame.grad_output = self._awaiting_repeat
         if not again:
-            self._ungraded = None if torch.is_grad_enabled() else (running.grad_input, running.grad_output)
-        running.grad_input.take_structure((args, kwargs))
-        for path, kind, records in () if again else self._kept():
-            # A place for each kind, so that they stay in step where calls nest, or end in an exception.
-            records.append(copied(recorded_arguments(args, kwargs)) if kind == "input" else running.record(kind))
-            running.places[path, kind] = len(records) - 1
-        if self._wants_gradients():
-            running.versions = [_version(leaf) for leaf in running.given]
-        if (self.backward or self._records("grad_input")) and torch.is_grad_enabled():
-            return substituted((args, kwargs), self._tap_inputs(running))
+            self._awaiting_repeat = None if torch.is_grad_enabled() else (frame.grad_input, frame.grad_output)
+        frame.grad_input.take_structure((args, kwargs))
+        for path, kind, entries in () if again else self._records():
+            # A place for each kind now, so that they stay in step where calls nest, or end in an exception.
+            entries.append(copied(recorded_arguments(args, kwargs)) if kind == "input" else frame.record(kind))
+            frame.places[path, kind] = len(entries) - 1
+        if self._taps_outputs() or self._is_recorded("grad_input"):
+            frame.note_versions()
+        if (self.backward or self._is_recorded("grad_input")) and torch.is_grad_enabled():
+            return substituted((args, kwargs), self._tap_inputs(frame))
+        # None where nothing changed: PyTorch then passes on the very objects that it was called with.
         return None if args is as_called[0] and kwargs is as_called[1] else (args, kwargs)
 
     def restore(self, _module: nn.Module, _args: Any, output: Any) -> Any:
         """Let those who hold the arguments too see what the module did to them in place."""
-        if not self._session._is_ours() or not self._running:
+        if not self._registry.sees_this_thread() or not self._frames:
             return None
-        originals: list[tuple[Tensor, Tensor]] = []
-        for original, copy, version in self._running[-1].tapped:
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for original, copy, version in self._frames[-1].tapped:
             modified = copy._version > version
             if modified:
                 if not original.requires_grad:
-                    self._session._written.append(original)
+                    self._registry.note_written(original)
                 original.copy_(copy)
             if modified or original.grad_fn is not None:
-                originals += [(copy, original)] * sum(leaf is copy for leaf in tree_leaves(output))
-        # What a hook gave the module in place of its argument, likewise.
-        for original, given, version in self._running[-1].replaced:
-            if given._version > version:
-                original.copy_(given)
+                # One pair for each place in which the output holds the copy: `substituted` uses each pair once.
+                pairs += [(copy, original)] * sum(leaf is copy for leaf in tree_leaves(output))
+        # What a hook handed to the module in place of its argument, likewise.
+        for original, argument, version in self._frames[-1].replaced:
+            if argument._version > version:
+                original.copy_(argument)
         # A module that returns its input goes on returning that very tensor, which others may hold too.
-        return substituted(output, originals) if originals else None
+        return substituted(output, pairs) if pairs else None
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Run the hooks after the module; tap and record its output."""
-        if not self._session._is_ours() or not self._running:
+        if not self._registry.sees_this_thread() or not self._frames:
             return None
-        running = self._running[-1]
+        frame = self._frames[-1]
         returned = output
         for key, (hook, with_kwargs) in tuple(self.after.items()):
-            running.done.add(key)
-            replaced = self._finished(running, hook, with_kwargs, args, output)
+            frame.finished.add(key)
+            replaced = self._run_after(frame, hook, with_kwargs, args, output)
             output = output if replaced is None else replaced
-        running.grad_output.take_structure(output)
-        seen = None
-        if running.versions and torch.is_grad_enabled():
-            before = output
-            output = self._tap_outputs(running, output)
-            seen = before if output is not before and self._taps_outputs() else None
-        for path, kind, records in self._kept():
-            if kind == "output" and (path, kind) in running.places:
-                # What was tapped is out of reach of later in-place operations; views and leaves are not.
-                kept = copied(output) if seen is None else tree_map_only(Tensor, partial(_safe, running.given), seen)
-                records[running.places[path, kind]] = kept
-        self._running.pop()
-        self._left = self.fails
-        running.replaced.clear()
-        running.tapped.clear()  # the graph refers to this call, and must not to itself
-        running.given.clear()
+        frame.grad_output.take_structure(output)
+        before_tap = None
+        if frame.versions and torch.is_grad_enabled():
+            tapped = self._tap_outputs(frame, output)
+            if tapped is not output and self._taps_outputs():
+                before_tap = output
+            output = tapped
+        for path, kind, entries in self._records():
+            if kind == "output" and (path, kind) in frame.places:
+                # What was tapped is out of reach of later in-place operations, and needs no copy; views and leaves
+                # are within their reach.
+                entries[frame.places[path, kind]] = (
+                    copied(output)
+                    if before_tap is None
+                    else tree_map_only(Tensor, partial(_kept_safe, frame.arguments), before_tap)
+                )
+        self._frames.pop()
+        self._left = self._watches_failures
+        frame.release()  # the graph refers to this call, and must not to itself
+        frame.arguments.clear()
         return None if output is returned else output
 
     def fail(self, module: nn.Module, args: Any, output: Any) -> None:
         """Run the hooks after the module that always run, where it or a hook raised; PyTorch calls this in any case."""
-        if not self._session._is_ours() or not self._running:
+        if not self._registry.sees_this_thread() or not self._frames:
             return
         if self._left:  # `leave` has run for this call
             self._left = False
             return
-        running = self._running.pop()
+        frame = self._frames.pop()
         for key, (hook, with_kwargs) in tuple(self.after.items()):
-            if key in self.always and key not in running.done:
+            if key in self.always and key not in frame.finished:
                 try:
-                    self._finished(running, hook, with_kwargs, args, output)
+                    self._run_after(frame, hook, with_kwargs, args, output)
                 except Exception as error:  # as PyTorch does, so that the first error is the one that is raised
                     warnings.warn(
-                        f"A hook with always_call=True after {running.call.path!r} raised {error!r}, which was "
+                        f"A hook with always_call=True after {frame.call.path!r} raised {error!r}, which was "
                         "silenced as another error was raised before it.",
                         stacklevel=2,
                     )
-        running.tapped.clear()
-        running.replaced.clear()
+        frame.release()
 
-    def _tap_inputs(self, running: "_Running") -> list[tuple[Tensor, Tensor]]:
-        """Return the tensors that the module is given, and what it gets in their place."""
-        indices = [index for index, leaf in enumerate(running.given) if is_differentiable(leaf)]
-        tensors = [running.given[index] for index in indices]
-        running.awaits_input = bool(tensors)
-        width = len(running.given)
+    def _tap_inputs(self, frame: Frame) -> list[tuple[Tensor, Tensor]]:
+        """Return the tensors among the arguments, and what the module gets in their place."""
+        indices = [index for index, leaf in enumerate(frame.arguments) if is_differentiable(leaf)]
+        tensors = [frame.arguments[index] for index in indices]
+        frame.awaits_input = bool(tensors)
+        width = len(frame.arguments)
 
         def arrived(gradients: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
-            found: list[Tensor | None] = [None] * width
+            row: list[Tensor | None] = [None] * width
             for index, gradient in zip(indices, gradients, strict=True):
-                found[index] = gradient if gradient is not None else running.grad_input.leaves[index]
-            found = self._run_backward(running, found)
-            return [found[index] for index in indices]
+                # Of an argument that the module returns unchanged, the gradient came to the output's hook before.
+                row[index] = gradient if gradient is not None else frame.grad_input.leaves[index]
+            row = self._run_backward(frame, row)
+            return [row[index] for index in indices]
 
         copies = tap(tensors, arrived)
-        if self._session._is_cut:
-            self._session._not_ours += copies
-        running.tapped += [(old, new, new._version) for old, new in zip(tensors, copies, strict=True)]
+        self._registry.note_foreign(copies)
+        frame.tapped += [(old, new, new._version) for old, new in zip(tensors, copies, strict=True)]
         return list(zip(tensors, copies, strict=True))
 
-    def _tap_outputs(self, running: "_Running", output: Any) -> Any:
+    def _tap_outputs(self, frame: Frame, output: Any) -> Any:
         """Return what to hand on in place of the output."""
         indices: list[int] = []
         tensors: list[Tensor] = []
@@ -234,39 +236,39 @@ class Site:
         for index, leaf in enumerate(leaves):
             if not is_differentiable(leaf):
                 continue
-            if leaf.grad_fn is not None and is_one_of(leaf, running.given):
+            if leaf.grad_fn is not None and is_one_of(leaf, frame.arguments):
                 # Whoever else holds that tensor must keep sharing it with the caller: no copy, as a tap makes, will do.
-                passed.append((leaf, self._hook_passed(running, leaf, index, width)))
+                passed.append((leaf, self._hook_passed(frame, leaf, index, width)))
             elif self._taps_outputs():
                 indices.append(index)
                 tensors.append(leaf)
 
         def arrived(gradients: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
-            onward = self._run_gradients(running, width, dict(zip(indices, gradients, strict=True)))
-            if not running.awaits_input:
-                self._run_backward(running, running.grad_input.leaves)
+            onward = self._run_gradients(frame, width, dict(zip(indices, gradients, strict=True)))
+            if not frame.awaits_input:  # no gradient will come to an input, and backward hooks run once per call
+                self._run_backward(frame, frame.grad_input.leaves)
             return onward
 
         return substituted(output, [*zip(tensors, tap(tensors, arrived), strict=True), *passed])
 
-    def _hook_passed(self, running: "_Running", tensor: Tensor, index: int, outputs: int) -> Tensor:
+    def _hook_passed(self, frame: Frame, tensor: Tensor, index: int, outputs: int) -> Tensor:
         """Watch the gradient of an input that the module returned as one of its outputs, and return what to hand on."""
-        places = [place for place, given in enumerate(running.given) if given is tensor]
-        width = len(running.given)
-        modified = tensor._version > running.versions[places[0]]
-        past_the_tap = running.awaits_input and not modified
+        places = [place for place, argument in enumerate(frame.arguments) if argument is tensor]
+        width = len(frame.arguments)
+        modified = tensor._version > frame.versions[places[0]]
+        past_the_tap = frame.awaits_input and not modified
 
         def arrived(gradient: Tensor) -> Tensor | None:
-            (onward,) = self._run_gradients(running, outputs, {index: gradient})
+            (onward,) = self._run_gradients(frame, outputs, {index: gradient})
             if not past_the_tap:
                 return onward
-            found: list[Tensor | None] = [onward if place in places else None for place in range(width)]
-            return self._run_backward(running, found)[places[0]]
+            row: list[Tensor | None] = [onward if place in places else None for place in range(width)]
+            return self._run_backward(frame, row)[places[0]]
 
         mark(tensor)
         if modified:
             # All who hold it see what the module did, so its gradient is that of all of them.
-            self._session._hook_tensor(tensor, arrived)
+            self._registry.on_gradient(tensor, arrived)
             return tensor
         # A view has a gradient of its own, and still is the same memory. One that is modified in place leaves the
         # graph, and its gradient becomes part of the tensor's.
@@ -285,19 +287,13 @@ class Site:
             reported.clear()
             return arrived(gradient) if instead else None
 
-        self._session._hook_tensor(view, arrived_at_view)
-        self._session._hook_tensor(tensor, arrived_at_tensor)
+        self._registry.on_gradient(view, arrived_at_view)
+        self._registry.on_gradient(tensor, arrived_at_tensor)
         return view
 
-    def _run(self, call: Call, hook: Hook, *args: Any) -> Any:
-        outer, self._session._current = self._session._current, call
-        try:
-            return hook(*args)
-        finally:
-            self._session._current = outer
-
-    def _prepared(self, call: Call, hook: Hook, with_kwargs: bool, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        replaced = self._run(call, hook, call.module, *((args, kwargs) if with_kwargs else (args,)))
+    def _run_before(self, call: Call, hook: Hook, with_kwargs: bool, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Run a hook before the module, and return what the arguments are after it."""
+        replaced = self._registry.run(call, hook, call.module, *((args, kwargs) if with_kwargs else (args,)))
         if replaced is None:
             return args, kwargs
         if not with_kwargs:
@@ -306,112 +302,70 @@ class Site:
             raise ValueError(f"A hook before {call.path!r} must return None or a pair (args, kwargs).")
         return replaced
 
-    def _finished(self, running: "_Running", hook: Hook, with_kwargs: bool, args: Any, output: Any) -> Any:
+    def _run_after(self, frame: Frame, hook: Hook, with_kwargs: bool, args: Any, output: Any) -> Any:
         """Run a hook after the module."""
-        return self._run(
-            running.call, hook, running.call.module, *((args, running.kwargs) if with_kwargs else (args,)), output
-        )
+        arguments = (args, frame.kwargs) if with_kwargs else (args,)
+        return self._registry.run(frame.call, hook, frame.call.module, *arguments, output)
 
-    def _run_gradients(
-        self, running: "_Running", outputs: int, arrived: Mapping[int, Tensor | None]
-    ) -> list[Tensor | None]:
+    def _run_gradients(self, frame: Frame, outputs: int, arrived: Mapping[int, Tensor | None]) -> list[Tensor | None]:
         """Run the hooks on the gradients of some of the outputs; return what flows on in place of each."""
         gradients: list[Tensor | None] = [None] * outputs
         for index, gradient in arrived.items():
             for hook in tuple(self.gradient.values()) if gradient is not None else ():
-                replaced = self._run(running.call, hook, gradient)
-                gradient = gradient if replaced is None else _checked(replaced, gradient)
+                replaced = self._registry.run(frame.call, hook, gradient)
+                gradient = gradient if replaced is None else fitting(replaced, gradient)
             gradients[index] = gradient
         for hook in tuple(self.backward_pre.values()):
-            grad_output = running.grad_output.of(gradients)
-            grad_output = grad_output if isinstance(grad_output, tuple) else (grad_output,)
-            replaced = self._run(running.call, hook, running.call.module, grad_output)
+            grad_output = _as_tuple(frame.grad_output.of(gradients))
+            replaced = self._registry.run(frame.call, hook, frame.call.module, grad_output)
             if replaced is not None:
-                values = tree_flatten(replaced)[0]
-                if len(values) != outputs:
-                    raise ValueError(
-                        f"The full backward pre-hook of {running.call.path!r} returned {len(values)} gradients for "
-                        f"{outputs} outputs; return a tuple like grad_output, or None."
-                    )
-                gradients = [_checked(new, old) for new, old in zip(values, gradients, strict=True)]
+                gradients = _fitting_all(replaced, gradients, f"pre-hook of {frame.call.path!r}", "output")
         for index in arrived:
-            running.grad_output.put(index, gradients[index])
+            frame.grad_output.put(index, gradients[index])
         return [gradients[index] for index in arrived]
 
-    def _run_backward(self, running: "_Running", gradients: list[Tensor | None]) -> list[Tensor | None]:
+    def _run_backward(self, frame: Frame, gradients: list[Tensor | None]) -> list[Tensor | None]:
+        """Run the full backward hooks; return what flows on in place of the gradients of the inputs."""
         for hook in tuple(self.backward.values()):
-            args, kwargs = running.grad_input.arguments(gradients)
+            args, kwargs = frame.grad_input.arguments(gradients)
             grad_input = (*args, kwargs) if kwargs else args
-            grad_output = running.grad_output.value()
-            grad_output = grad_output if isinstance(grad_output, tuple) else (grad_output,)
-            replaced = self._run(running.call, hook, running.call.module, grad_input, grad_output)
+            grad_output = _as_tuple(frame.grad_output.value())
+            replaced = self._registry.run(frame.call, hook, frame.call.module, grad_input, grad_output)
             if replaced is not None:
-                values = tree_flatten(replaced)[0]
-                if len(values) != len(gradients):
-                    raise ValueError(
-                        f"The full backward hook of {running.call.path!r} returned {len(values)} gradients for "
-                        f"{len(gradients)} inputs; return a tuple like grad_input, or None."
-                    )
-                gradients = [_checked(new, old) for new, old in zip(values, gradients, strict=True)]
+                gradients = _fitting_all(replaced, gradients, f"hook of {frame.call.path!r}", "input")
         for index, gradient in enumerate(gradients):
-            running.grad_input.put(index, gradient)
+            frame.grad_input.put(index, gradient)
         return gradients
 
-    def _wants_gradients(self) -> bool:
-        return self._taps_outputs() or self._records("grad_input")
-
     def _taps_outputs(self) -> bool:
-        return bool(self.backward or self.backward_pre or self.gradient) or self._records("grad_output")
+        return bool(self.backward or self.backward_pre or self.gradient) or self._is_recorded("grad_output")
 
-    def _records(self, kind: Kind) -> bool:
-        return any(kind in kinds for kinds in self.recorded.values())
+    def _is_recorded(self, kind: Kind) -> bool:
+        return any(kind in kinds for kinds in self.kinds.values())
 
-    def _kept(self) -> Iterator[tuple[str, Kind, list[Any]]]:
-        """Yield name, kind and list of each record of this module's calls."""
-        for path, kinds in self.recorded.items():
-            for kind, records in self._session._records.items():
-                if kind in kinds:
-                    yield path, kind, records[path]
-
-
-class _Running:
-    """A call from its start to the last of its gradients."""
-
-    def __init__(self, call: Call, kwargs: Any, given: list[Any]) -> None:
-        self.call = call
-        self.kwargs = kwargs
-        self.given = given
-        self.grad_input = Gradients()
-        self.grad_output = Gradients()
-        self.awaits_input = False
-        self.tapped: list[tuple[Tensor, Tensor, int]] = []
-        self.replaced: list[tuple[Tensor, Tensor, int]] = []
-        self.versions: list[int] = []
-        self.places: dict[tuple[str, Kind], int] = {}
-        self.done: set[int] = set()  # hooks after the module
-
-    def record(self, kind: Kind) -> Gradients | None:
-        """Return what stands for the record of this kind when the call starts."""
-        return {"grad_input": self.grad_input, "grad_output": self.grad_output}.get(kind)
+    def _records(self) -> Iterator[tuple[str, Kind, list[Any]]]:
+        """Yield path, kind and entries of each record of this module's calls."""
+        for path, kinds in self.kinds.items():
+            for kind, entries in self._registry.records.of(path, kinds):
+                yield path, kind, entries
 
 
-def _version(leaf: Any) -> int:
-    return leaf._version if is_differentiable(leaf) and not leaf.is_inference() else 0
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
-def recorded_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    """Return arguments as records hold them: the only one, or a tuple with keywords as a last dict."""
-    if kwargs:
-        return (*args, kwargs)
-    return args[0] if len(args) == 1 else args
+def _fitting_all(replaced: Any, gradients: list[Tensor | None], hook: str, side: str) -> list[Tensor | None]:
+    """Return the gradients in a hook's answer, None where there is to be none; they must fit those they replace."""
+    values = tree_flatten(replaced)[0]
+    if len(values) != len(gradients):
+        raise ValueError(
+            f"The full backward {hook} returned {len(values)} gradients for {len(gradients)} {side}s; return a tuple "
+            f"like grad_{side}, or None."
+        )
+    return [None if new is None else fitting(new, old) for new, old in zip(values, gradients, strict=True)]
 
 
-def _checked(replaced: Any, gradient: Tensor | None) -> Tensor | None:
-    """Return what stands in a hook's answer for a gradient, None where there is to be none."""
-    return None if replaced is None else fitting(replaced, gradient)
-
-
-def _safe(given: list[Any], tensor: Tensor) -> Tensor:
-    """Return a recorded output detached, as a copy where it is not the tap alone that holds it."""
-    shared = tensor.is_leaf or tensor._is_view() or is_one_of(tensor, given)
+def _kept_safe(arguments: list[Any], tensor: Tensor) -> Tensor:
+    """Return a recorded output detached, as a copy where others than the tap hold it."""
+    shared = tensor.is_leaf or tensor._is_view() or is_one_of(tensor, arguments)
     return tensor.detach().clone() if shared else tensor.detach()

@@ -2,47 +2,53 @@
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-if TYPE_CHECKING:
-    from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.hooks.registry import Registry
 
 Hook = Callable[..., Any]
 
 
 class ParameterSite:
-    """What a session does at one parameter: the user's hooks in the order of registration, then the records."""
+    """What a session does at one parameter: the user's hooks in the order of registration, then the records.
 
-    def __init__(self, session: "HookSession", parameter: Tensor) -> None:
+    Attributes:
+        parameter: the parameter.
+        hooks: by the key of their registration.
+        records: pairs of a dictionary and the name under which it takes the gradient.
+    """
+
+    def __init__(self, registry: Registry, parameter: Tensor) -> None:
         self.parameter = parameter
         self.hooks: dict[int, Hook] = {}
         self.records: list[tuple[dict[str, Tensor | None], str]] = []
-        self._session = session
+        self._registry = registry
         _thaw(parameter)
+        registry.on_gradient(parameter, self._arrived)
 
     def close(self) -> None:
         """Forget the hooks, and freeze the parameter if it was frozen before."""
         self.hooks.clear()
         _freeze(self.parameter)
 
-    def arrived(self, gradient: Tensor) -> Tensor | None:
+    def _arrived(self, gradient: Tensor) -> Tensor | None:
         """Run the hooks on a gradient, and record it."""
         # On CPU the backward pass runs in the thread that started it, on CUDA in one of the device's.
-        if self._session._thread is None or (gradient.device.type == "cpu" and not self._session._is_ours()):
+        if not self._registry.is_open or (gradient.device.type == "cpu" and not self._registry.sees_this_thread()):
             return None
         for hook in tuple(self.hooks.values()):
             replaced = hook(gradient)
             gradient = gradient if replaced is None else fitting(replaced, gradient)
-        for found, name in self.records:
-            found[name] = gradient.detach().clone()
+        for record, name in self.records:
+            record[name] = gradient.detach().clone()
         return gradient
 
 
 _thawed: "WeakIdKeyDictionary" = WeakIdKeyDictionary()
-"""Parameters that are frozen but for sessions: how many of these, and the `.grad` before the first."""
+"""Parameters that only sessions thaw: how many sessions, and the `.grad` before the first."""
 _thawed_lock = threading.Lock()
 
 
@@ -74,6 +80,6 @@ def fitting(replaced: Any, gradient: Tensor | None) -> Tensor:
     """Return a hook's gradient if it fits the one that it replaces."""
     if isinstance(replaced, Tensor) and (gradient is None or replaced.shape == gradient.shape):
         return replaced
-    found = tuple(replaced.shape) if isinstance(replaced, Tensor) else type(replaced).__name__
+    answer = tuple(replaced.shape) if isinstance(replaced, Tensor) else type(replaced).__name__
     shape = None if gradient is None else tuple(gradient.shape)
-    raise ValueError(f"A hook returned {found} for a gradient of shape {shape}; return one of that shape, or None.")
+    raise ValueError(f"A hook returned {answer} for a gradient of shape {shape}; return one of that shape, or None.")

@@ -1,6 +1,6 @@
 """What is registered on modules in PyTorch's place for a hook: it stays behind when the module is copied or saved."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -57,3 +57,15 @@ def remove_leftovers(module: nn.Module) -> None:
 
 def _is_leftover(hook: Any) -> bool:
     return isinstance(hook, _Leftover) or isinstance(getattr(hook, "__self__", None), nullcontext)
+
+
+def count_hooks(module: nn.Module) -> int:
+    """Return how many hooks are on a module, its submodules and its parameters."""
+    on_modules = sum(
+        len(hooks)
+        for part in module.modules()
+        for hooks in (part._forward_pre_hooks, part._forward_hooks, part._backward_pre_hooks, part._backward_hooks)
+    )
+    # PyTorch's type says bool where there is None or a dictionary.
+    on_parameters: Iterable[Any] = (parameter._backward_hooks for parameter in module.parameters())
+    return on_modules + sum(len(hooks) for hooks in on_parameters if hooks)

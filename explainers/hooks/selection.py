@@ -1,17 +1,12 @@
 """What needs no hook: which module is meant, what its parts are called, what it returned, and its mode."""
 
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
-from torch.utils.checkpoint import CheckpointError
 
 from seewhy.explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError, near_matches
 
@@ -216,131 +211,6 @@ def match_parameters(
                 raise LayerError(f"{', '.join(paths[:20])} have no parameters of their own.")
         chosen |= found
     return tuple(name for name in parameters if name in chosen)
-
-
-_CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing")
-"""Attributes by which models of timm and transformers say that they checkpoint gradients."""
-
-_DENSENETS = {"torchvision.models.densenet", "timm.models.densenet"}
-"""Where the layers are from that say so by `memory_efficient`, which elsewhere may mean anything."""
-
-
-class _Off:
-    """What a flag is while it is switched off: false, unlike any value of the user's, and True again in copies."""
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> bool:
-        return True
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return bool, (1,)
-
-
-OFF = _Off()
-"""The only one of its kind."""
-
-_switched_off: "WeakKeyDictionary[nn.Module, Counter[str]]" = WeakKeyDictionary()
-"""Attributes that are off but for `evaluation_mode` and `without_checkpointing`, and how many of these hold them."""
-_switched_off_lock = threading.Lock()
-
-
-@contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Run with dropout off, batch norm on its running statistics and gradient checkpointing off; put all back after.
-
-    Several threads may hold the same modules at once, under one root or several: a module's mode returns when the
-    last of them leaves.
-    """
-    with _without(module, ("training", *_CHECKPOINTING)):
-        yield
-
-
-@contextmanager
-def without_checkpointing(module: nn.Module) -> Iterator[None]:
-    """Run with gradient checkpointing off where attributes of modules switch it on; put these back after."""
-    with _without(module, _CHECKPOINTING):
-        yield
-
-
-@contextmanager
-def _without(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
-    """Run with attributes of modules off that are True, as `evaluation_mode` says.
-
-    A flag that the user sets meanwhile stays as the user sets it.
-    """
-    held = []
-    with _switched_off_lock:
-        for part in _submodules(module):
-            attributes = vars(part)
-            others = _switched_off.get(part) if _switched_off else None
-            for name in (*names, "memory_efficient") if type(part).__module__ in _DENSENETS else names:
-                if name == "training":
-                    switched = part.training or bool(others and others[name])
-                else:
-                    switched = (value := attributes.get(name)) is True or value is OFF
-                if switched:
-                    setattr(part, name, False if name == "training" else OFF)
-                    _switched_off.setdefault(part, Counter())[name] += 1
-                    held.append((part, name))
-    try:
-        yield
-    finally:
-        with _switched_off_lock:
-            for part, name in held:
-                holders = _switched_off[part]
-                holders[name] -= 1
-                if not holders[name]:
-                    if name == "training" or vars(part).get(name) is OFF:
-                        setattr(part, name, True)
-                    del holders[name]
-                if not holders:
-                    del _switched_off[part]
-
-
-CHECKPOINTED = (
-    "The model checkpoints gradients (`torch.utils.checkpoint`) in its own code: parts of it run again in the backward "
-    "pass, or only there. Turn gradient checkpointing off, as `model.set_grad_checkpointing(False)` does for models of "
-    "timm; or use another method or layer."
-)
-
-
-def is_checkpointed(error: Exception) -> bool:
-    """Whether an error is that of gradient checkpointing, which runs parts of a model again in the backward pass."""
-    return isinstance(error, CheckpointError) or (
-        isinstance(error, RuntimeError) and "torch.utils.checkpoint" in str(error)
-    )
-
-
-def runs_again() -> bool:
-    """Whether this thread is inside a backward pass, in which gradient checkpointing calls modules a second time."""
-    # PyTorch's own checkpointing and hooks ask this; there is no public way to.
-    return torch._C._current_graph_task_id() != -1
-
-
-def count_hooks(module: nn.Module) -> int:
-    """Return how many hooks are on a module, its submodules and its parameters."""
-    on_modules = sum(
-        len(hooks)
-        for part in module.modules()
-        for hooks in (part._forward_pre_hooks, part._forward_hooks, part._backward_pre_hooks, part._backward_hooks)
-    )
-    # PyTorch's type says bool where there is None or a dictionary.
-    on_parameters: Iterable[Any] = (parameter._backward_hooks for parameter in module.parameters())
-    return on_modules + sum(len(hooks) for hooks in on_parameters if hooks)
-
-
-def _submodules(module: nn.Module) -> list[nn.Module]:
-    """Return the modules of a module, each once, in any order; quicker than `modules`."""
-    found = {id(module): module}
-    waiting = [module]
-    while waiting:
-        for child in waiting.pop()._modules.values():
-            if child is not None and id(child) not in found:
-                found[id(child)] = child
-                waiting.append(child)
-    return list(found.values())
 
 
 def logits_of(output: Any) -> Tensor:

@@ -7,10 +7,9 @@ The *cut* makes a layer's output a leaf of autograd: what runs before it runs wi
 is kept for backward there, frozen parameters do not matter, and no parameter ever gets a gradient.
 """
 
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -18,60 +17,23 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
-from torch.utils.hooks import RemovableHandle
 
 from seewhy.explainers.errors import LayerError, UnsuitableModelError, UnsupportedModuleError
-from seewhy.explainers.hooks.call_site import CALL_KINDS, KINDS, Call, Kind, Site, recorded_arguments
-from seewhy.explainers.hooks.gradient_tap import (
-    Gradients,
-    edges_behind_taps,
-    is_differentiable,
-    is_one_of,
-    leaf_again,
-    leaf_of,
-)
+from seewhy.explainers.hooks.call_site import CallSite
+from seewhy.explainers.hooks.evaluation import CHECKPOINTED, is_checkpointed, without_checkpointing
+from seewhy.explainers.hooks.gradient_tap import edges_behind_taps, is_differentiable
+from seewhy.explainers.hooks.leaves import Leaves
 from seewhy.explainers.hooks.parameters import Hook, ParameterSite
-from seewhy.explainers.hooks.registered import ModuleHook
+from seewhy.explainers.hooks.records import CALL_KINDS, KINDS, Call, Kind, recorded_arguments
+from seewhy.explainers.hooks.registry import HookHandle, Registry
 from seewhy.explainers.hooks.selection import (
-    CHECKPOINTED,
     Where,
     as_module,
     first_names,
-    is_checkpointed,
     match_parameters,
     match_reachable,
     out_of_reach,
-    runs_again,
-    without_checkpointing,
 )
-
-_alone = threading.local()
-"""Has, as `session`, the only one that sees what runs in this thread; nothing where all do."""
-
-
-class HookHandle:
-    """One registration, at all the modules or parameters that it matched.
-
-    Attributes:
-        paths: where the hook is, in module order.
-    """
-
-    def __init__(self, paths: tuple[str, ...], undo: list[Callable[[], object]]) -> None:
-        self.paths = paths
-        self._undo = undo
-
-    def remove(self) -> None:
-        """Take the hook away now, before the session ends; a second time does nothing."""
-        while self._undo:
-            self._undo.pop()()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
 
 
 class HookSession:
@@ -105,30 +67,19 @@ class HookSession:
         self._module = as_module(module)
         self._modules = dict(self._module.named_modules(remove_duplicate=False))
         self._unreachable = out_of_reach(self._modules)
-        self._handles: list[RemovableHandle] = []
-        self._thread: int | None = None
+        self._registry = Registry()
         self._start_afresh()
 
     def _start_afresh(self) -> None:
-        self._sites: dict[int, Site] = {}
-        self._keys = count()
-        self._current: Call | None = None
-        self._is_cut = False
-        self._leaves: list[Any] = []  # of the cut: tensors and gradient edges
-        self._not_ours: list[Tensor] = []  # with a cut: what the model was called with, and the taps' copies
-        self._written: list[Tensor] = []  # plain tensors that a module modified in place, through a tap
+        self._sites: dict[int, CallSite] = {}
         self._parameters: dict[int, ParameterSite] = {}
-        self._inputs: dict[str, list[Any]] = {}
-        self._outputs: dict[str, list[Any]] = {}
-        self._grad_inputs: dict[str, list[Gradients]] = {}
-        self._grad_outputs: dict[str, list[Gradients]] = {}
-        self._parameter_grads: dict[str, dict[str, Tensor | None]] = {}
-        self._grad_mode: bool | None = None
+        self._keys = count()
+        self._leaves = Leaves(self._registry, self._module, self._sites)
 
     def __enter__(self) -> Self:
-        if self._thread is not None:
+        if self._registry.is_open:
             raise RuntimeError("The session is open already; make another one.")
-        self._thread = threading.get_ident()
+        self._registry.open()
         self._start_afresh()
         self._unchecked = without_checkpointing(self._module)
         self._unchecked.__enter__()
@@ -141,69 +92,52 @@ class HookSession:
         trace: TracebackType | None,
     ) -> None:
         self._unchecked.__exit__(None, None, None)
-        while self._handles:
-            self._handles.pop().remove()
+        self._registry.remove_hooks()
         for site in self._sites.values():
             site.close()
         self._sites.clear()
         for parameter in self._parameters.values():
             parameter.close()
         self._parameters.clear()
-        for tensor in self._written:
-            tensor.detach_()  # the caller's own may be among them
-        self._written.clear()
-        self._leaves.clear()
-        self._not_ours.clear()
-        opener, self._thread = self._thread, None
-        if self._grad_mode is not None:
-            if opener != threading.get_ident():
-                raise RuntimeError("Close a session in the thread that opened it: gradient mode belongs to a thread.")
-            torch.set_grad_enabled(self._grad_mode)
-            self._grad_mode = None
+        self._registry.close()
+        self._leaves.close()  # last, for it may raise
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager[None]:
         """Let no other session see what this thread runs in here."""
-        before = vars(_alone).copy()
-        _alone.session = self
-        try:
-            yield
-        finally:
-            del _alone.session
-            vars(_alone).update(before)
+        return self._registry.alone()
 
     @property
     def inputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: the argument, or the tuple of arguments (keywords as a last dict)."""
-        return self._inputs
+        return self._registry.records.inputs
 
     @property
     def outputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: what the module handed on, detached from the graph."""
-        return self._outputs
+        return self._registry.records.outputs
 
     @property
     def grad_inputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: gradients in the structure of `inputs`; None where none flowed."""
         return {
             path: [recorded_arguments(*call.arguments(call.leaves)) for call in calls]
-            for path, calls in self._grad_inputs.items()
+            for path, calls in self._registry.records.grad_inputs.items()
         }
 
     @property
     def grad_outputs(self) -> dict[str, list[Any]]:
         """Per path, one entry per call: gradients in the structure of `outputs`; None where none flowed."""
-        return {path: [call.value() for call in calls] for path, calls in self._grad_outputs.items()}
+        return {path: [call.value() for call in calls] for path, calls in self._registry.records.grad_outputs.items()}
 
     @property
     def parameter_grads(self) -> dict[str, dict[str, Tensor | None]]:
         """Per path and name of the module's own parameters, the gradient of all calls together; None if none flowed."""
-        return self._parameter_grads
+        return self._registry.records.parameter_grads
 
     @property
     def current(self) -> Call | None:
         """The call whose hook is running at this moment; None outside hooks and in hooks of parameters."""
-        return self._current
+        return self._registry.call
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -293,11 +227,11 @@ class HookSession:
             RuntimeError: the session is not open.
         """
         self._require_open()
-        named = self._named_parameters(where)
-        names = match_parameters(named, self._modules, where)
+        parameters = self._named_parameters(where)
+        names = match_parameters(parameters, self._modules, where)
         key = next(self._keys)
         undo: list[Callable[[], object]] = []
-        for site in dict.fromkeys(self._parameter_site(name, named[name]) for name in names):
+        for site in dict.fromkeys(self._parameter_site(name, parameters[name]) for name in names):
             site.hooks[key] = _callable(hook)
             undo.append(partial(site.hooks.pop, key, None))
         return HookHandle(names, undo)
@@ -322,17 +256,15 @@ class HookSession:
             RuntimeError: the session is not open.
         """
         self._require_open()
-        wanted: frozenset[Any] = frozenset([kinds] if isinstance(kinds, str) else kinds)
-        if unknown := wanted - set(KINDS):
+        names: frozenset[Any] = frozenset([kinds] if isinstance(kinds, str) else kinds)
+        if unknown := names - set(KINDS):
             raise ValueError(f"Unknown kinds {sorted(unknown)}; choose from {', '.join(KINDS)}.")
         paths = match_reachable(self._modules, where, self._unreachable)
         for path in paths:
-            if wanted & set(CALL_KINDS):
-                self._site(path).recorded.setdefault(path, set()).update(wanted)
-            for kind, records in self._records.items():
-                if kind in wanted:
-                    records.setdefault(path, [])
-            if "parameter_grad" in wanted and path not in self._parameter_grads:
+            if names & set(CALL_KINDS):
+                self._site(path).kinds.setdefault(path, set()).update(names)
+            self._registry.records.add(path, names)
+            if "parameter_grad" in names and path not in self.parameter_grads:
                 self._record_parameters(path)
         return paths
 
@@ -348,47 +280,7 @@ class HookSession:
         """
         self._require_open()
         matched = match_reachable(self._modules, paths, self._unreachable)
-        self._is_cut = True
-        if self._grad_mode is None:
-            self._grad_mode = torch.is_grad_enabled()
-            # Frozen parameters make no graph anyway, and then a model that runs its backbone under
-            # `torch.no_grad()` comes out of that block with gradients on.
-            torch.set_grad_enabled(not any(value.requires_grad for value in self._module.parameters()))
-
-        kept = {id(value) for value in (*self._module.parameters(), *self._module.buffers())}
-
-        def note_arguments(_module: nn.Module, args: Any) -> None:
-            if self._is_ours():
-                self._not_ours += [value for value in tree_leaves(args) if isinstance(value, Tensor)]
-
-        def make_leaves(module: nn.Module, args: Any, output: Any) -> Any:
-            if not self._is_ours():
-                return None
-            if runs_again():
-                return tree_map_only(Tensor, leaf_again, output)
-            torch.set_grad_enabled(True)
-            values, spec = tree_flatten(output)
-            before_the_cut = not self._leaves
-            site = self._sites.get(id(module))
-            given = (args, site.given if site else None)
-            for index, value in enumerate(values):
-                if not is_differentiable(value):
-                    continue
-                if before_the_cut or not value.requires_grad:
-                    version = value._version
-                    mine = id(value) not in kept and not is_one_of(value, self._not_ours)
-                    leaf, values[index] = leaf_of(value, mine and is_one_of(value, given))
-                    self._leaves.append(leaf)
-                    if site and value._version > version:
-                        site.overlook(value, value._version - version)
-                else:
-                    # It may depend on an earlier leaf. The edge stays that of today's value if it is modified in place.
-                    self._leaves.append(get_gradient_edge(value))
-            return tree_unflatten(values, spec)
-
-        self._handles.append(self._module.register_forward_pre_hook(ModuleHook(note_arguments)))
-        for path in matched:
-            self._handles.append(self._modules[path].register_forward_hook(ModuleHook(make_leaves), prepend=True))
+        self._leaves.make(*(self._modules[path] for path in matched))
 
     def backward(self, score: Tensor, retain_graph: bool = False) -> None:
         """Run autograd from a scalar score back to the cut, or to the first of what is hooked; no ``.grad`` is written.
@@ -406,14 +298,15 @@ class HookSession:
         if score.numel() != 1:
             raise ValueError(f"Expected a scalar score, got the shape {tuple(score.shape)}; pick or sum logits.")
         parameters = [site.parameter for site in self._parameters.values()]
-        ran = bool(self._leaves) if self._is_cut else bool(parameters) or any(site.ran for site in self._sites.values())
+        cut = self._leaves.is_cut
+        ran = bool(self._leaves.ends) if cut else bool(parameters) or any(site.ran for site in self._sites.values())
         if not ran:
             raise LayerError(
                 "The layer did not run in this forward pass; choose one that the model uses. (A module whose "
                 "`forward` is called directly, as in `module.forward(x)`, bypasses its hooks.)"
             )
-        ends = [*(self._leaves if self._is_cut else edges_behind_taps(score)), *parameters]
-        if self._is_cut and not score.requires_grad:
+        ends = [*(self._leaves.ends if cut else edges_behind_taps(score)), *parameters]
+        if cut and not score.requires_grad:
             raise UnsuitableModelError(
                 "No gradient flows from the logits to the layer: gradients are off (`torch.no_grad()`), or the model "
                 "switches them off, as gradient checkpointing with use_reentrant=True does, or detaches, after it. "
@@ -429,31 +322,16 @@ class HookSession:
                 raise UnsupportedModuleError(CHECKPOINTED) from error
             raise
 
-    @property
-    def _records(self) -> dict[Kind, dict[str, list[Any]]]:
-        return {
-            "input": self._inputs,
-            "output": self._outputs,
-            "grad_input": self._grad_inputs,
-            "grad_output": self._grad_outputs,
-        }
-
     def _require_open(self) -> None:
-        if self._thread is None:
+        if not self._registry.is_open:
             raise RuntimeError("The session is not open; use `with HookSession(module) as hooks:`.")
 
-    def _is_ours(self) -> bool:
-        return self._thread == threading.get_ident() and getattr(_alone, "session", self) is self
-
-    def _site(self, path: str) -> Site:
+    def _site(self, path: str) -> CallSite:
         module = self._modules[path]
         site = self._sites.get(id(module))
         if site is None:
-            site = self._sites[id(module)] = Site(self, first_names(self._modules, [path])[0], module)
-            # Hooks of an outer session come first, inputs are restored from the innermost session outwards.
-            self._handles.append(module.register_forward_pre_hook(ModuleHook(site.enter), with_kwargs=True))
-            self._handles.append(module.register_forward_hook(ModuleHook(site.restore), prepend=True))
-            self._handles.append(module.register_forward_hook(ModuleHook(site.leave)))
+            name = first_names(self._modules, [path])[0]
+            site = self._sites[id(module)] = CallSite(self._registry, name, module)
         return site
 
     def _add(
@@ -470,10 +348,7 @@ class HookSession:
                 hooks.move_to_end(key, last=False)
             undo.append(partial(hooks.pop, key, None))
             if always_call:
-                if not site.fails:
-                    site.fails = True
-                    fail = ModuleHook(site.fail)
-                    self._handles.append(self._modules[site.path].register_forward_hook(fail, always_call=True))
+                site.watch_failures()
                 site.always.add(key)
         return HookHandle(paths, undo)
 
@@ -491,24 +366,20 @@ class HookSession:
         if site is None:
             if isinstance(parameter, nn.UninitializedParameter):
                 raise LayerError(f"The parameter {name!r} has no shape yet; run one forward pass first.")
-            site = self._parameters[id(parameter)] = ParameterSite(self, parameter)
-            self._hook_tensor(parameter, site.arrived)
+            site = self._parameters[id(parameter)] = ParameterSite(self._registry, parameter)
         return site
 
-    def _hook_tensor(self, tensor: Tensor, hook: Hook) -> None:
-        self._handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
-
     def _record_parameters(self, path: str) -> None:
-        found: dict[str, Tensor | None] = {}
-        self._parameter_grads[path] = found
+        gradients: dict[str, Tensor | None] = {}
+        self.parameter_grads[path] = gradients
         for name, parameter in self._modules[path].named_parameters(recurse=False):
             if is_differentiable(parameter):
-                found[name] = None
-                self._parameter_site(f"{path}.{name}".lstrip("."), parameter).records.append((found, name))
+                gradients[name] = None
+                self._parameter_site(f"{path}.{name}".lstrip("."), parameter).records.append((gradients, name))
 
 
 def _callable(hook: Any) -> Hook:
     if not callable(hook):
         raise TypeError(f"A hook must be callable, got {type(hook).__name__}; the hook comes first, then where.")
-    found: Hook = hook
-    return found
+    function: Hook = hook
+    return function

@@ -16,7 +16,8 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
 from seewhy.explainers.errors import LayerError, ModelOutputError
-from seewhy.explainers.hooks.selection import as_module, evaluation_mode, logits_of, out_of_reach
+from seewhy.explainers.hooks.evaluation import evaluation_mode
+from seewhy.explainers.hooks.selection import as_module, logits_of, out_of_reach
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.layout import COLUMNS, ROWS, Grid
 from seewhy.explainers.layers.provenance import Provenance, Tracker, Waypoint

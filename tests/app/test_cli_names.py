@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from seewhy.app.answers import schemas
 from seewhy.app.cli import main, names, options
 from seewhy.explainers import list_methods
-from seewhy.explainers.hooks import call_site as sites
+from seewhy.explainers.hooks import records
 from seewhy.explainers.imaging import render
 from seewhy.models import list_models
 
@@ -48,7 +48,7 @@ def test_the_commands_are_the_whole_command():
         (options.CAPTURE_FORMATS, get_args(schemas.CaptureFormat)),
         (options.INTERVENE_FORMATS, get_args(schemas.InterveneFormat)),
         (options.VIEWS, render.VIEWS),
-        (options.KINDS, sites.KINDS),
+        (options.KINDS, records.KINDS),
         (options.COLORMAPS, render.SEQUENTIAL + render.DIVERGING),
     ],
 )

@@ -18,7 +18,7 @@ from seewhy.explainers import GradCAM
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.objective import NO_CONTRAST
 from seewhy.explainers.errors import ExplainerError, LayerError, OptionError, TargetError
-from seewhy.explainers.hooks.selection import count_hooks
+from seewhy.explainers.hooks.registered import count_hooks
 from seewhy.explainers.inspection.capture import Capture, capture_images
 from seewhy.explainers.inspection.edits import parse_edits
 from seewhy.explainers.inspection.intervene import edit_images

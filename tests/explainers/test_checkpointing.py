@@ -14,7 +14,7 @@ from seewhy.explainers import GradCAM
 from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.errors import UnsupportedModuleError
 from seewhy.explainers.execution.replay import structure_of
-from seewhy.explainers.hooks.selection import evaluation_mode
+from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.catalogue import METHODS
 from tests import nets

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from seewhy.explainers.hooks.selection import count_hooks
+from seewhy.explainers.hooks.registered import count_hooks
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.models import wrap_model
 

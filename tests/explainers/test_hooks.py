@@ -6,7 +6,9 @@ from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM
 from seewhy.explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError
-from seewhy.explainers.hooks.selection import as_module, count_hooks, evaluation_mode, logits_of
+from seewhy.explainers.hooks.evaluation import evaluation_mode
+from seewhy.explainers.hooks.registered import count_hooks
+from seewhy.explainers.hooks.selection import as_module, logits_of
 from seewhy.explainers.hooks.session import HookSession
 from tests import nets
 

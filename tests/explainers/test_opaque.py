@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM, survey
 from seewhy.explainers.errors import UnsupportedModuleError, UnsupportedOperationError
-from seewhy.explainers.hooks.selection import count_hooks
+from seewhy.explainers.hooks.registered import count_hooks
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.inspection.capture import capture_images
 from seewhy.explainers.inspection.trace import trace_images

@@ -44,7 +44,7 @@ def test_every_record_of_a_classifier_equals_autograd(name):
 
 
 def scale_one_gradient(hooks: HookSession) -> None:
-    gradients = hooks._grad_inputs["layer2.0.conv1"][0]
+    gradients = hooks._registry.records.grad_inputs["layer2.0.conv1"][0]
     gradients.put(0, gradients.leaves[0] * (1 + 1e-4))
 
 
@@ -56,7 +56,7 @@ def scale_one_gradient(hooks: HookSession) -> None:
         pytest.param(lambda hooks: hooks.outputs["layer1.0.relu"].pop(), id="call missing"),
         pytest.param(lambda hooks: hooks.inputs.pop(""), id="module missing"),
         pytest.param(scale_one_gradient, id="gradient"),
-        pytest.param(lambda hooks: hooks._grad_outputs["fc"][0].put(0, None), id="gradient missing"),
+        pytest.param(lambda hooks: hooks._registry.records.grad_outputs["fc"][0].put(0, None), id="gradient missing"),
     ],
 )
 def test_one_wrong_record_is_found(spoil: Callable[[HookSession], object], monkeypatch):

@@ -1,0 +1,125 @@
+"""The mode in which models are explained: evaluation mode, without gradient checkpointing."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointError
+
+_CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing")
+"""Attributes that switch checkpointing on in models of timm and transformers."""
+
+_DENSENETS = {"torchvision.models.densenet", "timm.models.densenet"}
+"""Modules whose layers switch it on with `memory_efficient`, which elsewhere may mean anything."""
+
+
+class _Off:
+    """The value of a flag while it is switched off: false, unlike any value of the user's, and True again in copies."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> bool:
+        return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, (1,)
+
+
+OFF = _Off()
+"""The only instance."""
+
+_holders: "WeakKeyDictionary[nn.Module, Counter[str]]" = WeakKeyDictionary()
+"""How many blocks of `evaluation_mode` and `without_checkpointing` hold a flag of a module off."""
+_lock = threading.Lock()
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Run with dropout off, batch norm on its running statistics and gradient checkpointing off; put all back after.
+
+    Several threads may hold the same modules at once, under one root or several: a module's mode returns when the
+    last of them leaves.
+    """
+    with _switched_off(module, ("training", *_CHECKPOINTING)):
+        yield
+
+
+@contextmanager
+def without_checkpointing(module: nn.Module) -> Iterator[None]:
+    """Run with gradient checkpointing off where attributes of modules switch it on; put these back after."""
+    with _switched_off(module, _CHECKPOINTING):
+        yield
+
+
+@contextmanager
+def _switched_off(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
+    """Switch off flags of modules that are True, and back on when the last block leaves.
+
+    A flag that the user sets meanwhile stays as the user sets it.
+    """
+    flags = []
+    with _lock:
+        for part in _submodules(module):
+            attributes = vars(part)
+            counts = _holders.get(part) if _holders else None
+            for name in (*names, "memory_efficient") if type(part).__module__ in _DENSENETS else names:
+                # PyTorch wants `training` to be a bool, so only the count tells that another block holds it.
+                if name == "training":
+                    on = part.training or bool(counts and counts[name])
+                else:
+                    on = (value := attributes.get(name)) is True or value is OFF
+                if on:
+                    setattr(part, name, False if name == "training" else OFF)
+                    _holders.setdefault(part, Counter())[name] += 1
+                    flags.append((part, name))
+    try:
+        yield
+    finally:
+        with _lock:
+            for part, name in flags:
+                counts = _holders[part]
+                counts[name] -= 1
+                if not counts[name]:
+                    if name == "training" or vars(part).get(name) is OFF:
+                        setattr(part, name, True)
+                    del counts[name]
+                if not counts:
+                    del _holders[part]
+
+
+CHECKPOINTED = (
+    "The model checkpoints gradients (`torch.utils.checkpoint`) in its own code: parts of it run again in the backward "
+    "pass, or only there. Turn gradient checkpointing off, as `model.set_grad_checkpointing(False)` does for models of "
+    "timm; or use another method or layer."
+)
+
+
+def is_checkpointed(error: Exception) -> bool:
+    """Whether an error is that of gradient checkpointing, which runs parts of a model again in the backward pass."""
+    return isinstance(error, CheckpointError) or (
+        isinstance(error, RuntimeError) and "torch.utils.checkpoint" in str(error)
+    )
+
+
+def runs_again() -> bool:
+    """Whether this thread is inside a backward pass, in which gradient checkpointing calls modules a second time."""
+    # PyTorch's own checkpointing and hooks ask this; there is no public way to.
+    return torch._C._current_graph_task_id() != -1
+
+
+def _submodules(module: nn.Module) -> list[nn.Module]:
+    """Return the modules of a module, each once, in any order; quicker than `modules`."""
+    parts = {id(module): module}
+    waiting = [module]
+    while waiting:
+        for child in waiting.pop()._modules.values():
+            if child is not None and id(child) not in parts:
+                parts[id(child)] = child
+                waiting.append(child)
+    return list(parts.values())

@@ -1,0 +1,67 @@
+"""What a session records of calls, and how a call is described."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from torch import Tensor, nn
+
+from seewhy.explainers.hooks.gradient_tap import Gradients
+
+Kind = Literal["input", "output", "grad_input", "grad_output", "parameter_grad"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CALL_KINDS: tuple[Kind, ...] = KINDS[:4]
+"""The kinds that each call of a module has; the gradient of a parameter is one for all calls."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """The call of a module that a running hook belongs to.
+
+    Attributes:
+        path: of the module; the first one, if it has several names.
+        module: the module itself.
+        number: 0 for the module's first call since the session opened, and so on.
+        again: whether gradient checkpointing calls the module again in a backward pass.
+    """
+
+    path: str
+    module: nn.Module
+    number: int
+    again: bool = False
+
+
+class Records:
+    """The records of one session: by path, with one entry per call, in the order in which calls start."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, list[Any]] = {}
+        self.outputs: dict[str, list[Any]] = {}
+        self.grad_inputs: dict[str, list[Gradients]] = {}
+        self.grad_outputs: dict[str, list[Gradients]] = {}
+        self.parameter_grads: dict[str, dict[str, Tensor | None]] = {}
+        self._by_kind: dict[Kind, dict[str, list[Any]]] = {
+            "input": self.inputs,
+            "output": self.outputs,
+            "grad_input": self.grad_inputs,
+            "grad_output": self.grad_outputs,
+        }
+
+    def add(self, path: str, kinds: Iterable[Kind]) -> None:
+        """Start empty records of a path; those it has already stay."""
+        for kind in kinds:
+            if kind in self._by_kind:
+                self._by_kind[kind].setdefault(path, [])
+
+    def of(self, path: str, kinds: Iterable[Kind]) -> Iterator[tuple[Kind, list[Any]]]:
+        """Yield the kind and the entries of each record of a path."""
+        for kind, entries in self._by_kind.items():
+            if kind in kinds:
+                yield kind, entries[path]
+
+
+def recorded_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """Return arguments as records hold them: the only one, or a tuple with keywords as a last dict."""
+    if kwargs:
+        return (*args, kwargs)
+    return args[0] if len(args) == 1 else args
