@@ -47,6 +47,17 @@ def wheel(tmp_path_factory):
     return built
 
 
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The Python of a fresh environment that holds the wheel, and beside it the libraries of this one."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(packages)
+    (packages / "others.pth").write_text(f"{next(Path(path) for path in sys.path if path.endswith('site-packages'))}\n")
+    return folder / "bin" / "python"
+
+
 def test_one_package_carries_its_types_and_the_page(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     floors = [ROOT / name for name in ("app", "explainers", "models")]
@@ -61,17 +72,125 @@ def test_one_package_carries_its_types_and_the_page(wheel):
 
 
 @pytest.mark.slow
-def test_a_strict_type_checker_sees_the_types_of_the_installed_packages(wheel, tmp_path):
-    venv.create(tmp_path / "venv", with_pip=False)
-    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    zipfile.ZipFile(wheel).extractall(packages)
-    (packages / "others.pth").write_text(f"{next(Path(path) for path in sys.path if path.endswith('site-packages'))}\n")
+def test_a_strict_type_checker_sees_the_types_of_the_installed_packages(installed, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    python = tmp_path / "venv" / "bin" / "python"
-    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "program.py"]
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", installed, "program.py"]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     said = [line for line in done.stdout.splitlines() if ": note:     def " not in line]
     assert len(said) == 4, done.stdout + done.stderr
     assert 'Revealed type is "torch._tensor.Tensor"' in said[0]
     assert 'program.py:21: error: No overload variant of "explain_many"' in said[1]
+
+
+NETS = """
+from torch import Tensor, nn
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.stem(images).relu().mean(dim=(2, 3)))
+"""
+
+EXPLAINERS = """
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from seewhy import Paper, WeightedCAM, method
+
+
+@method(
+    "squarecam",
+    family="cam",
+    summary="Feature maps weighted by themselves.",
+    paper=Paper("A. Nonymous", "Squares", 2026, "https://example.org/squares"),
+    forwards="1",
+    backwards="1",
+)
+@dataclass(frozen=True, kw_only=True)
+class SquareCAM(WeightedCAM):
+    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        return activations
+"""
+
+APP = """
+import sys
+from importlib import metadata
+from io import BytesIO
+from pathlib import Path
+
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import explainers
+import models.nets
+from seewhy import explain, list_methods, list_models, load_model
+from seewhy.app import create_app
+
+here = Path(__file__).parent
+assert Path(explainers.__file__).parent == Path(models.__file__).parents[1] == here
+save_file(models.nets.Net().state_dict(), "tiny.safetensors")
+assert list_models()[0] == "tiny" and "squarecam" in list_methods()
+picture = Image.new("RGB", (48, 40), "teal")
+assert explain(load_model("tiny"), picture, method="squarecam").heatmap.shape == (40, 48)
+
+client = create_app().test_client()
+(tiny,) = client.get("/models?source=own").get_json()["models"]
+assert tiny["name"] == "tiny", tiny
+assert "squarecam" in [entry["name"] for entry in client.get("/methods").get_json()["methods"]]
+upload = BytesIO()
+picture.save(upload, "PNG")
+form = {"image": (BytesIO(upload.getvalue()), "picture.png"), "model": "tiny", "method": "squarecam"}
+answer = client.post("/explain", data=form, headers={"Accept": "application/json"})
+assert answer.status_code == 200, answer.text
+assert (answer.json["model"]["name"], answer.json["method"]["name"]) == ("tiny", "squarecam"), answer.text
+"""
+
+TOML = """
+[models.tiny]
+architecture = "models.nets:Net"
+weights = "tiny.safetensors"
+labels = ["dark", "light"]
+input_size = 32
+"""
+
+
+@pytest.mark.slow
+def test_models_methods_and_an_application_of_ones_own_stand_beside_the_package(installed, tmp_path):
+    files = {"app.py": APP, "explainers.py": EXPLAINERS, "models/__init__.py": "", "models/nets.py": NETS}
+    for name, text in {**files, "own.toml": TOML}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SEEWHY_", "PYTHON"))}
+    environment |= {"SEEWHY_MODELS": "own.toml", "SEEWHY_METHODS": "explainers", "SEEWHY_DEFAULT_MODEL": "tiny"}
+
+    def run(*command):
+        done = subprocess.run([installed, *command], cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("app.py")
+    command = "import sys; from seewhy.app.cli import main; sys.exit(main())"
+    assert "tiny" in run("-c", command, "models", "--source", "own")
+    assert "squarecam" in run("-c", command, "methods")
+    taken = "from importlib.util import find_spec; print([find_spec(name) for name in ('app', 'explainers', 'models')])"
+    assert run("-I", "-c", taken) == "[None, None, None]\n"
+
+
+def test_importing_the_package_and_listing_its_names_imports_no_library():
+    program = """
+import sys
+
+import seewhy
+
+assert {"GradCAM", "HookSession", "explain", "load_model", "wrap_model"} <= {*dir(seewhy)}
+assert {"torch", "numpy", "PIL", "pydantic", "torchvision", "timm"} & {*sys.modules} == set()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
