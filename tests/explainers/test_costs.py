@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM
 from seewhy.explainers.core.costs import Passes, evaluate, names_in
@@ -81,6 +82,43 @@ def test_every_method_of_the_catalogue_tells_its_passes_and_takes_no_more(name, 
     else:
         assert name in ("ablationcam", "recipro-cam")
     assert set(entry.counted) <= set(entry.options)
+
+
+def outermost(calls: list[str]) -> int:
+    """Return how many calls begin while no other one is under way."""
+    depths = [calls[:number].count("begin") - calls[:number].count("end") for number in range(len(calls))]
+    return sum(call == "begin" and depth == 0 for call, depth in zip(calls, depths, strict=True))
+
+
+class Counted(nn.GroupNorm):
+    """Counts how often it runs, and has a bias that only two backward passes of its own tell."""
+
+    runs = 0
+
+    def forward(self, features: Tensor) -> Tensor:
+        Counted.runs += 1
+        return super().forward(features)
+
+
+def test_fullgrad_runs_a_module_twice_and_goes_back_through_it_three_times(monkeypatch):
+    net = nets.seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), Counted(2, 4), nn.Flatten(), nn.Linear(144, 3))).eval()
+    images = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    explainer = METHODS["fullgrad"].build({})
+    explainer.explain(net, images)  # finds, once for a size of picture, which modules are taken as a whole
+    calls: list[str] = []
+    grad = torch.autograd.grad
+
+    def counted(*args: object, **options: object) -> object:
+        calls.append("begin")
+        try:
+            return grad(*args, **options)  # which calls itself where a mode watches functions
+        finally:
+            calls.append("end")
+
+    monkeypatch.setattr(torch.autograd, "grad", counted)
+    Counted.runs = 0
+    explainer.explain(net, images)
+    assert passes_of(explainer, net, (3, 8, 8)) == Passes(Counted.runs, outermost(calls)) == Passes(2, 3)
 
 
 def test_augmentations_multiply_the_passes_and_several_layers_add_up(model):

@@ -293,7 +293,7 @@ def _sums(values: Tensor) -> Tensor:
         "https://arxiv.org/abs/1905.00780",
     ),
     forwards="2",
-    backwards="1",
+    backwards="3",
     fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +314,10 @@ class FullGrad(Explainer):
     (fully connected ones, and those of pooled features), which no map shows. That the terms add up to the score is
     checked for every picture; a module that does more than its parts, such as a gate, is taken as a whole, which
     depends on the model alone. Under ``torch.autocast`` the model runs in its own precision all the same.
+
+    The model itself runs once forward and once back. A module with an implicit bias runs once more, alone, and twice
+    back, so no module runs more often than two passes forward and three back. The first picture of a size also costs
+    two passes of noise, which find the modules that are taken as a whole.
     """
 
     sign: Annotated[
