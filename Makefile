@@ -40,13 +40,13 @@ test-all: .venv/installed-tests ## run the test suite, long tests included
 	$(PYTEST) -m ""
 
 sweep: .venv/installed-tests ## compare every module of torchvision's classifiers with autograd; writes docs/sweep.md
-	$(BIN)/python -m tests.sweep --write --bare 10
+	$(BIN)/python -m tools.sweep --write --bare 10
 
 soak: .venv/installed-tests ## load and faults for an hour; writes docs/reliability.md
-	$(BIN)/python -m tests.reliability --write
+	$(BIN)/python -m tools.reliability --write
 
 fuzz: .venv/installed-tests ## try hostile input for a quarter of an hour; writes docs/reliability.md
-	$(BIN)/python -m tests.hostile --write
+	$(BIN)/python -m tools.hostile --write
 
 check: .venv/installed-tests ## lint, type-check, look for dangerous code and for known holes in what is installed
 	$(BIN)/ruff check .
@@ -74,7 +74,7 @@ format: .venv/installed-tests ## format the code
 	$(BIN)/ruff format .
 
 peers: .venv/installed-tests ## compare the methods with those of other libraries; writes docs/peers.md
-	$(BIN)/python -m tests.peers --write
+	$(BIN)/python -m tools.peers --write
 
 bench: .venv/installed-bench ## time SeeWhy beside other libraries and a plain Flask server; writes docs/performance.md
 	$(BIN)/python -m benchmarks

@@ -19,10 +19,10 @@ from PIL import Image
 
 from seewhy.app.pipeline.engine import Deadline
 from seewhy.explainers import list_methods
-from tests import load, soak
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import children, free_port, recovery, start
-from tests.overload import overload
+from tools import load, soak
+from tools.overload import overload
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 

@@ -23,7 +23,7 @@ from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.decode import PIXEL_BYTES, read_reduced
 from tests.app.serving import children, free_port, start
-from tests.hostile import pictures
+from tools.hostile import pictures
 
 
 def bomb(edge, kind="WEBP"):

@@ -12,8 +12,9 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.results.explanation import explanations
 from seewhy.models import wrap_model
-from tests import company, nets
+from tests import nets
 from tests.explainers.test_catalogue import LAYERS, Small
+from tools import company
 
 
 @cache

@@ -6,7 +6,7 @@ import pytest
 
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.nets import LARGE
-from tests.peers import NETS, PAGE, PEERS, TOLERANCE, Peer, difference
+from tools.peers import NETS, PAGE, PEERS, TOLERANCE, Peer, difference
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

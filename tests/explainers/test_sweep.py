@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from seewhy.explainers.hooks.session import HookSession
-from tests.sweep import COLUMNS, NAMES, PAGE, TOLERANCE, check, difference, main, prepare, reference
+from tools.sweep import COLUMNS, NAMES, PAGE, TOLERANCE, check, difference, main, prepare, reference
 
 SAMPLE = {
     "convnext_tiny",  # channels last
@@ -120,13 +120,13 @@ def test_the_command_prints_the_table(capsys):
 
 @pytest.mark.parametrize("bare", [[], ["--bare", "0"]])
 def test_the_command_writes_the_page(bare, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("tests.sweep.NAMES", ["squeezenet1_1"])
-    monkeypatch.setattr("tests.sweep.PAGE", tmp_path / "sweep.md")
+    monkeypatch.setattr("tools.sweep.NAMES", ["squeezenet1_1"])
+    monkeypatch.setattr("tools.sweep.PAGE", tmp_path / "sweep.md")
     main(["--write", *bare])
     text = (tmp_path / "sweep.md").read_text(encoding="utf-8")
     assert text.endswith(capsys.readouterr().out)
     assert ("where 0 seconds were not enough" in text) is ("| – |" in text) is bool(bare)
-    assert f"`{' '.join(['python -m tests.sweep --write', *bare])}`" in text
+    assert f"`{' '.join(['python -m tools.sweep --write', *bare])}`" in text
 
 
 @pytest.mark.parametrize("arguments", [["resnet81"], ["resnet18", "--write"]])

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.hostile.contract import check
+from tools.hostile.contract import check
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
 from seewhy.explainers.imaging.decode import FORMATS, MAX_SCANS, read_picture, read_reduced
-from tests.hostile import pictures, trial
+from tools.hostile import pictures, trial
 
 SCAN = b"\xff\xda"
 """What a scan of a JPEG begins with."""
@@ -29,7 +29,7 @@ GROWTH = 512 * 2**20
 @pytest.fixture(scope="module")
 def answered():
     done = subprocess.run(
-        [sys.executable, "-W", "always", "-m", "tests.hostile.trial"], capture_output=True, text=True, timeout=570
+        [sys.executable, "-W", "always", "-m", "tools.hostile.trial"], capture_output=True, text=True, timeout=570
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -18,7 +18,7 @@ from seewhy.app.http.uploads import parse
 from seewhy.app.pipeline.options import CaptureOptions, ExplainOptions, InterveneOptions, PredictOptions, TraceOptions
 from seewhy.app.settings import Settings
 from tests.app.conftest import encoded
-from tests.hostile import pictures
+from tools.hostile import pictures
 
 PLACES = [
     "file:///etc/passwd",

@@ -12,7 +12,7 @@ from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.baselines import blurred
 from seewhy.explainers.methods.gradient.paths import BlurIG, GuidedIG
 from tests import nets
-from tests.peers import NETS, network
+from tools.peers import NETS, network
 
 
 class Smooth(nets.Net):

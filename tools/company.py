@@ -1,0 +1,235 @@
+"""What else is in a batch, and how many threads there are, must not show in a map: `python -m tools.company`.
+
+A picture is explained alone, as the first and as the last of a batch, and with one and two threads: the processor then
+takes sums in another order, and rounding differs. Prints, for each network and method, the largest difference between
+two maps of one picture, over the map's largest value. Methods of which the catalogue says that rounding can decide a
+step of theirs are marked, not counted.
+"""
+
+import argparse
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from PIL import Image
+from torch import Tensor, nn
+
+import seewhy.explainers.methods  # noqa: F401  which enters the methods into the catalogue
+from seewhy.explainers.core.explainer import Attribution, Explainer
+from seewhy.explainers.errors import ExplainerError
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.models import load_model, wrap_model
+from seewhy.models.spec import LoadedModel
+from tests import nets
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+TOLERANCE = 1e-4
+"""Largest difference over the map's largest value."""
+
+COUNT = 8
+"""Pictures of the batch."""
+
+ROW = 3
+"""Which of them is looked at."""
+
+FEW: Mapping[str, Any] = {
+    "samples": 3,
+    "steps": 4,
+    "masks": 12,
+    "segments": 8,
+    "iterations": 6,
+    "grid": 2,
+    "concepts": 3,
+    "patch": 16,
+    "stride": 16,
+    "cells": 3,
+}
+"""Small values of the options that make methods expensive."""
+
+
+def network(name: str, trained: bool = False) -> nn.Module:
+    """Return a network with fixed random weights, biases and statistics, or with those that come with the project."""
+    if trained:
+        return load_model(name).module
+    net: nn.Module = nets.seeded(torchvision.models.get_model, name)
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    for key, value in net.state_dict().items():
+        if key.endswith(("bias", "running_mean")):
+            value.copy_(torch.randn(value.shape, generator=generator) / 5)
+        elif key.endswith("running_var"):
+            value.copy_(torch.rand(value.shape, generator=generator) + 0.5)
+    return net.eval().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network to try methods on.
+
+    Attributes:
+        name: as it is loaded.
+        side: of its pictures.
+        trained: whether its weights are those that come with the project.
+        accelerated: whether what lies before its layers runs elsewhere.
+        layer: one of few channels, for methods that run the model for each of them.
+    """
+
+    name: str
+    side: int = 64
+    trained: bool = False
+    accelerated: bool = False
+    layer: str = ""
+
+    def __str__(self) -> str:
+        kind = "trained" if self.trained else "random"
+        return f"{self.name}, {kind}{', accelerated' * self.accelerated}, {self.side} pixels"
+
+    def load(self) -> nn.Module | LoadedModel:
+        """Return the module, or where it is accelerated the model, ready."""
+        module = network(self.name, self.trained)
+        if not self.accelerated:
+            return module
+        model = wrap_model(module, input_size=self.side)
+        model.accelerated.warm()
+        return model
+
+
+NETWORKS = (
+    Network("efficientnet_lite0", 96, trained=True, layer="blocks.0"),
+    Network("efficientnet_lite0", 96, trained=True, accelerated=True, layer="blocks.0"),
+    Network("mobilenet_v3_small", layer="features.0"),
+    Network("resnet18", layer="layer1"),
+    Network("densenet121", layer="features.transition1"),
+    Network("convnext_tiny", layer="features.1"),
+    Network("regnet_y_400mf", layer="stem"),
+)
+
+
+def options_of(name: str, network: Network) -> dict[str, Any]:
+    """Return the options with which a method is tried on a network."""
+    return {"layers": (network.layer,)} if "channels" in METHODS[name].forwards else {}
+
+
+def pictures(side: int) -> Tensor:
+    """Return eight pictures (8, 3, side, side), normalised: the examples, and parts of them."""
+    found = []
+    for path in sorted(EXAMPLES.glob("*.png")):
+        with Image.open(path) as image:
+            upright = image.convert("RGB")
+        width, height = upright.size
+        boxes = (None, (width // 4, height // 4, 3 * width // 4, 3 * height // 4))
+        found += [torch.tensor(bytearray(upright.resize((side, side), box=box).tobytes())) for box in boxes]
+    pixels = torch.stack(found[:COUNT]).view(COUNT, side, side, 3).permute(0, 3, 1, 2).contiguous() / 255
+    mean, std = (torch.tensor(one).view(3, 1, 1) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    return (pixels - mean) / std
+
+
+def explainer_of(name: str, model: Any, **options: Any) -> Explainer:
+    """Return a method with few passes."""
+    method = METHODS[name]
+    if name == "kernel-shap":  # which takes no fewer samples than determine its values
+        options = {"samples": 16, "segments": 4, **options}
+    given = {option: value for option, value in FEW.items() if option in method.options}
+    for option, value in given.items():
+        given[option] = max(value, method.options[option].get("minimum", value))
+    return method.build({**given, **options})
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let PyTorch use so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def answers(
+    explain: Callable[[Tensor, Tensor], Attribution], images: Tensor, targets: Tensor, row: int
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the maps of a picture alone and in company, by what the company was.
+
+    Args:
+        explain: makes the attribution of pictures and targets.
+        images: (N, 3, H, W).
+        targets: (N,).
+        row: which of the pictures.
+    """
+    turned = images.roll(-1 - row, 0), targets.roll(-1 - row, 0)  # the picture comes last
+    ordered = images.roll(-row, 0), targets.roll(-row, 0)
+    own = images[row : row + 1], targets[row : row + 1]
+    for count in (1, 2):
+        with threads(count):
+            yield f"alone, {count} threads", explain(*own).maps[0]
+            if count == 1:
+                yield "first of the batch", explain(*ordered).maps[0]
+            else:
+                yield "last of the batch, 2 threads", explain(*turned).maps[-1]
+
+
+def difference(found: Mapping[str, Tensor]) -> tuple[float, str]:
+    """Return by how much two maps differ at most, over the largest value, and which company made it."""
+    first, *others = found.items()
+    largest = max(float(first[1].abs().max()), torch.finfo(torch.float32).tiny)
+    return max((float((other - first[1]).abs().max()) / largest, name) for name, other in others)
+
+
+def targets_of(module: nn.Module, images: Tensor) -> Tensor:
+    """Return the most probable class of each picture."""
+    with torch.no_grad():
+        return module(images.clone()).argmax(dim=1)
+
+
+def measured(model: Any, name: str, images: Tensor, targets: Tensor, row: int = 0, **options: Any) -> tuple[float, str]:
+    """Return by how much a method's maps of a picture differ, and in which company.
+
+    Of methods of many passes, which hold several pictures in any case, the company is two pictures.
+    """
+    if METHODS[name].forwards not in ("1", "2"):
+        images, targets, row = images[row - 1 : row + 2], targets[row - 1 : row + 2], 1
+    explainer = explainer_of(name, model, **options)
+    return difference(dict(answers(lambda *asked: explainer.explain(model, *asked), images, targets, row)))
+
+
+def main() -> int:
+    """Print the table; return 1 where a difference is too large."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("methods", nargs="*")
+    parser.add_argument("--networks", default="")
+    parser.add_argument("--signed", action="store_true")
+    arguments = parser.parse_args()
+    worst = 0.0
+    for network in NETWORKS:
+        if arguments.networks not in str(network):
+            continue
+        model = network.load()
+        images = pictures(network.side)
+        targets = targets_of(getattr(model, "module", model), images)
+        for name in arguments.methods or METHODS:
+            options = options_of(name, network)
+            if arguments.signed and "signed" in METHODS[name].options["sign"]["enum"]:
+                options["sign"] = "signed"
+            started = time.perf_counter()
+            try:
+                found, company = measured(model, name, images, targets, ROW, **options)
+            except ExplainerError as error:
+                print(f"{network!s:50}{name:24}refused: {str(error)[:60]}", flush=True)
+                continue
+            said = bool(METHODS[name].rounding)
+            worst = max(worst, 0.0 if said else found)
+            mark = (" by rounding, as it says" if said else " <<<") if found > TOLERANCE else ""
+            took = time.perf_counter() - started
+            print(f"{network!s:50}{name:24}{found:8.1e} {company:25} {took:5.1f} s{mark}", flush=True)
+    return int(worst > TOLERANCE)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

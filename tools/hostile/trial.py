@@ -1,0 +1,111 @@
+"""Posts every hostile picture to a service in a process of its own, and tells what it answered, how long that took and
+how much memory: ``python -m tools.hostile.trial`` prints it as JSON, one line for each request.
+"""
+
+import base64
+import json
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.hostile.pictures import Hostile, all_pictures
+
+CARRIERS = ("raw", "form", "JSON")
+
+MAX_GROWTH = 4 * 2**30
+"""Bytes of address space that the service may take beyond what it has before the first picture."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What one request was answered with.
+
+    Attributes:
+        family, name: of the picture.
+        carrier: how it was sent.
+        status: of the answer.
+        expected: statuses that are right.
+        kind: content type of the answer.
+        detail: what an error says.
+        seconds: until the answer.
+        growth: bytes of resident memory, at the peak, more than before.
+    """
+
+    family: str
+    name: str
+    carrier: str
+    status: int
+    expected: list[int]
+    kind: str
+    detail: str
+    seconds: float
+    growth: int
+
+
+def requests_of(picture: Hostile) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a request for each carrier; what is merely damaged is sent in one way."""
+    yield "raw", {"data": picture.content, "content_type": "image/png"}  # whatever it is: a wrong type is no reason
+    if picture.family not in ("truncated", "bit flipped"):
+        head = b'--edge\r\nContent-Disposition: form-data; name="image"; filename="../cat.jpg"\r\n\r\n'
+        form = head + picture.content + b"\r\n--edge--\r\n"
+        yield "form", {"data": form, "content_type": "multipart/form-data; boundary=edge"}
+        yield "JSON", {"json": {"image": base64.b64encode(picture.content).decode()}}
+
+
+def trials() -> Iterator[Answered]:
+    """Post all pictures, each by all carriers."""
+    from seewhy.app import create_app
+    from seewhy.app.settings import Settings
+
+    app = create_app(Settings())
+    client = app.test_client()
+    _post(client, next(iter(requests_of(next(p for p in all_pictures() if p.family == "thin"))))[1])
+    _limit()
+    for picture in all_pictures():
+        for carrier, request in requests_of(picture):
+            # Zero bytes are no body, which is the carriers' to say.
+            expected = {400} if carrier == "raw" and not picture.content else picture.answers
+            before = _reset_peak()
+            started = time.perf_counter()
+            response = _post(client, request)
+            seconds = time.perf_counter() - started
+            problem = response.mimetype == "application/problem+json"
+            yield Answered(
+                picture.family,
+                picture.name,
+                carrier,
+                response.status_code,
+                sorted(expected),
+                response.mimetype,
+                response.get_json()["detail"] if problem else "",
+                round(seconds, 3),
+                _status("VmHWM") - before,
+            )
+    app.extensions["seewhy"].engine.stop(60)  # a thread that frees a model while the process ends may break it off
+
+
+def _post(client: Any, request: dict[str, Any]) -> Any:
+    return client.post("/predict", **request)
+
+
+def _limit() -> None:
+    most = _status("VmSize") + MAX_GROWTH
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _reset_peak() -> int:
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(f"{name}:"))) * 1024
+
+
+if __name__ == "__main__":
+    for one in trials():
+        print(json.dumps(asdict(one)))

@@ -1,0 +1,136 @@
+"""Load and faults, for longer than the tests try them: `python -m tools.reliability`, `make soak`.
+
+It prints the tables of docs/reliability.md, and ends with an error if anything is wrong; with ``--write`` it writes
+there the tables in which nothing is.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+
+from tests.app.serving import free_port, recovery, start
+from tools.faults import faults
+from tools.faults import table as table_of_faults
+from tools.load import MAX_MODELS, MODELS, questions
+from tools.overload import DEADLINE, FACTOR, overload
+from tools.soak import THREADS, soak
+from tools.tables import printed, written
+
+MOST_SECONDS = 2.0
+"""Until pictures are answered again after the only process was killed."""
+
+LEAST_ANSWERED = 0.99
+"""Of all requests; the others may be refused with a reason."""
+
+MOST_GROWTH = 0.02
+"""Of resident memory, between the second and the last quarter of a run."""
+
+MORE_THREADS, MORE_FILES = 8, THREADS
+"""At the end than after a quarter of a run: no more than come and go with the connections of the clients."""
+
+
+def load(wrong: list[str], count: int) -> Iterator[str]:
+    """Yield the rows about many requests at once."""
+    found = soak(count, THREADS)
+    first, last = found.states[len(found.states) // 4], found.states[-1]
+    hooks = max(one.hooks for one in found.states)
+    yield "| load held | |"
+    yield "| --- | --- |"
+    kinds = len(questions())
+    yield f"| requests, of {kinds} kinds, from {THREADS} threads | {found.asked:,} in {found.seconds:.0f} s |"
+    yield f"| models, of which {MAX_MODELS} have room | {len(MODELS)}, loaded {found.loads:,} times |"
+    yield f"| answers by status | {_counts(found.codes)} |"
+    yield f"| refused with 503 while no model could make room, and sent again after `Retry-After` | {found.refused:,} |"
+    yield f"| answers unlike those given alone | {len(found.wrong)}; largest difference {found.worst:.1g} |"
+    uncertain = sorted({dict(question.fields)["method"] for question in questions() if question.rounding})
+    yield (
+        f"| answers that say that rounding can decide them, and were decided otherwise | {len(found.rounded)} "
+        f"(of {', '.join(f'`{kind}`' for kind in uncertain)}) |"
+    )
+    yield f"| errors that do not say why | {len(found.failed)} |"
+    early, late = first.resident / 1e6, last.resident / 1e6
+    yield f"| resident memory, at rest, after a quarter of the run | {early:,.0f} MB, at the end {late:,.0f} MB |"
+    yield f"| growth of its median from the second quarter of the run to the last | {found.growth:+.1%} |"
+    yield f"| open files | {first.files}, at the end {last.files} |"
+    yield f"| threads | {first.threads}, at the end {last.threads} |"
+    yield f"| hooks left on models | {hooks} |"
+    wrong += found.wrong + found.failed
+    if found.codes[200] < LEAST_ANSWERED * found.asked or not found.loads or hooks or found.growth > MOST_GROWTH:
+        wrong.append(f"soak: {dict(found.codes)}, {hooks} hooks, growth {found.growth:.1%}")
+    if last.files > first.files + MORE_FILES or last.threads > first.threads + MORE_THREADS:
+        wrong.append(f"soak: files {first.files} to {last.files}, threads {first.threads} to {last.threads}")
+
+
+def crowd(wrong: list[str], seconds: float) -> Iterator[str]:
+    """Yield the rows about more requests than can be answered."""
+    found = overload(seconds)
+    yield f"| {FACTOR} times the capacity | |"
+    yield "| --- | --- |"
+    yield f"| requests a second | {found.offered:.0f}, where {found.capacity:.0f} can be answered |"
+    yield f"| answers by status | {_counts(found.codes)} |"
+    yield f"| answered in | {found.late(found.answered)}, of {DEADLINE:.0f} s allowed |"
+    if found.refused:
+        yield f"| refused in | {found.late(found.refused)}; without `Retry-After`: {found.bare} |"
+    if not found.is_right:
+        wrong.append(f"overload: {dict(found.codes)}, {found.bare} without Retry-After")
+
+
+def killed(wrong: list[str], times: int = 5) -> float:
+    """Kill the only process that answers, some times; return the median of the seconds until pictures are answered."""
+    port = free_port()
+    process = start(port, SEEWHY_LOG_LEVEL="error")
+    try:
+        found = statistics.median(recovery(process, port) for _ in range(times))
+    finally:
+        process.terminate()
+        process.wait(60)
+    if found > MOST_SECONDS:
+        wrong.append(f"after kill -9 the service took {found:.1f} s")
+    return found
+
+
+def broken(wrong: list[str]) -> Iterator[str]:
+    """Yield the rows about what breaks."""
+    yield f"After `kill -9` of the only process pictures are answered again in {killed(wrong):.1f} s (median of five)."
+    yield ""
+    found = faults()
+    yield from table_of_faults(found)
+    wrong += [test for one in found for test in one.failed] or ([] if found else ["no test of faults ran"])
+
+
+def _counts(codes: dict[int, int]) -> str:
+    return ", ".join(f"{count:,} × {code or 'connection broken'}" for code, count in sorted(codes.items()))
+
+
+def main() -> int:
+    """Run what is asked for, or everything; return whether anything is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tools.reliability", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="of load, crowd and faults; all if none is named")
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=60, help="of more requests than can be answered")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/reliability.md")
+    given = parser.parse_args()
+    parts: dict[str, Callable[[list[str]], Iterator[str]]] = {
+        "load": lambda wrong: load(wrong, given.requests),
+        "crowd": lambda wrong: crowd(wrong, given.seconds),
+        "faults": broken,
+    }
+    if unknown := set(given.parts) - set(parts):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
+    heading = f"Python {platform.python_version()}, {os.cpu_count()} processors; clients and service share them."
+    everything: list[str] = []
+    for name in given.parts or parts:
+        wrong: list[str] = []
+        lines = printed(heading, [parts[name](wrong)])
+        if given.write and not wrong:
+            written(name, lines)
+        everything += wrong
+    print(*everything, sep="\n", file=sys.stderr)
+    return bool(everything)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

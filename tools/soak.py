@@ -1,0 +1,312 @@
+"""Many different requests at once, for long, against the service as it is run.
+
+Five models, of which the service may keep two: they are loaded and make room for one another all the time. Each
+request is answered alone first. Then threads send them again and again, and each answer is compared with the one
+given alone: a batch that mixes up its pictures, a hook that is left behind, a model that is changed, or a state of the
+process that two threads share, shows as a difference or as an error. Meanwhile the memory, open files and threads of
+the server are watched.
+"""
+
+import io
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock, local
+
+import numpy as np
+import requests
+from safetensors.torch import save_file
+from torchvision.models import get_model
+
+from seewhy.app.system.allocator import REST_SECONDS
+from tests import nets
+from tests.app.conftest import EXAMPLES
+from tests.app.serving import children, free_port, start
+from tools.load import MAX_MODELS, METHODS, MODELS, PICTURES, UNTRAINED, Question, order, questions
+
+THREADS = 32
+
+REST = 2 * REST_SECONDS
+"""Until the server has given back what it does not need."""
+
+TOLERANCE = 1e-4
+"""Of a heatmap or a number, over the largest of its kind in the answer."""
+
+TRIES = 60
+"""How often a request that is refused with 503 is sent again, after the seconds that the refusal says."""
+
+
+Answer = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back.
+
+    Attributes:
+        status: 0 where nothing came.
+        answer: the numbers of a 200.
+        explained: whether an error says why, and, where another try is worth it, when.
+        wait: seconds until then; None where no other try is worth it.
+    """
+
+    status: int
+    answer: Answer = field(default_factory=dict)
+    explained: bool = True
+    wait: float | None = None
+
+
+def ask(session: requests.Session, base: str, question: Question) -> Reply:
+    """Send a request once."""
+    files = {"image": (EXAMPLES / question.picture).read_bytes()}
+    response = session.post(base + question.path, files=files, data=dict(question.fields), timeout=300)
+    if response.status_code != 200:
+        is_problem = response.headers["Content-Type"] == "application/problem+json" and response.json()["detail"]
+        after = response.headers.get("Retry-After")
+        explained = bool(is_problem) and response.status_code in (503, 504) and (response.status_code == 504 or after)
+        return Reply(response.status_code, {}, bool(explained), float(after) if after else None)
+    if response.headers["Content-Type"] == "application/json":
+        return Reply(200, numbers(response.json()))
+    with np.load(io.BytesIO(response.content)) as arrays:
+        return Reply(200, {name: value for name, value in arrays.items() if value.dtype.kind in "fi"})
+
+
+UNSTEADY = ("timings_ms", "versions", "overlay", "microseconds", "logit_change", "probability_change")
+"""Members of documents that are times, no numbers, or differences of two other members, which rounding makes rough."""
+
+
+def numbers(document: object) -> Answer:
+    """Return the numbers in a document, in order, by the name of the member that holds them.
+
+    Where only rounding decides what comes first, channels of a sweep are ordered by their index, and the classes of
+    predictions are left out.
+    """
+    by_name: dict[str, list[float]] = {}
+    _collect(document, "", by_name)
+    return {name: np.array(values) for name, values in by_name.items()}
+
+
+def _collect(value: object, name: str, by_name: dict[str, list[float]]) -> None:
+    if isinstance(value, dict):
+        for member in sorted(value.keys() - set(UNSTEADY)):
+            if (name, member) != ("predictions", "index"):
+                _collect(value[member], member, by_name)
+    elif isinstance(value, list):
+        if value and isinstance(value[0], dict) and "logit_change" in value[0]:
+            value = sorted(value, key=lambda effect: effect["channel"])
+        for item in value:
+            _collect(item, name, by_name)
+    elif isinstance(value, int | float):
+        by_name.setdefault(name, []).append(float(value))
+
+
+def difference(found: Answer, expected: Answer) -> float:
+    """Return the largest difference between two answers, over the largest number of each array; infinity for NaN."""
+    if found.keys() != expected.keys() or any(found[name].shape != expected[name].shape for name in found):
+        return float("inf")
+    gaps = [0.0]
+    for name, one in expected.items():
+        if one.size:
+            gap = np.abs(found[name].astype(float) - one.astype(float)).max()
+            gaps.append(gap / max(np.abs(one).max(), 1e-12))
+    return float(np.nan_to_num(np.max(gaps), nan=np.inf))
+
+
+@dataclass
+class State:
+    """What a server and its children hold: bytes, open files, threads; hooks on its models."""
+
+    resident: int = 0
+    files: int = 0
+    threads: int = 0
+    hooks: int = 0
+
+
+def state(process: "subprocess.Popen[bytes]", base: str) -> State:
+    """Return what a server holds now, while it rests."""
+    found = State()
+    for line in requests.get(f"{base}/metrics", timeout=60).text.splitlines():
+        if line.startswith("seewhy_hooks{"):
+            found.hooks += int(float(line.split()[-1]))
+    for pid in (process.pid, *children(process.pid)):
+        status = dict(
+            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
+        )
+        found.resident += int(status["VmRSS"].split()[0]) * 1024
+        found.threads += int(status["Threads"])
+        found.files += len(os.listdir(f"/proc/{pid}/fd"))
+    return found
+
+
+@dataclass
+class Report:
+    """What came of it.
+
+    Attributes:
+        codes: last status of each request.
+        refused: how often one was refused for the moment, and sent again.
+        worst: largest difference from an answer given alone.
+        wrong: answers that differ by more than `TOLERANCE`.
+        rounded: such answers of methods that rounding can decide, as each of their answers says.
+        failed: errors that do not say why, or that a client should not see.
+        loads: of models, of how many the service had to make room.
+    """
+
+    asked: int = 0
+    codes: "Counter[int]" = field(default_factory=Counter)
+    refused: int = 0
+    worst: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+    rounded: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    loads: int = 0
+    states: list[State] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def growth(self) -> float:
+        """How much resident memory grew between the second and the last quarter of the run, over what it was."""
+        quarter = max(1, len(self.states) // 4)
+        early = statistics.median(one.resident for one in self.states[quarter : 2 * quarter] or self.states)
+        late = statistics.median(one.resident for one in self.states[-quarter:])
+        return late / early - 1
+
+
+class Clients:
+    """What the threads that ask have in common: connections, and the answers given alone."""
+
+    def __init__(self, base: str, report: Report) -> None:
+        self._base = base
+        self._report = report
+        self._lock = Lock()
+        self._own = local()
+        self._alone: dict[Question, Answer] = {}
+
+    def ask_alone(self, asked: Sequence[Question]) -> None:
+        """Keep the answers given while nothing else is asked.
+
+        Raises:
+            RuntimeError: a request is not answered.
+        """
+        for question in asked:
+            reply, _ = self._insist(question)
+            if reply.status != 200:
+                raise RuntimeError(f"{question} is answered with {reply.status}.")
+            self._alone[question] = reply.answer
+
+    def ask(self, question: Question) -> None:
+        """Ask until there is an answer, and note what came of it."""
+        reply, refused = self._insist(question)
+        gap = difference(reply.answer, self._alone[question]) if reply.status == 200 else 0.0
+        with self._lock:
+            self._report.codes[reply.status] += 1
+            self._report.refused += refused
+            if gap > TOLERANCE and question.rounding:
+                self._report.rounded.append(f"{gap:.2g} {question}")
+                gap = 0.0
+            self._report.worst = max(self._report.worst, gap)
+            if gap > TOLERANCE:
+                self._report.wrong.append(f"{gap:.2g} {question}")
+            elif not reply.explained:
+                self._report.failed.append(f"{reply.status} {question}")
+
+    def settle(self, models: Sequence[str]) -> None:
+        """Leave these models in memory, so that what the server holds can be compared."""
+        for model in models:
+            self._insist(Question("/predict", PICTURES[0], (("model", model),)))
+
+    def _insist(self, question: Question) -> tuple[Reply, int]:
+        """Ask, and ask again after each refusal that says when; return the last reply and how many came before it."""
+        self._own.session = getattr(self._own, "session", None) or requests.Session()
+        for refused in range(TRIES):
+            try:
+                reply = ask(self._own.session, self._base, question)
+            except requests.RequestException as broken:
+                print(f"{broken} {question}", file=sys.stderr)
+                return Reply(0, explained=False), refused
+            if reply.wait is None or not reply.explained or refused == TRIES - 1:
+                return reply, refused
+            time.sleep(reply.wait)
+        raise AssertionError("unreachable")
+
+
+def write_weights(folder: Path) -> None:
+    """Write the weights of the untrained models, for the service to find."""
+    for name in UNTRAINED:
+        save_file(nets.seeded(get_model, name).state_dict(), folder / f"{name}.safetensors")
+
+
+def soak(
+    count: int,
+    threads: int,
+    models: Sequence[str] = MODELS,
+    methods: Sequence[str] = tuple(METHODS),
+    max_models: int = MAX_MODELS,
+    seed: int = 0,
+) -> Report:
+    """Send that many requests, after one of each kind alone, and return what came of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_weights(Path(folder))
+        port = free_port()
+        process = start(
+            port,
+            SEEWHY_WEIGHTS_DIR=folder,
+            SEEWHY_MAX_MODELS=str(max_models),
+            SEEWHY_MAX_IN_FLIGHT="128",
+            SEEWHY_QUEUE_SIZE="1000",
+            SEEWHY_DEADLINE="300",
+            SEEWHY_LOG_LEVEL="error",
+        )
+        try:
+            asked = questions(models, methods)
+            drawn = order(asked, count, max_models, seed)
+            return _soaked(process, f"http://127.0.0.1:{port}", asked, drawn, threads, models[:max_models])
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(120)
+
+
+def _soaked(
+    process: "subprocess.Popen[bytes]",
+    base: str,
+    asked: Sequence[Question],
+    drawn: Sequence[Question],
+    threads: int,
+    resting: Sequence[str],
+) -> Report:
+    count = len(drawn)
+    report = Report(asked=count)
+    clients = Clients(base, report)
+    clients.ask_alone(asked)
+    loads = _loads(base)
+    started = time.monotonic()
+    step = max(2 * threads, count // 20)
+    with ThreadPoolExecutor(threads) as pool:
+        for first in range(0, count, step):
+            asking = drawn[first : first + step]
+            for _ in pool.map(clients.ask, asking):
+                pass
+            clients.settle(resting)
+            time.sleep(REST)
+            report.states.append(held := state(process, base))
+            print(f"{first + len(asking):,} requests, {held.resident / 1e6:,.0f} MB", file=sys.stderr, flush=True)
+    report.loads, report.seconds = _loads(base) - loads, time.monotonic() - started
+    return report
+
+
+def _loads(base: str) -> int:
+    """Return how often the service has loaded a model."""
+    name, lines = (
+        "seewhy_model_load_duration_seconds_count{",
+        requests.get(f"{base}/metrics", timeout=60).text.splitlines(),
+    )
+    return sum(int(float(line.split()[-1])) for line in lines if line.startswith(name))
