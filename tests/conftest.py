@@ -3,7 +3,7 @@
 import gc
 import hashlib
 from collections.abc import Callable, Iterator
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import pytest
 import torch
@@ -22,48 +22,66 @@ HOOKS = (
     "_forward_hooks_with_kwargs",
     "_forward_pre_hooks_with_kwargs",
 )
+GLOBAL_HOOKS = [name for name in vars(module_globals) if name.startswith("_global_for")]
+
+
+class Modules:
+    """Every module of the session that is alive, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._references: list[ref[nn.Module]] = []
+
+    def add(self, module: nn.Module) -> None:
+        self._references.append(ref(module))
+
+    def count(self) -> int:
+        """Forget those that are gone, and return how many are left."""
+        self._references = [reference for reference in self._references if reference() is not None]
+        return len(self._references)
+
+    def hooked(self) -> list[nn.Module]:
+        return [module for module in self._alive(None) if any(map(vars(module).get, HOOKS))]
+
+    def with_gradients(self, count: int) -> list[nn.Module]:
+        """Return those of the first so many whose parameters have gradients."""
+        return [
+            module
+            for module in self._alive(count)
+            for value in vars(module)["_parameters"].values()
+            if value is not None and value.grad is not None
+        ]
+
+    def _alive(self, count: int | None) -> Iterator[nn.Module]:
+        return (module for reference in self._references[:count] if (module := reference()) is not None)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def live_modules() -> Iterator[WeakSet]:
-    """Every module of the session that is alive."""
-    made: WeakSet = WeakSet()
+def live_modules() -> Iterator[Modules]:
+    modules = Modules()
     original = nn.Module.__init__
 
     def init(self: nn.Module, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)
-        made.add(self)
+        modules.add(self)
 
     nn.Module.__init__ = init
-    yield made
+    yield modules
     nn.Module.__init__ = original
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind(live_modules: WeakSet) -> Iterator[None]:
-    shared, hooked = WeakSet(live_modules), WeakSet(_hooked(live_modules))
+def nothing_left_behind(live_modules: Modules) -> Iterator[None]:
+    shared, hooked = live_modules.count(), WeakSet(live_modules.hooked())
     yield
-    if _hooked(live_modules) or _with_gradients(shared):
+    if live_modules.hooked() or live_modules.with_gradients(shared):
         gc.collect()  # what hangs in a reference cycle is not left behind, only late
-    # The traceback of a failed test keeps its modules: they are not the next test's.
-    assert [module for module in _hooked(live_modules) if module not in hooked] == []
-    assert _with_gradients(shared) == []
-    assert not any(vars(module_globals)[name] for name in vars(module_globals) if name.startswith("_global_for"))
+        # The traceback of a failed test keeps its modules: they are not the next test's.
+        assert [module for module in live_modules.hooked() if module not in hooked] == []
+        assert live_modules.with_gradients(shared) == []
+    assert not any(vars(module_globals)[name] for name in GLOBAL_HOOKS)
     assert not process_wide.changes()
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
-
-
-def _hooked(modules: WeakSet) -> list[nn.Module]:
-    return [module for module in modules if any(vars(module).get(name) for name in HOOKS)]
-
-
-def _with_gradients(modules: WeakSet) -> list[nn.Module]:
-    return [
-        module
-        for module in modules
-        if any(value is not None and value.grad is not None for value in vars(module)["_parameters"].values())
-    ]
 
 
 @pytest.fixture

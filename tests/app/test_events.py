@@ -2,9 +2,10 @@
 
 import base64
 import io
+import itertools
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from seewhy.app.pipeline.scheduler import Pace
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, rests, start, underway
+from tests.waiting import GUARD
 
 EVENTS = {"Accept": "text/event-stream"}
 
@@ -35,18 +37,44 @@ def picture(url):
     return Image.open(io.BytesIO(base64.b64decode(url.partition(";base64,")[2])))
 
 
-def test_a_stream_ends_with_the_answer(post, cat):
+@pytest.fixture
+def read(service):
+    """Return a function that reads a stream, while the model waits before each fourth pass until more has been told.
+
+    Streams look at the model ten times a second: on a busy machine they might see the end alone.
+    """
+    module = service.engine.model(service.settings.default_model, Deadline.after(GUARD)).module
+    passes, told = itertools.count(1), threading.Semaphore(0)
+
+    def hold(*_):
+        if next(passes) % 4 == 0:
+            told.acquire(timeout=5)
+
+    handle = module.register_forward_pre_hook(hold)
+
+    def events(response):
+        pieces = []
+        for piece in response.response:
+            pieces.append(piece)
+            told.release()
+        return parsed(b"".join(pieces).decode())
+
+    yield events
+    handle.remove()
+
+
+def test_a_stream_ends_with_the_answer(post, cat, read):
     fields = {"method": "rise", "samples": "200", "top": "2", "values": "true"}
     response = post(cat, headers=EVENTS, **fields)
     assert response.mimetype == "text/event-stream"
     assert response.headers["X-Accel-Buffering"] == "no"
-    found = parsed(response.get_data(as_text=True))
+    found = read(response)
     assert [name for name, _ in found].count("answer") == 1
     told = [data for name, data in found[:-1]]
     assert len(told) > 3
     assert {data["total"] for data in told} <= {0, 1000}
     for key in ("done", "elapsed_ms"):
-        assert all(one[key] <= other[key] for one, other in pairwise(told))
+        assert all(one[key] <= other[key] for one, other in itertools.pairwise(told))
     assert any(0 < data["done"] < 500 for data in told)  # the first class
     assert any(data["done"] >= 500 for data in told)
     name, answer = found[-1]
@@ -63,10 +91,10 @@ def distance(one, other):
     return np.abs(np.asarray(one, int) - np.asarray(other, int)).mean()
 
 
-def test_the_picture_refines(post, cat):
+def test_the_picture_refines(post, cat, read):
     """Each preview is drawn like the answer for the first class; the last one is nearer to it than the first."""
     fields = {"method": "smoothgrad", "samples": "80", "view": "heatmap", "scale": "robust", "top": "2"}
-    found = parsed(post(cat, headers=EVENTS, **fields).get_data(as_text=True))
+    found = read(post(cat, headers=EVENTS, **fields))
     urls = [data["preview"] for name, data in found if name == "progress" and "preview" in data]
     assert len(urls) == len(set(urls)) >= 2
     final = picture(found[-1][1]["explanations"][0]["overlay"])

@@ -13,6 +13,7 @@ from seewhy.app.pipeline.engine import Deadline, Engine
 from seewhy.app.settings import Settings
 from seewhy.models.errors import ModelTooLargeError
 from tests.app.test_engine import Slow, hold, loaded
+from tests.waiting import GUARD, until
 
 MIB = 2**20
 SMALL = 64 * MIB + 3 * 4 * (4 * 3 * 3 * 3 + 4 + 2 * 4 + 2)
@@ -59,7 +60,8 @@ def service(monkeypatch, modules, files):
 
 
 def ask(service, name):
-    service.engine.model(name, Deadline.after(20))
+    service.engine.model(name, Deadline.after(GUARD))
+    until(lambda: service.engine.workers[name].idle)  # its thread rests a moment after it has answered
     return set(service.engine.workers)
 
 
@@ -91,7 +93,7 @@ def test_models_at_work_make_no_room(service, modules):
         service.memory.account().take(300 * MIB, BODY)
     assert set(service.engine.workers) == {"slow"}
     module.gate.set()
-    occupied.join(10)
+    occupied.join()
 
 
 def test_a_model_that_never_fits_is_told_so_and_not_loaded(service, files):
@@ -142,15 +144,12 @@ def test_bytes_come_back_with_the_weights_and_not_before(service, modules):
     try:
         ask(service, "a")
         module = modules["a"]
-        assert service.engine.evict((), 10)
+        assert service.engine.evict((), GUARD)
         assert service.memory.size == 300 * MIB - SMALL  # somebody has the weights still
         gone = threading.Event()
         weakref.finalize(module, gone.set)
         del module
-        for _ in range(100):  # a thread that ends may hold the model for a moment longer
-            gc.collect()
-            if gone.wait(0.05):
-                break
+        until(lambda: gc.collect() >= 0 and gone.is_set())  # a thread that ends may hold the model for a moment longer
         assert service.memory.size == 300 * MIB
     finally:
         gc.enable()
@@ -168,10 +167,10 @@ def test_the_thread_of_a_model_drops_its_weights_at_its_end(modules):
     gc.disable()
     try:
         engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
-        engine.model("a", Deadline.after(10))
+        engine.model("a", Deadline.after(GUARD))
         weakref.finalize(modules["a"], ended.set)
-        engine.model("b", Deadline.after(10))  # the count lets a go
-        assert ended.wait(10)
+        engine.model("b", Deadline.after(GUARD))  # the count lets a go
+        assert ended.wait(GUARD)
         assert "a" not in modules
         engine.stop()
     finally:

@@ -1,0 +1,19 @@
+"""Waiting for what happens, however busy the machine."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+GUARD = 300.0
+"""Seconds after which what has not happened never will: a guard against tests that hang, and no judge of speed."""
+
+
+def until(happened: Callable[[], T]) -> T:
+    """Wait until a function returns something true, and return that."""
+    limit = time.monotonic() + GUARD
+    while not (value := happened()):
+        assert time.monotonic() < limit, f"nothing happened in {GUARD:.0f} s"
+        time.sleep(0.02)
+    return value
