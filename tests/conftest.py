@@ -65,7 +65,10 @@ def live_modules() -> Iterator[Modules]:
         modules.add(self)
 
     nn.Module.__init__ = init
+    gc.collect()
+    gc.freeze()  # what was imported is not looked through whenever a test, or a model that ends, collects
     yield modules
+    gc.unfreeze()
     nn.Module.__init__ = original
 
 

@@ -30,6 +30,7 @@ def drawings(lite0):
     return pictures(lite0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({path.name for path in IMAGES.glob("*.png")} - {*VIEWS}))
 def test_pictures_are_what_the_software_draws(name, drawings):
     drawn = np.asarray(drawings[name]).astype(int)

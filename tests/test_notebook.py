@@ -25,6 +25,7 @@ def shown(notebook):
     return found
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_shows_what_it_says(committed):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="zmq")  # of its own event loop

@@ -12,8 +12,9 @@ GUARD = 300.0
 
 def until(happened: Callable[[], T]) -> T:
     """Wait until a function returns something true, and return that."""
-    limit = time.monotonic() + GUARD
+    limit, pause = time.monotonic() + GUARD, 0.01
     while not (value := happened()):
         assert time.monotonic() < limit, f"nothing happened in {GUARD:.0f} s"
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.25)
     return value

@@ -11,13 +11,14 @@ from PIL import Image
 from seewhy.app import create_app
 from seewhy.app.settings import Settings
 from tests.app.serving import free_port, start
+from tests.waiting import GUARD
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(scope="session")
 def app():
-    made = create_app(Settings())
+    made = create_app(Settings(deadline=GUARD))  # however slow the machine
     yield made
     made.extensions["seewhy"].engine.stop()
 
@@ -33,7 +34,7 @@ def url():
     process = start(port, SEEWHY_DEADLINE="3600")  # long methods are not refused, however slow the machine
     yield f"http://127.0.0.1:{port}"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(GUARD) == 0
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def browser(tmp_path_factory):
         assert "CI" not in os.environ, "chromium is not installed"
         pytest.skip("chromium is not installed")
     sync_api = pytest.importorskip("playwright.sync_api")
-    sync_api.expect.set_options(timeout=60_000)
+    sync_api.expect.set_options(timeout=1000 * GUARD)
     switches = [
         "--no-sandbox",
         "--disable-gpu",
@@ -102,7 +103,7 @@ def browser(tmp_path_factory):
             viewport={"width": 1280, "height": 900},
             color_scheme="light",
         )
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(1000 * GUARD)
         yield context
         context.close()
 

@@ -5,13 +5,13 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.app.serving import free_port
+from tests.waiting import GUARD, until
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
 
@@ -37,21 +37,25 @@ def configured(folder, port, upstream):
     return [nginx(), "-p", str(folder), "-c", str(file), "-g", f"daemon off;{user}"]
 
 
+def answers(port):
+    """Whether somebody takes connections there."""
+    with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
 @contextmanager
 def proxy(folder, upstream):
     """Run nginx before a port, and yield its own."""
     port = free_port()
     process = subprocess.Popen(configured(folder, port, upstream))
     try:
-        while True:
-            assert process.poll() is None
-            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.05)
+        until(lambda: process.poll() is not None or answers(port))
+        assert process.poll() is None
         yield port
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(GUARD)
 
 
 class Attack(threading.Thread):
@@ -83,7 +87,7 @@ class Attack(threading.Thread):
 
     def _opened(self, place):
         with suppress(OSError):
-            one = socket.create_connection(("127.0.0.1", self._port), timeout=30)
+            one = socket.create_connection(("127.0.0.1", self._port), timeout=GUARD)
             one.sendall(self._openings[place])
             one.setblocking(False)
             return one
@@ -106,7 +110,7 @@ class Attack(threading.Thread):
 
     def __enter__(self):
         self.start()
-        assert self.is_on.wait(120)
+        assert self.is_on.wait(GUARD)
         return self
 
     def __exit__(self, *_):

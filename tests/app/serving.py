@@ -6,25 +6,30 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import requests
+
+from tests.waiting import GUARD, until
 
 
 def start(port, folder=None, stdout=None, stderr=None, **variables):
     environment = {**os.environ, "SEEWHY_PORT": str(port), **variables}
     command = [sys.executable, "-m", "seewhy.app.cli", "serve"]
     process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr, cwd=folder)
-    for _ in range(1200):  # five minutes, for machines that are busy with other work
-        try:
-            if requests.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200:
-                return process
-        except (requests.ConnectionError, requests.Timeout):
-            pass
+
+    def ready():
         assert process.poll() is None
-        time.sleep(0.25)
-    process.kill()
-    raise AssertionError("the service did not become ready")
+        with suppress(requests.ConnectionError, requests.Timeout):
+            return requests.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200
+
+    try:
+        until(ready)
+    except BaseException:
+        process.kill()
+        raise
+    return process
 
 
 def free_port():
@@ -39,15 +44,15 @@ def children(pid):
 
 def underway(url):
     """Return how many batches the models of a service have begun and not finished."""
-    lines = requests.get(f"{url}/metrics", timeout=60).text.splitlines()
+    lines = requests.get(f"{url}/metrics", timeout=GUARD).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("seewhy_batches_underway{"))
 
 
 def rests(url, seconds):
     """Whether a service has nothing more to do within some seconds."""
-    until = time.monotonic() + seconds
+    limit = time.monotonic() + seconds
     while underway(url):
-        if time.monotonic() > until:
+        if time.monotonic() > limit:
             return False
         time.sleep(0.2)
     return True
@@ -60,7 +65,7 @@ def recovery(process, port):
     killed = time.monotonic()
     while time.monotonic() < killed + 60:
         try:
-            if requests.post(f"http://127.0.0.1:{port}/predict", files={"image": picture}, timeout=60).ok:
+            if requests.post(f"http://127.0.0.1:{port}/predict", files={"image": picture}, timeout=GUARD).ok:
                 return time.monotonic() - killed
         except requests.ConnectionError:
             pass

@@ -430,23 +430,23 @@ class ManyPasses(Fake):
         return [None] * len(batch.images)
 
 
-class PassLimit(Deadline):
-    """A deadline that is over once a module has run some passes."""
+class Over(Deadline):
+    """A deadline that is over once something has happened."""
 
-    def __init__(self, module, count):
+    def __init__(self, happened):
         super().__init__(time.monotonic() + GUARD)
-        vars(self).update(module=module, count=count)
+        vars(self).update(happened=happened)
 
     @property
     def remaining(self):
-        return float(len(self.module.batches) < self.count)
+        return float(not self.happened())
 
 
 def test_what_nobody_waits_for_ends_before_its_next_pass_and_says_how_far_it_came(engine, module):
     engine.model("slow", Deadline.after(GUARD))
     module.batches.clear()
     module.held = 0.02
-    work = Job(ManyPasses(), torch.ones(3, 8, 8), 0, PassLimit(module, 4))
+    work = Job(ManyPasses(), torch.ones(3, 8, 8), 0, Over(lambda: len(module.batches) >= 4))
     with pytest.raises(DeadlineError, match=r"About \d+ % of the work was done"):
         engine.run("slow", [work])
     assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
@@ -456,7 +456,8 @@ def test_what_nobody_waits_for_ends_before_its_next_pass_and_says_how_far_it_cam
 def test_a_batch_goes_on_while_one_of_its_jobs_is_wanted(engine, module):
     occupying = hold(engine, module)
     short, long = (
-        Job(ManyPasses(), torch.ones(3, 8, 8), 0, end) for end in (PassLimit(module, 9), Deadline.after(GUARD))
+        Job(ManyPasses(), torch.ones(3, 8, 8), 0, end)
+        for end in (Over(lambda: len(module.batches) >= 9), Deadline.after(GUARD))
     )
     results = []
 

@@ -301,10 +301,10 @@ def test_an_error_changes_nothing(post, cat, service):
 
 def test_ninety_thousand_targets_are_refused_before_any_is_looked_up(client, cat):
     image = base64.b64encode(cat).decode()
-    started = time.monotonic()
+    started = time.process_time()
     body = problem(client.post("/explain", json={"image": image, "target": ["toilet tissue"] * 90_000}), 422)
     assert faults(body) == {"target"}
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("field", ["model", "method", "target", "layer", "colormap", "sign", "x" * 5000])

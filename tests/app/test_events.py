@@ -15,12 +15,13 @@ from PIL import Image
 from seewhy.app import create_app
 from seewhy.app.answers.stream import in_time
 from seewhy.app.http.uploads import parse
-from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline.jobs import Deadline, Progress
 from seewhy.app.pipeline.options import PredictOptions
 from seewhy.app.pipeline.scheduler import Pace
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import free_port, rests, start, underway
+from tests.app.serving import rests, underway
+from tests.app.test_engine import Over
 from tests.waiting import GUARD
 
 EVENTS = {"Accept": "text/event-stream"}
@@ -64,7 +65,7 @@ def read(service):
 
 
 def test_a_stream_ends_with_the_answer(post, cat, read):
-    fields = {"method": "rise", "samples": "200", "top": "2", "values": "true"}
+    fields = {"method": "rise", "samples": "120", "top": "2", "values": "true"}
     response = post(cat, headers=EVENTS, **fields)
     assert response.mimetype == "text/event-stream"
     assert response.headers["X-Accel-Buffering"] == "no"
@@ -93,7 +94,7 @@ def distance(one, other):
 
 def test_the_picture_refines(post, cat, read):
     """Each preview is drawn like the answer for the first class; the last one is nearer to it than the first."""
-    fields = {"method": "smoothgrad", "samples": "80", "view": "heatmap", "scale": "robust", "top": "2"}
+    fields = {"method": "smoothgrad", "samples": "40", "view": "heatmap", "scale": "robust", "top": "2"}
     found = read(post(cat, headers=EVENTS, **fields))
     urls = [data["preview"] for name, data in found if name == "progress" and "preview" in data]
     assert len(urls) == len(set(urls)) >= 2
@@ -103,7 +104,7 @@ def test_the_picture_refines(post, cat, read):
 
 
 def test_a_preview_beside_the_picture_is_small_too(post, cat):
-    fields = {"method": "smoothgrad", "samples": "60", "view": "side-by-side"}
+    fields = {"method": "smoothgrad", "samples": "20", "view": "side-by-side"}
     found = parsed(post(cat, headers=EVENTS, **fields).get_data(as_text=True))
     sizes = [max(picture(data["preview"]).size) for name, data in found if name == "progress" and "preview" in data]
     assert sizes
@@ -116,7 +117,7 @@ def test_a_preview_that_fails_costs_nobody_the_answer(broken, post, cat, monkeyp
         raise RuntimeError("no preview")
 
     monkeypatch.setattr(broken, fail)
-    found = parsed(post(cat, headers=EVENTS, method="smoothgrad", samples="40").get_data(as_text=True))
+    found = parsed(post(cat, headers=EVENTS, method="smoothgrad", samples="20").get_data(as_text=True))
     assert found[-1][0] == "answer"
     assert not any("preview" in data for _, data in found)
     assert "before it is finished" in caplog.text
@@ -125,7 +126,7 @@ def test_a_preview_that_fails_costs_nobody_the_answer(broken, post, cat, monkeyp
 def test_a_large_picture_has_small_previews(post):
     buffer = io.BytesIO()
     Image.open(EXAMPLES / "cat.png").resize((1600, 1000)).save(buffer, "JPEG")
-    found = parsed(post(buffer.getvalue(), headers=EVENTS, method="smoothgrad", samples="60").get_data(as_text=True))
+    found = parsed(post(buffer.getvalue(), headers=EVENTS, method="smoothgrad", samples="20").get_data(as_text=True))
     previews = [picture(data["preview"]).size for name, data in found if name == "progress" and "preview" in data]
     assert set(previews) == {(512, 320)}
     assert picture(found[-1][1]["explanations"][0]["overlay"]).size == (1600, 1000)
@@ -170,7 +171,9 @@ def test_what_goes_wrong_later_is_an_event(post, cat, service, monkeypatch):
     few = {"method": "rise", "samples": "1", "cells": "20", "probability": "0.01"}
     name, problem = parsed(post(cat, headers=EVENTS, **few).get_data(as_text=True))[-1]
     assert (name, problem["status"], problem["errors"][0]["field"]) == ("error", 422, "samples")
-    monkeypatch.setattr(service, "deadline", lambda: Deadline.after(3))
+    progress = []
+    monkeypatch.setattr(Progress, "look", lambda *_: progress.append(None))
+    monkeypatch.setattr(service, "deadline", lambda: Over(lambda: len(progress) > 4))
     monkeypatch.setattr(service.engine, "pace", lambda _: Pace())  # or it would be refused at once
     response = post(cat, headers=EVENTS, method="rise", samples="20000")
     name, problem = parsed(response.get_data(as_text=True))[-1]
@@ -199,22 +202,18 @@ def test_the_stream_is_negotiated(accept, form, expected, post, cat):
     "a client that closes its stream",
     "its work ends before the next pass",
 )
-def test_who_closes_the_stream_cancels_the_work():
-    port = free_port()
-    process = start(port, SEEWHY_DEADLINE="3600")
-    try:
-        url = f"http://127.0.0.1:{port}/explain"
-        picture = (EXAMPLES / "cat.png").read_bytes()
-        fields = {"method": "rise", "samples": "20000"}
-        with requests.post(url, files={"image": picture}, data=fields, headers=EVENTS, stream=True, timeout=60) as long:
-            lines = long.iter_lines(decode_unicode=True, chunk_size=None)
-            while '"total":1000' not in next(lines):
-                pass
-            assert underway(url.removesuffix("/explain")) == 1
-        assert rests(url.removesuffix("/explain"), 30)  # all the masks would take minutes
-    finally:
-        process.terminate()
-        assert process.wait(60) == 0
+def test_who_closes_the_stream_cancels_the_work(url):
+    picture = (EXAMPLES / "cat.png").read_bytes()
+    fields = {"method": "rise", "samples": "20000"}
+    sent = requests.post(
+        f"{url}/explain", files={"image": picture}, data=fields, headers=EVENTS, stream=True, timeout=GUARD
+    )
+    with sent as long:
+        lines = long.iter_lines(decode_unicode=True, chunk_size=None)
+        while '"total":1000' not in next(lines):
+            pass
+        assert underway(url) == 1
+    assert rests(url, 60)  # all the masks would take minutes
 
 
 def test_a_stream_that_nobody_reads_is_given_up(app, cat, monkeypatch):

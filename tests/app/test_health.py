@@ -18,6 +18,7 @@ from seewhy.models import ModelError
 from seewhy.models.zoo import EMBEDDED
 from tests import nets
 from tests.app.test_engine import allocate, give_up, hold, loaded, module, out_of_cuda_memory  # noqa: F401
+from tests.waiting import GUARD, until
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def own_app(module):  # noqa: F811
     made.gate = threading.Event()
 
     def load(name):
-        made.gate.wait(20)
+        made.gate.wait(GUARD)
         return loaded(module, name)
 
     made.extensions["seewhy"].engine._load = load
@@ -40,24 +41,20 @@ def own_app(module):  # noqa: F811
 def probe(app, path):
     started = time.monotonic()
     status = app.test_client().get(path).status_code
-    assert time.monotonic() - started < 15  # it does not wait for the model, which takes 20
+    assert time.monotonic() - started < GUARD / 2  # it does not wait for the model
     return status
 
 
 def test_probes_do_not_wait_for_a_model_that_loads(own_app):
     assert [probe(own_app, path) for path in ("/healthz", "/readyz", "/readyz", "/metrics")] == [200, 503, 503, 200]
     own_app.gate.set()
-    deadline = time.monotonic() + 10
-    while probe(own_app, "/readyz") != 200 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert probe(own_app, "/readyz") == 200
+    until(lambda: probe(own_app, "/readyz") == 200)
 
 
 def test_probes_do_not_wait_for_a_model_at_work(own_app, module):  # noqa: F811
     own_app.gate.set()
     engine = own_app.extensions["seewhy"].engine
-    while probe(own_app, "/readyz") != 200:
-        time.sleep(0.01)
+    until(lambda: probe(own_app, "/readyz") == 200)
     occupying = hold(engine, module)
     threading.Thread(target=lambda: engine.stop()).start()
     assert [probe(own_app, path) for path in ("/healthz", "/metrics")] == [200, 200]
@@ -100,11 +97,11 @@ def test_probes_try_again_now_and_then_and_take_no_place(own_app, module, monkey
     assert [probe(own_app, "/readyz") for _ in range(20)] == [503] * 20
     assert len(attempts) == 1
     with pytest.raises(ModelError):
-        service.model(default, Deadline.after(20))
+        service.model(default, Deadline.after(GUARD))
     assert len(attempts) == 2  # who asks for it does not wait
     others = [f"other-{number}" for number in range(service.settings.max_models)]
     for name in others:
-        service.engine.model(name, Deadline.after(20))
+        service.engine.model(name, Deadline.after(GUARD))
     monkeypatch.setattr("seewhy.app.pipeline.ask.RETRY_SECONDS", 0.0)
     service._tried = time.monotonic()
     assert [probe(own_app, "/readyz") for _ in range(3)] == [503] * 3
@@ -155,13 +152,13 @@ def declared(tmp_path):
 
 
 def becomes(app, code):
-    """Whether /readyz says so within some seconds, and from then on nothing else; /healthz is well all the while."""
-    deadline = time.monotonic() + 20
+    """Whether /readyz says so at last, and from then on nothing else; /healthz is well all the while."""
+    deadline = time.monotonic() + GUARD
     said = []
     while said[-3:] != [code] * 3 and time.monotonic() < deadline:
         said.append(app.test_client().get("/readyz").get_json().get("type", "ready").rpartition(":")[2])
         assert probe(app, "/healthz") == 200
-        time.sleep(0.1)
+        time.sleep(0.02)
     return said[-3:] == [code] * 3
 
 

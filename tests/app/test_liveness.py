@@ -5,7 +5,6 @@ import io
 import math
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from tests.app.serving import children, free_port, start
 from tests.app.test_engine import Slow, loaded
 from tests.app.test_health import Faulty, becomes, declared, fail, probe  # noqa: F401
 from tests.explainers.test_process_wide import Lock
+from tests.waiting import GUARD, until
 
 PROBES = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/ping")
 
@@ -112,53 +112,53 @@ def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_bu
     module = Slow()
     engine = Engine(lambda name: loaded(module, name), 2, 1, 6)
     found = Liveness(engine, 30.0, clock)
-    engine.model("slow", Deadline.after(30))
+    engine.model("slow", Deadline.after(GUARD))
     running, seen = threading.Semaphore(0), threading.Semaphore(0)
 
     def change(*_):
         torch.set_default_dtype(torch.float64)
         try:
             running.release()
-            seen.acquire(timeout=30)
+            seen.acquire(timeout=GUARD)
         finally:
             torch.set_default_dtype(torch.float32)
 
-    jobs = [Job(Alone(change, None), torch.ones(3, 8, 8), 0, Deadline.after(30)) for _ in range(3)]
+    jobs = [Job(Alone(change, None), torch.ones(3, 8, 8), 0, Deadline.after(GUARD)) for _ in range(3)]
     for one in jobs:
         engine.submit("slow", [one])
     for _ in jobs:
-        assert running.acquire(timeout=30)
+        assert running.acquire(timeout=GUARD)
         assert process_wide.changes() == ["torch.get_default_dtype()"]
         assert found.faults() == []
         clock.now += CHANGED_SECONDS
         assert found.faults() == []
         seen.release()
-    engine.stop(30)
+    engine.stop(GUARD)
 
 
 def test_what_a_model_leaves_changed_is_seen_between_its_turns_though_it_never_rests(clock):
     module = Slow()
     engine = Engine(lambda name: loaded(module, name), 2, 1, 6)
     found = Liveness(engine, 30.0, clock)
-    engine.model("slow", Deadline.after(30))
+    engine.model("slow", Deadline.after(GUARD))
     running, seen = threading.Semaphore(0), threading.Semaphore(0)
 
     def leave(*_):
         torch.set_default_dtype(torch.float64)
         running.release()
-        seen.acquire(timeout=30)
+        seen.acquire(timeout=GUARD)
 
-    jobs = [Job(Alone(leave, None), torch.ones(3, 8, 8), 0, Deadline.after(30)) for _ in range(3)]
+    jobs = [Job(Alone(leave, None), torch.ones(3, 8, 8), 0, Deadline.after(GUARD)) for _ in range(3)]
     try:
         for one in jobs:
             engine.submit("slow", [one])
         for said in ([], [], ["torch.get_default_dtype() has been changed for 10 s, for all threads."]):
-            assert running.acquire(timeout=30)
+            assert running.acquire(timeout=GUARD)
             assert found.faults() == said
             clock.now += CHANGED_SECONDS
             seen.release()
     finally:
-        engine.stop(30)
+        engine.stop(GUARD)
         torch.set_default_dtype(torch.float32)
 
 
@@ -190,14 +190,14 @@ def test_a_thread_that_has_ended_is_told_of(work, clock):
     module = Slow()
     engine = Engine(lambda name: loaded(module, name), 2, 4, 6, observer=Ends())
     living = Liveness(engine, 30.0, clock)
-    engine.model("slow", Deadline.after(30))
+    engine.model("slow", Deadline.after(GUARD))
     assert living.faults() == []
-    engine.run("slow", [Job(work, torch.ones(3, 8, 8), 0, Deadline.after(30))])
+    engine.run("slow", [Job(work, torch.ones(3, 8, 8), 0, Deadline.after(GUARD))])
     for thread in threading.enumerate():
         if thread.name.startswith("model-slow") and not (thread.name == "model-slow" and isinstance(work, Alone)):
-            thread.join(30)
+            thread.join(GUARD)
     assert living.faults() == ["A thread of the model 'slow' has ended."]
-    engine.stop(30)
+    engine.stop(GUARD)
 
 
 def test_threads_that_are_stopped_or_could_not_load_are_not_lost(clock):
@@ -209,15 +209,15 @@ def test_threads_that_are_stopped_or_could_not_load_are_not_lost(clock):
     engine = Engine(load, max_models=1, max_batch=4, queue_size=6)
     living = Liveness(engine, 30.0, clock)
     with pytest.raises(ModelError):
-        engine.model("bad", Deadline.after(30))
-    engine.model("first", Deadline.after(30))
+        engine.model("bad", Deadline.after(GUARD))
+    engine.model("first", Deadline.after(GUARD))
     first = engine.workers["first"]
-    engine.model("second", Deadline.after(30))
-    engine.workers["bad"].join(30)
-    first.join(30)
+    engine.model("second", Deadline.after(GUARD))
+    engine.workers["bad"].join(GUARD)
+    first.join(GUARD)
     assert not first.lost
     assert living.faults() == []
-    engine.stop(30)
+    engine.stop(GUARD)
 
 
 def request_and_try(app, living, clock, picture):
@@ -302,7 +302,7 @@ def test_a_broken_process_ends_itself_once(living, clock, called, monkeypatch, c
     leave_wrapper()
     assert found.faults() == []
     clock.now += CHANGED_SECONDS
-    found.watch(lambda: ends.append(None)).join(30)
+    found.watch(lambda: ends.append(None)).join(GUARD)
     assert len(ends) == 1
     assert "This process ends, for another to take its place: torch.nn.Module.__call__" in caplog.text
 
@@ -320,7 +320,7 @@ def test_a_look_that_fails_does_not_end_the_watch(clock, monkeypatch, caplog):
     found = Liveness(Engine(lambda name: None, 1, 1, 1), 30.0, clock)
     monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(found, "faults", look)
-    found.watch(lambda: ends.append(None)).join(30)
+    found.watch(lambda: ends.append(None)).join(GUARD)
     assert len(ends) == 1
     assert "This process could not look at itself" in caplog.text
 
@@ -346,7 +346,7 @@ def test_a_process_ends_by_a_signal_to_itself(monkeypatch):
     before = signal.signal(signal.SIGTERM, lambda *_: handled.set())
     try:
         liveness.end_process()
-        assert handled.wait(30)
+        assert handled.wait(GUARD)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -377,12 +377,12 @@ def test_models_that_load_at_once_and_make_room_for_each_other_all_answer(tmp_pa
     def attempted():
         if threading.current_thread().name == "model-second" and surveyed.is_set() and not released.is_set():
             ready.set()
-            begun.wait(60)
+            begun.wait(GUARD)
             released.set()
 
     def answer(name):
         if name == "first":
-            ready.wait(60)
+            ready.wait(GUARD)
         while True:
             said = app.test_client().post(f"/predict?model={name}", data=cat, content_type="image/png")
             if not said.get_json().get("type", "").endswith(":overloaded"):  # none of the two has ended its work yet
@@ -393,8 +393,8 @@ def test_models_that_load_at_once_and_make_room_for_each_other_all_answer(tmp_pa
     # one traces while the second does, or, where that has to wait, while it waits; times are limits for what is broken.
     meanwhile = {
         ("model-second", "run"): lambda: released.set() if surveyed.is_set() else surveyed.set(),
-        ("model-second", "traced"): lambda: (ready.set(), begun.wait(60)),
-        ("model-first", "traced"): lambda: (begun.set(), released.wait(60)),
+        ("model-second", "traced"): lambda: (ready.set(), begun.wait(GUARD)),
+        ("model-first", "traced"): lambda: (begun.set(), released.wait(GUARD)),
     }
     for key, act in meanwhile.items():
         monkeypatch.setitem(MEANWHILE, key, act)
@@ -443,19 +443,16 @@ def test_a_broken_process_is_replaced_and_the_service_answers_again(tmp_path, ca
     url = f"http://127.0.0.1:{port}"
 
     def predict():
-        return requests.post(f"{url}/predict?model=breaks", files={"image": cat}, timeout=60).status_code
+        return requests.post(f"{url}/predict?model=breaks", files={"image": cat}, timeout=GUARD).status_code
 
     try:
         (worker,) = children(process.pid)
         assert predict() == 200
-        until = time.monotonic() + 120
-        while worker in children(process.pid) and time.monotonic() < until:
-            time.sleep(0.1)
-        assert worker not in children(process.pid)
-        assert requests.get(f"{url}/healthz", timeout=60).status_code == 200
+        until(lambda: worker not in children(process.pid))
+        assert requests.get(f"{url}/healthz", timeout=GUARD).status_code == 200
         assert predict() == 200
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(GUARD) == 0
     said = (tmp_path / "log").read_text()
     assert "torch.nn.Module.__call__ has been changed" in said

@@ -3,7 +3,6 @@
 import gzip
 import socket
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ from PIL import Image
 
 from tests.app.conftest import encoded
 from tests.app.serving import children, free_port, start
+from tests.waiting import until
 
 CONTAINER = 2 * 2**30
 """Bytes of the container that documentation recommends."""
@@ -73,10 +73,7 @@ class Attacked:
         """All is as before: the same process, no memory in use, answers."""
         assert children(self.process.pid) == [self.worker]
         assert self.most < CONTAINER
-        until = time.monotonic() + 30
-        while self.used():
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        until(lambda: not self.used())
         assert self.post("/explain", data=PHOTO).status_code == 200
 
 

@@ -31,6 +31,7 @@ from seewhy.models import ModelError
 from tests.app.serving import free_port, start
 from tests.app.test_engine import hold, in_threads, job, loaded, module  # noqa: F401
 from tests.app.test_server import explain
+from tests.waiting import GUARD, until
 
 LITE0 = "efficientnet_lite0"
 
@@ -170,9 +171,7 @@ def test_a_stream_is_over_when_it_is_closed(post, cat, gained, read):
     assert gained("seewhy_requests_total", **labels) == 1
     assert gained("seewhy_rejections_total", reason="client-gone") == 1
     assert read("seewhy_requests_in_progress") == open_before
-    deadline = time.monotonic() + 30
-    while read("seewhy_jobs_running", model=LITE0) and time.monotonic() < deadline:
-        time.sleep(0.01)  # the pass that runs ends by itself
+    until(lambda: not read("seewhy_jobs_running", model=LITE0))  # the pass that runs ends by itself
 
 
 def test_answers_that_the_client_has_are_counted(post, coffee, gained):
@@ -286,9 +285,7 @@ def test_queue_and_batches(operations, module):  # noqa: F811
         one.result()
     occupying.join()
     in_threads(lambda: engine.run("slow", [job(value=float("nan"))]))
-    deadline = time.monotonic() + 5
-    while told(operations, "seewhy_jobs_running", model="slow") and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: not told(operations, "seewhy_jobs_running", model="slow"))
     assert told(operations, "seewhy_jobs_waiting", model="slow") == 0
     assert told(operations, "seewhy_jobs_running", model="slow") == 0
     assert told(operations, "seewhy_batch_size_sum", model="slow") == 5
@@ -303,10 +300,7 @@ def test_hooks_that_stay_on_a_resting_model_are_counted(operations, module):  # 
 
     def counted(expected):
         engine.run("slow", [job()])
-        deadline = time.monotonic() + 5
-        while told(operations, "seewhy_hooks", model="slow") != expected and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return told(operations, "seewhy_hooks", model="slow") == expected
+        return until(lambda: told(operations, "seewhy_hooks", model="slow") == expected)
 
     assert counted(0)
     handle = module.register_forward_hook(lambda *_: None)
@@ -323,18 +317,15 @@ def test_models_come_and_go(operations, module):  # noqa: F811
         return loaded(module, name)
 
     engine = Engine(load, 1, max_batch=4, queue_size=6, observer=operations)
-    found = engine.model("first", Deadline.after(10))
+    found = engine.model("first", Deadline.after(GUARD))
     labels = {"model": "first", "fingerprint": found.fingerprint, "device": "cpu"}
     assert told(operations, "seewhy_model_info", **labels) == 1
     assert told(operations, "seewhy_model_load_duration_seconds_count", model="first") == 1
     with pytest.raises(ModelError):
-        engine.model("broken", Deadline.after(10))
+        engine.model("broken", Deadline.after(GUARD))
     assert told(operations, "seewhy_model_load_failures_total", model="broken") == 1
-    engine.model("second", Deadline.after(10))
-    deadline = time.monotonic() + 5
-    while told(operations, "seewhy_model_info", **labels) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert told(operations, "seewhy_model_info", **labels) == 0
+    engine.model("second", Deadline.after(GUARD))
+    until(lambda: told(operations, "seewhy_model_info", **labels) == 0)
     engine.stop()
 
 
@@ -387,18 +378,12 @@ def test_several_processes_answer_as_one():
     url = f"http://127.0.0.1:{port}"
 
     def metrics():
-        return samples(requests.get(f"{url}/metrics", timeout=20).text)
+        return samples(requests.get(f"{url}/metrics", timeout=GUARD).text)
 
     def total(name, **labels):
         return sum(
             value for (one, pairs), value in metrics().items() if one == name and labels.items() <= dict(pairs).items()
         )
-
-    def until(condition):
-        deadline = time.monotonic() + 60
-        while not condition() and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert condition()
 
     def folders():
         parents = {Path(parent or tempfile.gettempdir()) for parent in PARENTS}

@@ -23,6 +23,7 @@ from seewhy.app.server.readiness import Readiness, State, await_turn, begin
 from seewhy.app.system.stopping import SharedFlag
 from tests import nets
 from tests.app.serving import children, free_port, start
+from tests.waiting import GUARD, until
 
 
 class Process:
@@ -324,28 +325,24 @@ class Service:
             yield
         finally:
             self.process.terminate()
-            assert self.process.wait(60) == 0
+            assert self.process.wait(GUARD) == 0
 
     def predict(self):
         """Return the index of the best class, or the status of an answer that has none."""
         url = f"http://127.0.0.1:{self.port}/predict"
-        answer = requests.post(url, data=self.picture, headers=self.sent, timeout=30)
+        answer = requests.post(url, data=self.picture, headers=self.sent, timeout=GUARD)
         return answer.json()["predictions"][0]["index"] if answer.ok else answer.status_code
 
-    def becomes(self, wanted, seconds=30.0):
-        """Wait until that is so; return how long it took."""
-        begun = time.monotonic()
-        while not wanted():
-            assert time.monotonic() < begun + seconds
-            time.sleep(0.05)
-        return time.monotonic() - begun
+    def becomes(self, wanted):
+        """Wait until that is so."""
+        until(wanted)
 
     def answered_for(self, seconds):
         """Return all that is answered in so many seconds."""
         until, found = time.monotonic() + seconds, set()
         while time.monotonic() < until:
             found.add(self.predict())
-            found.add(requests.get(f"http://127.0.0.1:{self.port}/readyz", timeout=30).status_code)
+            found.add(requests.get(f"http://127.0.0.1:{self.port}/readyz", timeout=GUARD).status_code)
         return found
 
     def workers(self):
@@ -496,7 +493,9 @@ def test_a_worker_that_drains_is_not_waited_for(service):
             assert before < service.workers()  # it still reads this request
             yield service.picture[10:]
 
-        answer = slow.post(f"http://127.0.0.1:{service.port}/predict", data=pieces(), headers=service.sent, timeout=60)
+        answer = slow.post(
+            f"http://127.0.0.1:{service.port}/predict", data=pieces(), headers=service.sent, timeout=GUARD
+        )
         assert answer.status_code == 200
 
 

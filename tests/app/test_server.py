@@ -24,6 +24,7 @@ from seewhy.app.server.start import _check_port
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import free_port, rests, start
+from tests.waiting import GUARD
 
 
 def explain(url, name, **fields):
@@ -133,8 +134,8 @@ def test_a_client_that_leaves_costs_no_more_passes(url):
             connection.sendall(head.encode() + picture)
             time.sleep(0.2)
     with (EXAMPLES / "cat.png").open("rb") as image:
-        assert requests.post(f"{url}/explain", files={"image": image}, timeout=20).status_code == 200
-    assert rests(url, 20)
+        assert requests.post(f"{url}/explain", files={"image": image}, timeout=GUARD).status_code == 200
+    assert rests(url, 60)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -152,11 +153,11 @@ def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(workers,
 def test_an_idle_connection_is_kept_for_longer_than_balancers_keep_it(url):
     assert Server(Settings()).cfg.keepalive > 60
     kept = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
-    for _ in range(2):
+    for pause in (3, 0):  # gunicorn's own is two seconds
         kept.request("GET", "/healthz")
         assert kept.getresponse().read()
         opened = kept.sock
-        time.sleep(3)
+        time.sleep(pause)
     assert kept.sock is opened
     kept.close()
 

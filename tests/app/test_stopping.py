@@ -24,6 +24,7 @@ from seewhy.app.server.worker import WARNING_SECONDS, Worker
 from seewhy.app.system.stopping import SharedFlag
 from tests.app.conftest import EXAMPLES
 from tests.app.serving import children, free_port, start
+from tests.waiting import GUARD, until
 
 CAT = (EXAMPLES / "cat.png").read_bytes()
 BEYOND = 40
@@ -38,7 +39,7 @@ def explain(port, **fields):
 
 def in_progress(port):
     """Return how many requests are answered, beside the one that asks."""
-    text = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
+    text = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=GUARD).text
     (line,) = (line for line in text.splitlines() if line.startswith("seewhy_requests_in_progress "))
     return float(line.rpartition(" ")[2]) - 1
 
@@ -61,18 +62,16 @@ def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_cli
                 told[None] += 1
                 ended.wait(0.01)
 
-    kept = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    kept = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)
     kept.request("GET", "/healthz")
     assert kept.getresponse().read()
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]  # as browsers open them beforehand
     with ThreadPoolExecutor(9) as pool:
         accepted = pool.submit(explain, port, method="rise", samples="400")
-        while not in_progress(port):
-            time.sleep(0.01)
+        until(lambda: in_progress(port))
         process.terminate()
         retrying = [pool.submit(retry) for _ in range(8)]
-        while not told[None]:  # the socket is closed
-            time.sleep(0.01)
+        until(lambda: told[None])  # the socket is closed
         with contextlib.suppress(http.client.RemoteDisconnected, ConnectionError):  # it is kept for two seconds
             kept.request("POST", "/explain", CAT, {"Content-Type": "image/png"})
             answer = kept.getresponse()
@@ -180,7 +179,7 @@ def test_a_process_that_may_open_no_more_files_goes_on():
     (pid,) = children(process.pid)
     try:
         assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (hard, hard)  # raised as far as it may be
-        kept = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        kept = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)
         kept.request("GET", "/healthz")
         assert kept.getresponse().read()
         # Fewer than it has: nothing can be opened, whatever is closed meanwhile.
@@ -196,7 +195,7 @@ def test_a_process_that_may_open_no_more_files_goes_on():
         assert cpu(pid) - used < 1  # it does not try without a pause
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
         for one in waiting:
-            one.settimeout(60)
+            one.settimeout(GUARD)
             assert one.recv(100).startswith(b"HTTP/1.1 200")
             one.close()
         assert explain(port).status_code == 200
@@ -204,7 +203,7 @@ def test_a_process_that_may_open_no_more_files_goes_on():
         kept.close()
     finally:
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(GUARD) == 0
 
 
 def cpu(pid):

@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import socket
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from seewhy.app.http.uploads import MAX_FAULTS, MAX_VALUES
 from seewhy.app.settings import Settings
 from seewhy.explainers.inspection.edits import MAX_EDITS
 from tests.app.conftest import encoded
-from tests.app.serving import free_port, start
 from tests.app.test_errors import faults, problem
+from tests.grids import few
+from tests.waiting import GUARD
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +192,13 @@ ABSURD = {
 }
 
 
-@pytest.mark.parametrize("name", ["top", "target", "alpha", "model", "method", "layer", "scale", "samples", "against"])
+@pytest.mark.parametrize(
+    "name",
+    few(
+        ["top", "target", "alpha", "model", "method", "layer", "scale", "samples", "against"],
+        short=["top", "target", "alpha"],
+    ),
+)
 @pytest.mark.parametrize("case", ABSURD)
 def test_absurd_json_is_refused(client, small, case, name):
     image = base64.b64encode(small).decode()
@@ -206,7 +214,7 @@ def test_absurd_json_is_refused(client, small, case, name):
 
 
 @pytest.mark.parametrize("case", ABSURD)
-@pytest.mark.parametrize("place", ["edits", "an edit", "channels", "value", "layer"])
+@pytest.mark.parametrize("place", few(["edits", "an edit", "channels", "value", "layer"], short=["edits", "channels"]))
 def test_absurd_edits_are_refused(client, small, case, place):
     image, value = base64.b64encode(small).decode(), ABSURD[case]
     edits = {
@@ -274,18 +282,9 @@ def test_of_many_frames_one_is_decoded(client, kind, monkeypatch):
     assert not any(looked)
 
 
-@pytest.fixture(scope="module")
-def port():
-    found = free_port()
-    process = start(found)
-    yield found
-    process.terminate()
-    assert process.wait(60) == 0
-
-
-def raw(port, request):
+def raw(url, request):
     """What gunicorn answers to these very bytes, its first line."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", urlsplit(url).port), timeout=GUARD) as connection:
         connection.sendall(request)
         return connection.makefile("rb").readline()
 
@@ -310,5 +309,5 @@ def raw(port, request):
     ],
     ids=lambda value: value[-40:].decode("latin-1") if isinstance(value, bytes) else None,
 )
-def test_lines_and_headers_at_gunicorns_limits(port, request_, status):
-    assert raw(port, request_).split()[1] == status
+def test_lines_and_headers_at_gunicorns_limits(url, request_, status):
+    assert raw(url, request_).split()[1] == status

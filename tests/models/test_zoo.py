@@ -10,6 +10,7 @@ from torchvision import models as torchvision_models
 
 from seewhy.explainers import GradCAM, Saliency
 from seewhy.models import Registry, load_model
+from tests.grids import few
 
 # The default layer and the side of its grid at the model's own input size; None where a CAM has none.
 TORCHVISION = {
@@ -133,32 +134,23 @@ TIMM = {
 
 EXPECTED = TORCHVISION | {f"timm/{name}": expected for name, expected in TIMM.items()}
 
-MOST_PARAMETERS = 16e6
-"""Of the classifiers of torchvision that `make test` tries; the others are tried by `make test-all`..."""
-
-ALWAYS = {
-    *("convnext_tiny", "efficientnet_v2_s", "inception_v3", "maxvit_t", "resnext50_32x4d", "swin_t", "swin_v2_t"),
-    *("resnet50", "vgg11", "vit_b_32"),
+SHORT = {
+    *("densenet121", "googlenet", "mobilenet_v3_small", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t"),
+    *("inception_v3", "maxvit_t", "vit_b_32"),
+    *("timm/ghostnet_100", "timm/hrnet_w18", "timm/levit_128s", "timm/maxvit_rmlp_pico_rw_256", "timm/resnetv2_50"),
+    *("timm/swin_tiny_patch4_window7_224", "timm/tf_efficientnet_lite0", "timm/vit_tiny_patch16_224"),
 }
-"""...but for the smallest of families that are all larger, and the one that most people take."""
+"""Models that differ in kind; the others are tried by `make test-all`."""
 
-
-def is_heavy(name):
-    size = torchvision_models.get_model_weights(name).DEFAULT.meta["num_params"]
-    return size > MOST_PARAMETERS and name not in ALWAYS
-
-
-def tried(names):
-    """Yield names as parameters; those that take long are marked."""
-    for name in names:
-        yield pytest.param(name, marks=[pytest.mark.slow] if is_heavy(name) else [])
+LARGE = {"inception_v3", "maxvit_t", "vit_b_32"}
+"""Of these, those that are not run in the short run."""
 
 
 def test_the_table_holds_every_torchvision_classifier():
     assert list(TORCHVISION) == torchvision_models.list_models(module=torchvision_models)
 
 
-@pytest.mark.parametrize("name", [*tried(TORCHVISION), *(f"timm/{name}" for name in TIMM)])
+@pytest.mark.parametrize("name", few(EXPECTED, SHORT))
 def test_the_default_layer_is_the_one_that_users_mean(name):
     registry = Registry()
     survey = registry.survey(registry.spec(name))
@@ -175,7 +167,7 @@ def test_the_default_layer_is_the_one_that_users_mean(name):
     assert chosen.output_shape.count(side) == 2
 
 
-@pytest.mark.parametrize("name", list(tried(TORCHVISION)))
+@pytest.mark.parametrize("name", few(TORCHVISION, SHORT - LARGE))
 def test_every_torchvision_classifier_explains(name):
     model = load_model(name, weights=None)
     side = model.spec.image_shape[1]
