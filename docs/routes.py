@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from seewhy.app.compatible.openapi import compatible_paths
+from seewhy.app import create_app
 from seewhy.app.http.openapi import document
 from seewhy.explainers.methods.catalogue import METHODS
 
@@ -23,7 +23,7 @@ WORDS = {"integer": "whole number", "boolean": "`true` or `false`", "string": "t
 
 def page() -> str:
     """Return the text of the page."""
-    described = json.loads(document(compatible_paths()))
+    described = json.loads(document(create_app()))
     lines = [
         "# Routes",
         "",

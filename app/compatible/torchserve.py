@@ -21,6 +21,7 @@ from seewhy.app.errors import (
     VersionNotFoundError,
 )
 from seewhy.app.http.bodies import parse_json, read_body
+from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.problems import Told
 from seewhy.app.http.routes import liveness, negotiated, service
 from seewhy.app.http.uploads import content, flat, merged, parse, read_texts
@@ -68,6 +69,7 @@ _TYPES = {
 
 
 @blueprint.get("/ping")
+@Declaration(is_open=True)
 def ping() -> Response:
     """Say whether the default model is loaded."""
     try:

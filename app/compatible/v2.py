@@ -26,6 +26,7 @@ from seewhy.app.compatible.schemas import (
 from seewhy.app.compatible.tensors import HEADER, Tensor
 from seewhy.app.errors import FieldError, VersionNotFoundError
 from seewhy.app.http.bodies import read_body
+from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.routes import liveness, service
 from seewhy.app.http.uploads import parse
 from seewhy.models.spec import ModelSpec
@@ -47,6 +48,7 @@ def server() -> Response:
 
 
 @blueprint.get("/health/live")
+@Declaration(is_open=True)
 def live() -> Response:
     """Say that the process is alive; 503 where it is broken for good."""
     liveness().require()
@@ -54,6 +56,7 @@ def live() -> Response:
 
 
 @blueprint.get("/health/ready")
+@Declaration(is_open=True)
 def is_ready() -> Response:
     """Say whether the default model is loaded."""
     liveness().require()

@@ -14,23 +14,14 @@ from flask_cors import CORS
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from seewhy.app.errors import FieldError, KeyRefusedError, KeyRequiredError, KeysUnavailableError
+from seewhy.app.http.declaration import current_declaration
+from seewhy.app.http.headers import EXPOSED, REQUEST_ID
 from seewhy.app.http.keys import KeyFile
-from seewhy.app.http.openapi import ANSWER_HEADERS
 from seewhy.app.http.rate_limit import limit_requests
-from seewhy.app.http.request_id import REQUEST_ID
 from seewhy.app.settings import Settings
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-OPEN = frozenset(
-    {
-        *("health.healthz", "health.readyz", "v2.live", "v2.is_ready", "torchserve.ping"),
-        *("pages.index", "pages.docs", "pages.docs_asset", "pages.openapi"),
-    }
-)
-"""What needs no key, nor counts against a limit: what an orchestrator asks, the pages, their description. With them the
-static files of the pages. Every other route is closed, and so is one that is added."""
 
 _PREFLIGHT_SECONDS = 600
 
@@ -69,7 +60,7 @@ def register_access(app: Flask, settings: Settings, strict: bool = True) -> None
             origins=settings.cors_origins.split(","),
             methods=["GET", "POST"],
             allow_headers=["Accept", "Authorization", "Content-Type", "If-None-Match", REQUEST_ID],
-            expose_headers=[*ANSWER_HEADERS, "ETag", "RateLimit", "RateLimit-Policy", "Retry-After"],
+            expose_headers=EXPOSED,
             max_age=_PREFLIGHT_SECONDS,
             send_wildcard=True,
             always_send=False,
@@ -95,13 +86,11 @@ def _plain_address(answer: "WSGIApplication") -> "WSGIApplication":
 
 
 def is_open() -> bool:
-    """Whether the route of this request needs no key and is not counted.
+    """Whether this request needs no key and is not counted: its route declares it, or Flask answers OPTIONS by itself.
 
-    So are paths that lead nowhere, which answer 404 or 405, and OPTIONS, which Flask answers by itself: browsers send
-    no key with the question whether they may send one.
+    Browsers send no key with the question whether they may send one.
     """
-    endpoint = request.endpoint
-    return endpoint is None or endpoint == "static" or endpoint in OPEN or request.method == "OPTIONS"
+    return request.method == "OPTIONS" or current_declaration().is_open
 
 
 def _identify(keys: KeyFile) -> None:

@@ -11,6 +11,7 @@ from flask import Flask, Response, g, request
 
 from seewhy.app.errors import NoMoreError, OverloadedError
 from seewhy.app.http.access import is_open
+from seewhy.app.http.declaration import current_declaration
 from seewhy.app.system.stopping import stopping
 
 _BUSY = "As many requests are being answered as this server has room for; try again in a few seconds."
@@ -51,7 +52,7 @@ class Admission:
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             if stopping.is_set():
                 raise NoMoreError(_STOPPING)
-        elif is_open() or request.endpoint == "health.metrics":
+        elif is_open() or current_declaration().is_light:
             return
         if not self.admit():
             raise OverloadedError(_BUSY)

@@ -1,32 +1,34 @@
 """The OpenAPI 3.1 document, made from the schemas that validate requests and answers, and from the catalogue."""
 
+import re
+from collections.abc import Iterable
 from copy import deepcopy
 from importlib.metadata import version
-from typing import Any, get_args
+from typing import Any
 
+from flask import Flask
 from openapi_pydantic import OpenAPI
 from openapi_pydantic.util import PydanticSchema, construct_open_api_with_schema_class
 from pydantic import BaseModel
+from werkzeug.routing import Rule
 
 from seewhy.app.answers import schemas
 from seewhy.app.errors import HTTP_KINDS, KINDS
-from seewhy.app.http.events import MEDIA_TYPE
+from seewhy.app.http.declaration import Declaration, declaration_of
+from seewhy.app.http.headers import ETAG, HEADERS
 from seewhy.app.pipeline import options
 from seewhy.explainers.methods.catalogue import METHODS
 
 _EXAMPLES = {"layer": "blocks.6", "edits": [{"layer": "blocks.6", "op": "zero", "channels": [0, 1]}]}
-OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/ping", "/openapi.json", "/docs", "/"})
-"""Paths that need no key, whatever the settings."""
-
 _KEY = "Needed where whoever runs the service has set SEEWHY_API_KEYS."
 
 
-def document(others: dict[str, Any]) -> str:
-    """Return the document as JSON.
+def document(app: Flask) -> str:
+    """Return the document of an application as JSON.
 
-    Args:
-        others: paths that stand beside those of this room, as OpenAPI describes them.
+    The paths are those of its views with a summary, and those that `app.extensions["seewhy-paths"]` describes.
     """
+    paths = _cut(own_paths(app) | app.extensions["seewhy-paths"]())
     raw = OpenAPI.model_validate(
         {
             "openapi": "3.1.0",
@@ -37,7 +39,7 @@ def document(others: dict[str, Any]) -> str:
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
             "servers": [{"url": "/"}],
-            "paths": _guarded(_cut(_paths() | others)),
+            "paths": _guarded(paths, paths.keys() - _open_paths(app)),
             "components": {
                 "schemas": {"ProgressAnswer": schemas.ProgressAnswer.model_json_schema()},
                 "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": _KEY}},
@@ -47,16 +49,43 @@ def document(others: dict[str, Any]) -> str:
     return construct_open_api_with_schema_class(raw).model_dump_json(by_alias=True, exclude_unset=True)
 
 
-def _guarded(paths: dict[str, Any]) -> dict[str, Any]:
-    """Say of the routes that are not open that they may need a key, and what they answer to who is not let in."""
+def own_paths(app: Flask) -> dict[str, Any]:
+    """Return what stands under `paths` of the views that are described by what they declare."""
+    paths: dict[str, Any] = {}
+    for rule in app.url_map.iter_rules():
+        declared = declaration_of(app, rule.endpoint)
+        if not declared.summary:
+            continue
+        if declared.options is not None and issubclass(declared.options, options.Options):
+            described = _picture(declared.options, declared)
+        else:
+            described = _get(sorted(rule.arguments), declared)
+        (verb,) = (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        operation = {"operationId": app.view_functions[rule.endpoint].__name__, "summary": declared.summary}
+        paths.setdefault(_template(rule), {})[verb.lower()] = operation | described
+    return paths
+
+
+def _template(rule: Rule) -> str:
+    return re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule)
+
+
+def _open_paths(app: Flask) -> set[str]:
+    return {_template(rule) for rule in app.url_map.iter_rules() if declaration_of(app, rule.endpoint).is_open}
+
+
+def _guarded(paths: dict[str, Any], closed: Iterable[str]) -> dict[str, Any]:
+    """Say of closed paths that they may need a key, and what they answer to who is not let in."""
     refused = _problems((401, 429, 503))
-    for path in paths.keys() - OPEN:
+    for path in closed:
         for described in paths[path].values():
             described["security"] = [{}, {"key": []}]
             answers = described["responses"]
             # Routes of other servers tell of errors in their own ways.
-            told = {code: {**one, "content": answers.get("500", one)["content"]} for code, one in refused.items()}
-            described["responses"] = told | answers
+            errors = {
+                code: {**error, "content": answers.get("500", error)["content"]} for code, error in refused.items()
+            }
+            described["responses"] = errors | answers
     return paths
 
 
@@ -69,117 +98,33 @@ def _cut(paths: dict[str, Any]) -> dict[str, Any]:
     return paths
 
 
-def _paths() -> dict[str, Any]:
-    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    source = {
-        "name": "source",
-        "in": "query",
-        "description": "List only the models of one source.",
-        "allowEmptyValue": True,
-        "schema": {"type": "string", "enum": ["own", "embedded", "torchvision", "timm"]},
-    }
-    text = {"text/html": {"schema": {"type": "string"}}}
+def _get(names: list[str], declared: Declaration) -> dict[str, Any]:
+    """Describe a route that reads; `names` are those of the parts of its path."""
+    parts = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    statuses = {*declared.statuses, *((404,) if names else ()), *(() if declared.options is None else (422,))}
     return {
-        "/explain": {
-            "post": _picture(
-                "explain",
-                "Why the model says what it says",
-                options.ExplainOptions,
-                {**_answers(get_args(options.Format), schemas.ExplainAnswer), **_events()},
-                etag=True,
-            )
+        "parameters": parts + ([] if declared.options is None else _query(declared.options)),
+        "responses": {
+            "200": {"description": "OK", "content": _content(declared)},
+            **_problems(tuple(sorted(statuses))),
         },
-        "/predict": {
-            "post": _picture(
-                "predict",
-                "What the model says",
-                options.PredictOptions,
-                _answers(("json",), schemas.PredictAnswer),
-            )
-        },
-        "/hooks/trace": {
-            "post": _picture(
-                "trace",
-                "The time line of every hook call of one forward and one backward pass",
-                options.TraceOptions,
-                _answers(get_args(options.TraceFormat), schemas.TraceAnswer),
-            )
-        },
-        "/hooks/capture": {
-            "post": _picture(
-                "capture",
-                "What passes through layers: statistics, arrays, or the strongest feature maps",
-                options.CaptureOptions,
-                _answers(get_args(options.CaptureFormat), schemas.CaptureAnswer),
-            )
-        },
-        "/hooks/intervene": {
-            "post": _picture(
-                "intervene",
-                "What edits of inputs, outputs and gradients change",
-                options.InterveneOptions,
-                _answers(get_args(options.InterveneFormat), schemas.InterveneAnswer, schemas.SweepAnswer),
-                other="The picture that the op `swap` takes from.",
-            )
-        },
-        "/models": {"get": _get("models", "All models", _json(schemas.ModelsAnswer), [source], (422,))},
-        "/models/{name}": {"get": _get("model", "One model", _json(schemas.ModelDetailAnswer), [name], (404, 422))},
-        "/models/{name}/layers": {
-            "get": _get("layers", "Every module in execution order", _json(schemas.LayersAnswer), [name], (404, 422))
-        },
-        "/methods": {"get": _get("methods", "All methods", _json(schemas.MethodsAnswer), codes=(422,))},
-        "/colormaps": {
-            "get": _get("colormaps", "Colour maps with their colours", _json(schemas.ColormapsAnswer), codes=(422,))
-        },
-        "/healthz": {"get": _get("healthz", "Whether the process is alive", _json(schemas.HealthAnswer), codes=(503,))},
-        "/readyz": {
-            "get": _get("readyz", "Whether the default model is loaded", _json(schemas.HealthAnswer), codes=(503,))
-        },
-        "/metrics": {"get": _get("metrics", "Figures for Prometheus", {"text/plain": {"schema": {"type": "string"}}})},
-        "/openapi.json": {
-            "get": _get("openapi", "This document", {"application/json": {"schema": {"type": "object"}}})
-        },
-        "/docs": {"get": _get("docs", "A page to try the routes", text)},
-        "/": {"get": _get("index", "The web page", text)},
     }
 
 
-def _get(
-    operation: str,
-    summary: str,
-    content: dict[str, Any],
-    parameters: list[dict[str, Any]] | None = None,
-    codes: tuple[int, ...] = (),
-) -> dict[str, Any]:
-    return {
-        "operationId": operation,
-        "summary": summary,
-        "parameters": parameters or [],
-        "responses": {"200": {"description": "OK", "content": content}, **_problems(codes)},
-    }
+def _query(schema: type[BaseModel]) -> list[dict[str, Any]]:
+    parameters = [_parameter(name, described) for name, described in _options_schema(schema)["properties"].items()]
+    for parameter in parameters:
+        for repeated in ("title", "description"):
+            parameter["schema"].pop(repeated, None)
+    return parameters
 
 
-def _picture(
-    operation: str,
-    summary: str,
-    schema: type[options.Options],
-    answers: dict[str, Any],
-    etag: bool = False,
-    other: str | None = None,
-) -> dict[str, Any]:
-    """Describe a route that takes a picture, and perhaps another one.
-
-    Args:
-        operation, summary: of the route.
-        schema: of the options.
-        answers: by media type.
-        etag: whether the answer has one, and the route answers 304 too.
-        other: what the second picture is for.
-    """
+def _picture(schema: type[options.Options], declared: Declaration) -> dict[str, Any]:
+    """Describe a route that takes a picture, and perhaps another one."""
     described = _options_schema(schema)
     properties: dict[str, Any] = described["properties"]
     required: list[str] = described.get("required", [])
-    pictures = {"image": "JPEG, PNG, WebP, GIF, BMP or TIFF."} | ({"other": other} if other else {})
+    pictures = {"image": "JPEG, PNG, WebP, GIF, BMP or TIFF."} | ({"other": declared.other} if declared.other else {})
     binary = {
         name: {"type": "string", "format": "binary", "minLength": 1, "description": said}
         for name, said in pictures.items()
@@ -206,16 +151,17 @@ def _picture(
     )
     if required:
         description += f" Required, here or there: {', '.join(required)}."
-    headers = _headers() | (_etag() if etag else {})
-    unchanged = {"304": {"description": "If-None-Match named this answer's ETag."}} if etag else {}
+    headers = {
+        header.name: {"description": header.description, "schema": {"type": "string"}}
+        for header in (*HEADERS, *([ETAG] if declared.has_tag else []))
+    }
+    unchanged = {"304": {"description": "If-None-Match named this answer's ETag."}} if declared.has_tag else {}
     return {
-        "operationId": operation,
-        "summary": summary,
         "description": description,
         "parameters": [_parameter(name, schema) for name, schema in properties.items()],
         "requestBody": {"required": True, "content": content},
         "responses": {
-            "200": {"description": "OK", "headers": headers, "content": answers},
+            "200": {"description": "OK", "headers": headers, "content": _content(declared)},
             **unchanged,
             **_problems(tuple(sorted({kind.status for kind in KINDS.values()} - {404}))),
         },
@@ -242,7 +188,7 @@ def _parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {**described, "schema": deepcopy(schema)}
 
 
-def _options_schema(schema: type[options.Options]) -> dict[str, Any]:
+def _options_schema(schema: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of the options; defaults are told in words, for a form that fills them in would send them."""
     described = schema.model_json_schema(ref_template="#/components/schemas/{model}")
     described.pop("$defs", None)  # they stand among the document's own
@@ -266,50 +212,14 @@ def _options_schema(schema: type[options.Options]) -> dict[str, Any]:
     return described
 
 
-def _answers(forms: tuple[str, ...], *documents: type[BaseModel]) -> dict[str, Any]:
-    """Describe an answer in each of these formats; its JSON document is one of these."""
+def _content(declared: Declaration) -> dict[str, Any]:
+    """Describe the answers of a route by media type."""
     binary = {"schema": {"type": "string", "format": "binary"}}
-    found: dict[str, Any] = {options.MEDIA_TYPES[form]: binary for form in forms if form != "json"}
-    parts: list[Any] = [PydanticSchema(schema_class=one) for one in documents]
-    found[options.MEDIA_TYPES["json"]] = {"schema": parts[0] if len(parts) == 1 else {"anyOf": parts}}
-    return found
-
-
-def _events() -> dict[str, Any]:
-    said = (
-        "Server-sent events: `progress` (ProgressAnswer) while the method runs, then one `answer` (ExplainAnswer) "
-        "or one `error` (Problem). Closing the connection cancels the explanation."
-    )
-    return {MEDIA_TYPE: {"schema": {"type": "string", "description": said}}}
-
-
-ANSWER_HEADERS = {
-    "X-SeeWhy-Model": "Name of the model.",
-    "X-SeeWhy-Method": "Name of the method.",
-    "X-SeeWhy-Layers": "Paths of the layers used, separated by commas.",
-    "X-SeeWhy-Target": "Indices of the explained classes, separated by commas.",
-    "X-SeeWhy-Against": "Label of the class that they are contrasted with.",
-    "X-SeeWhy-Label": "Their labels, percent-encoded where a header could not hold them.",
-    "X-SeeWhy-Probability": "Their probabilities.",
-    "X-SeeWhy-Diagnostics": "Codes of what a reader of the map should know, separated by commas.",
-    "X-SeeWhy-Cost": "What the request counts in rate limits: 1 for a Grad-CAM by a model of 224×224 pixels, more for "
-    "methods of many passes.",
-    "Server-Timing": "Milliseconds of each stage: decode, queue, explain (or another), render, encode.",
-    "X-Request-ID": "The id that the client gave the request, or one made for it; the log has it too.",
-}
-"""Headers of an answer about a picture, and what they say."""
-
-
-def _headers() -> dict[str, Any]:
-    return {name: {"description": said, "schema": {"type": "string"}} for name, said in ANSWER_HEADERS.items()}
-
-
-def _etag() -> dict[str, Any]:
-    return {"ETag": {"description": "Digest of everything that the answer depends on.", "schema": {"type": "string"}}}
-
-
-def _json(answer: type[BaseModel]) -> dict[str, Any]:
-    return {"application/json": {"schema": PydanticSchema(schema_class=answer)}}
+    content: dict[str, Any] = {options.MEDIA_TYPES[name]: binary for name in declared.formats if name != "json"}
+    if declared.answers:
+        documents: list[Any] = [PydanticSchema(schema_class=answer) for answer in declared.answers]
+        content[options.MEDIA_TYPES["json"]] = {"schema": documents[0] if len(documents) == 1 else {"anyOf": documents}}
+    return content | {media: {"schema": schema} for media, schema in declared.media.items()}
 
 
 def _problems(codes: tuple[int, ...]) -> dict[str, Any]:

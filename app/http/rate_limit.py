@@ -22,10 +22,9 @@ from limits import parse_many
 from limits.errors import ConfigurationError, StorageError
 
 from seewhy.app.errors import FieldError, TooCostlyError
+from seewhy.app.http.headers import COST
 from seewhy.app.pipeline.costs import Charge, charge, uncharged
 from seewhy.app.pipeline.record import current
-
-COST = "X-SeeWhy-Cost"
 
 _SECONDS = 1
 """That Redis may take to answer before requests are counted here."""

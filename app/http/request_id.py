@@ -7,14 +7,13 @@ from uuid import uuid4
 
 from werkzeug.datastructures import Headers
 
+from seewhy.app.http.headers import REQUEST_ID
 from seewhy.app.pipeline.record import request_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-REQUEST_ID = "X-Request-ID"
 
 WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 """An id that a client or a proxy may choose: what UUIDs, ULIDs and trace ids are made of, and nothing that a log or a

@@ -1,13 +1,25 @@
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
 
 import pytest
 from openapi_spec_validator import validate
 
+from seewhy.app import create_app
 from seewhy.app.errors import HTTP_KINDS, KINDS
-from seewhy.app.http.routes import hooks, pages
-from seewhy.app.pipeline.options import MEDIA_TYPES, CaptureOptions, ExplainOptions, InterveneOptions, TraceOptions
+from seewhy.app.http.routes import pages
+from seewhy.app.pipeline.options import (
+    MEDIA_TYPES,
+    CaptureFormat,
+    CaptureOptions,
+    ExplainOptions,
+    InterveneFormat,
+    InterveneOptions,
+    TraceFormat,
+    TraceOptions,
+)
+from seewhy.app.settings import Settings
 from seewhy.explainers.inspection.edits import MAX_EDITS, OPS
 from seewhy.explainers.methods.catalogue import METHODS
 
@@ -48,9 +60,9 @@ def test_every_option_is_described_for_every_carrier(client):
 @pytest.mark.parametrize(
     ("path", "options", "forms"),
     [
-        ("trace", TraceOptions, hooks.TRACE_FORMATS),
-        ("capture", CaptureOptions, hooks.CAPTURE_FORMATS),
-        ("intervene", InterveneOptions, hooks.INTERVENE_FORMATS),
+        ("trace", TraceOptions, get_args(TraceFormat)),
+        ("capture", CaptureOptions, get_args(CaptureFormat)),
+        ("intervene", InterveneOptions, get_args(InterveneFormat)),
     ],
 )
 def test_every_option_and_format_about_hooks_is_described(client, path, options, forms):
@@ -132,18 +144,17 @@ def test_documentation_page_loads_nothing_from_elsewhere(client):
     assert client.get("/docs/assets/../plugins.py").status_code == 404
 
 
-def test_the_document_is_written_once_for_all_who_ask_at_once(client, monkeypatch):
+def test_the_document_is_written_once_for_all_who_ask_at_once(monkeypatch):
     written = []
 
-    def slowly(others):
+    def slowly(app):
         written.append(1)
         time.sleep(0.1)
         return "{}"
 
-    pages._openapi.cache_clear()
+    app = create_app(Settings())
     monkeypatch.setattr(pages, "document", slowly)
     with ThreadPoolExecutor(8) as pool:
-        texts = set(pool.map(lambda _: client.application.test_client().get("/openapi.json").text, range(8)))
-    pages._openapi.cache_clear()
+        texts = set(pool.map(lambda _: app.test_client().get("/openapi.json").text, range(8)))
     assert texts == {"{}"}
     assert len(written) == 1

@@ -1,10 +1,11 @@
 """The routes, one module per kind of resource."""
 
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from flask import current_app, request
 
 from seewhy.app.errors import NotAcceptableError
+from seewhy.app.http.declaration import current_declaration
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.liveness import Liveness
 from seewhy.app.pipeline.options import MEDIA_TYPES
@@ -22,6 +23,19 @@ def liveness() -> Liveness:
     """Return what tells whether this process is broken."""
     found: Liveness = current_app.extensions["seewhy-liveness"]
     return found
+
+
+def format_of(named: Form | None) -> Form:
+    """Return the format of the answer: the one that the options name, or else the one that Accept likes best.
+
+    Args:
+        named: one of the formats that the route declares.
+
+    Raises:
+        NotAcceptableError: the client accepts none of them.
+    """
+    declared = current_declaration()
+    return named or negotiated(cast("tuple[Form, ...]", declared.formats), *declared.media)
 
 
 def negotiated(forms: tuple[Form, ...], *others: str) -> Form:

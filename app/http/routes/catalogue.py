@@ -19,6 +19,7 @@ from seewhy.app.answers.schemas import (
     WeightsAnswer,
 )
 from seewhy.app.errors import NotFoundError
+from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.routes import service
 from seewhy.app.http.uploads import flat, parse
 from seewhy.app.pipeline.options import ModelsOptions, NoOptions
@@ -32,6 +33,7 @@ blueprint = Blueprint("catalogue", __name__)
 
 
 @blueprint.get("/models")
+@Declaration("All models", options=ModelsOptions, answers=(ModelsAnswer,))
 def models() -> Response:
     """List the models; `source` narrows the list."""
     source = parse(ModelsOptions, flat(request.args)).source
@@ -40,6 +42,7 @@ def models() -> Response:
 
 
 @blueprint.get("/models/<path:name>")
+@Declaration("One model", options=NoOptions, answers=(ModelDetailAnswer,))
 def model(name: str) -> Response:
     """Describe one model, labels included."""
     _check_options()
@@ -51,6 +54,7 @@ def model(name: str) -> Response:
 
 
 @blueprint.get("/models/<path:name>/layers")
+@Declaration("Every module in execution order", options=NoOptions, answers=(LayersAnswer,))
 def layers(name: str) -> Response:
     """List every module of a model in execution order."""
     _check_options()
@@ -59,6 +63,7 @@ def layers(name: str) -> Response:
 
 
 @blueprint.get("/methods")
+@Declaration("All methods", options=NoOptions, answers=(MethodsAnswer,))
 def methods() -> Response:
     """List the methods and their options."""
     _check_options()
@@ -66,6 +71,7 @@ def methods() -> Response:
 
 
 @blueprint.get("/colormaps")
+@Declaration("Colour maps with their colours", options=NoOptions, answers=(ColormapsAnswer,))
 def colormaps() -> Response:
     """List the colour maps with their colours."""
     _check_options()

@@ -3,6 +3,7 @@
 from flask import Blueprint, Response, current_app, request
 
 from seewhy.app.answers.schemas import HealthAnswer
+from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.routes import liveness, service
 from seewhy.app.observability.listeners import Operations
 
@@ -10,6 +11,7 @@ blueprint = Blueprint("health", __name__)
 
 
 @blueprint.get("/healthz")
+@Declaration("Whether the process is alive", answers=(HealthAnswer,), statuses=(503,), is_open=True)
 def healthz() -> Response:
     """Say that the process is alive; 503 where it is broken for good."""
     liveness().require()
@@ -22,6 +24,7 @@ def alive() -> Response:
 
 
 @blueprint.get("/readyz")
+@Declaration("Whether the default model is loaded", answers=(HealthAnswer,), statuses=(503,), is_open=True)
 def readyz() -> Response:
     """Say whether the default model is loaded, so that the next request is answered at once."""
     liveness().require()
@@ -30,6 +33,7 @@ def readyz() -> Response:
 
 
 @blueprint.get("/metrics")
+@Declaration("Figures for Prometheus", media={"text/plain": {"type": "string"}}, is_light=True)
 def metrics() -> Response:
     """Return the metrics of all processes, as Prometheus text."""
     operations: Operations = current_app.extensions["seewhy-operations"]

@@ -1,7 +1,5 @@
 """The routes about hooks: /hooks/trace, /hooks/capture, /hooks/intervene."""
 
-from typing import get_args
-
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.hook_documents import (
@@ -15,9 +13,11 @@ from seewhy.app.answers.hook_documents import (
     trace_chart,
     trace_document,
 )
+from seewhy.app.answers.schemas import CaptureAnswer, InterveneAnswer, SweepAnswer, TraceAnswer
 from seewhy.app.answers.stream import Body, file_parts, respond
-from seewhy.app.http.routes import negotiated, service
-from seewhy.app.http.routes.headers import facts
+from seewhy.app.http.declaration import Declaration
+from seewhy.app.http.headers import Facts
+from seewhy.app.http.routes import format_of, service
 from seewhy.app.http.uploads import parse, read_request
 from seewhy.app.pipeline.inspection import HookService
 from seewhy.app.pipeline.options import (
@@ -32,32 +32,38 @@ from seewhy.app.pipeline.options import (
 
 blueprint = Blueprint("hooks", __name__, url_prefix="/hooks")
 
-TRACE_FORMATS: tuple[TraceFormat, ...] = get_args(TraceFormat)
-CAPTURE_FORMATS: tuple[CaptureFormat, ...] = get_args(CaptureFormat)
-INTERVENE_FORMATS: tuple[InterveneFormat, ...] = get_args(InterveneFormat)
-
 
 @blueprint.post("/trace")
+@Declaration(
+    "The time line of every hook call of one forward and one backward pass",
+    options=TraceOptions,
+    answers=(TraceAnswer,),
+)
 def trace() -> Response:
     """Answer with the time line of all hook calls of one forward and one backward pass."""
     sent = read_request(request)
     options = parse(TraceOptions, sent.fields)
-    form = options.format or negotiated(TRACE_FORMATS)
+    form: TraceFormat = format_of(options.format)
     traced = HookService(service()).trace(sent.picture, options)
     if form == "json":
         body = trace_document(traced).model_dump_json().encode()
     else:
         with traced.timings.stage("render"):
             body = trace_chart(traced, form)
-    return _response(body, form, facts(traced.model, [traced.target], traced.timings))
+    return _response(body, form, Facts(traced.model, [traced.target], traced.timings))
 
 
 @blueprint.post("/capture")
+@Declaration(
+    "What passes through layers: statistics, arrays, or the strongest feature maps",
+    options=CaptureOptions,
+    answers=(CaptureAnswer,),
+)
 def capture() -> Response:
     """Answer with what passes through layers: statistics, arrays, or the strongest feature maps."""
     sent = read_request(request)
     options = parse(CaptureOptions, sent.fields)
-    form = options.format or negotiated(CAPTURE_FORMATS)
+    form: CaptureFormat = format_of(options.format)
     drawn = form not in ("json", "npz", "safetensors")
     captured = HookService(service()).capture(sent.picture, options, sheet=drawn)
     body: Body
@@ -69,23 +75,29 @@ def capture() -> Response:
     else:
         by_effect, shown = options.rank == "effect", captured.shown.picture
         body = encoded(lambda: capture_sheet(captured, options.top, by_effect), form, captured.timings, shown)
-    return _response(body, form, facts(captured.model, [captured.target], captured.timings))
+    return _response(body, form, Facts(captured.model, [captured.target], captured.timings))
 
 
 @blueprint.post("/intervene")
+@Declaration(
+    "What edits of inputs, outputs and gradients change",
+    options=InterveneOptions,
+    answers=(InterveneAnswer, SweepAnswer),
+    other="The picture that the op `swap` takes from.",
+)
 def intervene() -> Response:
     """Answer with what edits change; with each_channel, with the channels ranked by it."""
     body: Body
     sent = read_request(request, other="other")
     options = parse(InterveneOptions, sent.fields)
-    form = options.format or negotiated(INTERVENE_FORMATS)
+    form: InterveneFormat = format_of(options.format)
     if options.each_channel:
         swept = HookService(service()).sweep(sent.picture, sent.other, options)
         if form == "json":
             body = sweep_document(swept).model_dump_json().encode()
         else:
             body = encoded(lambda: sweep_drawing(swept, options.top), form, swept.timings, swept.shown.picture)
-        return _response(body, form, facts(swept.model, [swept.target], swept.timings, [swept.sweep.layer]))
+        return _response(body, form, Facts(swept.model, [swept.target], swept.timings, [swept.sweep.layer]))
     intervened = HookService(service()).intervene(sent.picture, sent.other, options)
     if form == "json":
         body = intervention_body(intervened, options.values, service().settings.max_json_values)
@@ -94,12 +106,12 @@ def intervene() -> Response:
         body = encoded(lambda: intervention_drawing(intervened), form, intervened.timings, shown)
     sides = (intervened.intervention.before, intervened.intervention.after)
     targets = [sides[0].target]
-    headers = facts(intervened.model, targets, intervened.timings, sides[0].layers, intervened.method.name, sides)
-    return _response(body, form, headers)
+    facts = Facts(intervened.model, targets, intervened.timings, sides[0].layers, intervened.method.name, sides)
+    return _response(body, form, facts)
 
 
-def _response(body: Body, form: str, headers: dict[str, str]) -> Response:
+def _response(body: Body, form: str, facts: Facts) -> Response:
     response = respond(body, MEDIA_TYPES[form], service().settings.download_seconds)
-    response.headers.extend(headers)
+    response.headers.extend(facts.headers)
     response.headers["Vary"] = "Accept"
     return response

@@ -1,14 +1,12 @@
 """The pages for people, and the OpenAPI document behind one of them."""
 
-from collections.abc import Callable
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from flask import Blueprint, Response, current_app, send_from_directory
 
+from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.openapi import document
 
 blueprint = Blueprint("pages", __name__)
@@ -18,17 +16,23 @@ _DOCS_POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; object-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_writing = Lock()
+_HTML = {"text/html": {"type": "string"}}
 _SWAGGER = Path(str(files("flask_openapi_swagger"))) / "templates" / "swagger"
+_writing = Lock()
 
 
-@blueprint.get("/")
-def index() -> Response:
-    """Show the page: choose a picture, see its heatmap."""
-    return current_app.send_static_file("index.html")
+@blueprint.get("/openapi.json")
+@Declaration("This document", media={"application/json": {"type": "object"}}, is_open=True)
+def openapi() -> Response:
+    """Return the OpenAPI 3.1 document."""
+    with _writing:  # otherwise all who ask for the first would write it
+        if "seewhy-openapi" not in current_app.extensions:
+            current_app.extensions["seewhy-openapi"] = document(current_app)
+    return Response(current_app.extensions["seewhy-openapi"], mimetype="application/json")
 
 
 @blueprint.get("/docs")
+@Declaration("A page to try the routes", media=_HTML, is_open=True)
 def docs() -> Response:
     """Show the page that describes every route and tries it."""
     response = current_app.send_static_file("docs.html")
@@ -37,18 +41,14 @@ def docs() -> Response:
 
 
 @blueprint.get("/docs/assets/<path:name>")
+@Declaration(is_open=True)
 def docs_asset(name: str) -> Response:
     """Serve the parts of Swagger UI, from the installed package: nothing comes from elsewhere."""
     return send_from_directory(_SWAGGER, name, max_age=86_400)
 
 
-@blueprint.get("/openapi.json")
-def openapi() -> Response:
-    """Return the OpenAPI 3.1 document."""
-    with _writing:  # otherwise all who ask for the first would write it
-        return Response(_openapi(current_app.extensions["seewhy-paths"]), mimetype="application/json")
-
-
-@cache
-def _openapi(others: Callable[[], dict[str, Any]]) -> str:
-    return document(others())
+@blueprint.get("/")
+@Declaration("The web page", media=_HTML, is_open=True)
+def index() -> Response:
+    """Show the page: choose a picture, see its heatmap."""
+    return current_app.send_static_file("index.html")

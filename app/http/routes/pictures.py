@@ -1,43 +1,44 @@
 """The routes that take a picture: /explain and /predict."""
 
-from typing import get_args
-
 from flask import Blueprint, Response, request
 
-from seewhy.app.answers.documents import arrays, drawing, json_body, layers_of, predicted
+from seewhy.app.answers.documents import arrays, drawing, json_body, layers_of
+from seewhy.app.answers.documents import predicted as predict_document
+from seewhy.app.answers.schemas import ExplainAnswer, PredictAnswer
 from seewhy.app.answers.stream import Body, file_parts, in_time, json_parts, respond
 from seewhy.app.http import events
-from seewhy.app.http.routes import negotiated, service
-from seewhy.app.http.routes.headers import facts
+from seewhy.app.http.declaration import Declaration, current_declaration
+from seewhy.app.http.headers import Facts
+from seewhy.app.http.routes import format_of, service
 from seewhy.app.http.uploads import parse, read_request
 from seewhy.app.pipeline.options import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
 from seewhy.app.pipeline.plan import Explained
 from seewhy.app.pipeline.record import current
 from seewhy.app.settings import Settings
 
-FORMATS: tuple[Format, ...] = get_args(Format)
-
 blueprint = Blueprint("pictures", __name__)
 
-
-@blueprint.post("/predict")
-def predict() -> Response:
-    """Classify a picture."""
-    sent = read_request(request)
-    found = service().predict(sent.picture, parse(PredictOptions, sent.fields))
-    response = Response(predicted(found).model_dump_json(), mimetype="application/json")
-    response.headers["Server-Timing"] = found.timings.header
-    return response
+_EVENTS = (
+    "Server-sent events: `progress` (ProgressAnswer) while the method runs, then one `answer` (ExplainAnswer) "
+    "or one `error` (Problem). Closing the connection cancels the explanation."
+)
 
 
 @blueprint.post("/explain")
+@Declaration(
+    "Why the model says what it says",
+    options=ExplainOptions,
+    answers=(ExplainAnswer,),
+    media={events.MEDIA_TYPE: {"type": "string", "description": _EVENTS}},
+    has_tag=True,
+)
 def explain() -> Response:
     """Explain why the model says what it says of a picture."""
     sent = read_request(request)
     upload, options = sent.picture, parse(ExplainOptions, sent.fields)
-    if options.format is None and accepts_events():
+    if options.format is None and _prefers_events():
         return _streamed(upload, options)
-    form = options.format or negotiated(FORMATS, events.MEDIA_TYPE)
+    form: Format = format_of(options.format)
     tag = service().etag(upload, options, MEDIA_TYPES[form])
     known = request.if_none_match
     if tag is not None and not known.star_tag and known.contains_weak(tag):
@@ -49,16 +50,27 @@ def explain() -> Response:
         with service().processors:
             body = _body(explained, options, form, service().settings)
         response = respond(body, MEDIA_TYPES[form], service().settings.download_seconds)
-        response.headers.extend(_headers(explained))
+        response.headers.extend(_facts(explained).headers)
     if tag is not None:
         response.set_etag(tag, weak=True)
     response.headers["Vary"] = "Accept"
     return response
 
 
-def accepts_events() -> bool:
+@blueprint.post("/predict")
+@Declaration("What the model says", options=PredictOptions, answers=(PredictAnswer,))
+def predict() -> Response:
+    """Classify a picture."""
+    upload = read_request(request)
+    predicted = service().predict(upload.picture, parse(PredictOptions, upload.fields))
+    response = Response(predict_document(predicted).model_dump_json(), mimetype="application/json")
+    response.headers["Server-Timing"] = predicted.timings.header
+    return response
+
+
+def _prefers_events() -> bool:
     """Whether the client's Accept header likes a stream of events best."""
-    offered = [*(MEDIA_TYPES[form] for form in FORMATS), events.MEDIA_TYPE]
+    offered = current_declaration().media_types
     return request.accept_mimetypes.best_match(offered) == events.MEDIA_TYPE
 
 
@@ -90,7 +102,7 @@ def _body(explained: Explained, options: ExplainOptions, form: Format, settings:
     return drawing(explained, form)
 
 
-def _headers(explained: Explained) -> dict[str, str]:
+def _facts(explained: Explained) -> Facts:
     methods = ", ".join(method.name for method, _ in explained.methods)
     layers, timings = layers_of(explained), explained.timings
-    return facts(explained.model, explained.targets, timings, layers, methods, explained.explanations)
+    return Facts(explained.model, explained.targets, timings, layers, methods, explained.explanations)
