@@ -57,7 +57,7 @@ def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
     operations.watch(app)
     service = app.extensions["seewhy"] = Service(settings, observer=operations)
     living = app.extensions["seewhy-liveness"] = Liveness(service.engine, settings.deadline)
-    operations.listeners.append(living.note)
+    operations.listeners.append(living)
     app.extensions["seewhy-operations"] = operations
     app.extensions["seewhy-paths"] = compatible_paths
     app.url_map.converters["model"] = ModelName

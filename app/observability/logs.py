@@ -5,9 +5,11 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from seewhy.app.pipeline.record import Record, current
+from seewhy.app.pipeline.record import Observer, Record, current
 from seewhy.app.settings import Settings
+from seewhy.models import LoadedModel
 
+_log = logging.getLogger(__name__)
 _requests = logging.getLogger("seewhy.requests")
 
 PROBES = ("/healthz", "/readyz", "/metrics")
@@ -35,21 +37,49 @@ def configuration(settings: Settings) -> dict[str, Any]:
     }
 
 
-def answered(record: Record) -> None:
-    """Log a request that is over."""
-    level = logging.INFO
-    if record.status >= 500:
-        level = logging.ERROR if record.status == 500 else logging.WARNING
-    elif record.route in PROBES and record.status < 400:
-        level = logging.DEBUG
-    if _requests.isEnabledFor(level):
-        said = f"{record.verb} {record.route} {record.status}"
-        _requests.log(level, "%s", said, extra={"fields": fields(record)})
+class Logs(Observer):
+    """Logs requests and models.
+
+    Args:
+        settings: which model is the default one, and where the service listens.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def answered(self, record: Record) -> None:
+        """Log a request that is over."""
+        level = logging.INFO
+        if record.status >= 500:
+            level = logging.ERROR if record.status == 500 else logging.WARNING
+        elif record.route in PROBES and record.status < 400:
+            level = logging.DEBUG
+        if _requests.isEnabledFor(level):
+            message = f"{record.verb} {record.route} {record.status}"
+            _requests.log(level, "%s", message, extra={"fields": fields(record)})
+
+    def loaded(self, model: LoadedModel, seconds: float) -> None:
+        """Log a model, and that the service is ready where it is the default one."""
+        _log.info("Loaded the model %s in %.1f s", model.name, seconds)
+        if model.name == self._settings.default_model:
+            _log.info("Ready on http://%s:%d", self._settings.host, self._settings.port)
+
+    def not_loaded(self, name: str, error: BaseException) -> None:
+        """Log a model that could not be loaded."""
+        _log.error("The model %s could not be loaded: %s", name, error)
+
+    def missing(self, name: str, error: Exception) -> None:
+        """Log a model without weights. It is no failure to count: whoever asks may name any model."""
+        _log.warning("The model %s cannot be loaded: %s", name, error)
+
+    def unloaded(self, model: LoadedModel) -> None:
+        """Log a model that has made room."""
+        _log.info("Dropped the model %s to make room", model.name)
 
 
 def fields(record: Record) -> dict[str, Any]:
     """Return what the line of a request says; what is not known is left out."""
-    found = {
+    values = {
         "request_id": record.request_id,
         "trace_id": record.trace_id,
         "client": record.client,
@@ -67,7 +97,7 @@ def fields(record: Record) -> dict[str, Any]:
         "duration_ms": round(record.seconds * 1000, 1),
         "stages_ms": {name: round(milliseconds, 1) for name, milliseconds in record.stages.items()},
     }
-    return {name: value for name, value in found.items() if value not in ("", None, [], {})}
+    return {name: value for name, value in values.items() if value not in ("", None, [], {})}
 
 
 class JsonFormatter(logging.Formatter):
@@ -100,9 +130,9 @@ class TextFormatter(logging.Formatter):
         """Return the line, and below it the frames of an exception."""
         moment = _moment(record).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         line = f"{moment} [{record.process}] {record.levelname:<7} {record.getMessage()}"
-        said = getattr(record, "fields", None)
-        if said is not None:
-            line += "".join(f" {name}={_plain(value)}" for name, value in said.items() if name not in _SAID)
+        facts = getattr(record, "fields", None)
+        if facts is not None:
+            line += "".join(f" {name}={_plain(value)}" for name, value in facts.items() if name not in _SAID)
         for frames in (record.exc_info and self.formatException(record.exc_info), record.stack_info):
             line += f"\n{frames}" if frames else ""
         return line
@@ -119,7 +149,7 @@ def _moment(record: logging.LogRecord) -> datetime:
 def _plain(value: object) -> str:
     """Return a value as one word, and what would break the line as escapes."""
     if isinstance(value, dict):
-        value = ",".join(f"{name}:{one}" for name, one in value.items())
+        value = ",".join(f"{name}:{part}" for name, part in value.items())
     elif isinstance(value, list):
         value = ",".join(value)
     text = str(value)

@@ -7,9 +7,19 @@ of `seewhy.app.errors`, and of the classes only some have a name (`SEEWHY_METRIC
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    Summary,
+    disable_created_metrics,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -17,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from seewhy.app.errors import CODES
 from seewhy.app.observability.heatmap_statistics import spread
-from seewhy.app.observability.processes import FOLDER, live_processes, usage
+from seewhy.app.observability.processes import FOLDER, live_processes
 from seewhy.app.pipeline.jobs import Job
 from seewhy.app.pipeline.record import Observer, Record
 from seewhy.app.pipeline.scheduler import Tier
@@ -25,6 +35,8 @@ from seewhy.app.settings import Settings
 from seewhy.explainers.hooks.registered import count_hooks
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.models import LoadedModel
+
+PROC = Path("/proc")
 
 OTHER = "other"
 """The class of those that have no name of their own."""
@@ -59,38 +71,38 @@ class Metrics(Observer):
         self._settings = settings
         self._lock = threading.Lock()
         self._named: dict[str, set[int]] = {}
-        self._registry = own = CollectorRegistry()
+        self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "seewhy_requests",
             "How many requests were there, by route, model, method of explanation and status?",
             ("route", "model", "method", "status"),
-            registry=own,
+            registry=registry,
         )
         self._seconds = Histogram(
             "seewhy_request_duration_seconds",
             "How long did requests take, from their head to the end of the answer, by class of status (2xx)?",
             ("route", "model", "method", "status"),
             buckets=_SECONDS,
-            registry=own,
+            registry=registry,
         )
         self._stages = Histogram(
             "seewhy_stage_duration_seconds",
             "Where did the time go: decode, queue, explain (or predict, trace and so on), render, encode?",
             ("stage", "model"),
             buckets=_STAGE_SECONDS,
-            registry=own,
+            registry=registry,
         )
         self._open = Gauge(
             "seewhy_requests_in_progress",
             "How many requests are being answered?",
             multiprocess_mode="livesum",
-            registry=own,
+            registry=registry,
         )
         self._rejections = Counter(
             "seewhy_rejections",
             "How many requests were refused or failed, by code of the problem; client-gone: nobody waited?",
             ("reason",),
-            registry=own,
+            registry=registry,
         )
         for reason in CODES:  # from the start: of a series that begins with 1 Prometheus sees no increase
             self._rejections.labels(reason)
@@ -98,50 +110,50 @@ class Metrics(Observer):
             "seewhy_cache",
             "How many answers did the client have already (unchanged, 304)?",
             ("result",),
-            registry=own,
+            registry=registry,
         )
         self._waiting = Gauge(
             "seewhy_jobs_waiting",
             "How many pictures wait for a model?",
             ("model",),
             multiprocess_mode="livesum",
-            registry=own,
+            registry=registry,
         )
         self._running = Gauge(
             "seewhy_jobs_running",
             "How many pictures is a model at work on?",
             ("model",),
             multiprocess_mode="livesum",
-            registry=own,
+            registry=registry,
         )
         self._underway = Gauge(
             "seewhy_batches_underway",
             "How many batches of short, medium and long work has a model begun and not finished?",
             ("model", "tier"),
             multiprocess_mode="livesum",
-            registry=own,
+            registry=registry,
         )
         self._yields = Counter(
             "seewhy_yields",
             "How often did a batch let other work run between two of its passes?",
             ("model", "tier"),
-            registry=own,
+            registry=registry,
         )
         self._cost = Counter(
             "seewhy_cost",
             "How much was asked of a model? 1 is a Grad-CAM of a model of 224×224 pixels.",
             ("model", "method"),
-            registry=own,
+            registry=registry,
         )
         self._batches = Histogram(
             "seewhy_batch_size",
             "How many pictures share a pass through a model?",
             ("model",),
             buckets=_BATCHES,
-            registry=own,
+            registry=registry,
         )
         self._memory, self._memory_limit = (
-            Gauge(name, question, multiprocess_mode="livesum", registry=own)
+            Gauge(name, question, multiprocess_mode="livesum", registry=registry)
             for name, question in (
                 ("seewhy_memory_used_bytes", "How much memory do requests hold: bodies, pixels, tensors, answers?"),
                 ("seewhy_memory_limit_bytes", "How much may they hold together? More are refused with 503."),
@@ -152,33 +164,33 @@ class Metrics(Observer):
             "How often was a model loaded, and how long did it take, compiling included?",
             ("model",),
             buckets=_LOAD_SECONDS,
-            registry=own,
+            registry=registry,
         )
         self._failures = Counter(
-            "seewhy_model_load_failures", "How often could a model not be loaded?", ("model",), registry=own
+            "seewhy_model_load_failures", "How often could a model not be loaded?", ("model",), registry=registry
         )
         self._hooks = Gauge(
             "seewhy_hooks",
             "How many hooks are on a model while it rests? Other than none is a leak.",
             ("model",),
             multiprocess_mode="livesum",
-            registry=own,
+            registry=registry,
         )
         self._loaded = Gauge(
             "seewhy_model_info",
             "Which models are in memory, in how many processes, and of which weights and settings (fingerprint)?",
             ("model", "fingerprint", "device"),
             multiprocess_mode="livesum",
-            registry=own,
+            registry=registry,
         )
         self._diagnostics = Counter(
             "seewhy_diagnostics",
             "How many maps were blank, how many classes improbable or certain, by the codes of diagnostics?",
             ("model", "code"),
-            registry=own,
+            registry=registry,
         )
         self._drift = [
-            Histogram(name, question, ("model", "method"), buckets=buckets, registry=own)
+            Histogram(name, question, ("model", "method"), buckets=buckets, registry=registry)
             for name, question, buckets in (
                 ("seewhy_heatmap_entropy", "How spread out are heatmaps: 0 a point, 1 no preference?", _ENTROPIES),
                 ("seewhy_heatmap_centre_x", "Where is their centre, as a share of the picture's width?", _TENTHS),
@@ -187,7 +199,7 @@ class Metrics(Observer):
             )
         ]
         self._class_drift = [
-            Summary(name, question, ("model", "class", "label"), registry=own)
+            Summary(name, question, ("model", "class", "label"), registry=registry)
             for name, question in (
                 ("seewhy_class_heatmap_entropy", "How spread out are the heatmaps of a class, in the mean?"),
                 ("seewhy_class_heatmap_centre_x", "Where is the centre of a class's heatmaps across, in the mean?"),
@@ -195,9 +207,9 @@ class Metrics(Observer):
                 ("seewhy_class_explained_probability", "How probable is a class that is explained, in the mean?"),
             )
         ]
-        own.register(Processes(settings))
+        registry.register(Processes(settings))
 
-    def begun(self) -> None:
+    def begun(self, record: Record, headers: Mapping[str, str]) -> None:
         """Count a request that has come."""
         self._open.inc()
 
@@ -261,18 +273,18 @@ class Metrics(Observer):
         self._memory.set(used)
         self._memory_limit.set(size)
 
-    def explained(self, model: LoadedModel, found: Sequence[Explanation]) -> None:
+    def explained(self, model: LoadedModel, explanations: Sequence[Explanation]) -> None:
         """Look at heatmaps, for the drift of pictures and of models."""
-        for one in found:
-            for diagnostic in one.diagnostics:
+        for explanation in explanations:
+            for diagnostic in explanation.diagnostics:
                 self._diagnostics.labels(model.name, diagnostic.code).inc()
-            lies = spread(one.map, one.geometry)
+            lies = spread(explanation.map, explanation.geometry)
             if lies is None:
                 continue
-            values = (*lies, one.target.probability)
-            index, label = self._class(model, one.target.index, one.target.label)
+            values = (*lies, explanation.target.probability)
+            index, label = self._class(model, explanation.target.index, explanation.target.label)
             for histogram, summary, value in zip(self._drift, self._class_drift, values, strict=True):
-                histogram.labels(model.name, one.method).observe(value)
+                histogram.labels(model.name, explanation.method).observe(value)
                 if index:
                     summary.labels(model.name, index, label).observe(value)
 
@@ -280,10 +292,10 @@ class Metrics(Observer):
         """Return what a class is called; the first of a model that are explained have names, the others share one."""
         most = self._settings.metrics_classes
         with self._lock:
-            named = self._named.setdefault(model.name, set())
-            if index not in named and len(named) < most:
-                named.add(index)
-            if index in named:
+            indices = self._named.setdefault(model.name, set())
+            if index not in indices and len(indices) < most:
+                indices.add(index)
+            if index in indices:
                 return str(index), label
         return (OTHER, OTHER) if most else ("", "")
 
@@ -323,6 +335,15 @@ class Processes(Collector):
         )
         families = {name: family(name, question, labels=("pid",)) for name, (family, question) in _PROCESS.items()}
         for pid in live_processes():
-            for name, value in usage(pid).items():
+            for name, value in _usage(pid).items():
                 families[name].add_metric([str(pid)], value)
         yield from families.values()
+
+
+def _usage(pid: int) -> dict[str, float]:
+    """Return what a process uses; nothing where the system does not tell."""
+    metrics = ProcessCollector(pid=lambda: pid, proc=str(PROC), registry=None).collect()
+    values = {metric.name: metric.samples[0].value for metric in metrics if metric.name in _PROCESS}
+    with suppress(OSError):
+        values["process_threads"] = float(len(list((PROC / str(pid) / "task").iterdir())))
+    return values

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +27,6 @@ PREFIX = "seewhy-metrics-"
 
 SPACE = {"counter": 2**20, "gauge_livesum": 2**18, "histogram": 2**22, "summary": 2**20}
 """The files of a process, and the bytes that are taken for each: enough for hundreds of combinations of labels."""
-
-PROC = Path("/proc")
 
 _log = logging.getLogger(__name__)
 
@@ -141,31 +139,3 @@ def live_processes() -> list[int]:
     if folder is None:
         return [os.getpid()]
     return sorted(int(file.stem.rpartition("_")[2]) for file in Path(folder).glob("gauge_livesum_*.db"))
-
-
-def usage(pid: int) -> dict[str, float]:
-    """Return what a process uses, by the names that Prometheus has for it; nothing where the system does not tell."""
-    try:
-        # Its name, in parentheses, may hold anything.
-        fields = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        descriptors = len(list((PROC / str(pid) / "fd").iterdir()))
-        most = next(_limits(pid, "Max open files"))
-        booted = next(line for line in (PROC / "stat").read_text().splitlines() if line.startswith("btime"))
-    except (OSError, StopIteration):
-        return {}
-    ticks = os.sysconf("SC_CLK_TCK")
-    # See proc(5): utime and stime, num_threads, starttime and rss are fields 14, 15, 20, 22 and 24.
-    return {
-        "process_cpu_seconds": (int(fields[11]) + int(fields[12])) / ticks,
-        "process_threads": float(fields[17]),
-        "process_start_time_seconds": int(booted.split()[1]) + int(fields[19]) / ticks,
-        "process_resident_memory_bytes": float(int(fields[21]) * os.sysconf("SC_PAGE_SIZE")),
-        "process_open_fds": float(descriptors),
-        "process_max_fds": most,
-    }
-
-
-def _limits(pid: int, name: str) -> Iterator[float]:
-    for line in (PROC / str(pid) / "limits").read_text().splitlines():
-        if line.startswith(name):
-            yield float(line.removeprefix(name).split()[0].replace("unlimited", "inf"))

@@ -6,35 +6,39 @@ taken anyway. All else is set by OpenTelemetry's own variables (`OTEL_SERVICE_NA
 """
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from seewhy.app.errors import FieldError
-from seewhy.app.pipeline.record import Record
+from seewhy.app.pipeline.record import Observer, Record
 from seewhy.app.settings import Settings
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
-    from opentelemetry.trace import SpanContext, Tracer
-    from werkzeug.datastructures import Headers
+    from opentelemetry.trace import SpanContext
 
+    from seewhy.app.pipeline.jobs import Job
+
+_NAME = "seewhy"
 _PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
-def traces_of(settings: Settings) -> "Callable[[], Traces] | None":
-    """Return what makes the traces of an application, or None where they are off.
+def traces_of(settings: Settings) -> "Traces | None":
+    """Return the traces of an application, or None where they are off.
 
     Raises:
         FieldError: they are asked for, and not installed.
     """
-    asked = settings.traces or "OTEL_EXPORTER_OTLP_ENDPOINT" in os.environ
-    if not asked or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    is_on = settings.traces or "OTEL_EXPORTER_OTLP_ENDPOINT" in os.environ
+    if not is_on or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     if all(map(_is_there, _PACKAGES)):
-        return Traces
+        return Traces()
     if settings.traces:
         raise FieldError("SEEWHY_TRACES: OpenTelemetry is not installed; pip install 'seewhy[otel]'.", "traces")
     return None
@@ -47,6 +51,17 @@ def _is_there(package: str) -> bool:
         return False
 
 
+def _provider() -> "TracerProvider":
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    names = {"service.name": os.environ.get("OTEL_SERVICE_NAME", _NAME), "service.version": version("seewhy")}
+    provider = TracerProvider(resource=Resource.create(names))
+    provider.add_span_processor(BatchSpanProcessor(exporter()))
+    return provider
+
+
 def exporter() -> "SpanExporter":
     """Return what sends spans away: by OTLP over HTTP."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -54,28 +69,36 @@ def exporter() -> "SpanExporter":
     return OTLPSpanExporter()
 
 
-class Traces:
-    """The spans of one application. A thread sends them, and must not be forked: make it in the process that serves."""
+class Traces(Observer):
+    """The spans of one application."""
 
     def __init__(self) -> None:
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+        self._lock = threading.Lock()
+        self._provider: TracerProvider | None = None
 
-        named = {"service.name": os.environ.get("OTEL_SERVICE_NAME", "seewhy"), "service.version": version("seewhy")}
-        self.provider = TracerProvider(resource=Resource.create(named))
-        self.provider.add_span_processor(BatchSpanProcessor(exporter()))
-        self._tracer: Tracer = self.provider.get_tracer("seewhy")
-        self._propagator = TraceContextTextMapPropagator()
+    @property
+    def provider(self) -> "TracerProvider":
+        """What makes spans and sends them, in a thread of its own: made with the first request, for that comes after
+        the process has been forked.
+        """
+        with self._lock:
+            if self._provider is None:
+                self._provider = _provider()
+            return self._provider
 
-    def begin(self, record: Record, headers: "Headers") -> None:
+    def close(self) -> None:
+        """Send the spans that wait; it may take some seconds where nobody takes them."""
+        if self._provider is not None:
+            self._provider.shutdown()
+
+    def begun(self, record: Record, headers: Mapping[str, str]) -> None:
         """Open the span of a request, below that of the client's traceparent."""
         from opentelemetry.trace import SpanKind
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        record.span = self._tracer.start_span(
+        record.span = self.provider.get_tracer(_NAME).start_span(
             f"{record.verb} {record.route}",
-            context=self._propagator.extract(headers),
+            context=TraceContextTextMapPropagator().extract(headers),
             kind=SpanKind.SERVER,
             attributes={"http.request.method": record.verb, "http.route": record.route},
             start_time=record.began,
@@ -90,12 +113,12 @@ class Traces:
         if span is None:
             return
         if span.is_recording():
-            below = set_span_in_context(span)
+            tracer, below = self.provider.get_tracer(_NAME), set_span_in_context(span)
             for timings in record.timings:
                 for stage, started, seconds, batch in timings.intervals:
                     begun = record.began + int((started - record.started) * 1e9)
                     links = [Link(batch)] if batch is not None else None
-                    child = self._tracer.start_span(stage, context=below, links=links, start_time=begun)
+                    child = tracer.start_span(stage, context=below, links=links, start_time=begun)
                     child.end(begun + int(seconds * 1e9))
             facts = {
                 "http.response.status_code": record.status,
@@ -109,27 +132,21 @@ class Traces:
                 span.set_status(StatusCode.ERROR)
         span.end(record.began + int(record.seconds * 1e9))
 
-    def batch(self, model: str, records: Iterable[Record], started: float, seconds: float) -> "SpanContext | None":
-        """Make the span of a batch, linked with those of its requests; return it, for these to link with it.
-
-        Args:
-            model: which model ran.
-            records: of the requests whose jobs were in it.
-            started, seconds: on the monotonic clock.
-        """
+    def finished(self, name: str, jobs: "Sequence[Job]", started: float, seconds: float) -> "SpanContext | None":
+        """Make the span of a batch, linked with those of its requests; return it, for these to link with it."""
+        spans = [job.record.span for job in jobs if job.record.span is not None and job.record.span.is_recording()]
+        if not spans:
+            return None
         from opentelemetry.context import Context
         from opentelemetry.trace import Link
 
-        asking = [record.span for record in records if record.span is not None and record.span.is_recording()]
-        if not asking:
-            return None
         begun = time.time_ns() - int((time.monotonic() - started) * 1e9)
-        unique = {span.get_span_context().span_id: span.get_span_context() for span in asking}
-        attributes: dict[str, Any] = {"seewhy.model": model, "seewhy.batch.size": len(asking)}
-        span = self._tracer.start_span(
+        unique = {span.get_span_context().span_id: span.get_span_context() for span in spans}
+        attributes: dict[str, Any] = {"seewhy.model": name, "seewhy.batch.size": len(spans)}
+        span = self.provider.get_tracer(_NAME).start_span(
             "batch",
             context=Context(),
-            links=[Link(one) for one in unique.values()],
+            links=[Link(context) for context in unique.values()],
             attributes=attributes,
             start_time=begun,
         )

@@ -25,7 +25,7 @@ import torch
 from seewhy.app.errors import INTERNAL, BrokenError, OverloadedError, kind_of
 from seewhy.app.pipeline.jobs import Deadline, Job
 from seewhy.app.pipeline.model_threads import Look, ModelThreads
-from seewhy.app.pipeline.record import Record
+from seewhy.app.pipeline.record import Observer, Record
 from seewhy.app.pipeline.work import Predict
 from seewhy.explainers import process_wide
 
@@ -57,7 +57,7 @@ def end_process() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class Liveness:
+class Liveness(Observer):
     """Looks at the process.
 
     Args:
@@ -78,7 +78,7 @@ class Liveness:
         self._next_trial = clock()
         self._failures: list[str] = []
 
-    def note(self, record: Record) -> None:
+    def answered(self, record: Record) -> None:
         """Learn of a request that is over; a stream fails after its status, 200, was sent."""
         if INTERNAL.status == record.status or INTERNAL.code == record.problem:
             self._request_failed = True

@@ -94,7 +94,13 @@ def current() -> Record:
 
 
 class Observer:
-    """Is told what happens to models, in the threads where it happens. This one listens to nothing."""
+    """Is told what happens to requests and models, in the threads where it happens. This one listens to nothing."""
+
+    def begun(self, record: Record, headers: Mapping[str, str]) -> None:
+        """A request has come, with these headers, their names in lower case."""
+
+    def answered(self, record: Record) -> None:
+        """A request is over, and its answer sent."""
 
     def loaded(self, model: "LoadedModel", seconds: float) -> None:
         """A model was loaded, in so many seconds."""
@@ -131,6 +137,9 @@ class Observer:
 
     def explained(self, model: "LoadedModel", found: "Sequence[Explanation]") -> None:
         """A request has its explanations."""
+
+    def close(self) -> None:
+        """Nothing more happens in this process."""
 
 
 UNOBSERVED = Observer()

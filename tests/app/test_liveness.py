@@ -60,7 +60,7 @@ def living(declared, clock):  # noqa: F811
     app, file = declared("tests.app.test_liveness:Whole")
     torch.save(nets.seeded(Faulty).state_dict(), file)
     found = Liveness(app.extensions["seewhy"].engine, 30.0, clock)
-    app.extensions["seewhy-operations"].listeners.append(found.note)
+    app.extensions["seewhy-operations"].listeners.append(found)
     app.extensions["seewhy-liveness"] = found
     assert becomes(app, "ready")
     return app, found

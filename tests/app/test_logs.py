@@ -196,7 +196,7 @@ def test_everything_that_the_server_says_is_json():
     assert out == b""
     said = [json.loads(line) for line in err.decode().splitlines()]
     loggers = {line["logger"] for line in said}
-    assert {"gunicorn.error", "seewhy.requests", "seewhy.app.observability.listeners"} <= loggers
+    assert {"gunicorn.error", "seewhy.requests", "seewhy.app.observability.logs"} <= loggers
     assert [line["status"] for line in said if line.get("route") == "/explain"] == [200]
     assert any("Invalid request" in line["message"] for line in said)
 

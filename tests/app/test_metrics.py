@@ -357,7 +357,7 @@ def test_the_processes_themselves(read, monkeypatch):
 
 
 def test_a_system_that_tells_nothing_of_processes_has_no_such_metrics(client, monkeypatch, tmp_path):
-    monkeypatch.setattr("seewhy.app.observability.processes.PROC", tmp_path)
+    monkeypatch.setattr("seewhy.app.observability.metrics.PROC", tmp_path)
     found = samples(client.get("/metrics").text)
     assert not [name for name, _ in found if name.startswith("process_")]
     assert "seewhy_build_info" in {name for name, _ in found}
