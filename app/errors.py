@@ -221,9 +221,9 @@ CODES = sorted({*(kind.code for kind in (*KINDS.values(), *HTTP_KINDS.values(), 
 
 def lacks_memory(error: BaseException) -> bool:
     """Whether it says that memory could not be had: Python's error, PyTorch's, Pillow's, or a runtime's."""
-    said = str(error).lower()
+    message = str(error).lower()
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError | OSError) and any(words in said for words in _MEMORY_WORDS)
+        isinstance(error, RuntimeError | OSError) and any(words in message for words in _MEMORY_WORDS)
     )
 
 

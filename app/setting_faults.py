@@ -38,11 +38,11 @@ def setting_faults(error: ValidationError, options: Container[str] = ()) -> str:
     lines = []
     for fault in error.errors():
         name = str(fault["loc"][0])
-        lines.append(f"{f'--{name}' if name in options else PREFIX + name.upper()}: {_said(name, fault)}")
+        lines.append(f"{f'--{name}' if name in options else PREFIX + name.upper()}: {_message(name, fault)}")
     return "\n".join(lines)
 
 
-def _said(name: str, fault: Mapping[str, Any]) -> str:
+def _message(name: str, fault: Mapping[str, Any]) -> str:
     from seewhy.explainers.errors import plain_fault  # imports PyTorch, which is in nobody's way any more
 
     kind, value = fault["type"], str(fault["input"])
@@ -52,8 +52,8 @@ def _said(name: str, fault: Mapping[str, Any]) -> str:
             "`enableServiceLinks: false` into the spec of the pod, or give the variable a value there."
         )
     if kind == "path_not_file":
-        made = " `seewhy key NAME` makes a key and prints its line for the file." if name == "api_keys" else ""
-        return f"There is no file {value!r}.{made}"
+        hint = " `seewhy key NAME` makes a key and prints its line for the file." if name == "api_keys" else ""
+        return f"There is no file {value!r}.{hint}"
     if kind == "path_not_directory":
         return f"There is no folder {value!r}."
     if kind == "string_pattern_mismatch":  # the value is not shown: it may hold a password
@@ -73,5 +73,5 @@ def misspelt(environment: Mapping[str, str]) -> Iterator[str]:
             continue
         from seewhy.explainers.errors import nearest  # imports PyTorch: only for those who misspell
 
-        if close := [PREFIX + one for one in nearest(name, names)]:
+        if close := [PREFIX + match for match in nearest(name, names)]:
             yield f"{variable} is no setting, and does nothing. Near matches: {', '.join(close)}."

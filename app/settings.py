@@ -17,13 +17,13 @@ PREFIX = "SEEWHY_"
 
 def _origins(text: str) -> str:
     """Return origins without the spaces between them."""
-    found = [one.strip() for one in text.split(",") if one.strip()]
-    for one in found:
-        if one != "*" and not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d+)?", one):
+    origins = [origin.strip() for origin in text.split(",") if origin.strip()]
+    for origin in origins:
+        if origin != "*" and not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d+)?", origin):
             raise ValueError(
-                f"{one!r} is no origin; write https://example.org or http://localhost:3000, without a path"
+                f"{origin!r} is no origin; write https://example.org or http://localhost:3000, without a path"
             )
-    return ",".join(found)
+    return ",".join(origins)
 
 
 def _readable(folder: Path) -> Path:
@@ -166,8 +166,8 @@ class Settings(BaseSettings):
         if self.device == "auto":
             return torch.device("cuda" if count else "cpu")
         if self.device.startswith("cuda") and int(self.device.partition(":")[2] or 0) >= count:
-            said = f"SEEWHY_DEVICE or --device: there is no device {self.device} on this machine; use cpu or auto"
-            raise FieldError(said, "device")
+            message = f"SEEWHY_DEVICE or --device: there is no device {self.device} on this machine; use cpu or auto"
+            raise FieldError(message, "device")
         return torch.device(self.device)
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:

@@ -61,9 +61,9 @@ _ENCODED_BYTES = 12
 """Bytes for each pixel of a drawing as PNG, as base64 and within JSON."""
 
 
-def predicted(found: Predicted) -> PredictAnswer:
+def prediction_document(result: Predicted) -> PredictAnswer:
     """Return the answer of /predict."""
-    return PredictAnswer(model=identity(found.model), predictions=ranked(found.predictions))
+    return PredictAnswer(model=identity(result.model), predictions=ranked(result.predictions))
 
 
 def drawing(explained: Explained, form: Drawing) -> bytes:
@@ -81,19 +81,21 @@ def draw(explained: Explained) -> Image.Image:
     Raises:
         DeadlineError: too many tiles for the time that is left.
     """
-    found = explained.explanations
+    explanations = explained.explanations
     columns = _columns(explained)
-    style = _fitting(explained.style, columns, ceil(len(found) / columns))
-    small = fit(found[0].picture, style.max_side)  # all are of one upload
+    style = _fitting(explained.style, columns, ceil(len(explanations) / columns))
+    small = fit(explanations[0].picture, style.max_side)  # all are of one upload
     tiles = []
-    for one in found:
+    for explanation in explanations:
         explained.deadline.check()
         # Beside other maps a map is one picture, whatever regions it has.
-        if one.regions and len(explained.methods) == 1:
-            tiles.append(one.drawn(style))
+        if explanation.regions and len(explained.methods) == 1:
+            tiles.append(explanation.drawn(style))
         else:
-            tiles.append(replace(one, picture=small).drawn_map(style))
-    return tiles[0] if len(tiles) == 1 else panel(tiles, [_caption(one, explained) for one in found], columns)
+            tiles.append(replace(explanation, picture=small).drawn_map(style))
+    if len(tiles) == 1:
+        return tiles[0]
+    return panel(tiles, [_caption(explanation, explained) for explanation in explanations], columns)
 
 
 def encode(picture: Image.Image, form: Drawing) -> bytes:
@@ -116,22 +118,22 @@ def arrays(explained: Explained, max_values: int) -> ArrayFile:
         AnswerTooLargeError: more numbers than allowed, or than there is ever memory for.
         OutOfMemoryError: there is no memory for them at present.
     """
-    found = explained.explanations
-    take_values(found, max_values)
-    geometry = found[0].geometry
-    heatmaps = np.empty((len(found), geometry.height, geometry.width), dtype=np.float32)
-    for heatmap, explanation in zip(heatmaps, found, strict=True):
+    explanations = explained.explanations
+    take_values(explanations, max_values)
+    geometry = explanations[0].geometry
+    heatmaps = np.empty((len(explanations), geometry.height, geometry.width), dtype=np.float32)
+    for heatmap, explanation in zip(heatmaps, explanations, strict=True):
         explained.deadline.check()
         heatmap[:] = normalize(explanation.raw_heatmap, explanation.signed)
-    named: dict[str, Any] = {
+    contents: dict[str, Any] = {
         "heatmaps": heatmaps,
-        **_raw_maps(found),
-        **_regions(found),
-        "targets": np.array([explanation.target.index for explanation in found], dtype=np.int64),
-        "methods": np.array([explanation.method for explanation in found]),
+        **_raw_maps(explanations),
+        **_regions(explanations),
+        "targets": np.array([explanation.target.index for explanation in explanations], dtype=np.int64),
+        "methods": np.array([explanation.method for explanation in explanations]),
         "logits": explained.logits,
     }
-    return ArrayFile("npz", named)
+    return ArrayFile("npz", contents)
 
 
 def json_body(explained: Sequence[Explained], values: bool | Literal["map"], max_values: int) -> list[dict[str, Any]]:
@@ -141,16 +143,16 @@ def json_body(explained: Sequence[Explained], values: bool | Literal["map"], max
         AnswerTooLargeError, OutOfMemoryError: as `arrays`.
     """
     if values is True:
-        take_values([explanation for one in explained for explanation in one.explanations], max_values)
+        take_values([explanation for result in explained for explanation in result.explanations], max_values)
     answers = []
-    for one in explained:
-        with account().holding(_drawing_bytes(one), ANSWER):
-            answer = document(one, "map" if values == "map" else False, max_values)
-            told = answer.model_dump(mode="json", exclude_unset=True)
+    for result in explained:
+        with account().holding(_drawing_bytes(result), ANSWER):
+            answer = document(result, "map" if values == "map" else False, max_values)
+            content = answer.model_dump(mode="json", exclude_unset=True)
         if values is True:
-            for part, explanation in zip(told["explanations"], one.explanations, strict=True):
+            for part, explanation in zip(content["explanations"], result.explanations, strict=True):
                 part["heatmap"]["values"] = explanation.heatmap
-        answers.append(told)
+        answers.append(content)
     return answers
 
 
@@ -172,9 +174,9 @@ def document(explained: Explained, values: bool | Literal["map"], max_values: in
     for explanation in explained.explanations:
         explained.deadline.check()
         with explained.timings.stage("render"):
-            drawn = explanation.drawn(style)
+            overlay = explanation.drawn(style)
         with explained.timings.stage("encode"):
-            png = base64.b64encode(encode(drawn, "png")).decode("ascii")
+            png = base64.b64encode(encode(overlay, "png")).decode("ascii")
         heatmap, colours = _heatmap(explanation, values, style)
         answers.append(
             ExplanationAnswer(
@@ -184,9 +186,10 @@ def document(explained: Explained, values: bool | Literal["map"], max_values: in
                 heatmap=heatmap,
                 drawn=colours,
                 overlay=f"data:image/png;base64,{png}",
-                diagnostics=[DiagnosticAnswer(**asdict(found)) for found in explanation.diagnostics],
+                diagnostics=[DiagnosticAnswer(**asdict(diagnostic)) for diagnostic in explanation.diagnostics],
                 regions=[
-                    RegionAnswer(gain=one.gain, predictions=ranked(one.predictions)) for one in explanation.regions
+                    RegionAnswer(gain=region.gain, predictions=ranked(region.predictions))
+                    for region in explanation.regions
                 ],
             )
         )
@@ -205,18 +208,18 @@ def document(explained: Explained, values: bool | Literal["map"], max_values: in
     )
 
 
-def _raw_maps(found: list[Explanation]) -> dict[str, Any]:
+def _raw_maps(explanations: list[Explanation]) -> dict[str, Any]:
     """Return the raw maps as one array where all have one shape, or else as one per map."""
-    maps = [explanation.map for explanation in found]
-    if len({one.shape for one in maps}) == 1:
+    maps = [explanation.map for explanation in explanations]
+    if len({array.shape for array in maps}) == 1:
         return {"maps": np.stack(maps)}
-    return {f"maps_{number}": one for number, one in enumerate(maps)}
+    return {f"maps_{number}": array for number, array in enumerate(maps)}
 
 
-def _regions(found: list[Explanation]) -> dict[str, Any]:
+def _regions(explanations: list[Explanation]) -> dict[str, Any]:
     """Return the regions (T, k, h, w) of a method that has any, where all explanations have as many."""
-    maps = [np.array([region.map for region in explanation.regions]) for explanation in found]
-    return {"regions": np.stack(maps)} if maps[0].size and len({one.shape for one in maps}) == 1 else {}
+    maps = [np.array([region.map for region in explanation.regions]) for explanation in explanations]
+    return {"regions": np.stack(maps)} if maps[0].size and len({array.shape for array in maps}) == 1 else {}
 
 
 def layers_of(explained: Explained) -> tuple[str, ...]:
@@ -224,7 +227,7 @@ def layers_of(explained: Explained) -> tuple[str, ...]:
     return tuple(dict.fromkeys(layer for explanation in explained.explanations for layer in explanation.layers))
 
 
-def _agreement(found: list[Explanation]) -> list[AgreementAnswer]:
+def _agreement(explanations: list[Explanation]) -> list[AgreementAnswer]:
     """Return how much the maps of each two methods for one class agree."""
     return [
         AgreementAnswer(
@@ -232,7 +235,7 @@ def _agreement(found: list[Explanation]) -> list[AgreementAnswer]:
             methods=(first.method, second.method),
             rank_correlation=rank_correlation(first.map, second.map),
         )
-        for first, second in combinations(found, 2)
+        for first, second in combinations(explanations, 2)
         if first.target.index == second.target.index and first.method != second.method
     ]
 
@@ -254,9 +257,9 @@ def _columns(explained: Explained) -> int:
 
 def _caption(explanation: Explanation, explained: Explained) -> str:
     target, against = explanation.target, explanation.against
-    said = f"{target.label} {target.probability:.1%}" if target.probability >= 0.001 else f"{target.label} <0.1%"
-    said += f" against {against.label}" if against else ""
-    return f"{explanation.method}: {said}" if len(explained.methods) > 1 else said
+    text = f"{target.label} {target.probability:.1%}" if target.probability >= 0.001 else f"{target.label} <0.1%"
+    text += f" against {against.label}" if against else ""
+    return f"{explanation.method}: {text}" if len(explained.methods) > 1 else text
 
 
 def _heatmap(
@@ -292,36 +295,39 @@ def identity(model: LoadedModel) -> ModelIdentity:
     return ModelIdentity(name=model.name, weights=model.weights, sha256=model.sha256, head=model.spec.head)
 
 
-def ranked(found: tuple[Prediction, ...]) -> list[PredictionAnswer]:
+def ranked(predictions: tuple[Prediction, ...]) -> list[PredictionAnswer]:
     """Return predictions as answers have them."""
-    return [PredictionAnswer(index=one.index, label=one.label, probability=one.probability) for one in found]
+    return [
+        PredictionAnswer(index=prediction.index, label=prediction.label, probability=prediction.probability)
+        for prediction in predictions
+    ]
 
 
-def take_values(found: Sequence[Explanation], limit: int) -> None:
+def take_values(explanations: Sequence[Explanation], limit: int) -> None:
     """Take memory for the numbers of these heatmaps, or refuse to answer with them.
 
     Raises:
         AnswerTooLargeError: more numbers than `limit`, or than there is ever memory for.
         OutOfMemoryError: there is no memory for them at present.
     """
-    wanted = check_values(found, limit)
-    largest = max((one.geometry.width * one.geometry.height for one in found), default=0)
-    account().take(4 * (wanted + _COPIES * largest), ANSWER)
+    count = check_values(explanations, limit)
+    largest = max((explanation.geometry.width * explanation.geometry.height for explanation in explanations), default=0)
+    account().take(4 * (count + _COPIES * largest), ANSWER)
 
 
-def check_values(found: Sequence[Explanation], limit: int) -> int:
+def check_values(explanations: Sequence[Explanation], limit: int) -> int:
     """Return how many numbers these heatmaps have.
 
     Raises:
         AnswerTooLargeError: more than `limit`.
     """
-    wanted = sum(explanation.geometry.width * explanation.geometry.height for explanation in found)
-    if wanted > limit:
+    count = sum(explanation.geometry.width * explanation.geometry.height for explanation in explanations)
+    if count > limit:
         raise AnswerTooLargeError(
-            f"The heatmaps hold {wanted:,} numbers, more than the {limit:,} that one answer may; explain fewer classes "
+            f"The heatmaps hold {count:,} numbers, more than the {limit:,} that one answer may; explain fewer classes "
             "at a time, or send a smaller picture."
         )
-    return wanted
+    return count
 
 
 def drawn_bytes(width: int, height: int, drawings: int = 1) -> int:

@@ -65,14 +65,14 @@ def capture_document(captured: Captured) -> CaptureAnswer:
     """Return the statistics of what was captured as a JSON document."""
     tensors = [
         CapturedAnswer(
-            key=one.key,
-            layer=one.layer,
-            kind=one.kind,
-            call=one.call,
-            name=one.name,
-            statistics=None if one.tensor is None else statistics(one.tensor),
+            key=item.key,
+            layer=item.layer,
+            kind=item.kind,
+            call=item.call,
+            name=item.name,
+            statistics=None if item.tensor is None else statistics(item.tensor),
         )
-        for one in captured.capture.tensors
+        for item in captured.capture.tensors
     ]
     return CaptureAnswer(
         model=identity(captured.model),
@@ -100,39 +100,39 @@ def intervention_body(intervened: Intervened, values: bool, max_values: int) -> 
         AnswerTooLargeError: more numbers than allowed, or than there is ever memory for.
         OutOfMemoryError: there is no memory for them at present.
     """
-    found = intervened.intervention
-    wanted = _check_values(found, max_values) if values else 0
-    account().take(4 * 2 * wanted, ANSWER)
-    with account().holding(drawn_bytes(*found.before.picture.size, _TILES), ANSWER):
-        told = intervention_document(intervened, False, max_values).model_dump(mode="json")
+    intervention = intervened.intervention
+    count = _check_values(intervention, max_values) if values else 0
+    account().take(4 * 2 * count, ANSWER)
+    with account().holding(drawn_bytes(*intervention.before.picture.size, _TILES), ANSWER):
+        content = intervention_document(intervened, False, max_values).model_dump(mode="json")
     if values:
-        raw, largest = _raw(found, exact=True)
-        for part, one in zip((told["before"], told["after"], told["difference"]), raw, strict=True):
-            part["heatmap"]["values"] = one / np.float32(largest)
-    body = json_parts(told)
+        raw, largest = _raw(intervention, exact=True)
+        for part, heatmap in zip((content["before"], content["after"], content["difference"]), raw, strict=True):
+            part["heatmap"]["values"] = heatmap / np.float32(largest)
+    body = json_parts(content)
     return body if values else body.whole()
 
 
-def _check_values(found: Intervention, most: int) -> int:
-    wanted = 3 * found.before.geometry.width * found.before.geometry.height
-    if wanted > most:
+def _check_values(intervention: Intervention, most: int) -> int:
+    count = 3 * intervention.before.geometry.width * intervention.before.geometry.height
+    if count > most:
         raise AnswerTooLargeError(
-            f"The heatmaps hold {wanted:,} numbers, more than the {most:,} that one answer may; send a smaller "
+            f"The heatmaps hold {count:,} numbers, more than the {most:,} that one answer may; send a smaller "
             "picture, or leave values out."
         )
-    return wanted
+    return count
 
 
-def _raw(found: Intervention, exact: bool) -> tuple[list[NDArray[np.float32]], float]:
+def _raw(intervention: Intervention, exact: bool) -> tuple[list[NDArray[np.float32]], float]:
     """Return the maps before, after and their difference, and the largest magnitude of the first two.
 
     Unless they are to be exact, they are as large as the picture is drawn, which may be smaller than the upload.
     """
-    sides = (found.before, found.after)
-    geometry = found.before.geometry if exact else found.before.geometry.scaled(*found.before.picture.size)
-    raw = [geometry.lay_back(one.map) for one in sides]
+    before, after = intervention.before, intervention.after
+    geometry = before.geometry if exact else before.geometry.scaled(*before.picture.size)
+    raw = [geometry.lay_back(side.map) for side in (before, after)]
     raw.append(raw[1] - raw[0])
-    return raw, max(float(np.abs(one).max()) for one in raw[:2]) or 1.0
+    return raw, max(float(np.abs(values).max()) for values in raw[:2]) or 1.0
 
 
 def intervention_document(intervened: Intervened, values: bool, max_values: int) -> InterveneAnswer:
@@ -141,19 +141,19 @@ def intervention_document(intervened: Intervened, values: bool, max_values: int)
     Raises:
         AnswerTooLargeError: more numbers than allowed.
     """
-    found = intervened.intervention
-    before, after = found.before, found.after
+    intervention = intervened.intervention
+    before, after = intervention.before, intervention.after
     if values:
-        _check_values(found, max_values)
-    raw, largest = _raw(found, values)
+        _check_values(intervention, max_values)
+    raw, largest = _raw(intervention, values)
     heatmaps = [
         HeatmapAnswer(
             shape=(before.geometry.height, before.geometry.width),
-            min=float(one.min()),
-            max=float(one.max()),
-            values=(one / np.float32(largest)).tolist() if values else None,
+            min=float(heatmap.min()),
+            max=float(heatmap.max()),
+            values=(heatmap / np.float32(largest)).tolist() if values else None,
         )
-        for one in raw
+        for heatmap in raw
     ]
     with intervened.timings.stage("render"):
         panel = intervention_drawing(intervened)
@@ -164,13 +164,13 @@ def intervention_document(intervened: Intervened, values: bool, max_values: int)
         method=method_identity(intervened.method, intervened.explainer),
         layers=list(before.layers),
         target=TargetAnswer(**asdict(before.target)),
-        edits=list(found.edits),
+        edits=list(intervention.edits),
         before=_side(before, heatmaps[0]),
         after=_side(after, heatmaps[1]),
         difference=DifferenceAnswer(
-            logit=found.logit_change, probability=found.probability_change, heatmap=heatmaps[2]
+            logit=intervention.logit_change, probability=intervention.probability_change, heatmap=heatmaps[2]
         ),
-        applied=list(found.applied),
+        applied=list(intervention.applied),
         panel=f"data:image/png;base64,{png}",
         timings_ms=_milliseconds(intervened.timings),
         versions=VERSIONS,
@@ -211,9 +211,9 @@ def sweep_drawing(swept: Swept, count: int) -> Image.Image:
     return sheet
 
 
-def encoded(draw: Callable[[], Image.Image], form: Drawing, timings: Timings, shown: Image.Image) -> bytes:
+def encoded(draw: Callable[[], Image.Image], form: Drawing, timings: Timings, background: Image.Image) -> bytes:
     """Draw over a picture and encode, and count the time and the memory of both."""
-    with account().holding(drawn_bytes(*shown.size, _TILES), ANSWER):
+    with account().holding(drawn_bytes(*background.size, _TILES), ANSWER):
         with timings.stage("render"):
             picture = draw()
         with timings.stage("encode"):
@@ -226,7 +226,7 @@ def _side(explanation: Explanation, heatmap: HeatmapAnswer) -> SideAnswer:
         probability=explanation.target.probability,
         predictions=ranked(explanation.predictions),
         heatmap=heatmap,
-        diagnostics=[DiagnosticAnswer(**asdict(found)) for found in explanation.diagnostics],
+        diagnostics=[DiagnosticAnswer(**asdict(diagnostic)) for diagnostic in explanation.diagnostics],
     )
 
 

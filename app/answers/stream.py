@@ -66,11 +66,11 @@ def json_parts(document: Any) -> Parts:
     arrays: list[NDArray[Any]] = []
     place = uuid4().hex  # which nothing in the document can foresee
 
-    def noted(array: NDArray[Any]) -> str:
+    def set_apart(array: NDArray[Any]) -> str:
         arrays.append(array)
         return place
 
-    first, *rest = to_json(document, fallback=noted, inf_nan_mode="null").split(f'"{place}"'.encode())
+    first, *rest = to_json(document, fallback=set_apart, inf_nan_mode="null").split(f'"{place}"'.encode())
 
     def pieces() -> Iterator[bytes]:
         yield first

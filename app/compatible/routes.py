@@ -9,7 +9,7 @@ from werkzeug.routing import BaseConverter
 from seewhy.app.compatible.schemas import ProtocolError
 from seewhy.app.compatible.service import InstanceService
 from seewhy.app.errors import FieldError
-from seewhy.app.http.problems import Told
+from seewhy.app.http.problems import ErrorReport
 from seewhy.app.http.routes import service
 
 
@@ -39,10 +39,10 @@ def options_of(parameters: dict[str, Any], name: str) -> dict[str, Any]:
     return {"model": name} | {option: value for option, value in parameters.items() if value is not None}
 
 
-def protocol_error(error: Exception, told: Told) -> Response:
+def protocol_error(error: Exception, report: ErrorReport) -> Response:
     """Tell of an error as the protocols of KServe have it: what the client can mend is 400, 404 or 413."""
-    status = 400 if told.kind.status in (406, 415, 422) else told.kind.status
-    return answer(ProtocolError(error=told.detail), status)
+    status = 400 if report.kind.status in (406, 415, 422) else report.kind.status
+    return answer(ProtocolError(error=report.detail), status)
 
 
 def answer(document: BaseModel, status: int = 200) -> Response:

@@ -22,7 +22,7 @@ from seewhy.app.errors import (
 )
 from seewhy.app.http.bodies import parse_json, read_body
 from seewhy.app.http.declaration import Declaration
-from seewhy.app.http.problems import Told
+from seewhy.app.http.problems import ErrorReport
 from seewhy.app.http.routes import liveness, negotiated, service
 from seewhy.app.http.uploads import content, flat, merged, parse, read_texts
 from seewhy.app.pipeline.options import MEDIA_TYPES
@@ -45,7 +45,7 @@ FORMATS: tuple[Form, ...] = get_args(Form)
 _DATA = ("data", "body")
 
 
-def told(error: Exception, said: Told) -> Response:
+def told(error: Exception, said: ErrorReport) -> Response:
     """Tell of an error as TorchServe has it: what the client can mend is 400, 404, 405 or 413."""
     status = 400 if said.kind.status in (406, 415, 422) else said.kind.status
     kind = _KINDS.get(type(error)) or _TYPES.get(status, "InternalServerException")

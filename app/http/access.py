@@ -74,10 +74,10 @@ def _plain_address(answer: "WSGIApplication") -> "WSGIApplication":
     """
 
     def answered(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
-        told = environ.get("REMOTE_ADDR", "").strip()
-        host = re.fullmatch(r"\[(.*)\](:\d+)?|([^:]*):\d+", told)
+        address = environ.get("REMOTE_ADDR", "").strip()
+        host = re.fullmatch(r"\[(.*)\](:\d+)?|([^:]*):\d+", address)
         try:
-            environ["REMOTE_ADDR"] = str(ip_address((host[1] or host[3] or "") if host else told))
+            environ["REMOTE_ADDR"] = str(ip_address((host[1] or host[3] or "") if host else address))
         except ValueError:
             environ["REMOTE_ADDR"] = environ["werkzeug.proxy_fix.orig"]["REMOTE_ADDR"] or ""
         return answer(environ, start)
@@ -102,11 +102,11 @@ def _identify(keys: KeyFile) -> None:
     """
     if is_open():
         return
-    sent = request.authorization
-    if sent is None or sent.type != "bearer" or not sent.token:
+    credentials = request.authorization
+    if credentials is None or credentials.type != "bearer" or not credentials.token:
         raise KeyRequiredError("Send a key of this service as `Authorization: Bearer KEY`. Who runs it makes keys.")
     try:
-        owner = keys.owner(sent.token)
+        owner = keys.owner(credentials.token)
     except (OSError, ValueError) as error:
         _log.error("The file of keys cannot be used, and nobody is let in: %s", error)
         raise KeysUnavailableError("The keys of this service cannot be read now; the log says why.") from error

@@ -71,8 +71,8 @@ def _uncompressed(packed: io.BytesIO, encoding: str, limit: int | None) -> bytes
     except zlib.error as error:
         raise MalformedRequestError(f"The body is not {encoding}, as its Content-Encoding says.") from error
     if not reader.eof or reader.unused_data or packed.read(1):
-        wrong = "goes on after its end" if reader.eof else "is cut short"
-        raise MalformedRequestError(f"The {encoding} of the body {wrong}; send one whole stream.")
+        fault = "goes on after its end" if reader.eof else "is cut short"
+        raise MalformedRequestError(f"The {encoding} of the body {fault}; send one whole stream.")
     return body.getvalue()
 
 
@@ -124,7 +124,7 @@ def parse_object(text: bytes, most_values: int | None = None) -> dict[str, Any]:
     Raises:
         MalformedRequestError, BodyTooLargeError, OutOfMemoryError: as `parse_json`, or it holds none.
     """
-    found = parse_json(text, most_values)
-    if not isinstance(found, dict):
+    content = parse_json(text, most_values)
+    if not isinstance(content, dict):
         raise MalformedRequestError("The body is not a JSON object.")
-    return found
+    return content

@@ -61,12 +61,12 @@ def _text(text: str) -> str:
 
 
 def _against(facts: Facts) -> str:
-    labels = dict.fromkeys(one.against.label for one in facts.explanations if one.against)
+    labels = dict.fromkeys(explanation.against.label for explanation in facts.explanations if explanation.against)
     return ", ".join(map(_text, labels))
 
 
 def _diagnostics(facts: Facts) -> str:
-    return ", ".join(sorted({notice.code for one in facts.explanations for notice in one.diagnostics}))
+    return ", ".join(sorted({notice.code for explanation in facts.explanations for notice in explanation.diagnostics}))
 
 
 HEADERS = (

@@ -60,9 +60,9 @@ class Admission:
 
     def _keep_streams(self, response: Response) -> Response:
         if response.is_streamed and g.pop("admitted", False):
-            left = [self.release]
-            response.call_on_close(lambda: left.pop()() if left else None)
-            response.response = _ended(response.response, left)
+            pending = [self.release]
+            response.call_on_close(lambda: pending.pop()() if pending else None)
+            response.response = _ended(response.response, pending)
         return response
 
     def _leave(self, _error: Any) -> None:
@@ -70,11 +70,11 @@ class Admission:
             self.release()
 
 
-def _ended(parts: Iterable[Any], left: list[Callable[[], None]]) -> Iterator[Any]:
+def _ended(parts: Iterable[Any], pending: list[Callable[[], None]]) -> Iterator[Any]:
     """Yield the parts of an answer, and do what is left to do at their end, which need not be that of the request."""
     try:
         yield from parts
     finally:
         getattr(parts, "close", lambda: None)()
-        if left:
-            left.pop()()
+        if pending:
+            pending.pop()()

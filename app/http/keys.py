@@ -67,27 +67,27 @@ class KeyFile:
         """
         if self._stamp() != self._known[0]:
             self.read()
-        digest, found = _digest(key), None
+        digest, owner = _digest(key), None
         for name, stored in self._known[1].items():
             if hmac.compare_digest(stored, digest):
-                found = name
-        return found
+                owner = name
+        return owner
 
     def _stamp(self) -> tuple[int, ...]:
-        found = os.stat(self._path)
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        status = os.stat(self._path)
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> tuple[tuple[int, ...], dict[str, bytes]]:
         stamp = self._stamp()  # first: what changes while it is read is read again
         try:
-            listed = tomllib.loads(self._path.read_text(encoding="utf-8"))
+            table = tomllib.loads(self._path.read_text(encoding="utf-8"))
         except ValueError as error:
             hint = "; each name may stand there once" if "overwrite" in str(error) else ""
             raise ValueError(f"{self._path.name} is no TOML: {error}{hint}") from error
-        if not listed:
+        if not table:
             raise ValueError(f"{self._path.name} lists no key; `seewhy key NAME` makes one")
         try:
-            return stamp, {_check(name): _stored(name, value) for name, value in listed.items()}
+            return stamp, {_check(name): _stored(name, value) for name, value in table.items()}
         except ValueError as error:
             raise ValueError(f"{self._path.name}, {error}") from error
 

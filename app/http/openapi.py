@@ -91,8 +91,8 @@ def _guarded(paths: dict[str, Any], closed: Iterable[str]) -> dict[str, Any]:
 
 def _cut(paths: dict[str, Any]) -> dict[str, Any]:
     """Say of the routes with parameters that there may be too much of them; it is gunicorn that answers then."""
-    said = "A path and a query string of more than 4 kB; options may stand in the body."
-    too_long = {"description": said, "content": {"text/html": {"schema": {"type": "string"}}}}
+    description = "A path and a query string of more than 4 kB; options may stand in the body."
+    too_long = {"description": description, "content": {"text/html": {"schema": {"type": "string"}}}}
     for described in (one for verbs in paths.values() for one in verbs.values() if one["parameters"]):
         described["responses"]["414"] = too_long
     return paths
@@ -126,12 +126,12 @@ def _picture(schema: type[options.Options], declared: Declaration) -> dict[str, 
     required: list[str] = described.get("required", [])
     pictures = {"image": "JPEG, PNG, WebP, GIF, BMP or TIFF."} | ({"other": declared.other} if declared.other else {})
     binary = {
-        name: {"type": "string", "format": "binary", "minLength": 1, "description": said}
-        for name, said in pictures.items()
+        name: {"type": "string", "format": "binary", "minLength": 1, "description": text}
+        for name, text in pictures.items()
     }
     base64 = {
-        name: {"type": "string", "contentEncoding": "base64", "description": f"{said} As base64, or a data URL."}
-        for name, said in pictures.items()
+        name: {"type": "string", "contentEncoding": "base64", "description": f"{text} As base64, or a data URL."}
+        for name, text in pictures.items()
     }
     body = {"type": "object", "required": ["image"]}
     # A form has all the options as fields too; naming them here would make the page that tries it fill them all in.
@@ -140,7 +140,10 @@ def _picture(schema: type[options.Options], declared: Declaration) -> dict[str, 
     content: dict[str, Any] = {
         "multipart/form-data": {"schema": {**form, "description": "Every option may be a field of the form as well."}},
         "application/json": {
-            "schema": {**body, "properties": {**base64, **{name: _member(one) for name, one in properties.items()}}},
+            "schema": {
+                **body,
+                "properties": {**base64, **{name: _member(field) for name, field in properties.items()}},
+            },
             "example": {"image": "aGVsbG8=", **{name: _EXAMPLES[name] for name in required}},
         },
     }

@@ -27,7 +27,7 @@ from seewhy.app.pipeline.record import current, request_id
 _log = logging.getLogger(__name__)
 
 
-class Told(NamedTuple):
+class ErrorReport(NamedTuple):
     """What a client is told of an error.
 
     Attributes:
@@ -41,7 +41,7 @@ class Told(NamedTuple):
     faults: list[tuple[str, str]]
 
 
-Form = Callable[[Exception, Told], Response]
+Form = Callable[[Exception, ErrorReport], Response]
 """How routes of another server tell of an error."""
 
 
@@ -56,12 +56,12 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
     def answer(error: Exception) -> Response:
         if isinstance(error, ParseException):  # gunicorn finds out as the body is read
             error = MalformedRequestError("The chunks of the body are not what they say; send it with its length.")
-        told = _told_of_http(error) if isinstance(error, HTTPException) else _told_of(error)
-        current().problem = told.kind.code
+        report = _http_report(error) if isinstance(error, HTTPException) else _report(error)
+        current().problem = report.kind.code
         form = forms.get(request.path.split("/")[1])
-        response = form(error, told) if form else _problem(told)
-        if allowed := getattr(error, "valid_methods", None):
-            response.headers["Allow"] = ", ".join(sorted(allowed))
+        response = form(error, report) if form else _problem(report)
+        if methods := getattr(error, "valid_methods", None):
+            response.headers["Allow"] = ", ".join(sorted(methods))
         if response.status_code == 503:
             response.headers["Retry-After"] = str(getattr(error, "retry_after", RETRY_AFTER))
         if response.status_code == 401:
@@ -74,23 +74,25 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
 
 def problem_of(error: Exception) -> Response:
     """Return the problem document that tells of an exception."""
-    return _problem(_told_of(error))
+    return _problem(_report(error))
 
 
-def _told_of(error: Exception) -> Told:
+def _report(error: Exception) -> ErrorReport:
     kind = kind_of(error)
     if kind.status == 500:
         _log.exception("Request %s failed", request_id.get(), exc_info=error)
         detail = "The server has logged the cause. Try again; if it fails again, tell whoever runs this service."
-        return Told(kind, str(error) if kind is not INTERNAL else detail, [])
+        return ErrorReport(kind, str(error) if kind is not INTERNAL else detail, [])
     if lacks_memory(error):  # it says nothing, or how large an array was
         _log.warning("Memory does not suffice: %s", error, exc_info=error)
-        return Told(kind, "Memory does not suffice for this at present; try again when the server has less to do.", [])
+        return ErrorReport(
+            kind, "Memory does not suffice for this at present; try again when the server has less to do.", []
+        )
     field = getattr(error, "field", None) or kind.field
-    said = getattr(error, "fault", str(error))
-    faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, said)] if field else []
+    message = getattr(error, "fault", str(error))
+    faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, message)] if field else []
     # What a client sent may hold characters that UTF-8 cannot.
-    return Told(kind, _printable(str(error)), [(_printable(name), _printable(said)) for name, said in faults])
+    return ErrorReport(kind, _printable(str(error)), [(_printable(name), _printable(text)) for name, text in faults])
 
 
 def _gone(_: ClientGoneError) -> Response:
@@ -98,7 +100,7 @@ def _gone(_: ClientGoneError) -> Response:
     return Response(status=499)
 
 
-def _told_of_http(error: HTTPException) -> Told:
+def _http_report(error: HTTPException) -> ErrorReport:
     kind = HTTP_KINDS.get(error.code or 500)
     if kind is None:
         kind = Kind(error.code or 500, error.name.lower().replace(" ", "-"), error.name)
@@ -109,22 +111,22 @@ def _told_of_http(error: HTTPException) -> Told:
         413: "The body is too large; send a smaller picture: "
         f"{request.max_content_length or 0:,} bytes are allowed (SEEWHY_MAX_UPLOAD_BYTES).",
     }
-    return Told(kind, _printable(details.get(kind.status, error.description or error.name)), [])
+    return ErrorReport(kind, _printable(details.get(kind.status, error.description or error.name)), [])
 
 
 def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _problem(told: Told) -> Response:
+def _problem(report: ErrorReport) -> Response:
     identity = request_id.get()
     problem = Problem(
-        type=f"urn:seewhy:problem:{told.kind.code}",
-        title=told.kind.title,
-        status=told.kind.status,
-        detail=told.detail,
+        type=f"urn:seewhy:problem:{report.kind.code}",
+        title=report.kind.title,
+        status=report.kind.status,
+        detail=report.detail,
         instance=f"urn:seewhy:request:{identity}" if identity else None,
-        errors=[FieldProblem(field=field, message=message) for field, message in told.faults] or None,
+        errors=[FieldProblem(field=field, message=message) for field, message in report.faults] or None,
     )
     body = problem.model_dump_json(exclude_none=True)
-    return Response(body, status=told.kind.status, mimetype="application/problem+json")
+    return Response(body, status=report.kind.status, mimetype="application/problem+json")

@@ -49,8 +49,8 @@ def limit_requests(app: Flask, limit: str, storage: str, is_exempt: Callable[[],
     try:
         parse_many(limit)
     except ValueError as error:
-        said = f"SEEWHY_RATE_LIMIT: {limit!r} is no limit; write 60/minute, or several as 10/second;1000/day"
-        raise FieldError(said, "rate_limit") from error
+        message = f"SEEWHY_RATE_LIMIT: {limit!r} is no limit; write 60/minute, or several as 10/second;1000/day"
+        raise FieldError(message, "rate_limit") from error
     timeouts = {} if storage.startswith("memory:") else {"socket_connect_timeout": _SECONDS, "socket_timeout": _SECONDS}
     limiter = Limiter(
         client,
@@ -69,8 +69,8 @@ def limit_requests(app: Flask, limit: str, storage: str, is_exempt: Callable[[],
     try:
         limiter.init_app(app)
     except ConfigurationError as error:
-        said = f"SEEWHY_RATE_STORAGE: {error}; Redis needs its client: pip install 'seewhy[redis]'"
-        raise FieldError(said, "rate_storage") from error
+        message = f"SEEWHY_RATE_STORAGE: {error}; Redis needs its client: pip install 'seewhy[redis]'"
+        raise FieldError(message, "rate_storage") from error
     app.before_request(lambda: _set_charge(partial(_charge, limiter)))
     app.after_request(lambda response: _tell(limiter, response))
 
@@ -132,14 +132,14 @@ def _charge(limiter: Limiter, before: int, now: int, counts: bool) -> None:
     Raises:
         TooCostlyError: its client has not so much left.
     """
-    counted = [
+    charges = [
         (limit, min(now, limit.limit.amount) - max(1, min(before, limit.limit.amount)))
         for limit in limiter.current_limits
     ]
     test = limiter.limiter.test
     with suppress(StorageError):  # the storage was lost meanwhile: the request is let through
         # Two requests at once may both pass the test: who counts is told whether there was so much left.
-        for judge, (limit, more) in product((test, limiter.limiter.hit) if counts else (test,), counted):
+        for judge, (limit, more) in product((test, limiter.limiter.hit) if counts else (test,), charges):
             if more > 0 and not judge(limit.limit, *limit.request_args, cost=more):
                 limit.breached = True
                 raise TooCostlyError(
@@ -151,17 +151,17 @@ def _charge(limiter: Limiter, before: int, now: int, counts: bool) -> None:
 
 def _tell(limiter: Limiter, response: Response) -> Response:
     """Say in headers what the limits are and what is left of them; to a client refused, when to come back."""
-    found = limiter.current_limits
+    limits = limiter.current_limits
     # The storage was lost meanwhile: the answer goes without.
     with suppress(StorageError):
         now = time.time()
         # No more than its length, whatever the clock was when requests were counted.
-        left = [(one, min(one.limit.get_expiry(), max(1, math.ceil(one.window[0] - now)))) for one in found]
-        if left:
-            policies = [f'"{one.limit}";q={one.limit.amount};w={one.limit.get_expiry()}' for one in found]
+        states = [(limit, min(limit.limit.get_expiry(), max(1, math.ceil(limit.window[0] - now)))) for limit in limits]
+        if states:
+            policies = [f'"{limit.limit}";q={limit.limit.amount};w={limit.limit.get_expiry()}' for limit in limits]
             response.headers["RateLimit-Policy"] = ", ".join(policies)
-            states = [f'"{one.limit}";r={one.remaining};t={seconds}' for one, seconds in left]
-            response.headers["RateLimit"] = ", ".join(states)
-        if waits := [seconds for one, seconds in left if one.breached]:
+            texts = [f'"{limit.limit}";r={limit.remaining};t={seconds}' for limit, seconds in states]
+            response.headers["RateLimit"] = ", ".join(texts)
+        if waits := [seconds for limit, seconds in states if limit.breached]:
             response.headers["Retry-After"] = str(max(waits))
     return response

@@ -44,9 +44,9 @@ class Envelope:
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
         """Answer a request."""
-        given = environ.get("HTTP_X_REQUEST_ID", "")
-        found = given if WELL_FORMED.fullmatch(given) else uuid4().hex
-        request_id.set(found)
+        header = environ.get("HTTP_X_REQUEST_ID", "")
+        identity = header if WELL_FORMED.fullmatch(header) else uuid4().hex
+        request_id.set(identity)
 
         def start(
             status: str,
@@ -54,12 +54,12 @@ class Envelope:
             exc_info: tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None] | None = None,
             /,
         ) -> "Callable[[bytes], Any]":
-            carried = Headers(headers)
-            carried[REQUEST_ID] = found
+            complete = Headers(headers)
+            complete[REQUEST_ID] = identity
             for name, value in HEADERS.items():
-                carried.setdefault(name, value)
+                complete.setdefault(name, value)
             # An error is of this moment; an answer about a picture is for who sent it, and may be asked for by its tag.
-            carried.setdefault("Cache-Control", "no-store" if status >= "4" else "private, no-cache")
-            return start_response(status, carried.to_wsgi_list(), exc_info)
+            complete.setdefault("Cache-Control", "no-store" if status >= "4" else "private, no-cache")
+            return start_response(status, complete.to_wsgi_list(), exc_info)
 
         return self._inner(environ, start)

@@ -56,7 +56,7 @@ class InMemoryRequest(Request):
 
 
 @dataclass(frozen=True)
-class Sent:
+class Upload:
     """What a request carries.
 
     Attributes:
@@ -70,7 +70,7 @@ class Sent:
     fields: dict[str, Any]
 
 
-def read_request(request: Request, other: str | None = None) -> Sent:
+def read_request(request: Request, other: str | None = None) -> Upload:
     """Return the pictures' bytes and the options.
 
     Args:
@@ -84,12 +84,12 @@ def read_request(request: Request, other: str | None = None) -> Sent:
         BodyTooLargeError: more texts or values than a request needs.
         OutOfMemoryError: there is no memory for it at present.
     """
-    sent = _read(request, other)
-    account().keep(len(sent.picture) + len(sent.other or b""), BODY)  # the rest of the body is gone
-    return sent
+    upload = _read(request, other)
+    account().keep(len(upload.picture) + len(upload.other or b""), BODY)  # the rest of the body is gone
+    return upload
 
 
-def _read(request: Request, other: str | None) -> Sent:
+def _read(request: Request, other: str | None) -> Upload:
     kind = request.mimetype
     if kind == "multipart/form-data":
         return _read_form(request, other)
@@ -97,7 +97,7 @@ def _read(request: Request, other: str | None) -> Sent:
         picture = read_body(request)
         if not picture:
             raise MalformedRequestError(f"The body is empty: there is no picture. {_HOW}")
-        return Sent(picture, None, flat(request.args))
+        return Upload(picture, None, flat(request.args))
     if kind == "application/json" or kind.endswith("+json"):
         return _read_json(request, other)
     if not kind and not request.content_length:
@@ -137,22 +137,24 @@ def _faults(
     """Return what is wrong with each field, once; `known` are the options that the request may have."""
     faults: dict[str, str] = {}
     # What may be a number or a text, and is a text too long, is told so, and not that it is no number.
-    for fault in sorted(error.errors()[:MAX_FAULTS], key=lambda one: one["type"] == "int_type"):
+    for fault in sorted(error.errors()[:MAX_FAULTS], key=lambda fault: fault["type"] == "int_type"):
         if fault["loc"][:1] == ("edits",) and (len(fault["loc"]) > 1 or fault["type"] in NO_LIST):
             faults.setdefault(*edit_fault(fault, fault["loc"][1:]))
             continue
         field = str(fault["loc"][0]) if fault["loc"] else "options"
         message = plain_fault(fault)
         if fault["type"] == "extra_forbidden" or (fault["loc"] and field not in known):
-            own = sorted(schema.model_fields)
-            hint = near_matches(field, known) or (f"It takes {', '.join(own)}." if own else "It takes none.")
+            names = sorted(schema.model_fields)
+            hint = near_matches(field, known) or (f"It takes {', '.join(names)}." if names else "It takes none.")
             message = f"There is no such option. {hint}"
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
             message = "It is given several times; give it once."
         faults.setdefault(field, message)
     # A list whose items were refused is found too short as well.
     return [
-        (place, said) for place, said in faults.items() if not any(other.startswith(f"{place}[") for other in faults)
+        (place, message)
+        for place, message in faults.items()
+        if not any(other.startswith(f"{place}[") for other in faults)
     ]
 
 
@@ -181,7 +183,7 @@ def content(file: FileStorage) -> bytes:
     return stream.getvalue() if isinstance(stream, io.BytesIO) else stream.read()
 
 
-def _read_form(request: Request, other: str | None) -> Sent:
+def _read_form(request: Request, other: str | None) -> Upload:
     read_texts(request)
     for name in ("image", other):
         if name is not None and len(request.files.getlist(name)) > 1:
@@ -206,20 +208,20 @@ def _read_form(request: Request, other: str | None) -> Sent:
     if other is not None and other in request.form:
         raise FieldError(f"{other} must be a file.", field=other)
     second = content(request.files[other]) if other is not None and other in request.files else None
-    return Sent(content(request.files["image"]), second, merged(flat(request.args), flat(request.form)))
+    return Upload(content(request.files["image"]), second, merged(flat(request.args), flat(request.form)))
 
 
-def _read_json(request: Request, other: str | None) -> Sent:
+def _read_json(request: Request, other: str | None) -> Upload:
     body = parse_object(read_body(request), MOST_OPTIONS)
     encoded = body.pop("image", None)
     if encoded is None:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
     second = None if other is None else body.pop(other, None)
-    given = {name: value for name, value in body.items() if value is not None}  # null is the default
-    return Sent(
+    options = {name: value for name, value in body.items() if value is not None}  # null is the default
+    return Upload(
         decoded("image", encoded),
         None if second is None else decoded(other or "", second),
-        merged(flat(request.args), given),
+        merged(flat(request.args), options),
     )
 
 
@@ -256,5 +258,5 @@ def merged(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
 
 def flat(values: "MultiDict[str, str]") -> dict[str, Any]:
     """Return one value or a list per name; an empty value, which forms send for what was left blank, is none."""
-    given = ((name, [value for value in found if value]) for name, found in values.lists())
-    return {name: found[0] if len(found) == 1 else found for name, found in given if found}
+    lists = ((name, [value for value in items if value]) for name, items in values.lists())
+    return {name: items[0] if len(items) == 1 else items for name, items in lists if items}

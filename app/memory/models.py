@@ -44,11 +44,11 @@ class ModelMemory:
         """
         key, lasts = (name, file_size), name == self._lasting
         with self._lock:
-            known = self._sizes.get(key)
+            last_size = self._sizes.get(key)
         # A file may hold more than the weights, such as an optimiser's state: what it takes is known once it is read.
-        estimate = _needed(file_size) if known is None else known
+        estimate = _needed(file_size) if last_size is None else last_size
         if not lasts:
-            self._require(name, _COMPILED_BYTES + file_size if known is None else known)
+            self._require(name, _COMPILED_BYTES + file_size if last_size is None else last_size)
             estimate = min(estimate, self._budget.most_aside)
         self._budget.set_aside(estimate, lasts)
         reserved = estimate

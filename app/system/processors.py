@@ -36,8 +36,8 @@ def share_processors(workers: int) -> None:
 def _allowed(groups: Path, own: Path) -> float:
     """Return how many processors' time this process may take; infinity where there is no limit."""
     names = {False: ("cpu.max",), True: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
-    found = [_limit(group, names[first]) for group, first in own_groups("cpu", groups, own)]
-    return min(found, default=math.inf)
+    limits = [_limit(group, names[first]) for group, first in own_groups("cpu", groups, own)]
+    return min(limits, default=math.inf)
 
 
 def _limit(group: Path, names: tuple[str, ...]) -> float:

@@ -15,43 +15,43 @@ Form = TypeVar("Form", bound=str)
 
 def service() -> Service:
     """Return the service of the running application."""
-    found: Service = current_app.extensions["seewhy"]
-    return found
+    pipeline: Service = current_app.extensions["seewhy"]
+    return pipeline
 
 
 def liveness() -> Liveness:
     """Return what tells whether this process is broken."""
-    found: Liveness = current_app.extensions["seewhy-liveness"]
-    return found
+    state: Liveness = current_app.extensions["seewhy-liveness"]
+    return state
 
 
-def format_of(named: Form | None) -> Form:
+def format_of(name: Form | None) -> Form:
     """Return the format of the answer: the one that the options name, or else the one that Accept likes best.
 
     Args:
-        named: one of the formats that the route declares.
+        name: one of the formats that the route declares.
 
     Raises:
         NotAcceptableError: the client accepts none of them.
     """
     declared = current_declaration()
-    return named or negotiated(cast("tuple[Form, ...]", declared.formats), *declared.media)
+    return name or negotiated(cast("tuple[Form, ...]", declared.formats), *declared.media)
 
 
-def negotiated(forms: tuple[Form, ...], *others: str) -> Form:
+def negotiated(forms: tuple[Form, ...], *media_types: str) -> Form:
     """Return the format that the client's Accept header likes best; the first where it has no preference.
 
     Args:
         forms: that can be made.
-        others: media types that can be made too, and are not looked for here.
+        media_types: media types that can be made too, and are not looked for here.
 
     Raises:
         NotAcceptableError: it accepts none of them.
     """
     if not request.accept_mimetypes:
         return forms[0]
-    offered = [MEDIA_TYPES[form] for form in forms]
-    best = request.accept_mimetypes.best_match(offered)
+    types = [MEDIA_TYPES[form] for form in forms]
+    best = request.accept_mimetypes.best_match(types)
     if best is None:
-        raise NotAcceptableError(f"Accept one of {', '.join([*offered, *others])}, or say format={forms[0]}.")
-    return forms[offered.index(best)]
+        raise NotAcceptableError(f"Accept one of {', '.join([*types, *media_types])}, or say format={forms[0]}.")
+    return forms[types.index(best)]

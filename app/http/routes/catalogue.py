@@ -47,10 +47,10 @@ def model(name: str) -> Response:
     """Describe one model, labels included."""
     _check_options()
     spec = _spec(name)
-    found = _survey(spec)
+    survey = _survey(spec)
     described = _describe(spec).model_dump()
-    described["default_layers"] = list(found.default_layers)
-    return _json(ModelDetailAnswer(**described, no_default_layer=found.reason, labels=list(spec.labels)))
+    described["default_layers"] = list(survey.default_layers)
+    return _json(ModelDetailAnswer(**described, no_default_layer=survey.reason, labels=list(spec.labels)))
 
 
 @blueprint.get("/models/<path:name>/layers")

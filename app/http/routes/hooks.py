@@ -41,10 +41,10 @@ blueprint = Blueprint("hooks", __name__, url_prefix="/hooks")
 )
 def trace() -> Response:
     """Answer with the time line of all hook calls of one forward and one backward pass."""
-    sent = read_request(request)
-    options = parse(TraceOptions, sent.fields)
+    upload = read_request(request)
+    options = parse(TraceOptions, upload.fields)
     form: TraceFormat = format_of(options.format)
-    traced = HookService(service()).trace(sent.picture, options)
+    traced = HookService(service()).trace(upload.picture, options)
     if form == "json":
         body = trace_document(traced).model_dump_json().encode()
     else:
@@ -61,11 +61,11 @@ def trace() -> Response:
 )
 def capture() -> Response:
     """Answer with what passes through layers: statistics, arrays, or the strongest feature maps."""
-    sent = read_request(request)
-    options = parse(CaptureOptions, sent.fields)
+    upload = read_request(request)
+    options = parse(CaptureOptions, upload.fields)
     form: CaptureFormat = format_of(options.format)
-    drawn = form not in ("json", "npz", "safetensors")
-    captured = HookService(service()).capture(sent.picture, options, sheet=drawn)
+    is_drawing = form not in ("json", "npz", "safetensors")
+    captured = HookService(service()).capture(upload.picture, options, sheet=is_drawing)
     body: Body
     if form == "json":
         body = capture_document(captured).model_dump_json().encode()
@@ -73,8 +73,8 @@ def capture() -> Response:
         with captured.timings.stage("encode"):
             body = file_parts(captured.capture.file(form))
     else:
-        by_effect, shown = options.rank == "effect", captured.shown.picture
-        body = encoded(lambda: capture_sheet(captured, options.top, by_effect), form, captured.timings, shown)
+        by_effect, picture = options.rank == "effect", captured.shown.picture
+        body = encoded(lambda: capture_sheet(captured, options.top, by_effect), form, captured.timings, picture)
     return _response(body, form, Facts(captured.model, [captured.target], captured.timings))
 
 
@@ -88,22 +88,22 @@ def capture() -> Response:
 def intervene() -> Response:
     """Answer with what edits change; with each_channel, with the channels ranked by it."""
     body: Body
-    sent = read_request(request, other="other")
-    options = parse(InterveneOptions, sent.fields)
+    upload = read_request(request, other="other")
+    options = parse(InterveneOptions, upload.fields)
     form: InterveneFormat = format_of(options.format)
     if options.each_channel:
-        swept = HookService(service()).sweep(sent.picture, sent.other, options)
+        swept = HookService(service()).sweep(upload.picture, upload.other, options)
         if form == "json":
             body = sweep_document(swept).model_dump_json().encode()
         else:
             body = encoded(lambda: sweep_drawing(swept, options.top), form, swept.timings, swept.shown.picture)
         return _response(body, form, Facts(swept.model, [swept.target], swept.timings, [swept.sweep.layer]))
-    intervened = HookService(service()).intervene(sent.picture, sent.other, options)
+    intervened = HookService(service()).intervene(upload.picture, upload.other, options)
     if form == "json":
         body = intervention_body(intervened, options.values, service().settings.max_json_values)
     else:
-        shown = intervened.intervention.before.picture
-        body = encoded(lambda: intervention_drawing(intervened), form, intervened.timings, shown)
+        picture = intervened.intervention.before.picture
+        body = encoded(lambda: intervention_drawing(intervened), form, intervened.timings, picture)
     sides = (intervened.intervention.before, intervened.intervention.after)
     targets = [sides[0].target]
     facts = Facts(intervened.model, targets, intervened.timings, sides[0].layers, intervened.method.name, sides)

@@ -2,8 +2,7 @@
 
 from flask import Blueprint, Response, request
 
-from seewhy.app.answers.documents import arrays, drawing, json_body, layers_of
-from seewhy.app.answers.documents import predicted as predict_document
+from seewhy.app.answers.documents import arrays, drawing, json_body, layers_of, prediction_document
 from seewhy.app.answers.schemas import ExplainAnswer, PredictAnswer
 from seewhy.app.answers.stream import Body, file_parts, in_time, json_parts, respond
 from seewhy.app.http import events
@@ -40,8 +39,8 @@ def explain() -> Response:
         return _streamed(upload, options)
     form: Format = format_of(options.format)
     tag = service().etag(upload, options, MEDIA_TYPES[form])
-    known = request.if_none_match
-    if tag is not None and not known.star_tag and known.contains_weak(tag):
+    tags = request.if_none_match
+    if tag is not None and not tags.star_tag and tags.contains_weak(tag):
         response = Response(status=304)
         current().cache = "unchanged"
     else:
@@ -63,15 +62,15 @@ def predict() -> Response:
     """Classify a picture."""
     upload = read_request(request)
     predicted = service().predict(upload.picture, parse(PredictOptions, upload.fields))
-    response = Response(predict_document(predicted).model_dump_json(), mimetype="application/json")
+    response = Response(prediction_document(predicted).model_dump_json(), mimetype="application/json")
     response.headers["Server-Timing"] = predicted.timings.header
     return response
 
 
 def _prefers_events() -> bool:
     """Whether the client's Accept header likes a stream of events best."""
-    offered = current_declaration().media_types
-    return request.accept_mimetypes.best_match(offered) == events.MEDIA_TYPE
+    media_types = current_declaration().media_types
+    return request.accept_mimetypes.best_match(media_types) == events.MEDIA_TYPE
 
 
 def _streamed(upload: bytes, options: ExplainOptions) -> Response:
