@@ -35,7 +35,7 @@ def _readable(folder: Path) -> Path:
 Precision = Literal["float32", "tf32", "bfloat16"]
 Count = Annotated[int, Field(ge=1)]
 MOST_SECONDS = 86_400
-"""A day: the system cannot wait for everything as long as one may write."""
+"""A day. Timers of the system overflow with much larger values."""
 
 Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
 
@@ -51,104 +51,106 @@ class Settings(BaseSettings):
     threads: int = Field(40, ge=2, description="Threads per process that read requests and draw answers.")
     max_in_flight: Count = Field(
         32,
-        description="Requests that a process answers at a time, not counting probes, metrics and pages; more are "
-        "refused with 503. Fewer than threads, so that some are left for probes.",
+        description="Requests that a process answers at the same time, without probes, metrics and pages; more are "
+        "refused with 503. Keep it below the number of threads, so that probes find one.",
     )
     memory_bytes: int | None = Field(
         None,
         ge=2**20,
-        description="Bytes that all requests of a process may take together: bodies, pixels, tensors and answers; more "
-        "are refused with 503. Set by hand, models are not counted. By default what the container's limit "
-        "leaves beside the process and its models.",
+        description="Memory for all requests of a process together, in bytes: bodies, pixels, tensors and answers; "
+        "more are refused with 503. The default is what the container's limit leaves beside the process and its models; "
+        "a value set by hand does not count models.",
     )
     download_seconds: Seconds = Field(
         60.0,
-        description="Seconds that a client may take to read an answer of more than 1 MiB or a stream of events, which "
-        "has SEEWHY_DEADLINE besides; then its connection is closed.",
+        description="Time limit for reading an answer of more than 1 MiB, in seconds; then the connection is closed. A "
+        "stream of events has SEEWHY_DEADLINE as well.",
     )
     device: str = Field(
-        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Where models run: auto, cpu, cuda or cuda:N."
+        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Device of models: auto, cpu, cuda or cuda:N."
     )
     accelerator: str = Field(
         "auto",
         pattern=r"^(auto|eager|onnxruntime|compile)$",
-        description="What runs the parts of a model that need no hooks: auto (onnxruntime on a processor where it is "
+        description="Runtime for the parts of a model that need no hooks: auto (onnxruntime on a CPU where it is "
         "installed, else eager), onnxruntime, eager (PyTorch) or compile (torch.compile, which needs a C++ compiler; "
         "with CUDA graphs on a GPU).",
     )
     precision: Precision = Field(
         "float32",
-        description="In which numbers models run: float32, tf32 (float32 whose products a GPU rounds) or bfloat16. "
-        "Maps are float32 whatever it is. In bfloat16 they run in PyTorch alone.",
+        description="Number format of models: float32, tf32 (float32 whose products a GPU rounds) or bfloat16, which "
+        "runs in PyTorch alone. Maps are always float32.",
     )
-    default_model: str = Field("efficientnet_lite0", description="The model of a request that names none.")
-    models: FilePath | None = Field(None, description="TOML file that declares models of your own.")
-    methods: str = Field("", description="Python modules, separated by commas, that add methods of your own.")
+    default_model: str = Field("efficientnet_lite0", description="Model of requests that name none.")
+    models: FilePath | None = Field(None, description="TOML file that declares your own models.")
+    methods: str = Field("", description="Python modules, separated by commas, that add your own methods.")
     weights_dir: Annotated[DirectoryPath, AfterValidator(_readable)] | None = Field(
         None, description="Folder of weights files (.safetensors, .pth, .pt)."
     )
-    download: bool = Field(False, description="Fetch weights that are not on this machine from the internet.")
+    download: bool = Field(False, description="Download weights that are not on this machine.")
     max_models: Count = Field(4, description="Models kept in memory; the least recently used idle one goes first.")
-    max_upload_bytes: Count = Field(32 * 2**20, description="Largest request body.")
+    max_upload_bytes: Count = Field(32 * 2**20, description="Largest request body, in bytes.")
     max_pixels: Count = Field(
         64_000_000,
-        description="Largest picture, width times height. A pixel takes 16 bytes while it is decoded.",
+        description="Largest picture, in pixels (width times height). A pixel takes 16 bytes while it is decoded.",
     )
     max_side: int = Field(2048, ge=16, le=16_000, description="Longest side of a drawn answer, in pixels.")
-    max_targets: Count = Field(16, description="Most classes that one request can have explained.")
-    max_instances: Count = Field(16, description="Most pictures in one request of the routes of other servers.")
+    max_targets: Count = Field(16, description="Most classes that one request may explain.")
+    max_instances: Count = Field(16, description="Most pictures in one request to /v1, /v2 or TorchServe's routes.")
     max_layers: Count = Field(16, description="Most layer patterns in one request.")
     max_values: Count = Field(32_000_000, description="Most numbers in one answer with format=npz.")
     max_json_values: Count = Field(4_000_000, description="Most numbers in one JSON answer with values=true.")
-    max_capture_bytes: Count = Field(256 * 2**20, description="Most bytes of tensors that one capture may take.")
-    max_batch: Count = Field(8, description="Most pictures that one pass through a model explains together.")
+    max_capture_bytes: Count = Field(256 * 2**20, description="Most memory for the tensors of one capture, in bytes.")
+    max_batch: Count = Field(8, description="Most pictures in one pass through a model.")
     max_wait_ms: float = Field(
         5.0,
         ge=0,
         le=1000,
-        description="Milliseconds that a busy model's next batch may wait to fill; an idle one never waits.",
+        description="How long the next batch of a busy model may wait to fill, in milliseconds. An idle model never "
+        "waits.",
     )
     queue_size: Count = Field(64, description="Pictures that may wait for one model; more are refused with 503.")
-    log_format: Literal["text", "json"] = Field("text", description="How logs are written: text, or json for machines.")
+    log_format: Literal["text", "json"] = Field("text", description="Format of logs: text, or json for machines.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="What is logged at least: debug (also each probe), info (each request), warning or error."
+        "info", description="Lowest level that is logged: debug (probes too), info (each request), warning or error."
     )
     metrics_classes: int = Field(
         20,
         ge=0,
         le=10_000,
-        description="Classes of each model that metrics of heatmaps name: the first ones explained. All others count "
-        "as other. With 0 there are none by class.",
+        description="How many classes of each model the metrics of heatmaps name: the first ones explained. All others "
+        "count as other. With 0 there are no metrics by class.",
     )
     traces: bool = Field(
         False,
-        description="Send traces by OpenTelemetry (seewhy[otel]), also where OTEL_EXPORTER_OTLP_ENDPOINT is not set.",
+        description="Send traces by OpenTelemetry (seewhy[otel]), even without OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
-    deadline: float = Field(60.0, gt=0, description="Seconds after which a request is given up with 504.")
+    deadline: float = Field(60.0, gt=0, description="Time limit for a request, in seconds; then it ends with 504.")
     api_keys: FilePath | None = Field(
-        None, description="TOML file of the keys that let clients in; without it everybody is. `seewhy key` makes keys."
+        None, description="TOML file of API keys; without it no key is needed. `seewhy key` makes keys."
     )
     rate_limit: str = Field(
         "",
         description="Most requests of one client, such as 60/minute or 10/second;1000/day; more are refused with 429. "
-        "A client is a key, or else an address. Methods of many passes count as several (X-SeeWhy-Cost).",
+        "A client is a key, or an address where there are no keys. A method of many passes counts as several requests "
+        "(X-SeeWhy-Cost).",
     )
     rate_storage: str = Field(
         "memory://",
         pattern=r"^(memory://|rediss?://.+)$",
-        description="Where requests are counted: memory:// (by each process for itself), or a Redis for all processes "
+        description="Where requests are counted: memory:// (each process counts alone), or a Redis for all processes "
         "and replicas, redis://HOST:PORT/DB.",
     )
     cors_origins: Annotated[str, AfterValidator(_origins)] = Field(
         "",
-        description="Origins, separated by commas, whose pages may call the service from a browser, such as "
+        description="Origins whose pages may call the service from a browser, separated by commas, such as "
         "https://example.org; * for all.",
     )
     trusted_proxies: int = Field(
         0,
         ge=0,
         le=16,
-        description="Proxies between clients and the service that each add to X-Forwarded-For; with 0 it is ignored.",
+        description="Number of proxies in front of the service that add to X-Forwarded-For; with 0 it is ignored.",
     )
 
     def torch_device(self) -> "torch.device":
@@ -157,7 +159,7 @@ class Settings(BaseSettings):
         Raises:
             FieldError: this machine has no such device.
         """
-        import torch  # here, for who only reads settings needs none of it
+        import torch  # late: reading settings alone does not need it
 
         from seewhy.app.errors import FieldError
 

@@ -70,9 +70,9 @@ def drawing(explained: Explained, form: Drawing) -> bytes:
     """Draw the answer and encode it; raises what `draw` raises, and `OutOfMemoryError`."""
     with account().holding(_drawing_bytes(explained), ANSWER):
         with explained.timings.stage("render"):
-            drawn = draw(explained)
+            picture = draw(explained)
         with explained.timings.stage("encode"):
-            return encode(drawn, form)
+            return encode(picture, form)
 
 
 def draw(explained: Explained) -> Image.Image:

@@ -73,7 +73,7 @@ def _plain_address(answer: "WSGIApplication") -> "WSGIApplication":
     Some proxies add the port, which is another with each connection.
     """
 
-    def answered(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
+    def with_address(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         address = environ.get("REMOTE_ADDR", "").strip()
         host = re.fullmatch(r"\[(.*)\](:\d+)?|([^:]*):\d+", address)
         try:
@@ -82,7 +82,7 @@ def _plain_address(answer: "WSGIApplication") -> "WSGIApplication":
             environ["REMOTE_ADDR"] = environ["werkzeug.proxy_fix.orig"]["REMOTE_ADDR"] or ""
         return answer(environ, start)
 
-    return answered
+    return with_address
 
 
 def is_open() -> bool:

@@ -46,7 +46,7 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: tuple[tuple[int, ...], dict[str, bytes]] = ((), {})
+        self._table: tuple[tuple[int, ...], dict[str, bytes]] = ((), {})
 
     def read(self) -> None:
         """Read the file.
@@ -55,7 +55,7 @@ class KeyFile:
             OSError: it cannot be read.
             ValueError: it is no TOML, or has a line that is no key, or none at all.
         """
-        self._known = self._read()
+        self._table = self._read()
 
     def owner(self, key: str) -> str | None:
         """Return the name of a key, or None for one that is not in the file.
@@ -65,10 +65,10 @@ class KeyFile:
         Raises:
             OSError, ValueError: as `read` does: a file that is gone or broken lets nobody in.
         """
-        if self._stamp() != self._known[0]:
+        if self._stamp() != self._table[0]:
             self.read()
         digest, owner = _digest(key), None
-        for name, stored in self._known[1].items():
+        for name, stored in self._table[1].items():
             if hmac.compare_digest(stored, digest):
                 owner = name
         return owner

@@ -93,8 +93,9 @@ def _cut(paths: dict[str, Any]) -> dict[str, Any]:
     """Say of the routes with parameters that there may be too much of them; it is gunicorn that answers then."""
     description = "A path and a query string of more than 4 kB; options may stand in the body."
     too_long = {"description": description, "content": {"text/html": {"schema": {"type": "string"}}}}
-    for described in (one for verbs in paths.values() for one in verbs.values() if one["parameters"]):
-        described["responses"]["414"] = too_long
+    for operation in (operation for operations in paths.values() for operation in operations.values()):
+        if operation["parameters"]:
+            operation["responses"]["414"] = too_long
     return paths
 
 

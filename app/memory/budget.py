@@ -76,7 +76,7 @@ class MemoryBudget:
         self.spare: Callable[[], bool] = lambda: False
         self._changed = changed
         self._trim = trim
-        self._given = 0
+        self._freed = 0
         """Bytes that were given back since free memory last went back to the system."""
         self._queue: deque[object] = deque()
         self._brief = 0
@@ -141,7 +141,7 @@ class MemoryBudget:
             purpose: for what.
         """
         self._tidy(size)
-        while not self._taken(size, held, purpose):
+        while not self._try_take(size, held, purpose):
             if self.used + size > self.most or not self.spare():
                 raise OutOfMemoryError(_BUSY)
         self._changed(self.used, self.size)
@@ -151,7 +151,7 @@ class MemoryBudget:
         if size:
             with self._condition:
                 self.used -= size
-                self._given += size
+                self._freed += size
                 self._condition.notify_all()
             self._changed(self.used, self.size)
 
@@ -220,7 +220,7 @@ class MemoryBudget:
         """Whether bytes could not be set aside even if all models made room that can."""
         return not lasts and max(self.used, self._least) + size > self._whole - self._lasting
 
-    def _taken(self, size: int, held: int, purpose: Purpose) -> bool:
+    def _try_take(self, size: int, held: int, purpose: Purpose) -> bool:
         with self._condition:
             self._must_fit(size, held, purpose)
             if self.used + size > self.size:
@@ -230,8 +230,8 @@ class MemoryBudget:
 
     def _tidy(self, size: int) -> None:
         """Give free memory back before much is taken: the allocator may have it in pieces that do not fit."""
-        if size >= _LARGE and self._given >= _MUCH:
-            self._given = 0
+        if size >= _LARGE and self._freed >= _MUCH:
+            self._freed = 0
             self._trim()
 
     def _must_fit(self, size: int, held: int, purpose: Purpose) -> None:

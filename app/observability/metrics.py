@@ -70,7 +70,7 @@ class Metrics(Observer):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._named: dict[str, set[int]] = {}
+        self._class_indices: dict[str, set[int]] = {}
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "seewhy_requests",
@@ -292,7 +292,7 @@ class Metrics(Observer):
         """Return what a class is called; the first of a model that are explained have names, the others share one."""
         most = self._settings.metrics_classes
         with self._lock:
-            indices = self._named.setdefault(model.name, set())
+            indices = self._class_indices.setdefault(model.name, set())
             if index not in indices and len(indices) < most:
                 indices.add(index)
             if index in indices:

@@ -38,12 +38,12 @@ class Rest:
     """Gives free memory back once models have rested for a while."""
 
     def __init__(self) -> None:
-        self._given = -math.inf
+        self._trimmed = -math.inf
 
-    def look(self, worked: float) -> None:
-        """Be told, every second or so, when a model last worked, by `time.monotonic`."""
-        if worked > self._given and time.monotonic() - worked >= REST_SECONDS:
-            self._given = worked
+    def look(self, last_work: float) -> None:
+        """Trim if models have rested; called every second or so with when one last worked, by `time.monotonic`."""
+        if last_work > self._trimmed and time.monotonic() - last_work >= REST_SECONDS:
+            self._trimmed = last_work
             trim()
 
 

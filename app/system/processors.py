@@ -18,7 +18,7 @@ def processors(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> int:
         own: the file that names those of this process, as far as it can see them.
     """
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min(bound, _allowed(groups, own))))
+    return max(1, math.ceil(min(bound, _quota(groups, own))))
 
 
 def share_processors(workers: int) -> None:
@@ -33,7 +33,7 @@ def share_processors(workers: int) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
 
-def _allowed(groups: Path, own: Path) -> float:
+def _quota(groups: Path, own: Path) -> float:
     """Return how many processors' time this process may take; infinity where there is no limit."""
     names = {False: ("cpu.max",), True: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
     limits = [_limit(group, names[first]) for group, first in own_groups("cpu", groups, own)]

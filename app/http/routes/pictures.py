@@ -33,19 +33,19 @@ _EVENTS = (
 )
 def explain() -> Response:
     """Explain why the model says what it says of a picture."""
-    sent = read_request(request)
-    upload, options = sent.picture, parse(ExplainOptions, sent.fields)
+    upload = read_request(request)
+    picture, options = upload.picture, parse(ExplainOptions, upload.fields)
     if options.format is None and _prefers_events():
-        return _streamed(upload, options)
+        return _streamed(picture, options)
     form: Format = format_of(options.format)
-    tag = service().etag(upload, options, MEDIA_TYPES[form])
+    tag = service().etag(picture, options, MEDIA_TYPES[form])
     tags = request.if_none_match
     if tag is not None and not tags.star_tag and tags.contains_weak(tag):
         response = Response(status=304)
         current().cache = "unchanged"
     else:
-        explained = service().explain(upload, options, drawn=form != "npz")
-        tag = tag or service().etag(upload, options, MEDIA_TYPES[form])
+        explained = service().explain(picture, options, drawn=form != "npz")
+        tag = tag or service().etag(picture, options, MEDIA_TYPES[form])
         with service().processors:
             body = _body(explained, options, form, service().settings)
         response = respond(body, MEDIA_TYPES[form], service().settings.download_seconds)
@@ -73,9 +73,9 @@ def _prefers_events() -> bool:
     return request.accept_mimetypes.best_match(media_types) == events.MEDIA_TYPE
 
 
-def _streamed(upload: bytes, options: ExplainOptions) -> Response:
+def _streamed(picture: bytes, options: ExplainOptions) -> Response:
     pipeline = service()  # the stream outlives what Flask keeps of the request
-    steps = pipeline.steps(upload, options, watched=True)
+    steps = pipeline.steps(picture, options, watched=True)
     underway = next(steps)
 
     def finish(explained: Explained) -> Body:
