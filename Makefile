@@ -5,7 +5,9 @@ DOCS_PORT ?= 8001
 BIN := .venv/bin
 # Two processes of one thread each are quicker than one of two: most tensors of the tests are small.
 WORKERS ?= 2
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
+# Which of the long tests `make test-slow` runs: files and folders.
+SLOW ?= tests
 
 # All is installed from requirements/: these releases, these files. Nothing is resolved; what has to be built is built by
 # the setuptools of requirements/build.txt, and so is SeeWhy.
@@ -23,7 +25,7 @@ CUDA = sed -nE 's/^((nvidia|cuda)-[a-z0-9-]+|triton|torch|torchvision)==.*/--no-
 AUDIT = $(BIN)/pip list --format=freeze --exclude-editable | sed 's/+.*//' > .venv/audited.txt \
 	&& $(BIN)/pip-audit --disable-pip --no-deps --progress-spinner off --requirement .venv/audited.txt
 
-.PHONY: help setup serve test test-all soak fuzz sweep peers bench methods docs docs-serve check audit lock format pictures notebook screens clean
+.PHONY: help setup serve test test-slow test-all soak fuzz sweep peers bench methods docs docs-serve check audit lock format pictures notebook screens clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -33,10 +35,13 @@ setup: .venv/installed ## make .venv and install SeeWhy
 serve: .venv/installed ## serve on 127.0.0.1:8000 (PORT=9000 for another port)
 	$(BIN)/seewhy serve --port $(PORT)
 
-test: .venv/installed-tests ## run the test suite
+test: .venv/installed-tests ## run the tests that hold each behaviour once: four minutes on two quiet cores
 	$(PYTEST)
 
-test-all: .venv/installed-tests ## run the test suite, long tests included
+test-slow: .venv/installed-tests ## run the other tests: longer ones, further cases (SLOW=tests/app for some of them)
+	$(PYTEST) -m slow $(SLOW)
+
+test-all: .venv/installed-tests ## run all tests
 	$(PYTEST) -m ""
 
 sweep: .venv/installed-tests ## compare every module of torchvision's classifiers with autograd; writes docs/sweep.md

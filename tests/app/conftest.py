@@ -29,10 +29,20 @@ def service(app):
 
 
 @pytest.fixture(scope="session")
-def url():
-    port = free_port()
+def port():
+    return free_port()
+
+
+@pytest.fixture(scope="session")
+def url(served, port):
+    return f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="session")
+def served(port):
+    """The first process of the service at `url`."""
     process = start(port, SEEWHY_DEADLINE="3600")  # long methods are not refused, however slow the machine
-    yield f"http://127.0.0.1:{port}"
+    yield process
     process.send_signal(signal.SIGTERM)
     assert process.wait(GUARD) == 0
 

@@ -5,7 +5,6 @@ import io
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -89,21 +88,22 @@ def loaded(port):
     "no file can be written any more",
     "nothing",
 )
-def test_a_full_disk_does_not_matter():
-    port = free_port()
-    process = start(port, stderr=subprocess.DEVNULL)
+def test_a_full_disk_does_not_matter(url, served):
+    pids = (served.pid, *children(served.pid))
+    before = resource.prlimit(served.pid, resource.RLIMIT_FSIZE)
     try:
-        for pid in (process.pid, *children(process.pid)):
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))  # no file may have as much as one byte
+        for pid in pids:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))  # no file may have as much as one byte
         bitmap = io.BytesIO()
         Image.open(EXAMPLES / "coffee.png").convert("RGB").save(bitmap, "BMP")
         assert len(bitmap.getvalue()) > 500_000  # of which forms keep files elsewhere
         for fields in ({}, {"format": "npz"}, {"method": "rise", "samples": "8"}):
-            url = f"http://127.0.0.1:{port}/explain"
-            assert requests.post(url, files={"image": bitmap.getvalue()}, data=fields, timeout=GUARD).status_code == 200
+            answer = requests.post(f"{url}/explain", files={"image": bitmap.getvalue()}, data=fields, timeout=GUARD)
+            assert answer.status_code == 200
     finally:
-        process.terminate()
-        assert process.wait(GUARD) == 0
+        for pid in pids:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+    assert children(served.pid) == [*pids[1:]]
 
 
 @pytest.mark.fault(

@@ -162,6 +162,7 @@ def test_an_idle_connection_is_kept_for_longer_than_balancers_keep_it(url):
     kept.close()
 
 
+@pytest.mark.slow
 def test_nothing_is_said_at_the_end():
     port = free_port()
     with tempfile.TemporaryFile() as said:

@@ -1,3 +1,3 @@
-from tests.app.conftest import app, cat, client, post, service, url
+from tests.app.conftest import app, cat, client, port, post, served, service, url
 
-__all__ = ["app", "cat", "client", "post", "service", "url"]
+__all__ = ["app", "cat", "client", "port", "post", "served", "service", "url"]
