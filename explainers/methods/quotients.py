@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 
 CERTAIN = 2.0**-6
-"""How large a sum must be, of the magnitudes of its terms, to be divided by as it is."""
+"""Smallest sum, as a share of the magnitudes of its terms, that is divided by as it is."""
 
 
 def quotient(numerator: Tensor, denominator: Tensor, magnitude: Tensor) -> Tensor:
-    """Return n / d where the sum d is certain; elsewhere it falls to zero with d, instead of growing without bound.
+    """Return n / d where the sum d is certain; elsewhere the quotient falls to zero with d.
 
-    A sum that is small beside its terms is what rounding made of it, and so is the sign of a quotient by it. Between
-    plus and minus δ, a share `CERTAIN` of the magnitude, the quotient is n d / δ², which is continuous.
+    Rounding decides a sum that is small beside its terms, and so the sign of a quotient by it. For d between -δ and δ,
+    with δ the share `CERTAIN` of the magnitude, the quotient is n d / δ², which is continuous and bounded.
 
     Args:
         numerator: n.

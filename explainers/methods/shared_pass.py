@@ -1,4 +1,4 @@
-"""Several methods at once: those that need the same forward and backward pass share it."""
+"""Several methods at once: CAMs that need the same forward and backward pass share it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.explainer import Attribution, Explainer, Question, asked, checked_maps, part_of
 from seewhy.explainers.execution.chunks import Report, Show, unreported, unshown
-from seewhy.explainers.methods.cam.base import CAM, Evidence, collect
+from seewhy.explainers.methods.cam.base import CAM, LayerTensors, collect
 
 
 def explain_together(
@@ -22,18 +22,21 @@ def explain_together(
     """Explain the same images by several methods.
 
     CAMs of the same layers and score that are not augmented share one forward and one backward pass. All methods
-    explain the same classes: where no targets are given, those that the first one finds.
+    explain the same classes: without targets, those that the first method finds.
 
     Args:
         explainers: the methods.
-        model, images, targets, against, report: as `Explainer.explain`; also the errors.
-        show: likewise, where there is one method.
+        model, images, targets, against, report: as for `Explainer.explain`.
+        show: as for `Explainer.explain`; used only where there is one method.
 
     Returns:
         One attribution per method.
+
+    Raises:
+        ExplainerError, ValueError: as `Explainer.explain`.
     """
-    found: list[Attribution] = []
-    shared: dict[Any, Evidence] = {}
+    attributions: list[Attribution] = []
+    shared: dict[Any, LayerTensors] = {}
     with asked(model, images, targets, against) as question:
         for number, explainer in enumerate(explainers):
             if len(explainers) > 1:
@@ -42,11 +45,12 @@ def explain_together(
                 question.model,
                 question.module,
                 question.images,
-                found[0].targets if found else question.targets,
+                attributions[0].targets if attributions else question.targets,
                 against,
                 part_of(report, number, len(explainers)),
                 show if len(explainers) == 1 else unshown,
             )
+            # A CAM that is more than `combine` of what `collect` returns has an `attribute` of its own.
             if isinstance(explainer, CAM) and explainer.smooth != "tta" and type(explainer).attribute is CAM.attribute:
                 key = (explainer.layers_of(part), explainer.uses_gradients, explainer.score_key)
                 if key not in shared:
@@ -54,5 +58,5 @@ def explain_together(
                 attribution = explainer.combine(shared[key])
             else:
                 attribution = explainer.attribution(part)
-            found.append(checked_maps(attribution))
-    return found
+            attributions.append(checked_maps(attribution))
+    return attributions

@@ -1,4 +1,4 @@
-"""CAMs of what the model answers when parts of a layer's output are taken away: Ablation-CAM and Recipro-CAM."""
+"""CAMs that remove parts of a layer's output and run the rest of the model: Ablation-CAM and Recipro-CAM."""
 
 from typing import Annotated, ClassVar
 
@@ -11,14 +11,14 @@ from torch.nn import functional
 from seewhy.explainers.core.explainer import Question, part_of
 from seewhy.explainers.execution.chunks import pass_size
 from seewhy.explainers.execution.replay import replaced_logits
-from seewhy.explainers.methods.cam.base import Evidence
+from seewhy.explainers.methods.cam.base import LayerTensors
 from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.perturbation.base import certain_change
 from seewhy.explainers.tasks.classification import probabilities
 
 _LEAST = 1e-6
-"""Least score that Ablation-CAM divides by, over the largest logit."""
+"""Smallest score that Ablation-CAM divides by, as a share of the largest logit."""
 
 
 @method(
@@ -41,20 +41,20 @@ class AblationCAM(ForwardCAM):
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k w_k^c A^k\Big), \qquad w_k^c = \frac{y^c - y_k^c}{y^c}
 
-    where :math:`y^c` is the logit of class c and :math:`y_k^c` that with :math:`A^k = 0`. Of the model only what lies
-    after the layer runs for each channel; a channel that is zero already needs no pass.
+    where :math:`y^c` is the logit of class c and :math:`y_k^c` the logit with :math:`A^k = 0`. For each channel only
+    the part of the model after the layer runs; a channel that is already zero needs no pass.
 
-    The denominator, the same for all channels, is the magnitude of the logit: for a negative one the equation
-    would turn evidence for the class into evidence against it. It is at least a millionth of the picture's largest
-    logit, so that the map stays finite; a positive factor of the whole map means nothing. With a contrast the scores
-    are differences of two logits.
+    The denominator here is the magnitude of the logit: with a negative logit the equation would turn evidence for the
+    class into evidence against it. It is at least a millionth of the picture's largest logit, so that the map stays
+    finite. It is the same for all channels, and so only scales the map. With a contrast the scores are differences of
+    two logits.
     """
 
     runs_whole: ClassVar[bool] = False
 
-    def layer_map(self, question: Question, evidence: Evidence, path: str) -> LayerMap:
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
         """Ablate each channel of each picture."""
-        activations = evidence.activations[path]
+        activations = tensors.activations[path]
         size = pass_size(question.module, question.images, backward=False)
         falls = torch.zeros(activations.shape[:2], device=activations.device)
         for row, values in enumerate(activations):
@@ -71,19 +71,19 @@ class AblationCAM(ForwardCAM):
                 question.module,
                 question.images[row : row + 1],
                 path,
-                evidence.axes[path],
-                evidence.logits[row : row + 1],
+                tensors.axes[path],
+                tensors.logits[row : row + 1],
                 ablated,
                 len(channels),
                 size,
                 part_of(question.report, row, len(activations)),
             )
-            goal = evidence.goal.rows(torch.full_like(channels, row))
+            goal = tensors.goal.rows(torch.full_like(channels, row))
             falls[row, channels] = goal.scores(plain) - goal.scores(edited)
-        largest = evidence.logits.abs().amax(dim=1)
+        largest = tensors.logits.abs().amax(dim=1)
         change = certain_change(falls.abs().amax(dim=1), largest, question.images.dtype)
         falls = falls * (change > 0)[:, None]
-        scores = evidence.goal.scores(evidence.logits).abs().maximum(_LEAST * largest)
+        scores = tensors.goal.scores(tensors.logits).abs().maximum(_LEAST * largest)
         weights = falls / torch.where(scores > 0, scores, torch.ones_like(scores))[:, None]
         return LayerMap(self.project(activations * weights[:, :, None, None]), change)
 
@@ -109,13 +109,12 @@ class ReciproCAM(ForwardCAM):
               F^{ij}_{kuv} = A^k_{ij} \, G_{u-i,\,v-j}, \qquad
               G = \frac{1}{16} \begin{pmatrix} 1 & 2 & 1 \\ 2 & 4 & 2 \\ 1 & 2 & 1 \end{pmatrix}
 
-    where :math:`p^c` is the probability (softmax) of class c that the rest of the model finds in such feature maps,
-    zero beyond the nine positions. G spreads the features of the one position, as the authors' code does; with
-    ``gaussian=False`` they stay where they are, unscaled. Of the model only what lies after the layer runs for each
-    position.
+    where :math:`p^c` is the probability (softmax) of class c for feature maps that are zero beyond these nine
+    positions. G spreads the features of the position over its neighbours, as the authors' code does; with
+    ``gaussian=False`` they stay in place, unscaled. For each position only the part of the model after the layer runs.
 
-    The authors also divide the map by its maximum, which is left to the drawing. Probabilities have no sign: without
-    a contrast the map is never negative. With one it is the difference of the two classes' maps.
+    The authors also divide the map by its maximum; here the drawing does. Without a contrast the map is never negative.
+    With one it is the difference of the two classes' maps.
     """
 
     runs_whole: ClassVar[bool] = False
@@ -124,14 +123,14 @@ class ReciproCAM(ForwardCAM):
         bool, Field(description="Spread the features of the position over its neighbours by a 3x3 Gaussian.")
     ] = True
 
-    def layer_map(self, question: Question, evidence: Evidence, path: str) -> LayerMap:
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
         """Keep each position of each picture."""
-        activations = evidence.activations[path]
+        activations = tensors.activations[path]
         _, _, height, width = activations.shape
         size = pass_size(question.module, question.images, backward=False)
         kernel = torch.tensor([0.25, 0.5, 0.25] if self.gaussian else [0.0, 1.0, 0.0], device=activations.device)
 
-        def kept(output: Tensor, rows: slice) -> Tensor:
+        def alone(output: Tensor, rows: slice) -> Tensor:
             positions = torch.arange(rows.start, rows.stop, device=output.device)
             masks = functional.one_hot(positions, height * width).view(-1, 1, height, width).float()
             masks = functional.conv2d(masks, (kernel[:, None] * kernel)[None, None], padding=1).to(output.dtype)
@@ -143,14 +142,14 @@ class ReciproCAM(ForwardCAM):
                 question.module,
                 question.images[row : row + 1],
                 path,
-                evidence.axes[path],
-                evidence.logits[row : row + 1],
-                kept,
+                tensors.axes[path],
+                tensors.logits[row : row + 1],
+                alone,
                 height * width,
                 size,
                 part_of(question.report, row, len(activations)),
             )
-            likely = probabilities(edited)
-            goal = evidence.goal.rows(torch.full((len(edited),), row, device=edited.device))
-            maps.append(goal.scores(likely - likely.amin(dim=0)).view(1, height, width))
+            shares = probabilities(edited)
+            goal = tensors.goal.rows(torch.full((len(edited),), row, device=edited.device))
+            maps.append(goal.scores(shares - shares.amin(dim=0)).view(1, height, width))
         return LayerMap(self.project(torch.stack(maps)))

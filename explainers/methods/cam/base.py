@@ -1,4 +1,4 @@
-"""What all class activation maps share: which layers, what one forward and one backward pass found there, fusing."""
+"""What all class activation maps share: which layers, their activations and gradients, and how maps are fused."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator
@@ -30,15 +30,16 @@ _NO_GRID = (
 
 
 @plain(frozen=True, eq=False)
-class Evidence:
-    """What one forward pass, and perhaps one backward pass, found at the layers of a CAM.
+class LayerTensors:
+    """The activations of the layers of a CAM, and their gradients.
 
     Attributes:
         goal: what is explained.
         logits: (N, K) float32.
         activations: per path (N, C, h, w) float32.
-        gradients: per path those of the score with respect to the activations, likewise; empty without backward pass.
-        axes: per path the order of axes that makes what the layer returns (N, C, h, w).
+        gradients: per path the gradients of the score with respect to the activations, (N, C, h, w) float32; empty
+            without a backward pass.
+        axes: per path the order of axes that permutes the layer's output to (N, C, h, w).
     """
 
     goal: Goal
@@ -47,16 +48,26 @@ class Evidence:
     gradients: dict[str, Tensor]
     axes: dict[str, tuple[int, int, int, int]]
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the layers, in the model's order."""
+        return tuple(self.activations)
+
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the activations and the gradients of each layer; gradients are empty without a backward pass."""
+        empty = self.logits.new_empty(0)
+        return [(values, self.gradients.get(path, empty)) for path, values in self.activations.items()]
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerExplainer(Explainer):
     """Base of all methods that look at layers.
 
     Attributes:
-        layers: dotted paths or globs of the layers; empty for the model's default. Of what a glob matches, those
-            that a CAM can use are taken. Maps of several layers are fused: each divided by its largest absolute
-            value, resized bilinearly to the finest of the grids, and averaged. (pytorch-grad-cam fuses alike, on
-            the picture's grid.)
+        layers: dotted paths or globs of the layers; empty for the model's default. A glob selects the layers that it
+            matches and that a CAM can use. Maps of several layers are fused: each is divided by its largest absolute
+            value and resized bilinearly to the finest of the grids; then they are averaged. (pytorch-grad-cam fuses
+            in the same way, on the picture's grid.)
     """
 
     layers: Annotated[
@@ -66,11 +77,11 @@ class LayerExplainer(Explainer):
 
     @field_validator("layers", mode="before")
     @classmethod
-    def _several(cls, given: object) -> object:
-        return (given,) if isinstance(given, str) else given
+    def _as_sequence(cls, layers: object) -> object:
+        return (layers,) if isinstance(layers, str) else layers
 
     def layers_of(self, question: Question) -> tuple[str, ...]:
-        """Return the layers asked for, or else the model's own.
+        """Return the layers of the option, or else the model's default.
 
         Raises:
             LayerError: the model has no default layer.
@@ -78,17 +89,17 @@ class LayerExplainer(Explainer):
         return self.layers or _default_layers(question)
 
     def quantities(self, model: Any, image_shape: tuple[int, int, int]) -> dict[str, int]:
-        """Return the channels and the positions of the layers together; nothing where the survey does not tell."""
-        surveyed, chosen = getattr(model, "survey", None), self.layers or getattr(model, "default_layers", ())
-        if not isinstance(surveyed, Survey):
+        """Return the channels and the positions of all layers together; nothing where there is no survey."""
+        survey, layers = getattr(model, "survey", None), self.layers or getattr(model, "default_layers", ())
+        if not isinstance(survey, Survey):
             return {}
         try:
-            paths = set(module_paths(as_module(model), tuple(chosen)))
-        except LayerError:  # which the explanation itself raises
+            paths = set(module_paths(as_module(model), tuple(layers)))
+        except LayerError:  # the explanation itself raises it
             return {}
         grids = [
             (layer.output_shape, layer.grid.axes)
-            for layer in surveyed.layers
+            for layer in survey.layers
             if layer.path in paths and layer.cam and layer.grid and layer.output_shape
         ]
         return {
@@ -99,34 +110,39 @@ class LayerExplainer(Explainer):
 
 @dataclass(frozen=True, kw_only=True)
 class CAM(LayerExplainer):
-    """Base of the CAMs made of a layer's feature maps A and, but for a few, their gradients dS/dA.
+    """Base of the CAMs made of a layer's feature maps A and, for most of them, the gradients dS/dA of the score S.
 
-    One forward and one backward pass: the graph is cut at the first of the layers, so nothing before it is
-    kept for backward and no parameter gets a gradient. CAMs of the same layers and score can share them.
+    They take one forward and one backward pass. The graph is cut at the first of the layers, so autograd keeps nothing
+    of what comes before it, and no parameter gets a gradient. CAMs of the same layers and score can share both passes.
 
     Attributes:
-        uses_gradients: whether there must be a backward pass.
+        uses_gradients: whether the method needs the backward pass.
     """
 
     uses_gradients: ClassVar[bool] = True
 
     @abstractmethod
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return what each channel contributes at each position, (N, C, h, w), of the same float32.
+        """Return what each channel contributes at each position; the map is the sum over the channels.
 
-        Without a backward pass (`uses_gradients`) the gradients are empty. The map is the sum over channels.
+        Args:
+            activations: (N, C, h, w) float32.
+            gradients: (N, C, h, w) float32; empty unless `uses_gradients`.
+
+        Returns:
+            (N, C, h, w) float32.
         """
 
     def scores(self, goal: Goal, logits: Tensor) -> Tensor:
-        """Return (N,): what the gradients are those of; the goal's own score unless a method has another.
+        """Return the scores (N,) whose gradients are taken: those of the goal, unless a method has others.
 
-        A method that has another overrides `score_key` too.
+        A method with other scores overrides `score_key` too.
         """
         return goal.scores(logits)
 
     @property
     def score_key(self) -> Hashable:
-        """What two CAMs of the same layers must have in common for their gradients to be the same."""
+        """Two CAMs of the same layers whose keys are equal have the same gradients."""
         return None
 
     def map_of(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -134,18 +150,14 @@ class CAM(LayerExplainer):
         return self.project(self.contributions(activations, gradients))
 
     def attribute(self, question: Question) -> Attribution:
-        """Run the model once with hooks on the layers, and combine what they caught."""
+        """Run the model once with hooks on the layers, and combine their tensors."""
         layers = self.layers_of(question)
         return self.combine(collect(question, layers, self.scores if self.uses_gradients else None))
 
-    def combine(self, evidence: Evidence) -> Attribution:
-        """Return the attribution that evidence of these layers amounts to."""
-        empty = evidence.logits.new_empty(0)
-        maps = [
-            self.map_of(activation, evidence.gradients.get(path, empty))
-            for path, activation in evidence.activations.items()
-        ]
-        return self.answer(fuse(maps), evidence.goal, evidence.logits, tuple(evidence.activations))
+    def combine(self, tensors: LayerTensors) -> Attribution:
+        """Return the attribution made of the layers' activations and gradients."""
+        maps = [self.map_of(*pair) for pair in tensors.pairs()]
+        return self.answer(fuse(maps), tensors.goal, tensors.logits, tensors.paths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,23 +174,24 @@ class WeightedCAM(CAM):
         return activations * (weights if weights.ndim == 4 else weights[:, :, None, None])
 
     def map_of(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the maps of one layer; without the weighted feature maps in memory where only their sum is needed."""
+        """Return the maps (N, h, w) of one layer."""
         if self.smooth == "eigen":
             return super().map_of(activations, gradients)
+        # Only the sum over the channels is needed: the weighted feature maps themselves need not be in memory.
         weights = self.weigh(activations, gradients)
-        summed = torch.einsum("nc,nchw->nhw" if weights.ndim == 2 else "nchw,nchw->nhw", weights, activations)
-        return self.project(summed[:, None])
+        sums = torch.einsum("nc,nchw->nhw" if weights.ndim == 2 else "nchw,nchw->nhw", weights, activations)
+        return self.project(sums[:, None])
 
 
 def collect(
     question: Question, layers: tuple[str, ...], scores: Callable[[Goal, Tensor], Tensor] | None = Goal.scores
-) -> Evidence:
+) -> LayerTensors:
     """Run the model once with hooks on layers that a CAM can use.
 
     Args:
         question: see `Question`.
         layers: dotted paths or globs.
-        scores: the score (N,) of a goal and logits (N, K) that gradients are of; None for no backward pass.
+        scores: makes of a goal and logits (N, K) the scores (N,) whose gradients are taken; None for no backward pass.
 
     Raises:
         LayerError: a layer that the model lacks or that cannot carry a CAM.
@@ -197,29 +210,27 @@ def collect(
         goal = question.goal(logits)
         if scores is not None:
             hooks.backward(scores(goal, logits).sum())
-        found = hooks.grad_outputs
-    activations: dict[str, Tensor] = {}
-    gradients: dict[str, Tensor] = {}
-    orders: dict[str, tuple[int, int, int, int]] = {}
+        outputs, output_gradients = hooks.outputs, hooks.grad_outputs
+    tensors = LayerTensors(goal, logits.detach().float(), {}, {}, {})
     for path in paths:
         try:
             check_usable(question.model, path)
-            axes = grid_of(question, path, hooks.outputs[path])
+            axes = grid_of(question, path, outputs[path])
             if scores is not None:
-                gradient = found[path][0]
+                gradient = output_gradients[path][0]
                 if gradient is None:
                     raise LayerError(
                         f"No gradient flows from the logits to layer {path!r}; choose one that they depend on."
                     )
-                gradients[path] = gradient.permute(axes).float()
-            activations[path] = hooks.outputs[path][0].permute(axes).float()
-            orders[path] = axes
-        except LayerError:
+                tensors.gradients[path] = gradient.permute(axes).float()
+            tensors.activations[path] = outputs[path][0].permute(axes).float()
+            tensors.axes[path] = axes
+        except LayerError:  # a glob may match layers that no CAM can use; a layer named in full must be usable
             if path in layers:
                 raise
-    if not activations:
+    if not tensors.activations:
         raise LayerError(f"None of the layers that {', '.join(layers)} matches can be used for a CAM.")
-    return Evidence(goal, logits.detach().float(), activations, gradients, orders)
+    return tensors
 
 
 def fuse(maps: list[Tensor]) -> Tensor:
@@ -242,22 +253,22 @@ def aligned(maps: list[Tensor]) -> Iterator[Tensor]:
 
 
 def check_usable(model: Any, path: str) -> None:
-    """Refuse a layer that the model's survey knows to be no grid, such as attention of the size of a picture.
+    """Refuse a layer whose output, by the model's survey, is no grid, such as attention of the size of a picture.
 
     Raises:
-        LayerError: it is none.
+        LayerError: the output is no grid.
     """
-    found = getattr(model, "survey", None)
-    for layer in found.layers if isinstance(found, Survey) else ():
+    survey = getattr(model, "survey", None)
+    for layer in survey.layers if isinstance(survey, Survey) else ():
         if layer.path == path and layer.calls == 1 and not layer.cam:
             raise LayerError(_NO_GRID.format(path=path, what=f"is {layer.output_shape}"))
 
 
 def grid_of(question: Question, path: str, outputs: list[Any]) -> tuple[int, int, int, int]:
-    """Return the order of axes that makes the output of a layer's only call (N, C, h, w).
+    """Return the order of axes that permutes the output of a layer's only call to (N, C, h, w).
 
     Args:
-        question: whose images ran through its model.
+        question: its images ran through its model.
         path: of the layer.
         outputs: one per call.
 
@@ -288,13 +299,13 @@ def survey_for(question: Question) -> Survey:
 
 
 def _default_layers(question: Question) -> tuple[str, ...]:
-    """Return the model's own default layers, or those that a survey of a bare module finds."""
+    """Return the model's own default layers; for a bare module, those of its survey."""
     model = question.model
     if not isinstance(model, nn.Module):
         layers, reason = tuple(model.default_layers), getattr(model, "no_default_layer", None)
     else:
-        found = survey_for(question)
-        layers, reason = found.default_layers, found.reason
+        survey = survey_for(question)
+        layers, reason = survey.default_layers, survey.reason
     if not layers:
         raise LayerError(f"No default layer. {reason}")
     return layers

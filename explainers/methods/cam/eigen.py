@@ -11,17 +11,17 @@ from torch import Tensor
 
 from seewhy.explainers.core.explainer import Attribution, Diagnostic, first_component, gap_of, keep_sign
 from seewhy.explainers.errors import LayerError
-from seewhy.explainers.methods.cam.base import CAM, Evidence, fuse
+from seewhy.explainers.methods.cam.base import CAM, LayerTensors, fuse
 from seewhy.explainers.methods.catalogue import Paper, method
 
 MAX_POSITIONS = 1024
 """Most positions of a layer whose kernel matrix is decomposed; 32 by 32."""
 
 LEAST_GAP = 1e-2
-"""Of a component, as a share of its eigenvalue: rounding turns it by about 10^-6 of the inverse."""
+"""Smallest gap of a component that is not ambiguous. Rounding turns a component by about 10^-6 over its gap."""
 
-LEAST_SURE = 1e-3
-"""Of a sign, as a share of what speaks for or against it."""
+LEAST_CERTAINTY = 1e-3
+"""Smallest certainty of a sign that is not ambiguous."""
 
 TINY = 1e-300
 
@@ -40,74 +40,71 @@ class Components(NamedTuple):
 
     Attributes:
         maps: (N, h, w) float32, the projections.
-        gaps: (N,), between the largest and the second eigenvalue, as a share of the largest.
-        sure: (N,), how much speaks for the sign, as a share of all that speaks for or against it.
+        gaps: (N,), the gap between the two largest eigenvalues, as a share of the largest.
+        certainties: (N,), from 0 to 1: the sum of the votes for the sign, as a share of the sum of their magnitudes.
     """
 
     maps: Tensor
     gaps: Tensor
-    sure: Tensor
+    certainties: Tensor
 
 
-def agreeing(projected: Tensor, summed: Tensor, gaps: Tensor) -> Components:
-    """Return components with the sign that makes projections (N, h, w) agree with sums over channels, likewise."""
-    products = projected * summed
-    agreement = products.sum(dim=(1, 2))
-    sign = torch.where(agreement < 0, -1.0, 1.0)[:, None, None]
-    sure = _share(agreement.abs(), products.abs().sum(dim=(1, 2)))
-    return Components((projected * sign).float(), gaps, sure)
+def oriented(projections: Tensor, votes: Tensor, gaps: Tensor) -> Components:
+    """Return components whose sign, which is arbitrary in a singular vector, is that of the sum of votes.
 
-
-def _share(values: Tensor, totals: Tensor) -> Tensor:
-    """Return how much values (N,) are of totals; all of it where these are zero, as of a layer that is zero."""
-    return torch.where(totals > 0, values / totals.clamp_min(TINY), 1.0)
+    Args:
+        projections: (N, h, w), of any sign.
+        votes: (N, h, w): where positive, the position speaks for the sign of its projection; where negative, against.
+        gaps: (N,), see `Components`.
+    """
+    balance, total = votes.sum(dim=(1, 2)), votes.abs().sum(dim=(1, 2))
+    sign = torch.where(balance < 0, -1.0, 1.0)[:, None, None]
+    # A layer that is zero has no votes; its sign means nothing, and is not ambiguous.
+    certainties = torch.where(total > 0, balance.abs() / total.clamp_min(TINY), 1.0)
+    return Components((projections * sign).float(), gaps, certainties)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentCAM(CAM):
-    """Base of the CAMs that are a principal component, which says where rounding may choose it or its sign."""
+    """Base of the CAMs that are a principal component; a diagnostic tells where rounding may choose it or its sign."""
 
     @abstractmethod
     def components(self, activations: Tensor, gradients: Tensor) -> Components:
-        """Return the components of a layer (N, C, h, w), float32; without a backward pass, gradients are empty."""
+        """Return the components of a layer; arguments as for `contributions`."""
 
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
         """Return the components as a single channel."""
         return self.components(activations, gradients).maps[:, None]
 
-    def combine(self, evidence: Evidence) -> Attribution:
+    def combine(self, tensors: LayerTensors) -> Attribution:
         """Return the attribution, with diagnostics."""
-        empty = evidence.logits.new_empty(0)
-        found = [
-            self.components(activation, evidence.gradients.get(path, empty))
-            for path, activation in evidence.activations.items()
-        ]
-        maps = fuse([keep_sign(one.maps, self.sign) for one in found])
-        answer = self.answer(maps, evidence.goal, evidence.logits, tuple(evidence.activations))
-        gaps = torch.stack([one.gaps.cpu() for one in found]).amin(dim=0).tolist()
-        sure = torch.stack([one.sure.cpu() for one in found]).amin(dim=0).tolist()
-        pairs = zip(gaps, sure, strict=True)
+        layers = [self.components(*pair) for pair in tensors.pairs()]
+        maps = fuse([keep_sign(components.maps, self.sign) for components in layers])
+        answer = self.answer(maps, tensors.goal, tensors.logits, tensors.paths)
+        gaps = torch.stack([components.gaps.cpu() for components in layers]).amin(dim=0).tolist()
+        certainties = torch.stack([components.certainties.cpu() for components in layers]).amin(dim=0).tolist()
+        pairs = zip(gaps, certainties, strict=True)
         return replace(answer, diagnostics=tuple(self._diagnostics(*pair) for pair in pairs))
 
-    def _diagnostics(self, gap: float, sure: float) -> tuple[Diagnostic, ...]:
-        found = []
+    def _diagnostics(self, gap: float, certainty: float) -> tuple[Diagnostic, ...]:
+        diagnostics = []
         if gap < LEAST_GAP:
-            found.append(
+            diagnostics.append(
                 Diagnostic(
                     "ambiguous-component",
                     f"The two strongest principal components are equally strong but for {gap:.1e}: which of them is "
                     "shown, rounding can decide. Choose another layer or method.",
                 )
             )
-        if sure < LEAST_SURE and self.sign != "absolute":
-            found.append(
+        if certainty < LEAST_CERTAINTY and self.sign != "absolute":
+            diagnostics.append(
                 Diagnostic(
                     "ambiguous-sign",
                     "As much speaks for the sign of this principal component as against it, so what is drawn and what "
                     "is left out could be exchanged. Try sign=absolute.",
                 )
             )
-        return tuple(found)
+        return tuple(diagnostics)
 
 
 @method(
@@ -125,9 +122,9 @@ class EigenCAM(ComponentCAM):
 
     .. math:: L = A V_1, \qquad A = U \Sigma V^\top, \quad A \in \mathbb{R}^{hw \times C}
 
-    The features are not centred, as in the paper. The sign of a singular vector is arbitrary: it is chosen so that the
-    positive part of the map is the stronger one, by its squares. After a rectifier that is the sign of the features;
-    elsewhere features may be mostly negative, and the map, which tells how strong they are, is not blank for it.
+    As in the paper, the features are not centred. The sign of a singular vector is arbitrary; it is chosen so that the
+    squares of the map's positive part sum to more than those of its negative part. After a rectifier this is the sign
+    of the features. Where features are mostly negative, the map still shows how strong they are, and is not blank.
     ``smooth="eigen"`` changes nothing.
     """
 
@@ -135,11 +132,8 @@ class EigenCAM(ComponentCAM):
 
     def components(self, activations: Tensor, gradients: Tensor) -> Components:
         """Return the first principal component of the features, mostly positive."""
-        projected, gaps = first_component(activations)
-        balance = (projected * projected.abs()).sum(dim=(1, 2))
-        sure = _share(balance.abs(), projected.square().sum(dim=(1, 2)))
-        sign = torch.where(balance < 0, -1.0, 1.0)[:, None, None]
-        return Components((projected * sign).to(activations.dtype), gaps, sure)
+        projections, gaps = first_component(activations)
+        return oriented(projections, projections * projections.abs(), gaps)
 
 
 @method(
@@ -157,16 +151,15 @@ class EigenGradCAM(ComponentCAM):
     .. math:: L^c = B V_1, \qquad B = \frac{\partial y^c}{\partial A} \odot A = U \Sigma V^\top,
               \quad B \in \mathbb{R}^{hw \times C}
 
-    It is no method of the paper but of pytorch-grad-cam, which also centres B; here it is not centred, as for
-    Eigen-CAM, and it is the same as HiResCAM with ``smooth="eigen"``: its sign makes the map agree with HiResCAM's, for
-    evidence has a sign of its own.
+    The method is pytorch-grad-cam's, not the paper's. There B is centred; here, as in Eigen-CAM, it is not. The map is
+    that of HiResCAM with ``smooth="eigen"``, and has the sign that agrees with HiResCAM's own map.
     """
 
     def components(self, activations: Tensor, gradients: Tensor) -> Components:
         """Return the first principal component of the features times their gradients."""
         values = activations * gradients
-        projected, gaps = first_component(values)
-        return agreeing(projected, values.double().sum(dim=1), gaps)
+        projections, gaps = first_component(values)
+        return oriented(projections, projections * values.double().sum(dim=1), gaps)
 
 
 @method(
@@ -191,12 +184,12 @@ class KPCACAM(ComponentCAM):
 
     with the centring matrix :math:`H = I - 1/hw`, the features :math:`a_p` of a position p less their mean over the
     positions, and the kernel :math:`k(a, b)`: :math:`a^\top b` (linear), :math:`\exp(-\gamma |a - b|^2)` (rbf) or
-    :math:`\tanh(\gamma\, a^\top b + 1)` (sigmoid), as pytorch-grad-cam has it, which the authors name as their code.
-    The sign is chosen so that the map agrees with the sum over the channels. ``smooth="eigen"`` changes nothing.
+    :math:`\tanh(\gamma\, a^\top b + 1)` (sigmoid). The kernels are those of pytorch-grad-cam, which the authors name as
+    their code. The map has the sign that agrees with the sum over the channels. ``smooth="eigen"`` changes nothing.
 
     Attributes:
         kernel: k.
-        gamma: times the number of channels; 1 makes the kernel's gamma one over the number of channels.
+        gamma: γ times the number of channels.
     """
 
     kernel: Annotated[Kernel, Field(description="Similarity of the features of two positions.")] = "sigmoid"
@@ -220,12 +213,14 @@ class KPCACAM(ComponentCAM):
             )
         features = activations.double().flatten(2).mT
         features = features - features.mean(dim=1, keepdim=True)
-        found = [self._component(one) for one in features]
-        projected = torch.stack([vector for vector, _ in found]).reshape(count, rows, columns)
-        summed = features.sum(dim=2).reshape(count, rows, columns)
-        return agreeing(projected, summed, torch.stack([gap for _, gap in found]))
+        # One picture at a time: the kernels of a whole batch would be N (hw)² float64 at once.
+        vectors, gaps = zip(*map(self._component, features), strict=True)
+        projections = torch.stack(vectors).reshape(count, rows, columns)
+        sums = features.sum(dim=2).reshape(count, rows, columns)
+        return oriented(projections, projections * sums, torch.stack(gaps))
 
     def _component(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the component (P,) of features (P, C) of one picture, of any sign, and its gap."""
         gamma = self.gamma / features.shape[1]
         if self.kernel == "rbf":
             kernel = torch.exp(-gamma * torch.cdist(features, features) ** 2)

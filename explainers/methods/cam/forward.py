@@ -1,4 +1,4 @@
-"""What the CAMs share that need no gradients, only many forward passes."""
+"""The base of CAMs that need no gradients, only many forward passes."""
 
 from abc import abstractmethod
 from dataclasses import replace
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from seewhy.explainers.core.explainer import Attribution, Question, part_of
 from seewhy.explainers.execution.chunks import unshown
-from seewhy.explainers.methods.cam.base import Evidence, LayerExplainer, collect, fuse
+from seewhy.explainers.methods.cam.base import LayerExplainer, LayerTensors, collect, fuse
 
 
 class LayerMap(NamedTuple):
-    """What the passes of one layer give.
+    """The maps of one layer.
 
     Attributes:
         maps: (N, h, w), projected.
@@ -29,26 +29,26 @@ class LayerMap(NamedTuple):
 class ForwardCAM(LayerExplainer):
     """Base of the CAMs that run the model again for each channel or position of a layer.
 
-    The first pass finds the feature maps of all layers; then each layer has passes of its own, and a map of its own.
-    Passes of the whole model run in inference mode. Those of what lies after a layer run under ``torch.no_grad()``: a
-    replay tells by version counters, which tensors made in inference mode lack, whether a model modified what it noted.
+    The first pass gives the feature maps of all layers. Each layer then has passes and a map of its own.
     """
 
     @abstractmethod
-    def layer_map(self, question: Question, evidence: Evidence, path: str) -> LayerMap:
-        """Return the maps of one layer."""
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
+        """Return the maps of one layer.
+
+        Run the whole model in inference mode, but what follows a layer under ``torch.no_grad()``: a replay compares
+        version counters to see whether the model modified a tensor, and tensors of inference mode have none.
+        """
 
     def attribute(self, question: Question) -> Attribution:
         """Run the model once for the feature maps, and then for each layer."""
-        evidence = collect(question, self.layers_of(question), None)
-        paths = tuple(evidence.activations)
-        show = question.show if len(paths) == 1 else unshown
-        found = [
-            self.layer_map(
-                replace(question, report=part_of(question.report, number, len(paths)), show=show), evidence, path
-            )
-            for number, path in enumerate(paths)
-        ]
-        answer = self.answer(fuse([one.maps for one in found]), evidence.goal, evidence.logits, paths)
-        changes = [one.change for one in found if one.change is not None]
+        tensors = collect(question, self.layers_of(question), None)
+        paths = tensors.paths
+        show = question.show if len(paths) == 1 else unshown  # the map of one of several layers is not the answer's
+        layers = []
+        for number, path in enumerate(paths):
+            part = replace(question, report=part_of(question.report, number, len(paths)), show=show)
+            layers.append(self.layer_map(part, tensors, path))
+        answer = self.answer(fuse([layer.maps for layer in layers]), tensors.goal, tensors.logits, paths)
+        changes = [layer.change for layer in layers if layer.change is not None]
         return replace(answer, change=torch.stack(changes).amax(dim=0)) if changes else answer

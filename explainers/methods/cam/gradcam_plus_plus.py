@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.explainer import Attribution, Question, Seed
 from seewhy.explainers.execution.chunks import pass_size, passes
-from seewhy.explainers.methods.cam.base import Evidence, WeightedCAM, collect
+from seewhy.explainers.methods.cam.base import LayerTensors, WeightedCAM, collect
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.quotients import quotient
 
@@ -37,12 +37,13 @@ class GradCAMPlusPlus(WeightedCAM):
               \alpha^{kc}_{ij} = \frac{(g^{kc}_{ij})^2}{2 (g^{kc}_{ij})^2 + \sum_{a,b} A^k_{ab}\, (g^{kc}_{ij})^3},
               \quad g^{kc}_{ij} = \frac{\partial y^c}{\partial A^k_{ij}}
 
-    The paper's score is :math:`Y^c = e^{y^c}`, of which, as the network is piecewise linear, the derivatives of the
-    order n are :math:`e^{y^c} g^n`: they give the share :math:`\alpha` above (equation 19), from which the exponential
-    cancels. It stays as a factor of the gradient in the weights, the same one for the whole map, and is left out here,
-    for it overflows. Where a gradient is zero, so is its share. The shares lie between 0 and 1/2 where the features are
-    not negative; choose a rectified layer. Where they are, a denominator can be zero but for rounding; where it is less
-    than 2^-6 of the magnitudes of its terms, the share falls to zero with it, instead of growing without bound.
+    The paper's score is :math:`Y^c = e^{y^c}`. As the network is piecewise linear, its derivatives of the order n are
+    :math:`e^{y^c} g^n`. The exponential cancels from the share :math:`\alpha` (equation 19). In the weights it remains
+    as one factor of the whole map, which is left out here, for it overflows. Where a gradient is zero, so is its share.
+
+    The shares lie between 0 and 1/2 where the features are not negative: choose a rectified layer. With negative
+    features a denominator may be zero but for rounding. Where it is less than 2^-6 of the magnitudes of its terms, the
+    share falls to zero with it, instead of growing without bound.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -76,8 +77,8 @@ class SmoothGradCAMPlusPlus(WeightedCAM):
               D_m = \frac{1}{n} \sum_{s=1}^n \Big(\frac{\partial y^c}{\partial A^k_{ij}} (x + \epsilon_s)\Big)^m,
               \quad \epsilon_s \sim \mathcal{N}(0, \sigma^2)
 
-    The feature maps A are those of the picture itself. As for Grad-CAM++, the factor that the exponential of the score
-    puts before a sample's derivatives is left out: every sample counts alike. Without noise it is Grad-CAM++.
+    The feature maps A are those of the picture itself. As in Grad-CAM++, the exponential of the score is left out, so
+    every sample counts alike. Without noise the method is Grad-CAM++.
 
     Attributes:
         samples: n.
@@ -95,7 +96,7 @@ class SmoothGradCAMPlusPlus(WeightedCAM):
     def attribute(self, question: Question) -> Attribution:
         """One forward pass of the pictures, then forward and backward passes of noisy copies."""
         plain = collect(question, self.layers_of(question), None)
-        layers = self.layers or tuple(plain.activations)
+        layers = self.layers or plain.paths
         count, shape = len(question.images), question.images.shape[1:]
         flat = question.images.float().flatten(1)
         spread = self.noise * (flat.amax(dim=1) - flat.amin(dim=1))[:, None, None, None]
@@ -109,25 +110,31 @@ class SmoothGradCAMPlusPlus(WeightedCAM):
             pictures = (row % count).to(question.images.device)
             images = question.images[pictures] + (noise.to(flat) * spread[pictures]).to(question.images)
             goal = plain.goal.rows(pictures)
-            asked = replace(question, images=images, targets=goal.targets, against=goal.against)
-            for path, gradients in collect(asked, layers, self.scores).gradients.items():
+            copies = replace(question, images=images, targets=goal.targets, against=goal.against)
+            for path, gradients in collect(copies, layers, self.scores).gradients.items():
                 zeros = torch.zeros_like(plain.activations[path], dtype=torch.float64)
-                found = sums.setdefault(path, [zeros, zeros.clone(), zeros.clone()])
-                for order, total in enumerate(found, start=1):
+                powers = sums.setdefault(path, [zeros, zeros.clone(), zeros.clone()])
+                for order, total in enumerate(powers, start=1):
                     total.index_add_(0, pictures.to(total.device), gradients.double() ** order)
             question.show(lambda: self._combined(plain, sums, rows.stop / count).maps)  # noqa: B023  called at once
         return self._combined(plain, sums, self.samples)
 
-    def _combined(self, plain: Evidence, sums: dict[str, list[Tensor]], samples: float) -> Attribution:
-        """Return the answer made of the sums over so many samples of each layer's gradients and their powers."""
+    def _combined(self, plain: LayerTensors, sums: dict[str, list[Tensor]], samples: float) -> Attribution:
+        """Return the attribution of the picture's feature maps and the sums, over samples, of powers of gradients.
+
+        Args:
+            plain: the feature maps of the picture itself.
+            sums: per path those of the gradients, of their squares and of their cubes, (N, C, h, w) float64.
+            samples: how many samples the sums hold.
+        """
         activations = {path: plain.activations[path] for path in sums}
         weights = {
-            path: _weights(activations[path], *(total / samples for total in found)) for path, found in sums.items()
+            path: _weights(activations[path], *(total / samples for total in powers)) for path, powers in sums.items()
         }
         return self.combine(replace(plain, activations=activations, gradients=weights))
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the weights (N, C), which stand where other CAMs have gradients."""
+        """Return the weights (N, C), which `_combined` has put in the place of gradients."""
         return gradients
 
 

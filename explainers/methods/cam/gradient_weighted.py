@@ -1,4 +1,4 @@
-"""Relatives of Grad-CAM that combine the feature maps and gradients of one backward pass in another way."""
+"""Relatives of Grad-CAM that combine feature maps and gradients in other ways."""
 
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -28,9 +28,9 @@ class XGradCAM(WeightedCAM):
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \alpha_k^c A^k\Big), \qquad
               \alpha_k^c = \sum_{i,j} \frac{A^k_{ij}}{\sum_{a,b} A^k_{ab}} \frac{\partial y^c}{\partial A^k_{ij}}
 
-    The weights make the signed map sum to :math:`\sum_{k,i,j} A^k_{ij}\, \partial y^c / \partial A^k_{ij}` (the
-    paper's axiom of conservation). A feature map whose sum is zero gets the weight 0, and one
-    whose sum is less than 2^-6 of its magnitudes a weight that falls to 0 with it, for rounding decides such a sum.
+    With these weights the signed map sums to :math:`\sum_{k,i,j} A^k_{ij}\, \partial y^c / \partial A^k_{ij}` (the
+    paper's axiom of conservation). A feature map whose sum is zero gets the weight 0. Where the sum is less than 2^-6
+    of its magnitudes, rounding decides it, and the weight falls to 0 with the sum.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -59,8 +59,8 @@ class HiResCAM(WeightedCAM):
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \frac{\partial y^c}{\partial A^k} \odot A^k\Big)
 
-    Where nothing but linear layers follows, the signed map sums to the logit without its bias. The paper leaves the
-    ReLU to the drawing; ``sign="signed"`` omits it.
+    Where only linear layers follow, the signed map sums to the logit without its bias. The paper leaves the ReLU to
+    the drawing; ``sign="signed"`` omits it.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -87,8 +87,8 @@ class GradCAMElementWise(CAM):
 
     .. math:: L^c = \sum_k \mathrm{ReLU}\Big(\frac{\partial y^c}{\partial A^k} \odot A^k\Big)
 
-    It is what pytorch-grad-cam calls GradCAMElementWise. The paper names element-wise Grad-CAM, but its code has the
-    ReLU behind the sum, and so is HiResCAM. No map has negative values; `sign` changes nothing.
+    This is pytorch-grad-cam's GradCAMElementWise. The paper names element-wise Grad-CAM, but its code takes the ReLU
+    after the sum, which is HiResCAM. No map has negative values; `sign` changes nothing.
     """
 
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class LayerCAM(WeightedCAM):
 
     .. math:: L^c = \mathrm{ReLU}\Big(\sum_k \mathrm{ReLU}\Big(\frac{\partial y^c}{\partial A^k}\Big) \odot A^k\Big)
 
-    Maps of several layers are fused as those of all CAMs, without any scaling of those of shallow layers.
+    Maps of several layers are fused as for all CAMs; the paper's scaling of shallow layers is left out.
     """
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:

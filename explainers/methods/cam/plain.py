@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seewhy.explainers.core.explainer import Attribution, Question, Seed
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
-from seewhy.explainers.methods.cam.base import CAM, Evidence, WeightedCAM, collect
+from seewhy.explainers.methods.cam.base import CAM, LayerTensors, WeightedCAM, collect
 from seewhy.explainers.methods.catalogue import Paper, method
 
 
@@ -33,9 +33,8 @@ class ClassActivationMap(WeightedCAM):
 
     .. math:: M^c_{ij} = \sum_k w^c_k A^k_{ij}, \qquad y^c = \frac{1}{hw} \sum_{i,j} M^c_{ij} + b^c
 
-    Equations 1 and 2. The second one is checked for every picture, and a model whose logits it does not give is
-    refused. The paper draws the map as it is (``sign="signed"``); like the other CAMs this one keeps the positive part
-    unless told otherwise.
+    Equations 1 and 2. Every picture is checked against the second one; a model whose logits differ is refused. The
+    paper draws the map as it is (``sign="signed"``). Like the other CAMs, this one keeps the positive part by default.
     """
 
     uses_gradients: ClassVar[bool] = False
@@ -46,23 +45,23 @@ class ClassActivationMap(WeightedCAM):
         Raises:
             UnsuitableModelError: the logits are no linear function of the layer's averages.
         """
-        evidence = collect(question, self.layers_of(question), None)
-        weights = {path: head_weights(question.module, path, evidence) for path in evidence.activations}
-        return self.combine(replace(evidence, gradients=weights))
+        tensors = collect(question, self.layers_of(question), None)
+        weights = {path: head_weights(question.module, path, tensors) for path in tensors.paths}
+        return self.combine(replace(tensors, gradients=weights))
 
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return the weights (N, C) of the head, which stand where other CAMs have gradients."""
+        """Return the weights (N, C) of the head, which `attribute` has put in the place of gradients."""
         return gradients
 
 
-def head_weights(module: nn.Module, path: str, evidence: Evidence) -> Tensor:
-    """Return the weights (N, C) by which the averages of a layer's feature maps make the score.
+def head_weights(module: nn.Module, path: str, tensors: LayerTensors) -> Tensor:
+    """Return the weights (N, C) of the score, a linear function of the averages of a layer's feature maps.
 
     Raises:
-        UnsuitableModelError: no linear layer makes the logits of the averages.
+        UnsuitableModelError: no linear layer maps the averages to the logits.
     """
-    averages = evidence.activations[path].mean(dim=(2, 3))
-    logits, channels = evidence.logits, averages.shape[1]
+    averages = tensors.activations[path].mean(dim=(2, 3))
+    logits, channels = tensors.logits, averages.shape[1]
     nearest = float("inf")
     for part in module.modules():
         weight = getattr(part, "weight", None)
@@ -71,11 +70,11 @@ def head_weights(module: nn.Module, path: str, evidence: Evidence) -> Tensor:
         if weight.shape[:2] != (logits.shape[1], channels) or weight[0, 0].numel() != 1:
             continue
         matrix = weight.detach().float().reshape(logits.shape[1], channels)
-        made = averages @ matrix.T + (0.0 if part.bias is None else part.bias.detach().float())
-        difference = float((made - logits).abs().max() / logits.abs().max().clamp_min(1e-30))
+        outputs = averages @ matrix.T + (0.0 if part.bias is None else part.bias.detach().float())
+        difference = float((outputs - logits).abs().max() / logits.abs().max().clamp_min(1e-30))
         # Half precision rounds the averages and the logits.
         if difference < (1e-3 if weight.dtype in (torch.float32, torch.float64) else 0.05):
-            return _of_score(matrix, evidence)
+            return _score_weights(matrix, tensors)
         nearest = min(nearest, difference)
     why = (
         f"the model has no linear layer that takes {channels} features and gives {logits.shape[1]} logits"
@@ -89,10 +88,11 @@ def head_weights(module: nn.Module, path: str, evidence: Evidence) -> Tensor:
     )
 
 
-def _of_score(matrix: Tensor, evidence: Evidence) -> Tensor:
-    """Return the weights (N, C) of each picture's score, which is linear in the logits, from those of the logits."""
-    rows = torch.arange(len(evidence.logits), device=matrix.device)
-    return torch.stack([evidence.goal.rows(row.expand(matrix.shape[1])).scores(matrix.T) for row in rows])
+def _score_weights(matrix: Tensor, tensors: LayerTensors) -> Tensor:
+    """Return the weights (N, C) of each picture's score, given the weights (K, C) of the logits."""
+    # The score is linear in the logits: applied to the C columns of weights, it gives those of the score itself.
+    rows = torch.arange(len(tensors.logits), device=matrix.device)
+    return torch.stack([tensors.goal.rows(row.expand(matrix.shape[1])).scores(matrix.T) for row in rows])
 
 
 @method(
@@ -116,8 +116,8 @@ class FEM(CAM):
 
     .. math:: L = \sum_k \mu_k\, [A^k \geq \mu_k + \kappa \sigma_k]
 
-    where :math:`\mu_k` and :math:`\sigma_k` are mean and standard deviation of the feature map over its positions, and
-    the bracket is 1 where it holds and 0 elsewhere. A map that is the same everywhere stands out nowhere.
+    where :math:`\mu_k` and :math:`\sigma_k` are the mean and the standard deviation of the feature map over its
+    positions, and the bracket is 1 where the condition holds, else 0. A constant feature map stands out nowhere.
 
     Attributes:
         deviations: the threshold κ, in standard deviations.
@@ -133,13 +133,14 @@ class FEM(CAM):
         """Return the means where the features stand out, and 0 elsewhere.
 
         Raises:
-            LayerError: so few positions that none can stand out.
+            LayerError: the layer has too few positions for any to stand out.
         """
         positions = activations[0, 0].numel()
-        most = (positions - 1) ** 0.5  # by how much a single value among zeros exceeds their mean
-        if most < self.deviations:
+        # A single value among zeros exceeds the mean of all by the most standard deviations that there can be.
+        largest = (positions - 1) ** 0.5
+        if largest < self.deviations:
             raise LayerError(
-                f"Among {positions} positions none can exceed the mean by more than {most:.2f} standard deviations; "
+                f"Among {positions} positions none can exceed the mean by more than {largest:.2f} standard deviations; "
                 f"choose an earlier layer, larger pictures, or less than {self.deviations:g} deviations."
             )
         means = activations.mean(dim=(2, 3), keepdim=True)
@@ -169,7 +170,7 @@ class RandomCAM(WeightedCAM):
 
     .. math:: L = \mathrm{ReLU}\Big(\sum_k w_k A^k\Big), \qquad w_k \sim \mathcal{U}(-1, 1)
 
-    The paper says why such a control is needed, not how to make this one.
+    The paper says why such a control is needed; this control is our own.
 
     Attributes:
         seed: of the weights, which are the same for all pictures of a batch.

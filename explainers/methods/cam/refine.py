@@ -7,12 +7,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.explainer import Attribution, Question
-from seewhy.explainers.methods.cam.base import Evidence, aligned, survey_for
+from seewhy.explainers.methods.cam.base import LayerTensors, aligned, survey_for
 from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus
 from seewhy.explainers.methods.catalogue import Paper, method
 
 STAGES = 4
-"""Most layers that are multiplied unless they are named."""
+"""How many layers are multiplied at most where none are named."""
 
 
 @method(
@@ -34,11 +34,11 @@ class RefineCAM(GradCAMPlusPlus):
 
     .. math:: L^c = \prod_l \mathrm{upsample}\Big(\frac{L^c_l}{\max_{i,j} L^c_{l,ij}}\Big)
 
-    where :math:`L^c_l` is the Grad-CAM++ map of the layer l, resized bilinearly to the finest of the grids. Unless
-    layers are named, they are the model's default layer and, of the next finer grids, the last layers (of those least
-    nested), four in all: ``layer1`` to ``layer4`` of a ResNet, as in the authors' example. Their code, in
-    pytorch-grad-cam, resizes to the picture, and subtracts the least value of each map before it divides. A product of
-    signed maps would mean nothing, so there is none.
+    where :math:`L^c_l` is the Grad-CAM++ map of the layer l, resized bilinearly to the finest of the grids. Where no
+    layers are named, four are taken: the model's default layer, and the last of the least nested layers on each of the
+    next finer grids. In a ResNet these are ``layer1`` to ``layer4``, as in the authors' example. The authors' code, in
+    pytorch-grad-cam, resizes to the picture and subtracts the smallest value of each map before it divides. A product
+    of signed maps would mean nothing, so ``sign="signed"`` is no option.
     """
 
     sign: Annotated[
@@ -46,24 +46,24 @@ class RefineCAM(GradCAMPlusPlus):
     ] = "positive"
 
     def layers_of(self, question: Question) -> tuple[str, ...]:
-        """Return the layers asked for, or else the last ones of the coarser grids.
+        """Return the layers of the option, or else the last ones of the coarser grids.
 
         Raises:
             LayerError: the model has no default layer.
         """
         return self.layers or _stages(question, super().layers_of(question))
 
-    def combine(self, evidence: Evidence) -> Attribution:
+    def combine(self, tensors: LayerTensors) -> Attribution:
         """Return the product."""
-        maps = [self.map_of(found, evidence.gradients[path]) for path, found in evidence.activations.items()]
+        maps = [self.map_of(*pair) for pair in tensors.pairs()]
         product = torch.ones(())
         for values in aligned(maps):
             product = values * product.to(values.device)
-        return self.answer(product, evidence.goal, evidence.logits, tuple(evidence.activations))
+        return self.answer(product, tensors.goal, tensors.logits, tensors.paths)
 
 
 def _stages(question: Question, default: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the default layers, and before them the last layer of each finer grid, of the least nested ones."""
+    """Return the default layers, and before them the last of the least nested layers on each finer grid."""
     layers = [layer for layer in survey_for(question).layers if layer.cam]
     cells = {layer.path: layer.cells for layer in layers}
     coarsest = min(cells.get(path, 0) for path in default)

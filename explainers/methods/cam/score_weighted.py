@@ -1,4 +1,4 @@
-"""Grad-CAM of other scores: against the nearest classes, and with the second derivatives of a cooperative game."""
+"""Grad-CAM of other scores: the lead over similar classes, and a cooperative game with second derivatives."""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from seewhy.explainers.core.explainer import Attribution, Question, checked_logi
 from seewhy.explainers.core.objective import NO_CONTRAST, Goal
 from seewhy.explainers.errors import LayerError, TargetError
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.methods.cam.base import Evidence, collect
+from seewhy.explainers.methods.cam.base import LayerTensors, collect
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.tasks.classification import log_probabilities
@@ -40,9 +40,9 @@ class FinerCAM(GradCAM):
               \alpha_k = \frac{1}{hw} \sum_{i,j} \frac{\partial}{\partial A^k_{ij}}
               \Big(y^c - \frac{\gamma}{|D|} \sum_{d \in D} y^d\Big)
 
-    D holds the classes whose logits are nearest to the target's, as the authors' code chooses them; or the class that
-    was named as a contrast, and then only that. The classes of D count alike (pytorch-grad-cam weighs them by their
-    probabilities, and differentiates these too). With γ = 0 it is Grad-CAM.
+    D holds the classes whose logits are nearest to the target's, as in the authors' code. With a contrast D holds that
+    class alone. The classes of D count alike (pytorch-grad-cam weighs them by their probabilities, and differentiates
+    the probabilities too). With γ = 0 the method is Grad-CAM.
 
     Attributes:
         references: the number of classes in D.
@@ -55,24 +55,25 @@ class FinerCAM(GradCAM):
     ] = 0.6
 
     def scores(self, goal: Goal, logits: Tensor) -> Tensor:
-        """Return the target's logit less a share of the mean of the others'."""
+        """Return the target's logit less a share of the mean logit of D."""
         logits = logits.float()
-        own = replace(goal, against=None).scores(logits)
-        others = logits.gather(1, self._nearest(goal, logits, own)).mean(dim=1)
+        targets = replace(goal, against=None).scores(logits)
+        means = logits.gather(1, self._nearest(goal, logits, targets)).mean(dim=1)
         if goal.against is not None:
-            named = logits.gather(1, goal.against.clamp_min(0)[:, None])[:, 0]
-            others = torch.where(goal.against == NO_CONTRAST, others, named)
-        return own - self.strength * others
+            contrasts = logits.gather(1, goal.against.clamp_min(0)[:, None])[:, 0]
+            means = torch.where(goal.against == NO_CONTRAST, means, contrasts)
+        return targets - self.strength * means
 
     @property
     def score_key(self) -> Hashable:
         """The options of the score."""
         return "finercam", self.references, self.strength
 
-    def _nearest(self, goal: Goal, logits: Tensor, own: Tensor) -> Tensor:
+    def _nearest(self, goal: Goal, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the classes (N, |D|) whose logits are nearest to those of the targets, (N,)."""
         if logits.shape[1] < 2:
             raise TargetError("Finer-CAM compares classes, but the model has only one; use gradcam.")
-        distances = (logits - own[:, None]).detach().abs().scatter(1, goal.targets[:, None], torch.inf)
+        distances = (logits - targets[:, None]).detach().abs().scatter(1, goal.targets[:, None], torch.inf)
         return distances.topk(min(self.references, logits.shape[1] - 1), dim=1, largest=False).indices
 
 
@@ -92,10 +93,10 @@ class ShapleyCAM(GradCAM):
               \alpha_k = \frac{1}{hw} \sum_{i,j} \Big(\frac{\partial U}{\partial A}
               - \frac{1}{2} \frac{\partial^2 U}{\partial A^2} A\Big)^k_{ij}
 
-    the Shapley values of a game in which the features are the players and U is worth, expanded to the second order
-    around the features. Where U is piecewise linear in them, as are the logits of most heads, the second term is zero
-    and the method is Grad-CAM; so the default U is the authors' residual softmax target (ReST),
-    :math:`U = y^c + \ln p^c`. For a contrast it is the difference of the two classes' U.
+    These are the Shapley values of a game whose players are the features and whose worth is U, expanded to the second
+    order around the features. Where U is piecewise linear in the features, as the logits of most heads are, the second
+    term is zero and the method is Grad-CAM. The default U is therefore the authors' residual softmax target (ReST),
+    :math:`U = y^c + \ln p^c`. With a contrast U is the difference of the two classes' U.
 
     Attributes:
         utility: U; ``rest`` as above, or ``logit`` for :math:`y^c`.
@@ -117,37 +118,43 @@ class ShapleyCAM(GradCAM):
         return "shapleycam", self.utility
 
     def attribute(self, question: Question) -> Attribution:
-        """Gradients as all CAMs find them; then again, and a backward pass through the backward pass.
+        """One pass for the gradients, and a second one with a backward pass through the backward pass.
 
         Raises:
             LayerError: a layer that cannot carry a CAM.
         """
-        evidence = collect(question, self.layers_of(question), self.scores)
-        return self.combine(replace(evidence, gradients=self._corrected(question, evidence)))
+        tensors = collect(question, self.layers_of(question), self.scores)
+        return self.combine(replace(tensors, gradients=self._corrected(question, tensors)))
 
-    def _corrected(self, question: Question, evidence: Evidence) -> dict[str, Tensor]:
+    def _corrected(self, question: Question, tensors: LayerTensors) -> dict[str, Tensor]:
         """Return, per path, the gradients (N, C, h, w) less half the Hessian of the layer times its features."""
         features: dict[str, Tensor] = {}
-        host = question.host(tuple(evidence.activations))
+        host = question.host(tensors.paths)
         with torch.enable_grad(), HookSession(host.module) as hooks:
 
             def keep(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
                 features[hooks.current.path if hooks.current else ""] = output
                 return output.clone()  # which later modules may modify in place
 
-            hooks.cut(*evidence.activations)
-            hooks.after_forward(keep, *evidence.activations)
+            hooks.cut(*tensors.paths)
+            hooks.after_forward(keep, *tensors.paths)
             logits = checked_logits(host.run(question.images))
-            score = self.scores(evidence.goal, logits).sum()
+            score = self.scores(tensors.goal, logits).sum()
             products = _hessian_products(score, list(features.values()))
-        corrected = {}
+        gradients = {}
         for path, product in zip(features, products, strict=True):
-            corrected[path] = evidence.gradients[path] - 0.5 * product.permute(evidence.axes[path]).float()
-        return corrected
+            gradients[path] = tensors.gradients[path] - 0.5 * product.permute(tensors.axes[path]).float()
+        return gradients
 
 
 def _hessian_products(score: Tensor, features: list[Tensor]) -> list[Tensor]:
-    """Return for each tensor the Hessian of the score with respect to it, times it."""
+    """Return, for each tensor, the Hessian of the score with respect to the tensor, times the tensor.
+
+    Raises:
+        LayerError: PyTorch has no second derivative of an operation after the layer.
+    """
+    # The Hessian itself would be far too large. The gradient g(A) is differentiated once more in the direction of A:
+    # the gradient of g · A, with the last A held fixed, is the product of the Hessian and A.
     products = []
     for gradient, tensor in zip(torch.autograd.grad(score, features, create_graph=True), features, strict=True):
         product = None

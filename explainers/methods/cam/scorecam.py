@@ -1,4 +1,4 @@
-"""CAMs of what the model answers to the picture masked by its own feature maps: Score-CAM, SS-CAM and IS-CAM."""
+"""CAMs that mask the picture with its own feature maps and run the model again: Score-CAM, SS-CAM and IS-CAM."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,12 +12,12 @@ from torch.nn import functional
 
 from seewhy.explainers.core.explainer import Question, Seed, part_of
 from seewhy.explainers.execution.chunks import pass_size, passes
-from seewhy.explainers.methods.cam.base import Evidence
+from seewhy.explainers.methods.cam.base import LayerTensors
 from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
 from seewhy.explainers.methods.catalogue import Paper, method
 
 Variant = Callable[[Tensor], Tensor]
-"""Makes masks (R, 1, H, W) into those of one round of passes."""
+"""Changes masks (R, 1, H, W) for one round of passes."""
 
 
 @method(
@@ -43,31 +43,31 @@ class ScoreCAM(ForwardCAM):
               H^k = \frac{U(A^k) - \min U(A^k)}{\max U(A^k) - \min U(A^k)}
 
     where U resizes a feature map bilinearly to the size of the picture X, and :math:`f^c` is the logit of class c.
-    The score of the baseline :math:`X_b` is the same for all channels, so the softmax over the channels cancels it and
-    it needs no pass. (The authors' code has another weight: the probability of the class, without the softmax over the
-    channels.) It is the normalised picture that is multiplied, so what a mask hides has the model's mean colour. With a
+    The score of the baseline :math:`X_b` is the same for all channels, so the softmax over the channels cancels it, and
+    it needs no pass. (The authors' code takes another weight: the probability of the class, without the softmax over
+    the channels.) The mask multiplies the normalised picture, so that hidden pixels get the model's mean colour. With a
     contrast the score is the difference of two logits.
 
-    A feature map that is constant has no H and gets no weight, and no pass.
+    A constant feature map has no H: it gets no weight, and needs no pass.
     """
 
     @property
     def rounds(self) -> int:
-        """How many times each channel's masked picture is run, in variants."""
+        """How many times each channel's masked picture runs through the model."""
         return 1
 
     @property
     def terms(self) -> int:
-        """What the sum of the scores of the rounds is divided by."""
+        """The divisor of the sum of the rounds' scores."""
         return self.rounds
 
     def variants(self, size: tuple[int, int], device: torch.device) -> Iterator[Variant]:
-        """Yield what is done to the masks (R, 1, *size) in each round."""
+        """Yield, for each round, the function that changes its masks (R, 1, *size)."""
         yield lambda masks: masks
 
-    def layer_map(self, question: Question, evidence: Evidence, path: str) -> LayerMap:
+    def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
         """Run the picture with each feature map as its mask."""
-        activations, images = evidence.activations[path], question.images
+        activations, images = tensors.activations[path], question.images
         size = (images.shape[2], images.shape[3])
         varies = activations.amax(dim=(2, 3)) > activations.amin(dim=(2, 3))
         pictures, channels = varies.nonzero(as_tuple=True)
@@ -83,10 +83,10 @@ class ScoreCAM(ForwardCAM):
         rows_per_pass = pass_size(question.module, images, backward=False)
         for number, variant in enumerate(self.variants(size, images.device)):
             for rows in passes(len(pictures), rows_per_pass, part_of(question.report, number, self.rounds)):
-                shown, channel = pictures[rows], channels[rows]
-                masks = variant(unit_masks(activations[shown, channel], size))
-                logits = question.predict(images[shown] * masks.to(images.dtype))
-                scores[rows] += evidence.goal.rows(shown).scores(logits)
+                picture, channel = pictures[rows], channels[rows]
+                masks = variant(unit_masks(activations[picture, channel], size))
+                logits = question.predict(images[picture] * masks.to(images.dtype))
+                scores[rows] += tensors.goal.rows(picture).scores(logits)
                 rounds[rows] += 1
                 question.show(maps)
         return LayerMap(maps())
@@ -113,9 +113,9 @@ class SSCAM(ScoreCAM):
               \Big( f^c\big(X \circ (H^k + \varepsilon_n)\big) - f^c(X_b) \Big), \qquad
               \varepsilon_n \sim \mathcal{N}(0, \sigma^2)
 
-    with the masks H, the logit f and the map of Score-CAM; this is the variant that smooths the feature maps, with
-    the noise on the normalised mask, one value per pixel. The same N noises serve all channels, so that channels are
-    compared under equal conditions; each channel's own average is distributed as if it had its own.
+    with the masks H, the logit f and the map of Score-CAM. This is the paper's variant that smooths the feature maps:
+    the noise, one value per pixel, is added to the normalised mask. All channels share the same N noises, so that they
+    are compared under equal conditions; each channel's average has the same distribution as with noise of its own.
     """
 
     samples: Annotated[int, Field(ge=1, le=1000, description="Noises per channel.")] = 10
@@ -126,11 +126,11 @@ class SSCAM(ScoreCAM):
 
     @property
     def rounds(self) -> int:
-        """How many noises there are."""
+        """One round for each noise."""
         return self.samples
 
     def variants(self, size: tuple[int, int], device: torch.device) -> Iterator[Variant]:
-        """Yield what adds each noise to masks."""
+        """Yield functions that add one noise each to masks."""
         generator = torch.Generator().manual_seed(self.seed)
         for _ in range(self.samples):
             yield partial(torch.add, (self.std * torch.randn(size, generator=generator)).to(device))
@@ -156,25 +156,25 @@ class ISCAM(ScoreCAM):
     .. math:: \alpha_k^c = \operatorname{softmax}_k \frac{1}{N} \sum_{i=0}^{N} \big( f^c(M_i^k) - f^c(X_b) \big), \qquad
               M_i^k = \sum_{j=0}^{i-1} \frac{j}{N} \, X \circ H^k = \frac{i (i - 1)}{2N} \, X \circ H^k
 
-    with the masks H, the logit f and the map of Score-CAM. The multiples reach :math:`(N-1)/2`: the paper adds the
-    steps up instead of going straight from nothing to the masked picture. The first two are zero, the same
-    for all channels, so the softmax cancels them and they need no pass. (torchcam sums j from 1 to i.)
+    with the masks H, the logit f and the map of Score-CAM. The multiples grow to :math:`(N-1)/2`, for the paper sums
+    the steps instead of going straight from nothing to the masked picture. The first two multiples are zero for every
+    channel, so the softmax cancels them, and they need no pass. (torchcam sums j from 1 to i.)
     """
 
     samples: Annotated[int, Field(ge=2, le=1000, description="Intervals N of the integration.")] = 10
 
     @property
     def rounds(self) -> int:
-        """How many multiples are not zero."""
+        """One round for each multiple that is not zero."""
         return self.samples - 1
 
     @property
     def terms(self) -> int:
-        """N, by which the sum is divided."""
+        """The divisor is N, and not the number of rounds."""
         return self.samples
 
     def variants(self, size: tuple[int, int], device: torch.device) -> Iterator[Variant]:
-        """Yield what multiplies masks."""
+        """Yield functions that multiply masks."""
         for step in range(2, self.samples + 1):
             yield partial(torch.mul, torch.tensor(step * (step - 1) / (2 * self.samples), device=device))
 

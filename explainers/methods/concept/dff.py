@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from seewhy.explainers.core.explainer import Attribution, Question, Seed, Sign
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.catalogue import Paper, method
-from seewhy.explainers.methods.concept.factors import MOST, factorized, regions_of
+from seewhy.explainers.methods.concept.factors import MOST, factorize, regions_of
 
 
 @method(
@@ -32,13 +32,13 @@ class DFF(LayerExplainer):
     .. math:: \min_{H \ge 0, W \ge 0} \lVert A - H W \rVert_F^2, \qquad
               k^* = \arg\max_k \; S(H_k W_k), \qquad M = H_{k^*}
 
-    where A has a row per position and a column per channel, so that a column of H is a region and a row of W the
-    concept that is found there (section 3). The paper has no target class: the map shown here is the region that,
-    alone in the layer in place of A, makes the rest of the model give the target the highest score.
-    A picture as an answer shows all regions as a labelled panel, JSON and Python (`Explanation.regions`) list them,
-    each with what it adds to the score and with the best classes of its concept. Deviations: each picture is
-    factorised by itself, so what it shares with others does not count; and negative activations are set to zero, as
-    a ReLU does, unless they are most of a layer, which is an error.
+    where A has a row per position and a column per channel. A column of H is a region, and a row of W is its concept
+    (section 3). The paper has no target class. The map here is the region that gives the target the highest score when
+    it alone replaces A in the layer. A picture as an answer shows all regions as a labelled panel; JSON and Python
+    (`Explanation.regions`) list them, each with what it adds to the score and the best classes of its concept.
+
+    Deviations: each picture is factorised by itself, so what pictures have in common does not count. Negative
+    activations are set to zero, as by a ReLU; a layer whose activations are mostly negative is an error.
     """
 
     sign: Annotated[Sign, Field(description="Without effect: regions are never negative.")] = "positive"
@@ -50,8 +50,12 @@ class DFF(LayerExplainer):
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, one of nothing in the layer, and two per region."""
-        parts = factorized(question, self.layers_of(question), self.concepts, self.iterations, self.seed)
+        """One forward pass, one with nothing in the layer, and two for each region.
+
+        Raises:
+            LayerError: several layers, or one that cannot carry a CAM, or whose activations are mostly negative.
+        """
+        parts = factorize(question, self.layers_of(question), self.concepts, self.iterations, self.seed)
         regions = regions_of(question, parts)
-        found = self.answer(self.project(regions.maps[:, :1]), parts.goal, parts.logits, (parts.layer,))
-        return replace(found, regions=regions)
+        answer = self.answer(self.project(regions.maps[:, :1]), parts.goal, parts.logits, (parts.layer,))
+        return replace(answer, regions=regions)

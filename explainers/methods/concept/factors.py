@@ -1,4 +1,4 @@
-"""Deep feature factorisation: the regions that a layer takes for alike, and what the model makes of each."""
+"""Deep feature factorisation: a layer's activations as regions times concepts, and the model's logits for each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Parts:
         goal: what is explained.
         logits: (N, K) float32.
         layer: its path.
-        axes: the order of axes that makes what it returns (N, C, h, w).
+        axes: the order of axes that permutes its output to (N, C, h, w).
         regions: (N, k, h, w) float32, not negative: how strong each concept is at each position.
         concepts: (N, k, C) float32, not negative, of length 1.
     """
@@ -41,21 +41,21 @@ class Parts:
 
     @property
     def everywhere(self) -> Tensor:
-        """(N, k, h, w): regions that fill the layer, each as strong as its concept is where it is, on the average."""
+        """(N, k, h, w): regions that fill the layer, each with the mean strength that its concept has in its region."""
         sums, squares = (self.regions.pow(power).sum(dim=(2, 3), keepdim=True) for power in (1, 2))
         return (squares / sums.clamp_min(TINY)).expand_as(self.regions)
 
 
-def factorized(question: Question, layers: Sequence[str], count: int, iterations: int, seed: int) -> Parts:
+def factorize(question: Question, layers: Sequence[str], count: int, iterations: int, seed: int) -> Parts:
     """Factorise the activations of a layer, each picture by itself; see `nonnegative_factors`.
 
     Raises:
         LayerError: several layers, or one that cannot carry a CAM, or whose activations are mostly negative.
     """
-    evidence = collect(question, tuple(layers), None)
-    if len(evidence.activations) != 1:
-        raise LayerError(f"{', '.join(evidence.activations)} are several layers; choose one to factorise.")
-    ((path, activations),) = evidence.activations.items()
+    tensors = collect(question, tuple(layers), None)
+    if len(tensors.paths) != 1:
+        raise LayerError(f"{', '.join(tensors.paths)} are several layers; choose one to factorise.")
+    ((path, activations),) = tensors.activations.items()
     positive = activations.clamp_min(0)
     if bool((positive.square().sum(dim=(1, 2, 3)) < (activations - positive).square().sum(dim=(1, 2, 3))).any()):
         raise LayerError(
@@ -70,11 +70,11 @@ def factorized(question: Question, layers: Sequence[str], count: int, iterations
     lengths = concepts.norm(dim=2).clamp_min(TINY)
     regions = (strengths * lengths[:, None]).mT.reshape(len(activations), count, height, width)
     concepts = (concepts / lengths[:, :, None]).float()
-    return Parts(evidence.goal, evidence.logits, path, evidence.axes[path], regions.float(), concepts)
+    return Parts(tensors.goal, tensors.logits, path, tensors.axes[path], regions.float(), concepts)
 
 
 def _runs(pictures: int, count: int) -> int:
-    """Return how often the rest of the model runs for `regions_of`: with nothing, each region, and it everywhere."""
+    """Return how often `regions_of` runs the rest of the model: with nothing, each region, and each one everywhere."""
     return pictures * (2 * count + 1)
 
 
@@ -83,13 +83,15 @@ def nonnegative_factors(
 ) -> tuple[Tensor, Tensor]:
     """Factorise non-negative matrices into non-negative factors, by hierarchical alternating least squares.
 
-    Each column of the one and row of the other factor is set, in turn, to what makes the squared error smallest.
-    All matrices start from the same random factors, scaled to each.
+    Each column of the left factor and each row of the right one is set, in turn, to the values that make the squared
+    error smallest. All matrices start from the same random factors, scaled to each matrix.
 
     Args:
         values: (N, P, C), not negative.
         count: rank of the factors.
-        report: is called before each iteration; what it raises ends the work.
+        iterations: how often each column and row is set.
+        seed: of the random factors.
+        report: is called before each iteration; an exception of it ends the work.
 
     Returns:
         (N, P, count) and (N, count, C), float64.
@@ -111,20 +113,21 @@ def nonnegative_factors(
 def _least_squares(gram: Tensor, sides: Tensor, rows: Tensor) -> Tensor:
     """Return rows (N, k, M) after each was improved once, given the products (N, k, k) and (N, k, M)."""
     rows = rows.clone()
-    for one in range(rows.shape[1]):
-        change = sides[:, one] - (gram[:, one, None] @ rows)[:, 0]
-        rows[:, one] = (rows[:, one] + change / gram[:, one, one, None].clamp_min(TINY)).clamp_min(0)
+    for number in range(rows.shape[1]):
+        change = sides[:, number] - (gram[:, number, None] @ rows)[:, 0]
+        rows[:, number] = (rows[:, number] + change / gram[:, number, number, None].clamp_min(TINY)).clamp_min(0)
     return rows
 
 
 def regions_of(question: Question, parts: Parts) -> Regions:
-    """Return the parts as regions, with what the model makes of each, that with the largest gain first."""
+    """Return the regions of the parts, with their gains and logits, the largest gain first."""
     count, rank = parts.regions.shape[:2]
     nothing = torch.zeros_like(parts.regions[:, :1])
+    # One run of the model for each row: nothing in the layer, each region alone, and each concept all over the layer.
     regions = torch.cat([nothing, parts.regions, parts.everywhere], dim=1)
     concepts = torch.cat([parts.concepts[:, :1], parts.concepts, parts.concepts], dim=1)
     logits = continued(question, parts.layer, parts.axes, regions, concepts)
-    scores = torch.stack([parts.goal.scores(one) for one in logits.unbind(1)], dim=1)
+    scores = torch.stack([parts.goal.scores(rows) for rows in logits.unbind(1)], dim=1)
     gains = scores[:, 1 : rank + 1] - scores[:, :1]
     order = gains.argsort(dim=1, descending=True, stable=True)
     rows = torch.arange(count, device=order.device)[:, None]
@@ -134,12 +137,12 @@ def regions_of(question: Question, parts: Parts) -> Regions:
 def continued(
     question: Question, layer: str, axes: tuple[int, int, int, int], regions: Tensor, concepts: Tensor
 ) -> Tensor:
-    """Return what the model says when a layer hands on nothing but a concept in a region.
+    """Return the logits of the model when the layer's output is one concept in one region.
 
     Args:
-        question: whose pictures run through the model up to the layer.
-        layer: its path; it runs once.
-        axes: the order of axes that makes what it returns (N, C, h, w).
+        question: its pictures run through the model up to the layer.
+        layer: path of a layer that runs once.
+        axes: the order of axes that permutes its output to (N, C, h, w).
         regions: (N, R, h, w), how strong the concept is at each position.
         concepts: (N, R, C).
 
@@ -147,19 +150,19 @@ def continued(
         Logits (N, R, K) float32.
     """
     images = question.images
-    count, each = regions.shape[:2]
+    count, runs = regions.shape[:2]
     regions, concepts = regions.flatten(0, 1), concepts.flatten(0, 1)
-    back = [axes.index(axis) for axis in range(4)]
-    owners = torch.arange(count, device=images.device).repeat_interleave(each)
+    inverse = [axes.index(axis) for axis in range(4)]
+    owners = torch.arange(count, device=images.device).repeat_interleave(runs)
     host = question.host((layer,))
-    found = []
+    logits = []
     for part in passes(len(owners), pass_size(question.module, images, backward=False), question.report):
         copies, features = images[owners[part]], torch.einsum("rhw,rc->rchw", regions[part], concepts[part])
 
         def replace_output(_module: nn.Module, _args: object, output: Tensor, features: Tensor = features) -> Tensor:
-            return features.permute(back).to(output.dtype).contiguous()
+            return features.permute(inverse).to(output.dtype).contiguous()
 
         with torch.no_grad(), HookSession(host.module) as hooks:
             hooks.after_forward(replace_output, layer)
-            found.append(checked_logits(host.run(copies)).float())
-    return torch.cat(found).reshape(count, each, -1)
+            logits.append(checked_logits(host.run(copies)).float())
+    return torch.cat(logits).reshape(count, runs, -1)

@@ -10,7 +10,7 @@ from seewhy.explainers.core.explainer import asked
 from seewhy.explainers.errors import LayerError, OptionError
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.concept.dff import DFF
-from seewhy.explainers.methods.concept.factors import factorized, nonnegative_factors, regions_of
+from seewhy.explainers.methods.concept.factors import factorize, nonnegative_factors, regions_of
 from tests import nets
 from tests.explainers.test_perturbing import EXAMPLES
 
@@ -157,7 +157,7 @@ def test_gains_of_a_linear_head_are_what_the_regions_add_to_the_logit(lite0):
     with Image.open(EXAMPLES / "coffee.png") as picture:
         images = lite0.preprocess(picture.convert("RGB"))[None]
     with asked(lite0, images) as question:
-        parts = factorized(question, ("bn2",), 8, 300, 0)
+        parts = factorize(question, ("bn2",), 8, 300, 0)
         found = regions_of(question, parts)
     weight, bias = (value.detach() for value in lite0.module.classifier.parameters())
     target = int(parts.goal.targets[0])
