@@ -4,7 +4,6 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,9 @@ from seewhy.app.cli.options import DRAWINGS
 from seewhy.app.cli.run import at_once, each, print_bytes, ready
 from seewhy.app.cli.sheet import Sheet
 from seewhy.app.cli.summary import Summary
-from seewhy.app.cli.terminal import Protocol, protocol, show
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.options import ExplainOptions, Format
 from seewhy.app.pipeline.plan import Explained
-from seewhy.explainers.imaging.render import fit
-
-_SHOWN = 1024
-"""Longest side of what is shown in the terminal, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +29,11 @@ class Extras:
         skip_existing: leave out pictures whose answers are there.
         sheet: file of the contact sheet.
         summary: file of the summary.
-        show: whether to show drawings in the terminal; None to show the only one that goes into no chosen file.
     """
 
     skip_existing: bool
     sheet: Path | None
     summary: Path | None
-    show: bool | None
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,6 @@ class _Result:
         rows: of the summary.
         body: for the standard output.
         tile: for the sheet.
-        shown: for the terminal.
     """
 
     line: str = ""
@@ -62,7 +53,6 @@ class _Result:
     rows: tuple[dict[str, Any], ...] = ()
     body: bytes = b""
     tile: Image.Image | None = None
-    shown: Image.Image | None = None
 
 
 @dataclass
@@ -75,7 +65,6 @@ class Explaining:
         options: of the explanations.
         form: of the answers.
         extras: what else is made.
-        chosen: whether the user chose where the answers go.
     """
 
     service: Service
@@ -83,7 +72,6 @@ class Explaining:
     options: ExplainOptions
     form: Format
     extras: Extras
-    chosen: bool
 
     def run(self) -> None:
         """Explain the pictures, several at once, which share passes of the model; exit with 1 where some failed.
@@ -108,8 +96,6 @@ class Explaining:
                     return
                 if summary:
                     summary.add(*result.rows)
-                if result.shown and self._protocol:
-                    show(result.shown, self._protocol)
                 if result.body:
                     print_bytes(result.body)
                 click.echo(result.line, err=task.output == DASH)
@@ -131,10 +117,8 @@ class Explaining:
         if self.tasks[0].output == DASH:
             if self.extras.skip_existing:
                 raise click.UsageError("--skip-existing needs files, and the standard output is none.")
-            if sys.stdout.isatty() and self.form != "json" and not (self._is_drawing and self._protocol):
+            if sys.stdout.isatty() and self.form != "json":
                 raise click.UsageError("The standard output is a terminal, and the answer is no text: name a file.")
-        if self.extras.show and not self._protocol:
-            raise click.UsageError("--show needs a terminal that shows pictures as the standard output.")
 
     @property
     def _is_drawing(self) -> bool:
@@ -145,24 +129,11 @@ class Explaining:
         model = self.options.model or self.service.settings.default_model
         return f"{model}: {', '.join(self.options.method)}"
 
-    @cached_property
-    def _protocol(self) -> Protocol | None:
-        """How to show a drawing; None where the standard output cannot."""
-        return protocol() if sys.stdout.isatty() else None
-
-    def _is_shown(self, task: Task) -> bool:
-        if task.output == DASH and self._is_drawing:
-            return sys.stdout.isatty()
-        if self.extras.show is None:
-            return self._is_drawing and bool(self._protocol) and len(self.tasks) == 1 and not self.chosen
-        return self.extras.show
-
     def _work(self, task: Task) -> _Result:
         started = time.perf_counter()
         if self._skips(task):
             return _Result(tile=self._old_tile(task))
-        shown = self._is_shown(task)
-        drawn = self._is_drawing or shown or self.extras.sheet is not None
+        drawn = self._is_drawing or self.extras.sheet is not None
         explained = self.service.explain(read(task.picture), self.options, drawn=drawn or self.form == "json")
         drawing = draw(explained) if drawn else None
         body = self._encoded(explained, drawing)
@@ -177,9 +148,8 @@ class Explaining:
             line=f"{printable(task.picture)}: {said} by {methods}{place}",
             caption=f": {said}",
             rows=tuple(_rows(task, explained, milliseconds)) if self.extras.summary else (),
-            body=b"" if to_files or shown else body,
+            body=b"" if to_files else body,
             tile=Sheet.tile(drawing) if drawing and self.extras.sheet else None,
-            shown=fit(drawing, _SHOWN) if drawing and shown else None,
         )
 
     def _encoded(self, explained: Explained, drawing: Image.Image | None) -> bytes:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 @click.option("--skip-existing", is_flag=True, help="Leave out pictures whose answers are there.")
 @click.option("--sheet", type=click.Path(path_type=Path), help="Also draw all answers onto a contact sheet.")
 @click.option("--summary", type=click.Path(path_type=Path), help="Also write a row per answer, as .csv or .jsonl.")
-@click.option("--show/--no-show", default=None, help="Show drawings in the terminal. Default: a single one without -o.")
 def explain(
     pictures: tuple[Path, ...],
     device: str | None,
@@ -46,7 +45,6 @@ def explain(
     skip_existing: bool,
     sheet: Path | None,
     summary: Path | None,
-    show: bool | None,
     **given: Any,
 ) -> None:
     """Write the heatmap of each PICTURE.
@@ -64,8 +62,8 @@ def explain(
     from seewhy.app.pipeline.options import ExplainOptions
 
     options = parse(ExplainOptions, settings)
-    extras = Extras(skip_existing, sheet, summary, show)
-    Explaining(open_service(device), tasks, options, chosen, extras, output is not None).run()
+    extras = Extras(skip_existing, sheet, summary)
+    Explaining(open_service(device), tasks, options, chosen, extras).run()
 
 
 @click.command()

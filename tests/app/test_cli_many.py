@@ -93,7 +93,6 @@ def test_a_quoted_glob_is_expanded(run, photos):
         (["photos", "--sheet", "sheet.gif"], ".png"),
         (["photos", "--summary", "rows.xls"], ".jsonl"),
         (["photos/a.png", "-o", "-", "--skip-existing"], "needs files"),
-        (["photos/a.png", "--show"], "needs a terminal"),
         (["photos/a.png", "-o", "a.gif"], "is no format"),
         (["photos", "--method", "gradcan"], "gradcam"),
         (["photos", "--layer", "blocks.66"], "blocks.6"),
@@ -328,9 +327,7 @@ def on_a_terminal(*arguments, **environ):
     """Return what a command writes to a terminal, and its status."""
     reader, writer = pty.openpty()
     termios.tcsetwinsize(writer, (40, 100))
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("TMUX", "STY", "NO_COLOR", "COLUMNS", "LINES")
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
     environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", **environ}
     process = subprocess.Popen([*COMMAND, *arguments], stdin=writer, stdout=writer, stderr=writer, env=environment)
     os.close(writer)
@@ -347,15 +344,9 @@ def on_a_terminal(*arguments, **environ):
     return said.decode(), process.wait()
 
 
-def test_on_a_terminal_there_is_a_bar_and_a_single_picture_is_shown(photos):
-    said, status = on_a_terminal("explain", "photos/a.png")
-    assert status == 0
-    assert said.count("▀") > 100
-    assert "\033[38;2;" in said
-    assert Path("a.seewhy.png").is_file()
+def test_on_a_terminal_there_is_a_bar(photos):
     said, status = on_a_terminal("explain", "photos", "-o", "out")
     assert status == 1
-    assert "▀" not in said
     assert "5/5" in said
     assert "picture/s" in said or "s/picture" in said
     assert "\033[31mError:" in said
@@ -371,9 +362,10 @@ def test_no_color_is_respected(photos):
 
 @pytest.mark.slow
 def test_a_terminal_gets_no_bytes(photos):
-    said, status = on_a_terminal("explain", "photos/a.png", "-o", "-", "--format", "npz")
-    assert status == 2
-    assert "is a terminal" in said
+    for form in ("npz", "png"):
+        said, status = on_a_terminal("explain", "photos/a.png", "-o", "-", "--format", form)
+        assert status == 2
+        assert "is a terminal" in said
     said, status = on_a_terminal("explain", "-")
     assert status == 2
     assert "pipe a picture" in said
