@@ -18,7 +18,7 @@ ServiceError
 ├── AnswerTooLargeError        413  an answer of more numbers than allowed
 ├── OverloadedError            503  the queue is full
 │   └── NoMoreError                503  the server is stopping, and takes no more
-├── OutOfMemoryError           503  one picture, or a model, does not fit, or not beside what others hold
+├── OutOfMemoryError           503  a picture or a model does not fit, at all or at present
 ├── BrokenError                503  this process cannot answer any more, and is to be replaced
 ├── NotReadyError              503  the default model is still loading
 │   └── StoppingError              503  the server is stopping
@@ -33,10 +33,10 @@ from seewhy.explainers import errors as explainer_errors
 from seewhy.models import errors as model_errors
 
 RETRY_AFTER = 5
-"""Seconds after which a refused client should come back."""
+"""Seconds after which a refused client should try again."""
 
 _MEMORY_WORDS = ("out of memory", "allocate memory", "failed to allocate", "bad_alloc", "bad allocation")
-"""What those say of it who have no error of their own."""
+"""How libraries without an error of their own put it."""
 
 
 class ServiceError(Exception):
@@ -124,7 +124,7 @@ class NoMoreError(OverloadedError):
 
 
 class OutOfMemoryError(ServiceError):
-    """Memory is too small for what was asked, even for one picture at a time, or beside what others ask for."""
+    """Memory does not suffice for the request, even for one picture at a time, or not at present."""
 
 
 class NotReadyError(ServiceError):
@@ -152,7 +152,7 @@ class ClientGoneError(ServiceError):
 
 
 EXPECTED = (ServiceError, explainer_errors.ExplainerError, model_errors.ModelError)
-"""What is told by its message alone."""
+"""Errors whose message says all; logs need no traceback of them."""
 
 
 @dataclass(frozen=True)
@@ -213,14 +213,14 @@ HTTP_KINDS = {
 }
 INTERNAL = Kind(500, "internal", "Something went wrong here, not with your request")
 GONE = "client-gone"
-"""What metrics and logs call it where nobody is left to read an answer."""
+"""The code in metrics and logs of a request whose client has left."""
 
 CODES = sorted({*(kind.code for kind in (*KINDS.values(), *HTTP_KINDS.values(), INTERNAL)), GONE})
 """All codes of problems."""
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether it says that memory could not be had: Python's error, PyTorch's, Pillow's, or a runtime's."""
+    """Whether an error says that memory ran out: Python's, PyTorch's, Pillow's or a runtime's."""
     message = str(error).lower()
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | OSError) and any(words in message for words in _MEMORY_WORDS)
@@ -228,7 +228,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def kind_of(error: Exception) -> Kind:
-    """Return the kind of an exception: that of its nearest listed ancestor, or of memory that could not be had."""
+    """Return the kind of an exception: that of its nearest listed ancestor, or out-of-memory where it says so."""
     if lacks_memory(error):
         return KINDS[MemoryError]
     return next((KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in KINDS), INTERNAL)

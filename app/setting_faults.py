@@ -1,6 +1,6 @@
-"""What is wrong with the settings that an operator gave: values that cannot be, and variables that mean nothing.
+"""What is wrong with an operator's settings: values that do not fit, and variables that do nothing.
 
-Both name the variable: settings are found wrong where nobody has the code at hand, often in the log of a container.
+Messages name the variable, for they are read far from the code, often in the log of a container.
 """
 
 import re
@@ -10,12 +10,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from seewhy.app.settings import PREFIX, Settings
+from seewhy.explainers.errors import nearest, plain_fault
 
 _SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 """Variables that Kubernetes puts into containers beside a Service, after its name."""
 
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
-"""How their values begin that are addresses: that of `NAME_PORT` too, which is a setting where NAME is seewhy."""
+"""The beginning of values that are addresses, such as that of `SEEWHY_PORT` beside a Service named seewhy."""
 
 _REPLACED = {
     "CACHE_BYTES": "Answers are no longer kept; an ETag still saves the work for a client that has the answer.",
@@ -32,8 +33,8 @@ def setting_faults(error: ValidationError, options: Container[str] = ()) -> str:
     """Return what is wrong with settings, a line for each.
 
     Args:
-        error: that `Settings` raised.
-        options: names of the settings that options of a command gave, whatever the variables say.
+        error: raised by `Settings`.
+        options: names of the settings that the command line sets, which override the variables.
     """
     lines = []
     for fault in error.errors():
@@ -43,8 +44,6 @@ def setting_faults(error: ValidationError, options: Container[str] = ()) -> str:
 
 
 def _message(name: str, fault: Mapping[str, Any]) -> str:
-    from seewhy.explainers.errors import plain_fault  # imports PyTorch, which is in nobody's way any more
-
     kind, value = fault["type"], str(fault["input"])
     if name == "port" and _SERVICE_ADDRESS.match(value):
         return (
@@ -71,7 +70,5 @@ def misspelt(environment: Mapping[str, str]) -> Iterator[str]:
             continue
         if name in (variable.upper(), *names) or _SERVICE_LINK.fullmatch(name) or _SERVICE_ADDRESS.match(value):
             continue
-        from seewhy.explainers.errors import nearest  # imports PyTorch: only for those who misspell
-
         if close := [PREFIX + match for match in nearest(name, names)]:
             yield f"{variable} is no setting, and does nothing. Near matches: {', '.join(close)}."

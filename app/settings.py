@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, DirectoryPath, Field, FilePath
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from seewhy.app.errors import FieldError
+
 if TYPE_CHECKING:
     import torch
 
@@ -58,8 +60,8 @@ class Settings(BaseSettings):
         None,
         ge=2**20,
         description="Memory for all requests of a process together, in bytes: bodies, pixels, tensors and answers; "
-        "more are refused with 503. The default is what the container's limit leaves beside the process and its models; "
-        "a value set by hand does not count models.",
+        "more are refused with 503. The default is what the container's limit leaves beside the process and its "
+        "models; a value set by hand does not count models.",
     )
     download_seconds: Seconds = Field(
         60.0,
@@ -160,8 +162,6 @@ class Settings(BaseSettings):
             FieldError: this machine has no such device.
         """
         import torch  # late: reading settings alone does not need it
-
-        from seewhy.app.errors import FieldError
 
         # Counted through the driver's management library, which is safe before a fork.
         count = torch.cuda.device_count()

@@ -71,7 +71,7 @@ class _CountedBody(io.RawIOBase):
 
 
 class _Answer:
-    """An answer that holds memory until it is sent, closed, or nobody's."""
+    """An answer that holds memory until it is sent, closed or dropped."""
 
     def __init__(self, inner: Iterable[bytes], account: Account) -> None:
         self._inner = inner

@@ -14,13 +14,13 @@ from seewhy.app.memory.budget import BODY
 from seewhy.app.pipeline.strict_json import RepeatedMemberError, loads
 
 MOST_PARTS = 1_000_000
-"""Lists, objects and texts that one JSON body may hold. Python takes 50 to 80 bytes for one of two characters."""
+"""Most lists, objects and texts in a JSON body. Each may be two characters, and takes Python 50 to 80 bytes."""
 
 MOST_OPTIONS = 100_000
-"""Values in the JSON of a request that needs no numbers but a few options and edits."""
+"""Most values in the JSON of a request that needs no numbers but a few options and edits."""
 
 SPARE = 8
-"""A buffer that grows has an eighth more than it holds."""
+"""A growing buffer reserves an eighth more than it holds."""
 
 _VALUE_BYTES = 64
 """A number of two digits and a comma: an object of 32 bytes, its place in a list, and that in an array and its copy."""
@@ -31,7 +31,7 @@ _PART_BYTES = 250
 _PIECE = 2**16
 
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""What zlib is told of the header that it will find."""
+"""Window sizes, by which zlib knows the header to expect."""
 
 
 def read_body(request: Request) -> bytes:

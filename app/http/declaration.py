@@ -14,10 +14,10 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Declaration:
-    """Decorates a view with what others need to know of it. A view without one is closed, and in no document.
+    """What a view is, declared by using this as its decorator. A view without one is closed and undocumented.
 
     Attributes:
-        summary: what it answers, in a line; empty where it stands in no document, or is described elsewhere.
+        summary: what it answers, in one line; empty where OpenAPI leaves it out or describes it elsewhere.
         options: what validates its options.
         answers: schemas of its JSON; an answer fits one of them.
         media: schemas of its other answers by media type, beside those of the formats that its options offer.

@@ -1,4 +1,4 @@
-"""The headers of an answer about a picture, for whoever does not look into it: each stands here once."""
+"""The headers of answers about a picture: each is declared here, once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -75,13 +75,13 @@ def _open_paths(app: Flask) -> set[str]:
 
 
 def _guarded(paths: dict[str, Any], closed: Iterable[str]) -> dict[str, Any]:
-    """Say of closed paths that they may need a key, and what they answer to who is not let in."""
+    """Describe on closed paths the key that they may need, and how they refuse a client without one."""
     refused = _problems((401, 429, 503))
     for path in closed:
         for described in paths[path].values():
             described["security"] = [{}, {"key": []}]
             answers = described["responses"]
-            # Routes of other servers tell of errors in their own ways.
+            # Routes of other servers have errors in their own form.
             errors = {
                 code: {**error, "content": answers.get("500", error)["content"]} for code, error in refused.items()
             }
@@ -90,7 +90,7 @@ def _guarded(paths: dict[str, Any], closed: Iterable[str]) -> dict[str, Any]:
 
 
 def _cut(paths: dict[str, Any]) -> dict[str, Any]:
-    """Say of the routes with parameters that there may be too much of them; it is gunicorn that answers then."""
+    """Describe on routes with parameters the answer to too many of them, which is gunicorn's."""
     description = "A path and a query string of more than 4 kB; options may stand in the body."
     too_long = {"description": description, "content": {"text/html": {"schema": {"type": "string"}}}}
     for operation in (operation for operations in paths.values() for operation in operations.values()):
@@ -193,7 +193,7 @@ def _parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options_schema(schema: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of the options; defaults are told in words, for a form that fills them in would send them."""
+    """Return the schema of the options, with defaults in words only: a form would fill them in, and send them."""
     described = schema.model_json_schema(ref_template="#/components/schemas/{model}")
     described.pop("$defs", None)  # they stand among the document's own
     for field in described["properties"].values():

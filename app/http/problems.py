@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class ErrorReport(NamedTuple):
-    """What a client is told of an error.
+    """What an answer says of an error.
 
     Attributes:
         kind: status, code and title.
@@ -42,7 +42,7 @@ class ErrorReport(NamedTuple):
 
 
 Form = Callable[[Exception, ErrorReport], Response]
-"""How routes of another server tell of an error."""
+"""Makes the answer in the form of another server's routes."""
 
 
 def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})) -> None:
@@ -50,7 +50,7 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
 
     Args:
         app: the application.
-        forms: by the first part of a path, how its routes tell of errors instead.
+        forms: by the first part of a path, the form of errors of its routes, where that is another one.
     """
 
     def answer(error: Exception) -> Response:
@@ -73,7 +73,7 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
 
 
 def problem_of(error: Exception) -> Response:
-    """Return the problem document that tells of an exception."""
+    """Return the problem document of an exception."""
     return _problem(_report(error))
 
 

@@ -1,11 +1,11 @@
-"""How much a client may ask in a time: counted by Flask-Limiter, per key or else per address.
+"""Rate limits, counted by Flask-Limiter: per key, or per address where there are no keys.
 
 A request counts 1 when it comes. It is refused as soon as its cost (`pipeline.costs`) is known to be too much. The rest
-of that counts once the queue of the model has taken its work: what is refused for another reason counts 1. One that
-costs more than a whole limit counts as that, so that it is answered when its client has asked nothing else.
+of the cost counts once the model's queue has accepted the work: a request refused for another reason counts 1. A cost
+above a whole limit counts as that limit, so that such a request is answered if its client has asked for nothing else.
 
-The headers are those of draft-ietf-httpapi-ratelimit-headers-10, and ours, for Flask-Limiter's own say `Retry-After`
-with every answer.
+The headers are those of draft-ietf-httpapi-ratelimit-headers-10, and written here: Flask-Limiter has older ones of one
+number each, and sends `Retry-After` with every answer.
 """
 
 import math
@@ -27,10 +27,10 @@ from seewhy.app.pipeline.costs import Charge, charge, uncharged
 from seewhy.app.pipeline.record import current
 
 _SECONDS = 1
-"""That Redis may take to answer before requests are counted here."""
+"""Time limit for Redis; past it this process counts by itself."""
 
 _JUMP_SECONDS = 2.0
-"""By which a clock is set back at least before all counts are dropped."""
+"""A clock set back by more than this drops all counts."""
 
 
 def limit_requests(app: Flask, limit: str, storage: str, is_exempt: Callable[[], bool]) -> None:
@@ -76,7 +76,7 @@ def limit_requests(app: Flask, limit: str, storage: str, is_exempt: Callable[[],
 
 
 def tell_cost(app: Flask) -> None:
-    """Say in a header what a request cost, where it asked a model for something."""
+    """Put the cost of a request that used a model into a header."""
     app.before_request(lambda: _set_charge(uncharged))
 
     def tell(response: Response) -> Response:
@@ -88,7 +88,7 @@ def tell_cost(app: Flask) -> None:
 
 
 class _Clock:
-    """Notices that the system's clock is set back: what was counted would count until it is as late again."""
+    """Notices a system clock that is set back: counts would otherwise last until it has caught up."""
 
     def __init__(self) -> None:
         self._ahead = self._now()
@@ -98,15 +98,15 @@ class _Clock:
         return time.time() - time.monotonic()
 
     def was_set_back(self) -> bool:
-        """Whether it was, since the last call; small corrections are no matter."""
+        """Whether it was set back since the last call; small corrections do not matter."""
         before, self._ahead = self._ahead, self._now()
         return self._ahead < before - _JUMP_SECONDS
 
 
 def client() -> str:
-    """Return whom this request counts for: the name of its key, or its address, of IPv6 the network.
+    """Return the client that a request counts for: the name of its key, or its address, for IPv6 the network.
 
-    Whoever has one IPv6 address mostly has 2^64 of them.
+    Owners of one IPv6 address usually have 2^64 of them.
     """
     name = g.get("client")
     if name is not None:
@@ -122,15 +122,15 @@ def client() -> str:
 
 
 def _set_charge(of_request: Charge) -> None:
-    """Let the request that this thread answers be charged so."""
+    """Set how the request of this thread is charged."""
     charge.set(of_request)
 
 
 def _charge(limiter: Limiter, before: int, now: int, counts: bool) -> None:
-    """Count what a request costs beyond what it has been counted for, or only test whether so much is left.
+    """Count the cost of a request beyond what is counted already, or only test whether that much is left.
 
     Raises:
-        TooCostlyError: its client has not so much left.
+        TooCostlyError: the client has less than that left.
     """
     charges = [
         (limit, min(now, limit.limit.amount) - max(1, min(before, limit.limit.amount)))
@@ -138,7 +138,7 @@ def _charge(limiter: Limiter, before: int, now: int, counts: bool) -> None:
     ]
     test = limiter.limiter.test
     with suppress(StorageError):  # the storage was lost meanwhile: the request is let through
-        # Two requests at once may both pass the test: who counts is told whether there was so much left.
+        # Two requests may pass the test at once, so counting says as well whether that much was left.
         for judge, (limit, more) in product((test, limiter.limiter.hit) if counts else (test,), charges):
             if more > 0 and not judge(limit.limit, *limit.request_args, cost=more):
                 limit.breached = True
@@ -150,9 +150,9 @@ def _charge(limiter: Limiter, before: int, now: int, counts: bool) -> None:
 
 
 def _tell(limiter: Limiter, response: Response) -> Response:
-    """Say in headers what the limits are and what is left of them; to a client refused, when to come back."""
+    """Set the headers: the limits, what is left of them, and for a refused client when to come back."""
     limits = limiter.current_limits
-    # The storage was lost meanwhile: the answer goes without.
+    # If the storage was lost meanwhile, the answer has no such headers.
     with suppress(StorageError):
         now = time.time()
         # No more than its length, whatever the clock was when requests were counted.

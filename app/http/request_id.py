@@ -33,7 +33,7 @@ among them: TLS ends before this service does, and who ends it knows whether eve
 
 
 class Envelope:
-    """WSGI middleware, to be the outermost, so that what others refuse carries all this too.
+    """The outermost WSGI middleware, so that refusals of the others carry all this too.
 
     Args:
         inner: the application.
@@ -58,7 +58,7 @@ class Envelope:
             complete[REQUEST_ID] = identity
             for name, value in HEADERS.items():
                 complete.setdefault(name, value)
-            # An error is of this moment; an answer about a picture is for who sent it, and may be asked for by its tag.
+            # An error holds for this moment only. An answer belongs to its client, which may revalidate it by its tag.
             complete.setdefault("Cache-Control", "no-store" if status >= "4" else "private, no-cache")
             return start_response(status, complete.to_wsgi_list(), exc_info)
 

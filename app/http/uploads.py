@@ -37,10 +37,10 @@ from seewhy.explainers.methods.catalogue import METHODS
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 MAX_VALUES = 1000
-"""Most options in a request, and most values of one; each is looked at, and may be searched for near matches."""
+"""Most options in a request, and most values of an option. Each is checked, and may be compared for near matches."""
 
 MAX_FAULTS = 20
-"""Most faults that an answer tells of."""
+"""Most faults that one answer lists."""
 
 _HOW = (
     "Send it as the multipart file field 'image' (curl -F image=@cat.png), as the body with an image/* content type, "
@@ -136,7 +136,7 @@ def _faults(
 ) -> list[tuple[str, str]]:
     """Return what is wrong with each field, once; `known` are the options that the request may have."""
     faults: dict[str, str] = {}
-    # What may be a number or a text, and is a text too long, is told so, and not that it is no number.
+    # An option may be a number or a text. Of a text too long the message is about its length, not about numbers.
     for fault in sorted(error.errors()[:MAX_FAULTS], key=lambda fault: fault["type"] == "int_type"):
         if fault["loc"][:1] == ("edits",) and (len(fault["loc"]) > 1 or fault["type"] in NO_LIST):
             faults.setdefault(*edit_fault(fault, fault["loc"][1:]))
@@ -150,7 +150,7 @@ def _faults(
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
             message = "It is given several times; give it once."
         faults.setdefault(field, message)
-    # A list whose items were refused is found too short as well.
+    # A list without its refused items is too short as well; that is no fault of its own.
     return [
         (place, message)
         for place, message in faults.items()

@@ -53,7 +53,7 @@ class MemoryBudget:
 
     Args:
         size: of the budget, before anything is set aside.
-        changed: is told the bytes in use and the size of the budget after each change.
+        changed: called after each change with the bytes in use and the size of the budget.
         trim: gives memory that is free back to the system; called before much is taken where much was given back.
         least: bytes that are left to requests whatever is set aside.
 

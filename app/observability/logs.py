@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 _requests = logging.getLogger("seewhy.requests")
 
 PROBES = ("/healthz", "/readyz", "/metrics")
-"""Routes that are asked every few seconds: where all is well, only debug logs show it."""
+"""Routes asked every few seconds; their successes are logged at level debug only."""
 
 _OURS = ("seewhy", "gunicorn.error")
 
@@ -31,7 +31,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "disable_existing_loggers": False,
         "formatters": {"seewhy": {"()": formatter}},
         "handlers": {"seewhy": {"class": "logging.StreamHandler", "formatter": "seewhy", "stream": "ext://sys.stderr"}},
-        # Of other libraries what an operator can act on.
+        # From other libraries only what an operator can act on.
         "root": {"level": "ERROR" if level == "ERROR" else "WARNING", "handlers": ["seewhy"]},
         "loggers": {name: {"level": level, "handlers": [], "propagate": True} for name in _OURS},
     }
@@ -69,7 +69,7 @@ class Logs(Observer):
         _log.error("The model %s could not be loaded: %s", name, error)
 
     def missing(self, name: str, error: Exception) -> None:
-        """Log a model without weights. It is no failure to count: whoever asks may name any model."""
+        """Log a model without weights. It is not counted as a failure: clients may name any model."""
         _log.warning("The model %s cannot be loaded: %s", name, error)
 
     def unloaded(self, model: LoadedModel) -> None:

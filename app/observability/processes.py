@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable by which prometheus_client is told the folder."""
+"""The variable that tells prometheus_client the folder."""
 
 PARENTS = ("/dev/shm", None)  # nosec B108 - a new folder is made in it, by mkdtemp
 """Where the folder may be; None for the folder of temporary files."""

@@ -78,9 +78,7 @@ class Traces(Observer):
 
     @property
     def provider(self) -> "TracerProvider":
-        """What makes spans and sends them, in a thread of its own: made with the first request, for that comes after
-        the process has been forked.
-        """
+        """Makes spans, and sends them in a thread; created with the first request, which comes after the fork."""
         with self._lock:
             if self._provider is None:
                 self._provider = _provider()
@@ -133,7 +131,7 @@ class Traces(Observer):
         span.end(record.began + int(record.seconds * 1e9))
 
     def finished(self, name: str, jobs: "Sequence[Job]", started: float, seconds: float) -> "SpanContext | None":
-        """Make the span of a batch, linked with those of its requests; return it, for these to link with it."""
+        """Make the span of a batch, linked with those of its requests; return it, so that they can link back."""
         spans = [job.record.span for job in jobs if job.record.span is not None and job.record.span.is_recording()]
         if not spans:
             return None
