@@ -28,7 +28,7 @@ class Account:
 
         Raises:
             OutOfMemoryError: they do not fit at present.
-            ServiceError, PictureError: they could never fit; which one `purpose` says.
+            ServiceError, PictureError: they could never fit; `purpose` has the class.
         """
         with self._lock:
             if self._budget is not None and self._is_open:
@@ -43,7 +43,7 @@ class Account:
                 self._budget.give(size)
 
     def keep(self, size: int, purpose: "Purpose") -> None:
-        """Hold so many bytes in all: the rest is gone; errors as `take`."""
+        """Hold so many bytes in all, for the rest is freed; errors as `take`."""
         more = size - self.held
         if more > 0:
             self.take(more, purpose)
@@ -67,19 +67,19 @@ class Account:
         share: int,
         aside: threading.Semaphore | None = None,
     ) -> None:
-        """Hold so many bytes more for a moment, once others leave enough: the first comer first, but small ones pass.
+        """Hold more bytes for a moment, as soon as there is room: first come, first served, but small pictures pass.
 
         `leave` gives them back.
 
         Args:
             size: in bytes.
             purpose: for what.
-            check: is called while it waits; raises when nobody waits for the request any more.
-            share: how many may take small ones at a time.
-            aside: is held by the caller, and left to others while it waits.
+            check: called while this waits; raises once the client has left or the deadline has passed.
+            share: how many small pictures may pass at a time.
+            aside: held by the caller, and released while this waits.
 
         Raises:
-            OutOfMemoryError: too much is held by others for longer than moments.
+            OutOfMemoryError: answers and bodies of others leave too little.
             ServiceError, PictureError: they could never fit.
         """
         if self._budget is not None and self._is_open:
@@ -88,7 +88,7 @@ class Account:
                 self.held += size
 
     def leave(self, size: int, kept: int = 0) -> None:
-        """Give back what `wait` has taken, but for some bytes that are kept for longer."""
+        """Give back what `wait` has taken, except for bytes that are kept for longer."""
         with self._lock:
             if self._budget is not None and self._is_open:
                 self.held -= size - kept

@@ -1,7 +1,7 @@
 """One budget of bytes for all requests of a process: bodies, pixels, tensors and answers are counted before they exist.
 
 What does not fit at present is refused with 503, once idle models have made room; what could never fit, with 413.
-Nobody waits but for pixels, which are held for moments only.
+Only pixels are waited for: they are held for moments, while an answer may be held as long as its client reads.
 """
 
 import threading
@@ -14,13 +14,13 @@ from seewhy.app.memory.account import Account
 from seewhy.explainers.errors import CaptureTooLargeError, PictureTooLargeError
 
 _GLANCE = 0.1
-"""Seconds between two looks at whether anybody still waits for an answer."""
+"""Seconds between two checks that a client still waits."""
 
 _LARGE, _MUCH = 2**22, 2**27
-"""Bytes that are taken at once, and that were given back meanwhile, before free memory goes back to the system."""
+"""Free memory goes back to the system before so many bytes are taken at once, if so many were given back."""
 
 _BESIDE = 8
-"""Small pictures pass those that wait. As many at a time as there are processors may have this part of the budget."""
+"""Pictures pass the queue if as many of them as there are processors fit into this part of the budget."""
 
 _BUSY = (
     "The requests that are being answered leave too little memory for this one at present; try again in a few seconds."
@@ -57,8 +57,8 @@ class MemoryBudget:
         trim: gives memory that is free back to the system; called before much is taken where much was given back.
         least: bytes that are left to requests whatever is set aside.
 
-    `spare` ends an idle model, the least recently used one; returns False where there is none. It is called without a
-    lock, before something is refused that would fit without models.
+    `spare` drops the least recently used idle model and returns whether there was one. It is called without the lock,
+    for dropping a model gives memory back, before a refusal of something that would fit without models.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class MemoryBudget:
         self._least = least
         self._aside = 0
         self._lasting = 0
-        """Bytes of those set aside that no request and no model can have."""
+        """Bytes of those set aside that never make room for others."""
         self.spare: Callable[[], bool] = lambda: False
         self._changed = changed
         self._trim = trim
         self._freed = 0
-        """Bytes that were given back since free memory last went back to the system."""
+        """Bytes given back since free memory last went back to the system."""
         self._queue: deque[object] = deque()
         self._brief = 0
-        """Bytes that were waited for, and are held for moments only."""
+        """Bytes that were waited for: held for moments only."""
         self._condition = threading.Condition()
         self.used = 0
 
@@ -91,12 +91,12 @@ class MemoryBudget:
 
     @property
     def most(self) -> int:
-        """Bytes that requests could take together without the models that can make room."""
+        """Bytes that requests could take together if all models that can make room had done so."""
         return max(self._least, self._whole - self._lasting)
 
     @property
     def most_aside(self) -> int:
-        """Bytes that could be set aside for one model that can make room, if all others had."""
+        """Bytes that could be set aside for a model if all others had made room."""
         return max(0, self._whole - self._least - self._lasting)
 
     def set_aside(self, size: int, lasts: bool = False) -> None:
@@ -104,7 +104,7 @@ class MemoryBudget:
 
         Args:
             size: in bytes.
-            lasts: it makes room for nothing, and is counted even where it does not fit.
+            lasts: whether it never makes room; it is counted even where it does not fit.
 
         Raises:
             OutOfMemoryError: they are in use, or too little would be left for requests.
@@ -166,6 +166,7 @@ class MemoryBudget:
     ) -> None:
         """Take bytes once others that have waited leave enough; see `Account.wait`."""
         self._tidy(size)
+        # Others' pixels are gone in a moment. Models make room only if what stays, answers and bodies, is in the way.
         while self.size < self.used - self._brief + size <= self.most and self.spare():
             pass
         with self._condition:
@@ -175,6 +176,7 @@ class MemoryBudget:
                 self.used += size
                 self._brief += size
         if not fits and aside is not None:
+            # Those ahead in the queue may need this processor, and would otherwise wait for this thread for ever.
             aside.release()
             try:
                 self._queued(size, check)
@@ -205,7 +207,7 @@ class MemoryBudget:
                 self.used += size
                 self._brief += size
             finally:
-                self._queue.remove(place)
+                self._queue.remove(place)  # also after an error, or all behind it would wait in vain
                 self._condition.notify_all()
 
     def _set_aside(self, size: int, lasts: bool, must_fit: bool = True) -> bool:
@@ -217,7 +219,7 @@ class MemoryBudget:
             return True
 
     def _is_vain(self, size: int, lasts: bool) -> bool:
-        """Whether bytes could not be set aside even if all models made room that can."""
+        """Whether bytes would not fit even if all models made room that can."""
         return not lasts and max(self.used, self._least) + size > self._whole - self._lasting
 
     def _try_take(self, size: int, held: int, purpose: Purpose) -> bool:
@@ -229,7 +231,7 @@ class MemoryBudget:
             return True
 
     def _tidy(self, size: int) -> None:
-        """Give free memory back before much is taken: the allocator may have it in pieces that do not fit."""
+        """Give free memory back before much is taken: the allocator may hold it in pieces too small for that."""
         if size >= _LARGE and self._freed >= _MUCH:
             self._freed = 0
             self._trim()

@@ -7,10 +7,10 @@ from pathlib import Path
 from seewhy.app.system.control_groups import CONTROL_GROUPS, OWN_GROUPS, own_groups
 
 PASSES_SHARE = 0.2
-"""Part of the limit that passes through models may take, and what the allocator keeps free between its pieces."""
+"""Share of the limit for passes through models and for gaps between the allocator's pieces."""
 
 LEAST_BYTES = 128 * 2**20
-"""Requests may take this much, however narrow the limit is: with less, few pictures would be answered."""
+"""Requests may take this much even under a narrow limit: with less, hardly a picture could be answered."""
 
 STATUS = Path("/proc/self/status")
 
