@@ -1,4 +1,4 @@
-"""Large answers, which are made while they are sent: what they are made from is held once, and no copy of it."""
+"""Large answers, made while they are sent: their source is held once, without a copy."""
 
 import socket
 import threading
@@ -18,13 +18,13 @@ from seewhy.app.memory.budget import ANSWER
 from seewhy.explainers.results.array_files import ArrayFile
 
 _BAND = 2**14
-"""Numbers that become text at a time."""
+"""Numbers that become text in one step."""
 
 _SMALL = 2**20
-"""Most bytes of an answer that nobody is given a time to read: buffers of systems and proxies take it."""
+"""Largest answer without a time limit for reading: the buffers of systems and proxies take it."""
 
 _NUMBER_TEXT = 26
-"""Most characters of a number in JSON, and what divides it from the next."""
+"""Most characters of a number in JSON, with its separator."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def json_parts(document: Any) -> Parts:
         document: of dicts, lists and plain values; NumPy arrays among them become nested lists.
     """
     arrays: list[NDArray[Any]] = []
-    place = uuid4().hex  # which nothing in the document can foresee
+    place = uuid4().hex  # no document can contain it, even on purpose
 
     def set_apart(array: NDArray[Any]) -> str:
         arrays.append(array)
@@ -103,12 +103,12 @@ def _lists(array: NDArray[Any]) -> Iterator[bytes]:
 
 
 def respond(body: Body, mimetype: str, seconds: float) -> Response:
-    """Answer with a body; of this request nothing else is held from now on.
+    """Answer with a body; from now on the request holds memory for nothing else.
 
     Args:
         body: what is sent.
         mimetype: what it is.
-        seconds: that the client may take to read one that is large; then it is given up.
+        seconds: time limit for reading a large one; then the connection is closed.
     """
     if isinstance(body, bytes):
         if len(body) <= _SMALL:
@@ -123,9 +123,9 @@ def respond(body: Body, mimetype: str, seconds: float) -> Response:
 
 
 def in_time(pieces: Iterator[bytes], seconds: float) -> Iterator[bytes]:
-    """Return pieces of the answer to this request; once time is up, its connection is shut.
+    """Yield pieces of the answer to this request; once the time is up, shut its connection.
 
-    A thread that waits for the client to read is free then.
+    That frees a thread that waits for a slow reader.
 
     Args:
         pieces: bytes, closed with what is returned.

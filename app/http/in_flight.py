@@ -1,6 +1,6 @@
-"""Who is let in: as many requests at a time as there is room for; the next is refused at once.
+"""Bounds the requests that are answered at the same time; the next one is refused at once.
 
-Probes, metrics and pages are always let in, as is what leads nowhere.
+Open and light routes (probes, pages, metrics) are always let in, and so are paths that lead nowhere.
 """
 
 import threading
@@ -71,7 +71,7 @@ class Admission:
 
 
 def _ended(parts: Iterable[Any], pending: list[Callable[[], None]]) -> Iterator[Any]:
-    """Yield the parts of an answer, and do what is left to do at their end, which need not be that of the request."""
+    """Yield the parts of an answer, then do what is pending: a stream outlives its request."""
     try:
         yield from parts
     finally:

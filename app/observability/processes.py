@@ -1,4 +1,4 @@
-"""What the metrics of several processes need: one folder for their figures, and a look at each process.
+"""What the metrics of several processes need: one folder for their figures.
 
 `share_figures` must come before anything imports prometheus_client, which decides then where figures are kept: in files
 that are mapped into memory. A write to such a file on a full disk ends the process, so the space is taken beforehand,
@@ -20,13 +20,13 @@ FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that tells prometheus_client the folder."""
 
 PARENTS = ("/dev/shm", None)  # nosec B108 - a new folder is made in it, by mkdtemp
-"""Where the folder may be; None for the folder of temporary files."""
+"""Parents of the folder, in order of preference; None for the folder of temporary files."""
 
 PREFIX = "seewhy-metrics-"
-"""What the name of such a folder begins with."""
+"""The beginning of the folder's name."""
 
 SPACE = {"counter": 2**20, "gauge_livesum": 2**18, "histogram": 2**22, "summary": 2**20}
-"""The files of a process, and the bytes that are taken for each: enough for hundreds of combinations of labels."""
+"""The files of a process and the bytes reserved for each: enough for hundreds of combinations of labels."""
 
 _log = logging.getLogger(__name__)
 

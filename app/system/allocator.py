@@ -1,7 +1,7 @@
-"""The heaps of the C library: few for all threads, and what is free in them goes back to the system after work.
+"""The heaps of the C library: few for all threads, and trimmed after work.
 
-A heap is one piece of memory. One small thing that stays keeps what is free around it, so that the most that was ever
-needed at once would be kept for good.
+A heap is one piece of memory, in which a single small object keeps the free memory around it from the system: without
+trimming the process would stay as large as it ever was.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from typing import Any
 from PIL import _imaging
 
 REST_SECONDS = 2.0
-"""Without work until memory is given back: taking it again costs some milliseconds."""
+"""Idle time before memory is given back: taking it again costs some milliseconds."""
 
 PIECE_BYTES = 2**30
 """Pillow's block: a picture up to this size is one piece of memory, and goes back at once where that is a large one."""
