@@ -1,31 +1,4 @@
-"""What can go wrong, with its status and code; `http/problems.py` makes answers of it.
-
-ServiceError
-├── MalformedRequestError      400  no picture, or a body that cannot be parsed
-├── KeyRequiredError           401  no key, where one is needed
-├── KeyRefusedError            401  a key that is not one of the service's
-├── NotFoundError              404  a path that names nothing
-│   ├── ModelNotFoundError         404  a path that names no model
-│   └── VersionNotFoundError       404  a path that names no version of a model
-├── NotAcceptableError         406  no format that the client accepts
-├── UnsupportedBodyError       415  a content type that carries no picture
-├── FieldError                 422  one field at fault
-│   └── TooMuchWorkError           422  more passes than can be done before the deadline
-├── InvalidOptionsError        422  several fields may be at fault
-├── TooCostlyError             429  more than what is left of the client's rate
-├── TooManyPicturesError       413  more pictures than one request may hold
-├── BodyTooLargeError          413  a body of more lists, objects and texts than allowed
-├── AnswerTooLargeError        413  an answer of more numbers than allowed
-├── OverloadedError            503  the queue is full
-│   └── NoMoreError                503  the server is stopping, and takes no more
-├── OutOfMemoryError           503  a picture or a model does not fit, at all or at present
-├── BrokenError                503  this process cannot answer any more, and is to be replaced
-├── NotReadyError              503  the default model is still loading
-│   └── StoppingError              503  the server is stopping
-├── KeysUnavailableError       503  the file of keys is gone or broken
-├── DeadlineError              504  not done in time
-└── ClientGoneError            499  nobody is left to read it; only the log shows it
-"""
+"""What can go wrong in the service. `KINDS` gives each error its status and code, and `http/problems.py` makes answers."""
 
 from dataclasses import dataclass
 
