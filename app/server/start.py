@@ -1,7 +1,7 @@
 """The start of the service: what would go wrong is told at once, and what processes share is made before they fork.
 
 gunicorn's first process only watches the others. It imports all that they need, so that they share that memory, and a
-process that takes the place of another neither imports it anew nor exports its models.
+process that takes the place of another does not import it anew.
 """
 
 import atexit
@@ -41,7 +41,6 @@ def serve(settings: Settings) -> None:
     raise_file_limit()
     remove_figures = share_figures(settings.workers)
     checked_app(settings)
-    _share_exports()
     _share_memory()
     try:
         Processes(Server(settings)).run()
@@ -49,15 +48,6 @@ def serve(settings: Settings) -> None:
         # As Python ends it takes PyTorch apart, for seconds.
         remove_figures()
         end_process(error)
-
-
-def _share_exports() -> None:
-    """Let a process that takes the place of another find what that one exported of its models."""
-    from seewhy.explainers.execution.accelerators import (
-        share_exports,  # imports PyTorch, which must wait for `share_processors`
-    )
-
-    share_exports()
 
 
 def _share_memory() -> None:

@@ -3,14 +3,14 @@
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from seewhy.explainers.execution.accelerators import ACCELERATORS, Run, choose, exported_before
+from seewhy.explainers.execution.accelerators import ACCELERATORS, Run, choose
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.selection import logits_of
@@ -142,16 +142,9 @@ class Accelerated:
                 _log.info("The model runs whole for %s: %s", ", ".join(layers), error)
                 return None
             expected = cut.prefix(probe.clone()), logits_of(self._module(probe.clone()))
-            ways: dict[str, Callable[[fx.GraphModule, Tensor], Run | None]] = {}
-            if self.name == "onnxruntime":
-                ways["What was exported before"] = exported_before
-            ways |= {name: ACCELERATORS[name] for name in (self.name, "eager")}
-            for name, way in ways.items():
+            for name in dict.fromkeys((self.name, "eager")):
                 try:
-                    prefix = way(cut.prefix, probe[:1])
-                    if prefix is None:
-                        continue
-                    parts = Parts(prefix, cut.suffix)
+                    parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix)
                     if _agree(parts, probe, expected):
                         return parts
                     _log.warning("%s does not give what the model gives before %s.", name, cut.layer)

@@ -16,7 +16,6 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.optimization import fuse
 
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.execution.exports import Exports, fingerprint
 from seewhy.explainers.process_wide import exclusive, silenced
 
 Run = Callable[[Tensor], tuple[Tensor, ...]]
@@ -32,9 +31,6 @@ PACKAGES = ("onnxruntime", "onnx")
 """What must be installed for `onnxruntime`."""
 
 _log = logging.getLogger(__name__)
-
-_exports: Exports | None = None
-"""What was exported; None where nothing is kept."""
 
 _COUNT = "count"
 """What ONNX models call their number of pictures."""
@@ -69,19 +65,6 @@ def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
     """ONNX Runtime on the processor, in float32, with as many threads as PyTorch has."""
     exported = _folded(_exported(part, image))
     _log.debug("Exported %d bytes of ONNX.", len(exported))
-    if _exports is not None:
-        _exports.put(fingerprint(part, image), exported)
-    return _session(exported)
-
-
-def exported_before(part: fx.GraphModule, image: Tensor) -> Run | None:
-    """`onnxruntime` of what was exported before, in this process or another that shares; None if nothing was."""
-    found = _exports.get(fingerprint(part, image)) if _exports is not None else None
-    return None if found is None else _session(found)
-
-
-def _session(exported: bytes) -> Run:
-    """Return what runs an ONNX model."""
     runtime = _onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -94,26 +77,17 @@ def _session(exported: bytes) -> Run:
     session = runtime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
-        return tuple(
-            torch.from_numpy(found) for found in session.run(None, {"images": images.detach().contiguous().numpy()})
-        )
+        values = session.run(None, {"images": images.detach().contiguous().numpy()})
+        return tuple(torch.from_numpy(value) for value in values)
 
     return run
-
-
-def share_exports() -> None:
-    """Let this process, and those that it forks from now on, find what any of them exported before."""
-    global _exports
-    try:
-        _exports = Exports()
-    except (AttributeError, OSError) as error:  # no Linux, or no memory of this kind
-        _log.info("Each process exports models for itself: %s", error)
 
 
 def _exported(part: fx.GraphModule, image: Tensor) -> bytes:
     """Return the part as an ONNX model whose batch size is free."""
     buffer = io.BytesIO()
-    outputs = [f"value_{number}" for number in range(len(part(image.clone())))]
+    (values,) = part.graph.output_node().args
+    outputs = [f"value_{number}" for number, _ in enumerate(values)]  # type: ignore[arg-type]  # a tuple, see `Cut`
     # The exporter traces: what depends on numbers found on the way becomes fixed. The caller compares what comes out.
     with exclusive(), silenced(), torch.no_grad():
         torch.onnx.export(
@@ -121,6 +95,9 @@ def _exported(part: fx.GraphModule, image: Tensor) -> bytes:
             (image.clone(),),
             buffer,  # type: ignore[arg-type]  # what this exporter takes
             dynamo=False,
+            # ONNX Runtime folds and fuses by itself, to the same numbers; doing so here too only takes time.
+            do_constant_folding=False,
+            training=torch.onnx.TrainingMode.PRESERVE,
             input_names=["images"],
             output_names=outputs,
             dynamic_axes={name: {0: _COUNT} for name in ("images", *outputs)},

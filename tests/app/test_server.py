@@ -237,7 +237,6 @@ def started(monkeypatch):
     for name in (
         "share_processors",
         "share_figures",
-        "_share_exports",
         "_share_memory",
         "checked_app",
         "_check_port",
