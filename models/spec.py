@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +13,7 @@ from seewhy.explainers.execution.accelerated import Accelerated
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.tasks.classification import Head, head_of
 from seewhy.models.preprocess import Preprocess
-
-Source = Literal["embedded", "torchvision", "timm", "own"]
+from seewhy.models.sources import Source
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from seewhy.app.errors import AnswerTooLargeError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
-from seewhy.app.pipeline.options import Drawing
+from seewhy.app.pipeline.choices import Drawing
 from seewhy.app.pipeline.plan import Explained, Predicted
 from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.imaging.render import (

@@ -27,8 +27,8 @@ from seewhy.app.errors import AnswerTooLargeError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
+from seewhy.app.pipeline.choices import Drawing
 from seewhy.app.pipeline.inspection import Captured, Intervened, Swept, Traced
-from seewhy.app.pipeline.options import Drawing
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.errors import EditError
 from seewhy.explainers.inspection.capture import strongest

@@ -7,7 +7,7 @@ from pydantic import (
     Field,
 )
 
-from seewhy.explainers.hooks.records import Kind
+from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.inspection.edits import AnyEdit
 from seewhy.explainers.inspection.intervene import Applied
 from seewhy.explainers.inspection.statistics import Statistics

@@ -1,4 +1,8 @@
-"""The `seewhy` command. Its modules import PyTorch only inside the commands that need it: that takes seconds."""
+"""The `seewhy` command.
+
+The modules that define commands import nothing heavy, so that help and completion are quick. A command imports what
+does its work when it runs: PyTorch takes seconds, and must come after `share_processors`.
+"""
 
 import os
 from typing import Any
@@ -9,13 +13,15 @@ from seewhy.app.cli.catalogue import layers, methods, models
 from seewhy.app.cli.completion import completion
 from seewhy.app.cli.hooks import capture, intervene, trace
 from seewhy.app.cli.options import device_option
+from seewhy.app.cli.output import INTERRUPTED, table
 from seewhy.app.cli.pictures import explain, predict
-from seewhy.app.cli.run import INTERRUPTED, read_settings, table
+from seewhy.app.errors import EXPECTED, kind_of
+from seewhy.app.http.keys import new_key
 from seewhy.app.system.processors import share_processors
 
 
 class _Group(click.Group):
-    """Lists commands as they were added, and turns what a user can mend into a few lines and an exit status."""
+    """Lists commands in the order of their registration; errors that a user can correct become a line and a status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -26,19 +32,9 @@ class _Group(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
-        except (click.ClickException, click.Abort, click.exceptions.Exit, OSError):
-            raise
-        except Exception as error:
-            raise _mendable(error) or error from error
-
-
-def _mendable(error: Exception) -> click.ClickException | None:
-    """Return what to say of an error that the user can mend; None of any other."""
-    from seewhy.app.errors import EXPECTED, kind_of
-
-    if not isinstance(error, EXPECTED):
-        return None
-    return click.UsageError(str(error)) if kind_of(error).status == 422 else click.ClickException(str(error))
+        except EXPECTED as error:
+            usage = kind_of(error).status == 422
+            raise (click.UsageError(str(error)) if usage else click.ClickException(str(error))) from error
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -55,13 +51,14 @@ def main(ctx: click.Context) -> None:
 @main.command()
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=int, help="Port to listen on.")
-@click.option("--workers", type=int, help="Processes.")
+@click.option("--workers", type=int, help="Processes, each with its own copy of the models.")
 @device_option
-def serve(**given: Any) -> None:
+def serve(**options: Any) -> None:
     """Serve the HTTP API and the web page."""
-    from seewhy.app.server import serve as run
+    from seewhy.app.cli.environment import read_settings
+    from seewhy.app.server.start import serve as run
 
-    run(read_settings(**{name: value for name, value in given.items() if value is not None}))
+    run(read_settings(**{name: value for name, value in options.items() if value is not None}))
 
 
 for command in (explain, predict, trace, capture, intervene, models, layers, methods):
@@ -71,27 +68,26 @@ for command in (explain, predict, trace, capture, intervene, models, layers, met
 @main.command()
 def settings() -> None:
     """List the settings: variable, value, default, help."""
+    from seewhy.app.cli.environment import read_settings
     from seewhy.app.setting_faults import misspelt
 
     table(("VARIABLE", "VALUE", "DEFAULT", "HELP"), list(read_settings().rows()))
-    for said in misspelt(os.environ):
-        click.echo(f"Warning: {said}", err=True)
+    for warning in misspelt(os.environ):
+        click.echo(f"Warning: {warning}", err=True)
 
 
 @main.command()
 @click.argument("name")
 def key(name: str) -> None:
-    """Make an API key for NAME: the key comes on the standard error, the line for SEEWHY_API_KEYS on the output.
+    """Make an API key for NAME: the key goes to the standard error, the line for SEEWHY_API_KEYS to the output.
 
     `seewhy key alice >> keys.toml` adds the line to a file, and shows the key, which is nowhere else, this once.
     """
-    from seewhy.app.http.keys import new_key
-
     try:
-        made, line = new_key(name)
+        secret, line = new_key(name)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="NAME") from error
-    click.echo(f"The key of {name}, shown this once: {made}", err=True)
+    click.echo(f"The key of {name}, shown this once: {secret}", err=True)
     click.echo(line)
 
 

@@ -1,4 +1,4 @@
-"""The commands about what there is: models, layers, methods."""
+"""The commands that list models, layers and methods."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,25 +6,27 @@ from typing import Any
 import click
 
 from seewhy.app.cli.names import complete_model
-from seewhy.app.cli.run import open_service, read_settings, table, yes
+from seewhy.app.cli.output import table, yes
+from seewhy.app.pipeline.option_texts import SOURCE
+from seewhy.models.sources import SOURCES
 
 
 @click.command()
-@click.option("--source", type=click.Choice(["own", "embedded", "torchvision", "timm"]), help="Only of this source.")
-@click.option("--available", is_flag=True, help="Only those whose weights are on this machine.")
+@click.option("--source", type=click.Choice(SOURCES), help=SOURCE)
+@click.option("--available", is_flag=True, help="List only the models whose weights are on this machine.")
 def models(source: str | None, available: bool) -> None:
     """List the models and whether their weights are at hand."""
+    from seewhy.app.cli.run import open_service
+
     registry = open_service(None).registry
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for spec in registry.specs():
         at_hand = registry.availability(spec).available
         if source in (None, spec.source) and (at_hand or not available):
             height, width = spec.preprocess.size
-            rows.append((spec.name, spec.source, f"{height}x{width}", str(len(spec.labels)), spec.licence, at_hand))
-    table(
-        ("NAME", "SOURCE", "INPUT", "CLASSES", "LICENCE", "WEIGHTS"),
-        [(*row[:-1], yes(row[-1])) for row in rows],
-    )
+            size, classes = f"{height}x{width}", str(len(spec.labels))
+            rows.append((spec.name, spec.source, size, classes, spec.licence, yes(at_hand)))
+    table(("NAME", "SOURCE", "INPUT", "CLASSES", "LICENCE", "WEIGHTS"), rows)
 
 
 @click.command()
@@ -34,8 +36,10 @@ def layers(model: str) -> None:
 
     * marks the default layer of CAMs.
     """
+    from seewhy.app.cli.run import open_service
+
     registry = open_service(None).registry
-    found = registry.survey(registry.spec(model))
+    survey = registry.survey(registry.spec(model))
     table(
         ("PATH", "TYPE", "OUTPUT", "PARAMETERS", "CALLS", "CAM"),
         [
@@ -47,35 +51,34 @@ def layers(model: str) -> None:
                 str(layer.calls),
                 yes(layer.cam),
             )
-            for layer in found.layers
+            for layer in survey.layers
         ],
     )
-    if found.reason:
-        click.echo(f"No default layer. {found.reason}")
+    if survey.reason:
+        click.echo(f"No default layer. {survey.reason}")
 
 
 @click.command()
 def methods() -> None:
     """List the methods and their options."""
+    from seewhy.app.cli.environment import read_settings
     from seewhy.explainers.methods.catalogue import COMMON, METHODS, get_method, import_methods, list_methods
 
     import_methods(read_settings().methods)
-    found = [get_method(name) for name in list_methods()]
     click.echo("All methods take:")
-    shared = {name: schema for name, schema in METHODS["gradcam"].options.items() if name in COMMON}
-    for line in _options(shared):
+    common = {name: schema for name, schema in METHODS["gradcam"].options.items() if name in COMMON}
+    for line in _options(common):
         click.echo(line)
-    for method in found:
+    for method in map(get_method, list_methods()):
         click.echo(f"\n{method.name} ({method.family}): {method.summary}")
         click.echo(f"  {method.paper.authors} ({method.paper.year}). {method.paper.title}. {method.paper.url}")
         click.echo(f"  forwards: {method.forwards}; backwards: {method.backwards}")
-        own = {name: schema for name, schema in method.options.items() if schema != shared.get(name)}
-        for line in _options(own):
+        for line in _options({name: schema for name, schema in method.options.items() if schema != common.get(name)}):
             click.echo(line)
 
 
-def _options(options: dict[str, dict[str, Any]]) -> Iterator[str]:
-    for name, schema in options.items():
+def _options(schemas: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for name, schema in schemas.items():
         kind = "|".join(schema["enum"]) if "enum" in schema else schema.get("type", "")
-        shown = "layer" if name == "layers" else name
-        yield f"  {shown} [{kind}] default {schema.get('default')!r}: {schema.get('description', '')}"
+        option = "layer" if name == "layers" else name
+        yield f"  {option} [{kind}] default {schema.get('default')!r}: {schema.get('description', '')}"

@@ -8,7 +8,7 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script for Tab to complete in SHELL.
+    """Print the script that lets Tab complete in SHELL.
 
     It completes commands, options, models, methods and layers.
 
@@ -17,7 +17,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     zsh, in ~/.zshrc, after compinit:   eval "$(seewhy completion zsh)"
     fish:  seewhy completion fish > ~/.config/fish/completions/seewhy.fish
     """
-    made = get_completion_class(shell)
-    if made is None:
+    script = get_completion_class(shell)
+    if script is None:
         raise click.UsageError(f"click {click.__version__} cannot complete in {shell}.")
-    click.echo(made(ctx.find_root().command, {}, "seewhy", "_SEEWHY_COMPLETE").source())
+    click.echo(script(ctx.find_root().command, {}, "seewhy", "_SEEWHY_COMPLETE").source())

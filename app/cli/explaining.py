@@ -1,4 +1,4 @@
-"""What `seewhy explain` does: pictures through the service, and all that is made of each answer."""
+"""What `seewhy explain` and `seewhy predict` make of each picture."""
 
 import sys
 import time
@@ -12,12 +12,14 @@ from PIL import Image
 
 from seewhy.app.answers.documents import arrays, document, draw, encode
 from seewhy.app.cli.files import DASH, Task, printable, read, write
-from seewhy.app.cli.options import DRAWINGS
-from seewhy.app.cli.run import at_once, each, print_bytes, ready
+from seewhy.app.cli.output import print_bytes
+from seewhy.app.cli.run import concurrency, for_each, load_model, open_service
 from seewhy.app.cli.sheet import Sheet
 from seewhy.app.cli.summary import Summary
+from seewhy.app.http.uploads import parse
 from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.options import ExplainOptions, Format
+from seewhy.app.pipeline.choices import DRAWINGS, Format
+from seewhy.app.pipeline.options import ExplainOptions, PredictOptions
 from seewhy.app.pipeline.plan import Explained
 
 
@@ -26,7 +28,7 @@ class Extras:
     """What is made beside the answers.
 
     Attributes:
-        skip_existing: leave out pictures whose answers are there.
+        skip_existing: leave out pictures that have an answer already.
         sheet: file of the contact sheet.
         summary: file of the summary.
     """
@@ -37,8 +39,8 @@ class Extras:
 
 
 @dataclass(frozen=True)
-class _Result:
-    """What came of one picture. All but its tile is empty where its answer was there already.
+class _Answer:
+    """What came of one picture. All but its tile is empty where the answer was there before.
 
     Attributes:
         line: to print.
@@ -56,8 +58,8 @@ class _Result:
 
 
 @dataclass
-class Explaining:
-    """A run of the command.
+class _Run:
+    """A run of `seewhy explain`.
 
     Attributes:
         service: explains.
@@ -73,52 +75,48 @@ class Explaining:
     form: Format
     extras: Extras
 
-    def run(self) -> None:
-        """Explain the pictures, several at once, which share passes of the model; exit with 1 where some failed.
-
-        Raises:
-            click.UsageError: what was asked for beside the answers cannot be had.
-        """
-        self._check()
-        with ExitStack() as closing:
+    def start(self) -> None:
+        self._check_output()
+        with ExitStack() as files:
             sheet = Sheet(self.extras.sheet, self._title, encode) if self.extras.sheet else None
             summary = Summary(self.extras.summary, self.extras.skip_existing) if self.extras.summary else None
-            for one in (sheet, summary):
-                if one is not None:
-                    closing.callback(one.close)
+            for file in (sheet, summary):
+                if file is not None:
+                    files.callback(file.close)
 
-            def told(task: Task, result: _Result) -> None:
-                if sheet and result.tile:
-                    sheet.add(result.tile, f"{printable(Path(task.picture.name))}{result.caption}")
-                if not result.line:
+            def report(task: Task, answer: _Answer) -> None:
+                if sheet and answer.tile:
+                    sheet.add(answer.tile, f"{printable(Path(task.picture.name))}{answer.caption}")
+                if not answer.line:
                     if summary:
                         summary.add_skipped(str(task.picture), str(task.output))
                     return
                 if summary:
-                    summary.add(*result.rows)
-                if result.body:
-                    print_bytes(result.body)
-                click.echo(result.line, err=task.output == DASH)
+                    summary.add(*answer.rows)
+                if answer.body:
+                    print_bytes(answer.body)
+                click.echo(answer.line, err=task.output == DASH)
 
-            def failed(task: Task, message: str) -> None:
+            def report_failure(task: Task, message: str) -> None:
                 if summary:
                     summary.add({"picture": str(task.picture), "error": message})
 
             if skipped := sum(map(self._skips, self.tasks)):
                 click.echo(f"{skipped} of {len(self.tasks)} answers are there already.", err=True)
             if skipped < len(self.tasks):
-                ready(self.service, self.options.model)
-            each(self.tasks, self._work, told, failed, at_once(self.service.settings.max_batch))
+                load_model(self.service, self.options.model)
+            for_each(self.tasks, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
 
     def _skips(self, task: Task) -> bool:
         return self.extras.skip_existing and task.is_done
 
-    def _check(self) -> None:
-        if self.tasks[0].output == DASH:
-            if self.extras.skip_existing:
-                raise click.UsageError("--skip-existing needs files, and the standard output is none.")
-            if sys.stdout.isatty() and self.form != "json":
-                raise click.UsageError("The standard output is a terminal, and the answer is no text: name a file.")
+    def _check_output(self) -> None:
+        if self.tasks[0].output != DASH:
+            return
+        if self.extras.skip_existing:
+            raise click.UsageError("--skip-existing needs files, and the standard output is none.")
+        if sys.stdout.isatty() and self.form != "json":
+            raise click.UsageError("The standard output is a terminal, and the answer is no text: name a file.")
 
     @property
     def _is_drawing(self) -> bool:
@@ -129,26 +127,26 @@ class Explaining:
         model = self.options.model or self.service.settings.default_model
         return f"{model}: {', '.join(self.options.method)}"
 
-    def _work(self, task: Task) -> _Result:
-        started = time.perf_counter()
+    def _answer(self, task: Task) -> _Answer:
+        start = time.perf_counter()
         if self._skips(task):
-            return _Result(tile=self._old_tile(task))
-        drawn = self._is_drawing or self.extras.sheet is not None
-        explained = self.service.explain(read(task.picture), self.options, drawn=drawn or self.form == "json")
-        drawing = draw(explained) if drawn else None
+            return _Answer(tile=self._old_tile(task))
+        draws = self._is_drawing or self.extras.sheet is not None
+        explained = self.service.explain(read(task.picture), self.options, drawn=draws or self.form == "json")
+        drawing = draw(explained) if draws else None
         body = self._encoded(explained, drawing)
-        to_files = task.output != DASH
-        if to_files:
+        to_file = task.output != DASH
+        if to_file:
             write(task.output, body)
-        milliseconds = round((time.perf_counter() - started) * 1000, 1)
-        said = _said(explained)
+        milliseconds = round((time.perf_counter() - start) * 1000, 1)
+        classes = _classes(explained)
         methods = ", ".join(method.name for method, _ in explained.methods)
-        place = f" -> {printable(task.output)}" if to_files else ""
-        return _Result(
-            line=f"{printable(task.picture)}: {said} by {methods}{place}",
-            caption=f": {said}",
+        place = f" -> {printable(task.output)}" if to_file else ""
+        return _Answer(
+            line=f"{printable(task.picture)}: {classes} by {methods}{place}",
+            caption=f": {classes}",
             rows=tuple(_rows(task, explained, milliseconds)) if self.extras.summary else (),
-            body=b"" if to_files else body,
+            body=b"" if to_file else body,
             tile=Sheet.tile(drawing) if drawing and self.extras.sheet else None,
         )
 
@@ -168,10 +166,37 @@ class Explaining:
             return Sheet.tile(drawing)
 
 
-def _said(explained: Explained) -> str:
-    named = ", ".join(f"{target.label} {target.probability:.1%}" for target in explained.targets)
+def explain_pictures(
+    tasks: list[Task], form: Format, fields: dict[str, Any], extras: Extras, device: str | None
+) -> None:
+    """Explain the pictures, several at once, so that they share passes of the model; exit with 1 where some failed.
+
+    Raises:
+        click.UsageError: options that exclude each other.
+    """
+    options = parse(ExplainOptions, fields)
+    _Run(open_service(device), tasks, options, form, extras).start()
+
+
+def predict_pictures(tasks: list[Task], fields: dict[str, Any], device: str | None) -> None:
+    """Print the most probable classes of each picture."""
+    options = parse(PredictOptions, fields)
+    service = open_service(device)
+    load_model(service, options.model)
+
+    def lines(task: Task) -> str:
+        predicted = service.predict(read(task.picture), options)
+        note = " (sigmoid of one logit)" if predicted.model.spec.head == "sigmoid" else ""
+        rows = [f"  {row.probability:7.2%}  {row.index:>5}  {row.label}{note}" for row in predicted.predictions]
+        return "\n".join([f"{printable(task.picture)}:", *rows])
+
+    for_each(tasks, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
+
+
+def _classes(explained: Explained) -> str:
+    targets = ", ".join(f"{target.label} {target.probability:.1%}" for target in explained.targets)
     against = explained.explanations[0].against
-    return f"{named} against {against.label}" if against else named
+    return f"{targets} against {against.label}" if against else targets
 
 
 def _rows(task: Task, explained: Explained, milliseconds: float) -> list[dict[str, Any]]:
@@ -180,14 +205,14 @@ def _rows(task: Task, explained: Explained, milliseconds: float) -> list[dict[st
             "picture": str(task.picture),
             "output": str(task.output),
             "model": explained.model.name,
-            "method": one.method,
-            "target": one.target.index,
-            "label": one.target.label,
-            "probability": one.target.probability,
-            "logit": one.target.logit,
-            "contrast": one.against.label if one.against else None,
-            "diagnostics": [found.code for found in one.diagnostics],
+            "method": explanation.method,
+            "target": explanation.target.index,
+            "label": explanation.target.label,
+            "probability": explanation.target.probability,
+            "logit": explanation.target.logit,
+            "contrast": explanation.against.label if explanation.against else None,
+            "diagnostics": [diagnostic.code for diagnostic in explanation.diagnostics],
             "milliseconds": milliseconds,
         }
-        for one in explained.explanations
+        for explanation in explained.explanations
     ]

@@ -16,13 +16,13 @@ import click
 from seewhy.app.cli.options import Form
 
 SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Of the files that are taken from a folder; a file that is named is tried whatever its suffix."""
+"""Suffixes of the pictures in a folder; a file that is named is tried whatever its suffix."""
 
 DASH = Path("-")
 """The standard input or output."""
 
-_OWN = ".seewhy"
-"""What answers have before their suffix; such files are not taken from folders."""
+_MARK = ".seewhy"
+"""Stands before the suffix of answers; folders and globs leave such files out."""
 
 _SLASHES = tuple(filter(None, (os.sep, os.altsep)))
 
@@ -48,8 +48,8 @@ class Task:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A picture, and its place in the folder that it was found in."""
+class _Source:
+    """A picture, and its place below the folder that was named; its name where no folder was."""
 
     picture: Path
     place: Path
@@ -60,40 +60,40 @@ def plan(
 ) -> tuple[Form, list[Task]]:
     """Return the format of the answers, and the pictures with the files that their answers go into.
 
-    A folder means all pictures below it, hidden ones and what an earlier run made left out, and its answers keep their
-    places; an argument that is no file may be a glob.
+    A folder means all pictures below it but hidden ones and earlier answers, and its answers keep their
+    places. An argument that is no file may be a glob.
 
     Args:
         arguments: as typed.
-        output: as typed: a file for the only picture, or a folder, as one that ends in a slash is; `-`; None for the
-            present folder.
+        output: as typed: a file for the only picture, a folder (it may end in a slash), or `-`; None for the present
+            folder.
         form: None to choose it by the output's suffix.
-        forms: to choose from; the first one is the default.
+        forms: to choose from; the first is the default.
         sheet: the contact sheet, whose pages are no pictures to explain.
 
     Raises:
-        click.UsageError: a folder or a glob without pictures, or an output that cannot be.
+        click.UsageError: a folder or a glob without pictures, or an output that does not fit them.
     """
-    found = list(dict.fromkeys(one for argument in arguments for one in _expanded(argument, sheet)))
+    sources = list(dict.fromkeys(source for argument in arguments for source in _expanded(argument, sheet)))
     place = Path(output or "")
-    if place == DASH and len(found) > 1:
-        raise click.UsageError(f"The standard output takes the answer of one picture, and these are {len(found)}.")
+    if place == DASH and len(sources) > 1:
+        raise click.UsageError(f"The standard output takes the answer of one picture, and these are {len(sources)}.")
     if place == DASH:
-        return form or forms[0], [Task(found[0].picture, DASH)]
-    single = len(arguments) == 1 and found[0].picture == arguments[0]
+        return form or forms[0], [Task(sources[0].picture, DASH)]
+    single = len(arguments) == 1 and sources[0].picture == arguments[0]
     is_folder = not output or output.endswith(_SLASHES) or place.is_dir()
     if single and not is_folder:
-        return form or _form_of(place, forms), [Task(found[0].picture, place)]
+        return form or _form_of(place, forms), [Task(sources[0].picture, place)]
     several = "several pictures need a folder, such as heatmaps/; --sheet puts them on one page"
-    named_as_file = not is_folder and place.suffix.lower() in (".jpg", *(f".{one}" for one in forms))
+    named_as_file = not is_folder and place.suffix.lower() in (".jpg", *(f".{form}" for form in forms))
     if named_as_file or (place.exists() and not place.is_dir()):
         raise click.BadParameter(several, param_hint="-o")
     form = form or forms[0]
-    return form, list(_tasks(found, place, ".jpg" if form == "jpeg" else f".{form}"))
+    return form, list(_tasks(sources, place, ".jpg" if form == "jpeg" else f".{form}"))
 
 
 def printable(path: Path) -> str:
-    """Return a path as it may be printed: what a name holds that no terminal can show, or should obey, is replaced."""
+    """Return a path as it may be printed: characters that a terminal cannot show, or would obey, are replaced."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(path))
 
 
@@ -120,68 +120,69 @@ def write(path: Path, body: bytes) -> None:
         raise click.ClickException(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
-def _expanded(argument: Path, sheet: Path | None) -> Iterator[_Found]:
+def _expanded(argument: Path, sheet: Path | None) -> Iterator[_Source]:
     if argument == DASH:
         if sys.stdin.isatty():
             raise click.UsageError("The standard input is a terminal: pipe a picture into it, or name a file.")
-        yield _Found(DASH, Path("stdin"))
+        yield _Source(DASH, Path("stdin"))
     elif argument.is_dir():
         yield from _below(argument, sheet)
     elif not argument.exists() and glob.has_magic(str(argument)):
         matches = [Path(match) for match in sorted(glob.glob(str(argument), recursive=True))]
-        files = [match for match in matches if not match.is_dir() and not _is_own(match, sheet)]
+        files = [match for match in matches if not match.is_dir() and not _is_output(match, sheet)]
         if not files:
             raise click.UsageError(f"No file matches {str(argument)!r}.")
-        yield from (_Found(file, Path(file.name)) for file in files)
+        yield from (_Source(file, Path(file.name)) for file in files)
     else:
-        yield _Found(argument, Path(argument.name))
+        yield _Source(argument, Path(argument.name))
 
 
-def _below(folder: Path, sheet: Path | None) -> Iterator[_Found]:
+def _below(folder: Path, sheet: Path | None) -> Iterator[_Source]:
     empty = True
     for top, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             file = Path(top, name)
-            if file.suffix.lower() in SUFFIXES and not name.startswith(".") and not _is_own(file, sheet):
+            if file.suffix.lower() in SUFFIXES and not name.startswith(".") and not _is_output(file, sheet):
                 empty = False
-                yield _Found(file, file.relative_to(folder))
+                yield _Source(file, file.relative_to(folder))
     if empty:
         raise click.UsageError(f"There is no picture in {str(folder)!r}; pictures end in {', '.join(SUFFIXES)}.")
 
 
-def _is_own(file: Path, sheet: Path | None) -> bool:
+def _is_output(file: Path, sheet: Path | None) -> bool:
     """Whether a file is an answer, or a page of the contact sheet."""
-    if file.stem.endswith(_OWN) or sheet is None:
-        return file.stem.endswith(_OWN)
+    if file.stem.endswith(_MARK) or sheet is None:
+        return file.stem.endswith(_MARK)
     is_page = file.suffix == sheet.suffix and re.fullmatch(rf"{re.escape(sheet.stem)}(-\d+)?", file.stem)
     return bool(is_page) and file.parent.resolve() == sheet.parent.resolve()
 
 
-def _tasks(found: Sequence[_Found], folder: Path, suffix: str) -> Iterator[Task]:
-    """Name answers by the stems of their pictures; those that share one by their whole names, or these and a number.
+def _tasks(sources: Sequence[_Source], folder: Path, suffix: str) -> Iterator[Task]:
+    """Name answers by the stems of their pictures; by the whole names where a stem is shared, then with a number.
 
-    A name so never depends on the order of pictures, but where several folders hold the same name.
+    The number, needed where several folders hold the same name, is all that depends on the order of pictures.
     """
-    stems = Counter(one.place.with_suffix("") for one in found)
-    wholes = {one.place for one in found}
-    taken: set[Path] = set()
-    for one in found:
-        stem = one.place.with_suffix("")
-        name = stem.name if stems[stem] == 1 and stem not in wholes else one.place.name
-        numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        outputs = (folder / one.place.parent / f"{each}{_OWN}{suffix}" for each in numbered)
-        output = next(each for each in outputs if each not in taken)
-        taken.add(output)
-        yield Task(one.picture, output)
+    stems = Counter(source.place.with_suffix("") for source in sources)
+    places = {source.place for source in sources}
+    outputs: set[Path] = set()
+    for source in sources:
+        stem = source.place.with_suffix("")
+        name = stem.name if stems[stem] == 1 and stem not in places else source.place.name
+        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        candidates = (folder / source.place.parent / f"{name}{_MARK}{suffix}" for name in names)
+        output = next(candidate for candidate in candidates if candidate not in outputs)
+        outputs.add(output)
+        yield Task(source.picture, output)
 
 
 def _form_of(output: Path, forms: Sequence[Form]) -> Form:
-    """Return the format that a file's suffix names; the first one where it has none."""
+    """Return the format that a file's suffix names; the first where it has no suffix."""
     suffixes: dict[str, Form] = {f".{form}": form for form in forms}
     if ".jpeg" in suffixes:
         suffixes[".jpg"] = suffixes[".jpeg"]
     if output.suffix and output.suffix.lower() not in suffixes:
-        known = ", ".join(suffixes)
-        raise click.BadParameter(f"{output.suffix!r} is no format that can be written; use {known}", param_hint="-o")
+        raise click.BadParameter(
+            f"{output.suffix!r} is no format that can be written; use {', '.join(suffixes)}", param_hint="-o"
+        )
     return suffixes.get(output.suffix.lower(), forms[0])

@@ -1,11 +1,13 @@
-"""Names that the shell completes. Those of methods are read from their source; those of models and layers, for which
-PyTorch must be imported, are kept in the user's cache.
+"""The names that the shell completes.
+
+Those of methods are read from their source. Those of models and layers, which take PyTorch to find, are cached.
 """
 
 import json
 import os
 import re
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +15,9 @@ from typing import Any
 
 import click
 
-_ENTERED = re.compile(r'^@method\(\s*"([^"]+)"', re.MULTILINE)
+from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
+
+_REGISTRATION = re.compile(r'^@method\(\s*"([^"]+)"', re.MULTILINE)
 
 
 def method_names() -> list[str]:
@@ -21,24 +25,24 @@ def method_names() -> list[str]:
     spec = find_spec("seewhy.explainers")  # imports `seewhy`, which imports nothing
     folders = (spec and spec.submodule_search_locations) or ()
     files = (file for folder in folders for file in Path(folder, "methods").rglob("*.py"))
-    return sorted(name for file in files for name in _ENTERED.findall(file.read_text(encoding="utf-8")))
+    return sorted(name for file in files for name in _REGISTRATION.findall(file.read_text(encoding="utf-8")))
 
 
 def model_names() -> list[str]:
-    """Return the names of all models, own ones first."""
+    """Return the names of all models, those of the user's file first."""
 
-    def found() -> list[str]:
+    def search() -> list[str]:
         from seewhy.models.zoo import zoo_names
 
         return zoo_names()
 
-    return [*_own_names(), *_kept("models", found)]
+    return [*_names_in_file(), *_cached("models", search)]
 
 
 def layer_names(model: str) -> list[str]:
     """Return the paths of the modules of a model; nothing where there is no such model."""
 
-    def found() -> list[str]:
+    def search() -> list[str]:
         from seewhy.models.errors import ModelError
         from seewhy.models.registry import Registry
 
@@ -49,7 +53,12 @@ def layer_names(model: str) -> list[str]:
         except ModelError:
             return []
 
-    return found() if model in _own_names() else _kept(f"layers of {model}", found)
+    return search() if model in _names_in_file() else _cached(f"layers of {model}", search)
+
+
+def complete_colormap(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the colour maps that begin so."""
+    return [name for name in SEQUENTIAL + DIVERGING if name.startswith(incomplete)]
 
 
 def complete_method(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -68,7 +77,8 @@ def complete_layer(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return [path for path in layer_names(model) if path.startswith(incomplete)]
 
 
-def _own_names() -> list[str]:
+def _names_in_file() -> list[str]:
+    """Return the names of the models in the file that `SEEWHY_MODELS` names; they may change at any time."""
     file = os.environ.get("SEEWHY_MODELS")
     try:
         return list(tomllib.loads(Path(file).read_text(encoding="utf-8")).get("models", {})) if file else []
@@ -76,24 +86,24 @@ def _own_names() -> list[str]:
         return []
 
 
-def _kept(what: str, find: Any) -> list[str]:
-    """Return names from the cache; find and keep them where it has none of these versions."""
+def _cached(entry: str, search: Callable[[], list[str]]) -> list[str]:
+    """Return names from the cache; search for them, and write them there, where it has none of these versions."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seewhy"
     versions = " ".join(f"{name}-{version(name)}" for name in ("seewhy", "torchvision", "timm"))
     file = folder / "names.json"
     try:
-        kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        cache: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        kept = {}
-    if kept.get("versions") != versions:
-        kept = {"versions": versions}
-    if what not in kept:
-        kept[what] = find()
+        cache = {}
+    if cache.get("versions") != versions:
+        cache = {"versions": versions}
+    if entry not in cache:
+        cache[entry] = search()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             part = folder / f"names-{os.getpid()}.part"
-            part.write_text(json.dumps(kept), encoding="utf-8")
+            part.write_text(json.dumps(cache), encoding="utf-8")
             part.replace(file)
         except OSError:  # without a cache it is slow, and right
             pass
-    return list(kept[what])
+    return list(cache[entry])

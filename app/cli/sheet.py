@@ -2,17 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from PIL import Image, ImageOps
 
 from seewhy.app.cli.files import write
-from seewhy.app.cli.options import DRAWINGS
+from seewhy.app.pipeline.choices import DRAWINGS, Drawing
 from seewhy.explainers.imaging.render import panel
-
-if TYPE_CHECKING:
-    from seewhy.app.pipeline.options import Drawing
 
 _TILE = (320, 240)
 _GAP = 4
@@ -30,10 +26,10 @@ class Sheet:
         encode: returns a picture as bytes.
 
     Raises:
-        click.BadParameter: a suffix of no format for pictures.
+        click.BadParameter: the suffix names no format for pictures.
     """
 
-    def __init__(self, path: Path, title: str, encode: "Callable[[Image.Image, Drawing], bytes]") -> None:
+    def __init__(self, path: Path, title: str, encode: Callable[[Image.Image, Drawing], bytes]) -> None:
         suffixes: dict[str, Drawing] = {".jpg": "jpeg", **{f".{form}": form for form in DRAWINGS}}
         if path.suffix.lower() not in suffixes:
             raise click.BadParameter(f"a sheet ends in {', '.join(suffixes)}", param_hint="--sheet")
@@ -52,20 +48,18 @@ class Sheet:
         return ImageOps.expand(small, _GAP, "white")
 
     def add(self, tile: Image.Image, caption: str) -> None:
-        """Put a small copy onto the sheet; a full one is written."""
+        """Put a small copy onto the sheet; a full sheet is written."""
         self._tiles.append(tile)
         self._captions.append(caption)
         if len(self._tiles) == _PAGE:
             self.close()
 
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Write the copies that are not written yet."""
         if not self._tiles:
             return
         self._pages += 1
         name = self._path.name if self._pages == 1 else f"{self._path.stem}-{self._pages}{self._path.suffix}"
-        write(
-            self._path.with_name(name),
-            self._encode(panel(self._tiles, self._captions, bar=_LINE, title=(self._title,)), self._form),
-        )
+        page = panel(self._tiles, self._captions, bar=_LINE, title=(self._title,))
+        write(self._path.with_name(name), self._encode(page, self._form))
         self._tiles, self._captions = [], []

@@ -22,24 +22,24 @@ class Summary:
 
     Args:
         path: ends in .csv or .jsonl.
-        goes_on: keep the rows of an earlier, maybe interrupted, run that tell of no error.
+        resume: keep the rows without an error that an earlier run, perhaps interrupted, has written.
 
     Raises:
-        click.BadParameter: another suffix, or to go on with a file that is no summary.
+        click.BadParameter: another suffix, or the file to resume is no summary.
     """
 
-    def __init__(self, path: Path, goes_on: bool) -> None:
+    def __init__(self, path: Path, resume: bool) -> None:
         if path.suffix.lower() not in (".csv", ".jsonl"):
             raise click.BadParameter("a summary ends in .csv or .jsonl", param_hint="--summary")
         self._is_csv = path.suffix.lower() == ".csv"
-        kept = self._read(path) if goes_on and path.exists() else []
-        self._pictures = {_escaped(row["picture"]) for row in kept}
+        rows = self._read(path) if resume and path.exists() else []
+        self._pictures = {_escaped(row["picture"]) for row in rows}
         head = self._line(dict(zip(COLUMNS, COLUMNS, strict=True))) if self._is_csv else ""
-        write(path, (head + "".join(map(self._line, kept))).encode())
+        write(path, (head + "".join(map(self._line, rows))).encode())
         self._file = path.open("a", encoding="utf-8", newline="")
 
     def add(self, *rows: dict[str, Any]) -> None:
-        """Write rows; columns that one lacks are empty."""
+        """Write rows; columns that a row lacks are empty."""
         self._file.write("".join(self._line({**_EMPTY, **row}) for row in rows))
         self._file.flush()
 
@@ -55,13 +55,13 @@ class Summary:
     def _line(self, row: dict[str, Any]) -> str:
         if not self._is_csv:
             return _escaped(json.dumps(row, ensure_ascii=False)) + "\n"
-        told = {name: " ".join(value) if isinstance(value, list) else value for name, value in row.items()}
+        cells = {name: " ".join(value) if isinstance(value, list) else value for name, value in row.items()}
         text = io.StringIO()
-        csv.DictWriter(text, COLUMNS, lineterminator="\n").writerow(told)
+        csv.DictWriter(text, COLUMNS, lineterminator="\n").writerow(cells)
         return _escaped(text.getvalue())
 
     def _read(self, path: Path) -> list[dict[str, Any]]:
-        """Return the rows of a file that are whole and tell of no error."""
+        """Return the rows of a file that are whole and have no error."""
         text = path.read_text(encoding="utf-8")
         *lines, _ = text.split("\n")  # the last line may be cut short
         try:
@@ -74,5 +74,5 @@ class Summary:
 
 
 def _escaped(text: str) -> str:
-    """Return text in which the bytes of names that are no UTF-8 are written as JSON writes them."""
+    """Return text with the bytes of names that are no UTF-8 written as JSON writes them."""
     return text.encode(errors="backslashreplace").decode()

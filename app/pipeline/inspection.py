@@ -18,7 +18,7 @@ from seewhy.app.pipeline.work import Alone, Explain
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.errors import EditError, PictureError
-from seewhy.explainers.hooks.records import Kind
+from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.hooks.selection import match_paths, module_paths
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection.capture import Capture, capture_images

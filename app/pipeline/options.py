@@ -16,16 +16,14 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from seewhy.app.pipeline.choices import CaptureFormat, Format, InterveneFormat, Rank, TraceFormat
+from seewhy.app.pipeline.option_texts import CAPTURE, DRAWING, EXPLAIN, HEATMAP, INTERVENE, PREDICT, SOURCE, TRACE
 from seewhy.app.pipeline.strict_json import RepeatedMemberError, loads
-from seewhy.explainers.hooks.records import Kind
-from seewhy.explainers.imaging.render import DIVERGING, SEQUENTIAL, Scale, View
+from seewhy.explainers.hooks.kinds import Kind
+from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.inspection.edits import MAX_EDITS, AnyEdits
+from seewhy.models.sources import Source
 
-Drawing = Literal["png", "jpeg", "webp"]
-Format = Literal["png", "jpeg", "webp", "json", "npz"]
-TraceFormat = Literal["json", "svg", "png"]
-CaptureFormat = Literal["json", "npz", "safetensors", "png", "jpeg", "webp"]
-InterveneFormat = Literal["json", "png", "jpeg", "webp"]
 MEDIA_TYPES: dict[str, str] = {
     "png": "image/png",
     "jpeg": "image/jpeg",
@@ -119,31 +117,22 @@ class NoOptions(BaseModel):
 class ModelsOptions(NoOptions):
     """Options of GET /models."""
 
-    source: Literal["own", "embedded", "torchvision", "timm"] | None = Field(
-        None, description="List only the models of one source."
-    )
+    source: Source | None = Field(None, description=SOURCE)
 
 
 class PredictOptions(Options):
     """Options of POST /predict."""
 
-    top: int = Field(5, ge=1, le=1000, description="How many of the most probable classes to return.")
+    top: int = Field(5, ge=1, le=1000, description=PREDICT["top"])
 
 
 class DrawingOptions(Options):
     """Options of all routes that draw maps over the picture."""
 
-    view: View = Field("overlay", description="The map over the picture, alone, or beside it.")
-    colormap: Name | None = Field(
-        None,
-        description=f"One of {', '.join(SEQUENTIAL + DIVERGING)}; by default inferno, or icefire for signed maps.",
-    )
-    alpha: float = Field(0.5, ge=0, le=1, description="Strength of the overlay.")
-    scale: Annotated[Scale, BeforeValidator(_ends), _SCALE_SCHEMA] = Field(
-        None,
-        description="`image` divides each map by its own maximum; `robust` by its 99th percentile, for fine maps with "
-        "a few extreme pixels; `lo,hi` are fixed ends, so that pictures compare.",
-    )
+    view: View = Field("overlay", description=DRAWING["view"])
+    colormap: Name | None = Field(None, description=DRAWING["colormap"])
+    alpha: float = Field(0.5, ge=0, le=1, description=DRAWING["alpha"])
+    scale: Annotated[Scale, BeforeValidator(_ends), _SCALE_SCHEMA] = Field(None, description=DRAWING["scale"])
 
 
 Layers = Annotated[list[StrictName], BeforeValidator(_listed)]
@@ -157,10 +146,8 @@ class HeatmapOptions(DrawingOptions):
     __pydantic_extra__: dict[str, _Scalar | list[_Scalar]] = Field(init=False)
 
     method: Name = Field("gradcam", description="A name of GET /methods.")
-    layer: Layers = Field(
-        default=[], description="Dotted module path or glob, repeatable (fused); by default the model's own."
-    )
-    values: bool = Field(False, description="Include the heatmap's numbers in a JSON answer.")
+    layer: Layers = Field(default=[], description=HEATMAP["layer"])
+    values: bool = Field(False, description=HEATMAP["values"])
 
     @property
     def method_options(self) -> dict[str, Any]:
@@ -177,45 +164,37 @@ class ExplainOptions(HeatmapOptions):
         description="A name of GET /methods, or several, repeated or separated by commas: methods that need the same "
         "forward and backward pass share it.",
     )
-    against: Target = Field(
-        None, description="Class index or label to contrast the explained class with: why this rather than that."
-    )
+    against: Target = Field(None, description=EXPLAIN["against"])
     target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = Field(
-        default=[], description="Class index or label, repeatable; by default the most probable class."
+        default=[], description=EXPLAIN["target"]
     )
     values: bool | Literal["map"] = Field(  # type: ignore[assignment]
         False,
         description="Include the heatmap's numbers in a JSON answer; `map` for those of the method's own, coarser "
         "grid.",
     )
-    top: int | None = Field(None, ge=1, description="Explain the N most probable classes instead of `target`.")
+    top: int | None = Field(None, ge=1, description=EXPLAIN["top"])
     format: Format | None = Field(None, description="By default what Accept asks for, or else png.")
 
 
 class TraceOptions(Options):
     """Options of POST /hooks/trace."""
 
-    target: Target = Field(None, description="Class index or label; by default the most probable class.")
-    layer: Layers = Field(
-        default=[], description="Dotted module path or glob, repeatable; by default all modules without submodules."
-    )
+    target: Target = Field(None, description=TRACE["target"])
+    layer: Layers = Field(default=[], description=TRACE["layer"])
     format: TraceFormat | None = Field(None, description="By default what Accept asks for, or else json.")
 
 
 class CaptureOptions(DrawingOptions):
     """Options of POST /hooks/capture."""
 
-    layer: Layers = Field(min_length=1, description="Dotted module path or glob, repeatable.")
+    layer: Layers = Field(min_length=1, description=CAPTURE["layer"])
     kind: Annotated[list[Kind], BeforeValidator(_listed)] = Field(
-        default=["output"], min_length=1, description="What to capture, repeatable."
+        default=["output"], min_length=1, description=CAPTURE["kind"]
     )
-    target: Target = Field(None, description="Class whose gradients; by default the most probable class.")
-    top: int = Field(16, ge=1, le=100, description="How many feature maps a contact sheet shows.")
-    rank: Literal["activation", "effect"] = Field(
-        "activation",
-        description="Rank the maps of a contact sheet by mean magnitude, or by that of the sum of output times "
-        "gradient, an estimate of what the map does to the target's logit.",
-    )
+    target: Target = Field(None, description=CAPTURE["target"])
+    top: int = Field(16, ge=1, le=100, description=CAPTURE["top"])
+    rank: Rank = Field("activation", description=CAPTURE["rank"])
     format: CaptureFormat | None = Field(None, description="By default what Accept asks for, or else json.")
 
 
@@ -225,11 +204,7 @@ class InterveneOptions(HeatmapOptions):
     edits: Annotated[AnyEdits, BeforeValidator(_json)] = Field(
         description="What to edit, in this order; in a form or a query string as JSON text."
     )
-    each_channel: bool = Field(
-        False,
-        description="Make a sweep: apply the only edit, of one layer's input or output, to each channel by itself, and "
-        "rank the channels by what that does to the target.",
-    )
-    target: Target = Field(None, description="Class index or label; by default the most probable one before the edits.")
-    top: int = Field(16, ge=1, le=100, description="How many channels a drawn sweep shows.")
+    each_channel: bool = Field(False, description=INTERVENE["each_channel"])
+    target: Target = Field(None, description=INTERVENE["target"])
+    top: int = Field(16, ge=1, le=100, description=INTERVENE["top"])
     format: InterveneFormat | None = Field(None, description="By default what Accept asks for, or else json.")

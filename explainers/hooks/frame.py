@@ -5,7 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from seewhy.explainers.hooks.gradient_tap import Gradients, is_differentiable
-from seewhy.explainers.hooks.records import Call, Kind
+from seewhy.explainers.hooks.kinds import Kind
+from seewhy.explainers.hooks.records import Call
 
 
 class Frame:

@@ -2,16 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from torch import Tensor, nn
 
 from seewhy.explainers.hooks.gradient_tap import Gradients
-
-Kind = Literal["input", "output", "grad_input", "grad_output", "parameter_grad"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-CALL_KINDS: tuple[Kind, ...] = KINDS[:4]
-"""The kinds that each call of a module has; the gradient of a parameter is one for all calls."""
+from seewhy.explainers.hooks.kinds import Kind
 
 
 @dataclass(frozen=True, eq=False)

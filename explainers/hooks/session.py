@@ -22,9 +22,10 @@ from seewhy.explainers.errors import LayerError, UnsuitableModelError, Unsupport
 from seewhy.explainers.hooks.call_site import CallSite
 from seewhy.explainers.hooks.evaluation import CHECKPOINTED, is_checkpointed, without_checkpointing
 from seewhy.explainers.hooks.gradient_tap import edges_behind_taps, is_differentiable
+from seewhy.explainers.hooks.kinds import CALL_KINDS, KINDS, Kind
 from seewhy.explainers.hooks.leaves import Leaves
 from seewhy.explainers.hooks.parameters import Hook, ParameterSite
-from seewhy.explainers.hooks.records import CALL_KINDS, KINDS, Call, Kind, recorded_arguments
+from seewhy.explainers.hooks.records import Call, recorded_arguments
 from seewhy.explainers.hooks.registry import HookHandle, Registry
 from seewhy.explainers.hooks.selection import (
     Where,

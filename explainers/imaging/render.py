@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, sqrt
-from typing import Literal, get_args
 
 import numpy as np
 from cmap import Colormap
@@ -12,16 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from seewhy.explainers.errors import OptionError, near_matches
+from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL, VIEWS, Scale, View
 from seewhy.explainers.imaging.geometry import Geometry
-
-View = Literal["overlay", "heatmap", "side-by-side"]
-VIEWS: tuple[View, ...] = get_args(View)
-
-Scale = tuple[float, float] | Literal["robust"] | None
-
-SEQUENTIAL = ("inferno", "magma", "plasma", "viridis", "cividis", "batlow", "lipari")
-DIVERGING = ("icefire", "berlin", "vik", "balance")
-"""Perceptually uniform colour maps, safe for colour-blind eyes; diverging ones are for signed maps."""
 
 _SYSTEM_FONTS = (
     "NotoSansCJK-Regular.ttc",

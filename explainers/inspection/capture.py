@@ -16,7 +16,7 @@ from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.core.objective import goal_of
 from seewhy.explainers.errors import CaptureTooLargeError, LayerError, OptionError
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
-from seewhy.explainers.hooks.records import KINDS, Kind
+from seewhy.explainers.hooks.kinds import KINDS, Kind
 from seewhy.explainers.hooks.selection import Where
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.decode import PictureSource, read_picture

@@ -22,8 +22,9 @@ from seewhy.explainers.execution.chunks import Report, unreported
 from seewhy.explainers.hooks.gradient_tap import is_differentiable, is_one_of
 from seewhy.explainers.hooks.selection import first_names, match_modules
 from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.decode import PictureSource, read_picture
-from seewhy.explainers.imaging.render import Scale, Style, View
+from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection.edits import Edit, MisfitError, Swap, not_finite, parse_edits, part_of
 from seewhy.explainers.inspection.sheets import intervention_panel
 from seewhy.explainers.inspection.statistics import Statistics, statistics

@@ -13,6 +13,7 @@ from seewhy.explainers.core.explainer import Attribution, Diagnostic
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.objective import NO_CONTRAST
 from seewhy.explainers.imaging import render
+from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.layers.survey import Survey
@@ -128,10 +129,10 @@ class Explanation(Shown):
 
     def overlay(
         self,
-        view: render.View = "overlay",
+        view: View = "overlay",
         colormap: str | None = None,
         alpha: float = 0.5,
-        scale: render.Scale = None,
+        scale: Scale = None,
         max_side: int | None = None,
     ) -> Image.Image:
         """Return the heatmap drawn over the picture, RGB, as large as the picture; see `render.Style`.
@@ -168,7 +169,7 @@ class Explanation(Shown):
         view: Literal["overlay", "heatmap"] = "overlay",
         colormap: str | None = None,
         alpha: float = 0.5,
-        scale: render.Scale = None,
+        scale: Scale = None,
         max_side: int | None = 2048,
     ) -> "Axes":
         """Draw the heatmap with matplotlib, in pixels of the upload; the bar shows the map's own units.

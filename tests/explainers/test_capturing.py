@@ -22,7 +22,8 @@ from seewhy.explainers.errors import (
     PictureError,
     TargetError,
 )
-from seewhy.explainers.hooks.session import KINDS, HookSession
+from seewhy.explainers.hooks.kinds import KINDS
+from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection.capture import Capture, CapturedTensor, capture_images, strongest
 from seewhy.explainers.inspection.sheets import contact_sheet

@@ -6,9 +6,8 @@ from PIL import Image
 from seewhy.explainers import Explanation, Geometry
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
+from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
 from seewhy.explainers.imaging.render import (
-    DIVERGING,
-    SEQUENTIAL,
     Style,
     colour,
     draw,

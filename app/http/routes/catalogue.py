@@ -23,7 +23,8 @@ from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.routes import service
 from seewhy.app.http.uploads import flat, parse
 from seewhy.app.pipeline.options import ModelsOptions, NoOptions
-from seewhy.explainers.imaging.render import DIVERGING, SEQUENTIAL, palette
+from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
+from seewhy.explainers.imaging.render import palette
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.methods.catalogue import METHODS, Method, list_methods
 from seewhy.models.errors import UnknownModelError

@@ -19,16 +19,9 @@ from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.headers import Facts
 from seewhy.app.http.routes import format_of, service
 from seewhy.app.http.uploads import parse, read_request
+from seewhy.app.pipeline.choices import CaptureFormat, InterveneFormat, TraceFormat
 from seewhy.app.pipeline.inspection import HookService
-from seewhy.app.pipeline.options import (
-    MEDIA_TYPES,
-    CaptureFormat,
-    CaptureOptions,
-    InterveneFormat,
-    InterveneOptions,
-    TraceFormat,
-    TraceOptions,
-)
+from seewhy.app.pipeline.options import MEDIA_TYPES, CaptureOptions, InterveneOptions, TraceOptions
 
 blueprint = Blueprint("hooks", __name__, url_prefix="/hooks")
 

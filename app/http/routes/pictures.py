@@ -10,7 +10,8 @@ from seewhy.app.http.declaration import Declaration, current_declaration
 from seewhy.app.http.headers import Facts
 from seewhy.app.http.routes import format_of, service
 from seewhy.app.http.uploads import parse, read_request
-from seewhy.app.pipeline.options import MEDIA_TYPES, ExplainOptions, Format, PredictOptions
+from seewhy.app.pipeline.choices import Format
+from seewhy.app.pipeline.options import MEDIA_TYPES, ExplainOptions, PredictOptions
 from seewhy.app.pipeline.plan import Explained
 from seewhy.app.pipeline.record import current
 from seewhy.app.settings import Settings

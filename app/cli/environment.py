@@ -1,0 +1,27 @@
+"""The settings that a command runs with."""
+
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from seewhy.app.setting_faults import setting_faults
+from seewhy.app.settings import Settings
+
+
+class SettingsError(click.ClickException):
+    """Wrong settings: they end the command as wrong options do, without the hint at its usage."""
+
+    exit_code = click.UsageError.exit_code
+
+
+def read_settings(**options: Any) -> Settings:
+    """Return the settings of the environment, overridden by options of a command.
+
+    Raises:
+        SettingsError: a value is out of bounds; the message names its variable or option.
+    """
+    try:
+        return Settings(**options)
+    except ValidationError as error:
+        raise SettingsError(setting_faults(error, options)) from error

@@ -1,0 +1,28 @@
+"""What commands print, and the statuses that they exit with."""
+
+import sys
+
+import click
+
+FAILED = 1
+"""Exit status where a picture failed."""
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Print rows in columns under their heads."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    for row in [head, *rows]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def yes(value: bool) -> str:
+    """Return yes or no."""
+    return "yes" if value else "no"
+
+
+def print_bytes(body: bytes) -> None:
+    """Write bytes to the standard output."""
+    sys.stdout.buffer.write(body)
+    sys.stdout.buffer.flush()

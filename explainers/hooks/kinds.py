@@ -1,0 +1,8 @@
+"""The kinds of tensors that sessions record. Without PyTorch: the help and the completion of commands name them."""
+
+from typing import Literal, get_args
+
+Kind = Literal["input", "output", "grad_input", "grad_output", "parameter_grad"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CALL_KINDS: tuple[Kind, ...] = KINDS[:4]
+"""The kinds that each call of a module has; the gradient of a parameter is one for all calls."""

@@ -1,0 +1,12 @@
+"""What a user may choose of a drawing. Without NumPy and Pillow: the help and the completion of commands name it."""
+
+from typing import Literal, get_args
+
+View = Literal["overlay", "heatmap", "side-by-side"]
+VIEWS: tuple[View, ...] = get_args(View)
+
+Scale = tuple[float, float] | Literal["robust"] | None
+
+SEQUENTIAL = ("inferno", "magma", "plasma", "viridis", "cividis", "batlow", "lipari")
+DIVERGING = ("icefire", "berlin", "vik", "balance")
+"""Perceptually uniform colour maps, safe for colour-blind eyes; diverging ones are for signed maps."""
