@@ -56,6 +56,16 @@ def test_the_container_is_that_of_the_dockerfile_and_needs_no_right():
     assert {mount["mountPath"] for mount in CONTAINER["volumeMounts"]} == {"/tmp"}
 
 
+def test_the_image_gets_all_that_the_package_is_made_of():
+    copies = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    paths = {path for line in copies for path in line.split()}
+    context = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert context[0] == "*"
+    assert paths <= {line.removeprefix("!") for line in context if line.startswith("!")}
+    links = {path.readlink().name for path in (ROOT / "seewhy").iterdir() if path.is_symlink()}
+    assert paths >= links | {"seewhy", "pyproject.toml", "README.md", "LICENSE"}
+
+
 def test_what_runs_may_finish_before_a_pod_is_killed():
     given = {one["name"]: one["value"] for one in CONTAINER["env"]}
     known = {PREFIX + name.upper() for name in Settings.model_fields}

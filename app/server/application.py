@@ -1,4 +1,4 @@
-"""The WSGI application of one process: SeeWhy's, or what stands in for it until that can be made."""
+"""The WSGI application of one process: SeeWhy's, or a substitute until that can be made."""
 
 import logging
 import time
@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask
+
+from seewhy.app.errors import EXPECTED
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -17,10 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 class Application:
-    """SeeWhy's application, made anew until that succeeds.
+    """SeeWhy's application; a process that cannot make it tries again.
 
-    The first process has made one before it forked. Where a process cannot, a file was broken meanwhile; other
-    processes may still answer, so this one says 503 and tries again.
+    The first process has made one before it forked. Where a later process cannot, a file was broken meanwhile. Other
+    processes may still answer, so this one answers with 503 and tries again; ending it would only start it anew.
 
     Args:
         make: makes the application.
@@ -40,7 +42,7 @@ class Application:
 
     @property
     def service(self) -> Any:
-        """What SeeWhy's application answers with; None while there is none."""
+        """The service of SeeWhy's application; None while there is none."""
         return self._flask and self._flask.extensions["seewhy"]
 
     def load(self) -> None:
@@ -54,7 +56,7 @@ class Application:
             self._load_default()
 
     def close(self) -> None:
-        """Hand over what is still to be told to others, such as spans."""
+        """Hand over what other systems are still to get, such as spans."""
         if self._flask is not None:
             self._flask.extensions["seewhy-operations"].close()
 
@@ -62,7 +64,7 @@ class Application:
         try:
             self._flask = self._make()
         except Exception as error:
-            from seewhy.app.errors import EXPECTED
+            # It imports PyTorch, which must come after `share_processors`.
             from seewhy.app.server.unavailable import unavailable
 
             _log.error("No worker can start: %s", error, exc_info=not isinstance(error, EXPECTED))
@@ -71,8 +73,6 @@ class Application:
     def _load_default(self) -> None:
         try:
             self.service.require_ready()
-        except Exception as error:  # it has begun to load, or the log says why not
-            from seewhy.app.errors import EXPECTED
-
+        except Exception as error:  # an expected one: it has begun to load, or the log says why not
             if not isinstance(error, EXPECTED):
                 _log.error("The default model cannot be loaded: %s", error)

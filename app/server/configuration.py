@@ -1,4 +1,4 @@
-"""gunicorn's settings, made from those of the service; one process of several threads by default."""
+"""gunicorn's settings, derived from those of the service; one process of several threads by default."""
 
 import math
 import os
@@ -11,30 +11,32 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 
 from seewhy.app import create_app
+from seewhy.app.errors import FieldError
 from seewhy.app.observability.logs import configuration
 from seewhy.app.observability.processes import forget_figures, join_figures
 from seewhy.app.server.application import Application
-from seewhy.app.server.draining import drain
-from seewhy.app.server.ending import end_process
-from seewhy.app.server.files import connections
+from seewhy.app.server.file_limit import connections
+from seewhy.app.server.process_exit import end_process
 from seewhy.app.server.processes import Processes
 from seewhy.app.server.readiness import await_turn, begin
+from seewhy.app.server.unread_body import read_rest
 from seewhy.app.server.worker import Worker
 from seewhy.app.settings import Settings
 from seewhy.app.system.allocator import share_heaps
+from seewhy.models.errors import UnknownModelError
 
 KEEPALIVE_SECONDS = 65
-"""That a connection is kept: longer than the minute for which proxies keep it, which else send into closed ones."""
+"""Time that an idle connection is kept: longer than proxies keep it, a minute, or they would send into closed ones."""
 
 DRAIN_SECONDS = 5
-"""Beyond the deadline, until what is still being answered is broken off: for the last answers to be sent."""
+"""Time beyond the deadline for the last answers to be sent; then the process breaks them off."""
 
 
 class Log(Logger):  # type: ignore[misc]
-    """gunicorn's log, without its line for each request, which it would make up for nobody."""
+    """gunicorn's log, without its line for each request: the application writes its own."""
 
     def access(self, *_: Any) -> None:
-        """Leave it to the application."""
+        """Do nothing."""
 
 
 class Server(BaseApplication):  # type: ignore[misc]
@@ -43,7 +45,7 @@ class Server(BaseApplication):  # type: ignore[misc]
     The application is made in each worker, after the fork: the threads that own models must not be forked.
 
     Args:
-        settings: address, processes and threads among them.
+        settings: of the service.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -51,7 +53,7 @@ class Server(BaseApplication):  # type: ignore[misc]
         super().__init__()
 
     def load_config(self) -> None:
-        """Set what the settings and the service need."""
+        """Set gunicorn's options."""
         settings = self._settings
         host = bare_host(settings.host)
         options = {
@@ -60,30 +62,32 @@ class Server(BaseApplication):  # type: ignore[misc]
             "threads": settings.threads,
             "worker_class": "seewhy.app.server.worker.Worker",
             "worker_connections": connections(settings.threads),
+            # gunicorn kills a worker whose main loop stands still for so long.
             "timeout": int(settings.deadline) + 60,
             "keepalive": KEEPALIVE_SECONDS,
             "graceful_timeout": math.ceil(settings.deadline) + DRAIN_SECONDS,
             "logger_class": Log,
             "logconfig_dict": configuration(settings),
-            "post_request": drain,
+            "post_request": read_rest,
             "pre_fork": Processes.introduce,
             "post_fork": _after_fork,
             "post_worker_init": _before_accepting,
             "worker_exit": _end_process,
             "child_exit": _forget,
             "proc_name": "seewhy",
-            # By default gunicorn lets a proxy on this machine set scheme and path. `SEEWHY_TRUSTED_PROXIES` is the one
-            # place that says whom to believe what.
+            # By default gunicorn lets a proxy on this machine set scheme and path; `SEEWHY_TRUSTED_PROXIES` alone says
+            # which proxies are trusted.
             "forwarded_allow_ips": "",
+            # The socket is a file in the home folder, which may be read-only, and signals do what it is for.
             "control_socket_disable": True,
         }
         for name, value in options.items():
             self.cfg.set(name, value)
 
     def load(self) -> Application:
-        """Make the application of one worker, as `checked_app` does.
+        """Make the application of one worker.
 
-        A file of keys that cannot be read any more keeps none from starting: others answer so too.
+        A file of keys that has become unreadable keeps no worker from starting: it refuses keys, as running ones do.
         """
         application = Application(partial(_watched_app, self._settings))
         application.load()
@@ -91,7 +95,7 @@ class Server(BaseApplication):  # type: ignore[misc]
 
 
 def _watched_app(settings: Settings) -> Flask:
-    """Make the application of a worker, which ends itself where it is broken."""
+    """Make the application of a worker, which ends its process where that is broken."""
     app = checked_app(settings, strict=False)
     app.extensions["seewhy-liveness"].watch()
     return app
@@ -113,10 +117,11 @@ def _forget(server: Processes, worker: Worker) -> None:
 
 
 def _end_process(_server: Processes, worker: Worker) -> None:
-    if os.getpid() != worker.pid:  # the first process forgets a worker that was gone before it could be told to go
+    # gunicorn calls this in the first process as well, for a worker that was gone before its signal came.
+    if os.getpid() != worker.pid:
         return
     worker.state.answers = False
-    application = getattr(worker, "wsgi", None)  # none yet where it ends early
+    application = getattr(worker, "wsgi", None)  # None where the worker ends before it has loaded one
     if application is not None:
         application.close()
     end_process(sys.exception())
@@ -128,17 +133,14 @@ def bare_host(host: str) -> str:
 
 
 def checked_app(settings: Settings, strict: bool = True) -> Flask:
-    """Make the application, and find mistakes in the settings, the models file and modules of methods.
+    """Make the application; this finds mistakes in the settings, the models file and modules of methods.
 
     Args:
-        settings, strict: as `create_app` has them.
+        settings, strict: those of `create_app`.
 
     Raises:
-        ServiceError, ModelError, ExplainerError: as the messages say.
+        ServiceError, ModelError, ExplainerError: a mistake; the message names it.
     """
-    from seewhy.app.errors import FieldError
-    from seewhy.models.errors import UnknownModelError
-
     app = create_app(settings, strict)
     try:
         app.extensions["seewhy"].registry.spec(settings.default_model)

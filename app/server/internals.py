@@ -1,7 +1,7 @@
-"""What the server uses of gunicorn beyond its settings and hooks: one table, held to gunicorn by a test.
+"""What the server uses of gunicorn beyond its settings and hooks: a table that a test compares with gunicorn.
 
-gunicorn promises none of it. A row whose source has changed fails `tests/app/test_internals.py` by its name: read what
-changed, see whether the reason still holds, and take the digest that the test prints.
+gunicorn promises none of it. `tests/app/test_internals.py` fails by the name of a row whose source has changed: read
+what changed, see whether the reason still holds, and copy the digest that the test prints.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Internal:
-    """One thing of gunicorn's.
+    """A function or a value of gunicorn's.
 
     Attributes:
         name: its path, from `gunicorn` on.
-        use: what happens to it: replaced, extended, or relied on.
+        use: replaced, extended, or relied on.
         reason: why no setting or hook will do.
-        digest: of its source, the first twelve digits of SHA-256; the value itself for what has no source.
+        digest: the first twelve digits of its source's SHA-256; for a value, the value itself.
     """
 
     name: str
@@ -28,7 +28,7 @@ INTERNALS = (
     Internal(
         "workers.gthread.ThreadWorker.accept",
         "extended",
-        "an error of the system's, such as too many open files, leaves it and ends the worker",
+        "an error of the system, such as too many open files, passes through it and ends the worker",
         "e44f56cf501a",
     ),
     Internal(
@@ -40,7 +40,7 @@ INTERNALS = (
     Internal(
         "workers.gthread.ThreadWorker.run",
         "relied on",
-        "it ceases to accept before it drains, and looks at `pending_conns`, `nr_conns` and `alive` while it does",
+        "it stops accepting before it drains, and looks at `pending_conns`, `nr_conns` and `alive` while it does",
         "782c7161d896",
     ),
     Internal(
@@ -52,7 +52,7 @@ INTERNALS = (
     Internal(
         "workers.gthread.STOP_KEEPALIVE_LINGER",
         "relied on",
-        "kept-alive and silent connections are let go after as many seconds",
+        "idle and silent connections are closed after as many seconds",
         "2.0",
     ),
     Internal(
@@ -64,7 +64,7 @@ INTERNALS = (
     Internal(
         "arbiter.Arbiter.reload",
         "replaced",
-        "it ends the workers before at once, and hears no signal until they are gone",
+        "it ends the old workers at once, and hears no signal until they are gone",
         "77f9e7ee89a2",
     ),
     Internal(
@@ -88,7 +88,7 @@ INTERNALS = (
     Internal(
         "arbiter.Arbiter.kill_worker",
         "relied on",
-        "workers that are not to stay are told by it",
+        "it sends a worker the signal to end",
         "1f73ca156a69",
     ),
     Internal(

@@ -10,7 +10,7 @@ from seewhy.app.server.application import Application
 from seewhy.app.system.allocator import Rest
 
 LOOK_SECONDS = 0.1
-"""Between two looks of a process at itself."""
+"""Between two checks of a process."""
 
 
 class _SharedBool:
@@ -26,23 +26,23 @@ class _SharedBool:
         state.shared[self._place] = value
 
 
-class _NotedBool(_SharedBool):
-    """One byte that is noted in another, for good, the first time that it is set."""
+class _LatchedBool(_SharedBool):
+    """One byte, and another that remembers whether it was ever set."""
 
-    def __init__(self, place: int, note: int) -> None:
+    def __init__(self, place: int, latch: int) -> None:
         super().__init__(place)
-        self._note = note
+        self._latch = latch
 
     def __set__(self, state: "State", value: bool) -> None:
         super().__set__(state, value)
         if value:
-            state.shared[self._note] = True
+            state.shared[self._latch] = True
 
 
 class State:
-    """What the first process and one worker tell each other; made before the fork."""
+    """What the first process and one worker tell each other, in memory that they share; made before the fork."""
 
-    answers = _NotedBool(0, note=3)
+    answers = _LatchedBool(0, latch=3)
     """Whether the worker has the default model; the worker says so."""
 
     others_answer = _SharedBool(1)
@@ -61,11 +61,11 @@ class State:
 
 
 class Readiness(threading.Thread):
-    """The thread of a process that gets it what it needs, says whether it answers, and gives memory back after work.
+    """The thread of a process that loads what it needs, says whether it answers, and gives memory back after work.
 
     Args:
         application: of the process.
-        state: which it shares with the first process.
+        state: shared with the first process.
     """
 
     def __init__(self, application: Application, state: State) -> None:
@@ -75,13 +75,13 @@ class Readiness(threading.Thread):
         self._rest = Rest()
 
     def run(self) -> None:
-        """Look until the process ends."""
+        """Check until the process ends."""
         while True:
             self.look()
             time.sleep(LOOK_SECONDS)
 
     def look(self) -> None:
-        """Get what is missing, once in a while."""
+        """Load what is missing, say whether the process answers, and give memory back while there is no work."""
         self._application.load()
         service = self._application.service
         self._state.answers = service is not None and service.has_default
@@ -90,29 +90,33 @@ class Readiness(threading.Thread):
 
 
 def begin(worker: Any) -> None:
-    """Wait for the turn of a process that has just been forked, and end it if it is to end already.
+    """Delay a process that has just been forked by the seconds in its state, and end it if it is to end already.
 
     Raises:
         SystemExit: the worker is to end.
     """
-    until = time.monotonic() + worker.state.delay
-    while not _ends(worker) and time.monotonic() < until:
+    start = time.monotonic() + worker.state.delay
+    while not _ends(worker) and time.monotonic() < start:
         time.sleep(LOOK_SECONDS)
     if _ends(worker):
         raise SystemExit(0)
 
 
 def await_turn(worker: Any) -> None:
-    """Start the thread, and wait for the default model as long as others answer; then gunicorn begins to accept."""
+    """Start the thread, and wait for the default model as long as others answer; then gunicorn begins to accept.
+
+    Where no others answer, connections are better accepted at once, and told that the service is starting.
+    """
     Readiness(worker.wsgi, worker.state).start()
     while worker.alive and worker.state.others_answer and not worker.state.answers:
-        if _ends(worker):  # a signal to stop is lost on a process that has only just been forked
+        if _ends(worker):  # a process that has only just been forked may have missed the signal to stop
             worker.alive = False
-        worker.notify()
+        worker.notify()  # or gunicorn kills the process for standing still
         time.sleep(LOOK_SECONDS)
     if _ends(worker):
         worker.alive = False
 
 
 def _ends(worker: Any) -> bool:
+    """Return whether the worker is to end, or its first process is gone."""
     return bool(worker.state.leaves or worker.ppid != os.getppid())

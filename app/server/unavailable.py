@@ -1,4 +1,4 @@
-"""What is answered by a process that has nothing to serve, where no other process answers."""
+"""The answers of a process that has nothing to serve, while no other process answers."""
 
 from flask import Flask, Response, request
 

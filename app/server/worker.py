@@ -1,4 +1,4 @@
-"""gunicorn's worker of threads. What differs: where files run out it waits, and when it ends it closes its socket."""
+"""gunicorn's worker of threads, with two changes: it waits where files run out, and closes its socket as it ends."""
 
 import errno
 import os
@@ -11,25 +11,25 @@ from seewhy.app.server.readiness import State
 from seewhy.app.system.stopping import stopping
 
 PAUSE_SECONDS = 0.05
-"""Between two attempts to accept a connection while there is no file left for it."""
+"""Between two attempts to accept a connection while no file is left for it."""
 
 WARNING_SECONDS = 60.0
-"""Between two lines of the log about that."""
+"""Between two lines in the log about that."""
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What `accept` fails with where a file or memory for a connection is missing: for the moment, and no fault of ours."""
+"""Errors of `accept` that pass: a file or memory for a connection is missing for the moment."""
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
-    """A worker that no lack of files ends, and that leaves new connections to others once it is to end itself."""
+    """A worker that survives a lack of files, and leaves new connections to others once it is to end."""
 
     state: State
-    """What it shares with the first process, which makes it before the fork."""
+    """Shared with the first process, which makes it before the fork."""
 
     next_warning = 0.0
 
     def accept(self, listener: socket) -> None:
-        """Accept a connection, or wait a little where there is no file for it; gunicorn would end the process."""
+        """Accept a connection, or wait a little where no file is left for it; gunicorn would end the process."""
         try:
             super().accept(listener)
         except OSError as error:
@@ -41,18 +41,18 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             time.sleep(PAUSE_SECONDS)  # the listener stays readable: the main loop would try without a pause
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """Begin or cease to accept connections; gunicorn's main loop ceases before it drains."""
+        """Begin or stop to accept connections; gunicorn's main loop stops before it drains."""
         super().set_accept_enabled(enabled)
         if not enabled and (not self.alive or self.ppid != os.getppid()):
             self._leave()
 
     def _leave(self) -> None:
-        """Take no new connections, and let go soon of those that have sent no request.
+        """Take no new connections, and close soon those that have sent no request.
 
-        gunicorn would keep the socket open: connections would be made, and break once the process ends. And it would
-        wait for the first request of a silent connection as long as it always does.
+        gunicorn would keep the socket open: clients would connect to it, and be cut off once the process ends. And it
+        would wait for the first request of a silent connection as long as it always does.
         """
-        self.alive = False  # gunicorn leaves it where the first process is gone, and would keep connections for long
+        self.alive = False  # gunicorn leaves it True where the first process is gone, and would keep connections long
         self.state.leaves = True
         for listener in self.sockets:
             if stopping.is_set():
@@ -63,7 +63,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             connection.timeout = min(connection.timeout, soon)
 
     def _accept_waiting(self, listener: socket) -> None:
-        """Accept what the system has accepted already: the service stops, and `Admission` tells these clients so."""
+        """Accept connections that the system holds already: the service stops, and `Admission` tells their clients."""
         while self.nr_conns < self.worker_connections:
             count = self.nr_conns
             self.accept(listener)

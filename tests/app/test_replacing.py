@@ -39,7 +39,7 @@ class Process:
 def watched(monkeypatch):
     """Let a first process see workers, and return it with the ages of those that it ends."""
 
-    def watch(workers, number, outdated=0):
+    def watch(workers, number, outdated_age=0):
         processes, ended = object.__new__(Processes), []
         ages = count(len(workers) + 1)
 
@@ -49,8 +49,9 @@ def watched(monkeypatch):
             processes.WORKERS[born.pid] = born
             processes.worker_age = born.age
 
-        processes.__dict__.update(WORKERS={one.pid: one for one in workers}, num_workers=number, outdated=outdated)
-        processes.__dict__.update(worker_age=len(workers), lost=0, next_start=0.0, reexec_pid=0, master_pid=0)
+        processes.__dict__.update(WORKERS={worker.pid: worker for worker in workers}, num_workers=number)
+        processes.__dict__.update(worker_age=len(workers), reexec_pid=0, master_pid=0)
+        processes.__dict__.update(outdated_age=outdated_age, losses=0, next_start=0.0)
         monkeypatch.setattr(processes, "spawn_worker", spawn)
         monkeypatch.setattr(processes, "kill_worker", lambda pid, number: ended.append(pid))
         return processes, ended
@@ -148,13 +149,13 @@ def test_workers_that_end_before_they_answer_are_waited_for_longer_and_longer(wa
 def test_a_worker_that_has_answered_and_ends_by_itself_was_not_lost(watched, monkeypatch):
     monkeypatch.setattr("seewhy.app.server.configuration.end_process", lambda _: None)
     processes, _ = watched([Process(1, True)], 1)
-    processes.lost = 5
+    processes.losses = 5
     worker = processes.WORKERS.pop(1)
     worker.pid = os.getpid()
     _end_process(processes, worker)
     assert not worker.state.answers
     processes.forget(worker)
-    assert (processes.lost, processes.next_start) == (0, 0.0)
+    assert (processes.losses, processes.next_start) == (0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +268,7 @@ def test_a_process_says_whether_it_answers_and_gives_memory_back(monkeypatch):
 )
 def test_a_process_ends_with_its_main_loop(raised, status, monkeypatch):
     ended = Mock()
-    monkeypatch.setattr("seewhy.app.server.ending.logging.shutdown", Mock())
+    monkeypatch.setattr("seewhy.app.server.process_exit.logging.shutdown", Mock())
     monkeypatch.setattr("os._exit", ended)
     born = Mock(pid=os.getpid(), state=State())
     born.state.answers = True

@@ -18,7 +18,7 @@ import pytest
 import requests
 from gunicorn.workers.gthread import ThreadWorker
 
-from seewhy.app.server import files
+from seewhy.app.server import file_limit
 from seewhy.app.server.readiness import State
 from seewhy.app.server.worker import WARNING_SECONDS, Worker
 from seewhy.app.system.stopping import SharedFlag
@@ -159,8 +159,8 @@ def test_connections_leave_files_for_the_work(monkeypatch):
     allowed = []
     for soft in (resource.RLIM_INFINITY, 1_000_000, 1024, 256, 64):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
-        allowed.append(files.connections(40))
-    assert allowed == [files.MOST_CONNECTIONS, files.MOST_CONNECTIONS, 736, 41, 41]
+        allowed.append(file_limit.connections(40))
+    assert allowed == [file_limit.MOST_CONNECTIONS, file_limit.MOST_CONNECTIONS, 736, 41, 41]
 
 
 @reads_proc

@@ -3,17 +3,17 @@
 import resource
 
 MOST_CONNECTIONS = 1000
-"""At a time, of a process. A proxy needs no more than there are requests; the rest is for who comes without one."""
+"""Of a process at a time. A proxy needs one for each request under way; the rest is for clients without a proxy."""
 
 RESERVED_FILES = 128
-"""For models, figures, logs, and processes that decode."""
+"""For models, metrics and logs."""
 
 FILES_PER_THREAD = 4
 """One to wait for a connection, and some for the work."""
 
 
 def raise_file_limit() -> None:
-    """Let this process, and those that it forks, open as many files as the system allows it to."""
+    """Let this process, and those that it forks, open as many files as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -23,7 +23,7 @@ def connections(threads: int) -> int:
     """Return how many connections a process may have at a time, so that files are left for its work.
 
     Args:
-        threads: that answer requests.
+        threads: number of threads that answer requests.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:

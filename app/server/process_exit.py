@@ -1,4 +1,4 @@
-"""The end of a process, at once: in the midst of whatever its threads do."""
+"""The end of a process, at once, whatever its threads do."""
 
 import logging
 import os
@@ -9,11 +9,11 @@ from typing import NoReturn
 def end_process(error: BaseException | None) -> NoReturn:
     """End this process.
 
-    As Python ends it takes PyTorch apart, waits for threads that answer, and kills those that are in the midst of
-    something, such as loading a model; C++ takes that for a fault.
+    As Python ends, it takes PyTorch apart, waits for threads that answer, and kills threads in the middle of their
+    work, such as loading a model; C++ takes that for a fault.
 
     Args:
-        error: that ends it; its exit status is that of a program that Python ends with it.
+        error: the reason; the exit status is that which Python would give it.
     """
     status = error.code if isinstance(error, SystemExit) else error and 1
     logging.shutdown()
