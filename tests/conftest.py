@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from weakref import WeakSet, ref
 
@@ -42,9 +43,12 @@ class Modules:
     def hooked(self) -> list[nn.Module]:
         return [module for module in self._alive(None) if any(map(vars(module).get, HOOKS))]
 
-    def with_gradients(self, count: int) -> list[nn.Module]:
-        """Return those of the first so many whose parameters have gradients."""
-        return [
+    def left(self, hooked: WeakSet[nn.Module], count: int) -> list[nn.Module]:
+        """Return those with hooks that had none, and those of the first so many whose parameters have gradients.
+
+        The traceback of a failed test keeps its modules, with their hooks: they are not the next test's.
+        """
+        return [module for module in self.hooked() if module not in hooked] + [
             module
             for module in self._alive(count)
             for value in vars(module)["_parameters"].values()
@@ -76,11 +80,12 @@ def live_modules() -> Iterator[Modules]:
 def nothing_left_behind(live_modules: Modules) -> Iterator[None]:
     shared, hooked = live_modules.count(), WeakSet(live_modules.hooked())
     yield
-    if live_modules.hooked() or live_modules.with_gradients(shared):
+    limit = time.monotonic() + 30
+    if live_modules.left(hooked, shared):
         gc.collect()  # what hangs in a reference cycle is not left behind, only late
-        # The traceback of a failed test keeps its modules: they are not the next test's.
-        assert [module for module in live_modules.hooked() if module not in hooked] == []
-        assert live_modules.with_gradients(shared) == []
+    while live_modules.left(hooked, shared) and time.monotonic() < limit:
+        time.sleep(0.05)  # and so is what a thread does whose work nobody waits for any more
+    assert live_modules.left(hooked, shared) == []
     assert not any(vars(module_globals)[name] for name in GLOBAL_HOOKS)
     assert not process_wide.changes()
     assert torch.is_grad_enabled()

@@ -1,4 +1,4 @@
-"""A device other than the processor, made of the processor: `python -m tests.device [answers]`.
+"""A device other than the processor, made of the processor: `python -m tests.device [answers | METHOD ...]`.
 
 Its tensors lie where no other tensor's operations reach them: what takes two devices at once, asks for the numbers in
 between, or draws them with the processor's generator shows as it would on a GPU, and backward passes run in a thread of
@@ -204,12 +204,12 @@ def answers(device: torch.device) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Print, as JSON, what `difference` returns for each method, or with ``answers`` what these are here and there."""
+    """Print, as JSON, what `difference` returns for the methods named, or for all; or ``answers``, here and there."""
     with no_inference_mode():
         if sys.argv[1:] == ["answers"]:
             found: Any = [answers(torch.device("cpu")), answers(AWAY)]
         else:
-            found = {name: difference(name) for name in list_methods()}
+            found = {name: difference(name) for name in sys.argv[1:] or list_methods()}
     print(json.dumps(found))
 
 

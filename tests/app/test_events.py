@@ -196,6 +196,7 @@ def test_the_stream_is_negotiated(accept, form, expected, post, cat):
     fields = {"format": form} if form else {}
     response = post(cat, headers={"Accept": accept} if accept else {}, **fields)
     assert (response.status_code, response.mimetype) == (200, expected)
+    assert response.get_data()
 
 
 @pytest.mark.fault(

@@ -149,6 +149,7 @@ def test_a_model_that_yields_nan_says_so_and_goes_on(service, post):
     assert post(CAT).status_code == 200
 
 
+@pytest.mark.slow
 def test_answers_under_load_are_those_given_alone():
     """In short, and of all the software: two of three models make room for one another."""
     report = soak.soak(

@@ -21,6 +21,7 @@ from seewhy.models import Registry
 from seewhy.models.weights import missing_reason
 from tests.app.browsing import answered, drawn, explained_anew, upload
 from tests.app.conftest import EXAMPLES
+from tests.grids import few
 
 
 def asked(url, name, form, **fields):
@@ -65,6 +66,7 @@ def test_strength_is_drawn_in_the_browser(page, url):
     assert not [one for one in sent if one.endswith("/explain")]
 
 
+@pytest.mark.slow
 def test_the_wipe_uncovers_the_picture(page):
     upload(page)
     handle, stage = page.locator("#wipe"), page.locator("#stage").bounding_box()
@@ -80,7 +82,7 @@ def test_the_wipe_uncovers_the_picture(page):
     assert page.locator("#stage .map").evaluate("map => map.style.clipPath").startswith("inset(0px 0px 0px 95%")
 
 
-@pytest.mark.parametrize("way", ["paste", "drop"])
+@pytest.mark.parametrize("way", few(["paste", "drop"], short=["drop"]))
 def test_a_picture_is_pasted_or_dropped(page, way):
     content = base64.b64encode((EXAMPLES / "coffee.png").read_bytes()).decode()
     page.evaluate(
@@ -100,6 +102,7 @@ def test_a_picture_is_pasted_or_dropped(page, way):
 
 
 @pytest.mark.parametrize("form", ["TIFF", "JPEG"])
+@pytest.mark.slow
 def test_pictures_stand_upright(page, tmp_path, form):
     """A browser turns a JPEG by itself, and cannot show a TIFF at all."""
     upright = Image.open(EXAMPLES / "coffee.png").convert("RGB")
@@ -134,7 +137,7 @@ def test_a_class_is_explained_by_a_click(page):
     assert np.abs(drawn(page) - before).mean() > 1
 
 
-@pytest.mark.parametrize("way", ["button", "shift-click"])
+@pytest.mark.parametrize("way", few(["button", "shift-click"], short=["button"]))
 def test_two_classes_are_contrasted(page, url, way):
     upload(page)
     row = page.locator("#predictions li", has_text="tabby")
@@ -152,6 +155,7 @@ def test_two_classes_are_contrasted(page, url, way):
     expect(page.locator("#contrast")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_any_class_can_be_typed(page):
     upload(page)
     page.fill("#target", "espresso")
@@ -228,6 +232,7 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
     expect(field).not_to_have_value("3")
 
 
+@pytest.mark.slow
 def test_colours_and_scale_are_chosen(page):
     upload(page)
     page.click("#drawing > summary")
@@ -243,6 +248,7 @@ def test_colours_and_scale_are_chosen(page):
     expect(page.locator("#bar-high")).to_have_text("0.2")
 
 
+@pytest.mark.slow
 def test_fine_maps_are_scaled_to_their_percentile_by_default(page, url):
     upload(page)
     expect(page.locator("#scale")).to_have_value("image")
@@ -289,6 +295,7 @@ def test_layers_are_chosen_from_the_tree(page, url):
     assert "layer" not in dict(sent)
 
 
+@pytest.mark.slow
 def test_models_without_weights_cannot_be_chosen_and_say_why(page):
     upload(page)
     page.click("#model")
@@ -307,6 +314,7 @@ def test_models_without_weights_cannot_be_chosen_and_say_why(page):
     expect(page.locator("#model-name")).to_have_text("efficientnet_lite1")
 
 
+@pytest.mark.slow
 def test_a_chooser_is_typed_into_at_once(page):
     upload(page)
     page.click("#model")
@@ -317,6 +325,7 @@ def test_a_chooser_is_typed_into_at_once(page):
     expect(page.get_by_role("dialog")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_model_whose_package_is_missing_names_it(page, url):
     reason = missing_reason(Registry().spec("efficientnet_lite1"))
     found = requests.get(f"{url}/models", timeout=60).json()
@@ -335,6 +344,7 @@ def test_a_model_whose_package_is_missing_names_it(page, url):
     expect(row).not_to_contain_text("`")
 
 
+@pytest.mark.slow
 def test_a_method_of_regions_is_shown_as_its_sheet(page):
     page.goto(f"{page.url}?example=cat&method=dff&concepts=3&iterations=20")
     answered(page)
@@ -431,6 +441,7 @@ def test_the_copied_command_makes_what_is_shown(page, url, tmp_path, name):
 
 
 @pytest.mark.parametrize("language", ["curl", "python"])
+@pytest.mark.slow
 def test_what_is_copied_of_an_example_needs_no_file(page, url, tmp_path, language):
     if language == "curl" and shutil.which("curl") is None:
         pytest.skip("curl is not installed")
@@ -444,6 +455,7 @@ def test_what_is_copied_of_an_example_needs_no_file(page, url, tmp_path, languag
     assert np.abs(drawn(page) - made).mean() < 2  # decoders of JPEG differ by a little
 
 
+@pytest.mark.slow
 def test_copied_python_makes_what_is_shown(page, url, tmp_path):
     shutil.copy(EXAMPLES / "cat.png", tmp_path)
     page.goto(f"{url}?layer=blocks.5&layer=bn2")
@@ -496,6 +508,7 @@ def test_a_long_method_refines_and_can_be_cancelled(page):
     explained_anew(page, lambda: page.select_option("#method", "gradcam"))
 
 
+@pytest.mark.slow
 def test_a_service_without_streams_will_do(page):
     def plain(route):
         route.continue_(headers={**route.request.headers, "accept": "application/json"})
@@ -505,6 +518,7 @@ def test_a_service_without_streams_will_do(page):
     expect(page.locator("#answer-label")).to_have_text("tiger cat")
 
 
+@pytest.mark.slow
 def test_an_error_within_a_stream_is_told(page):
     problem = {"type": "x", "title": "x", "status": 504, "detail": "It took too long; try fewer samples."}
     progress = {"done": 1, "total": 9, "elapsed_ms": 5}
@@ -555,6 +569,7 @@ def test_an_error_stands_beside_its_control(page, url, query, control, said):
 
 
 @pytest.mark.parametrize(("name", "said"), [("gradcm", "Near matches: gradcam"), ("nonsense", "GET /methods lists")])
+@pytest.mark.slow
 def test_a_link_with_an_unknown_method_is_answered_by_the_default_one(page, url, name, said):
     page.goto(f"{url}/?example=cat&method={name}&samples=3&target=281")
     answered(page)
@@ -566,12 +581,14 @@ def test_a_link_with_an_unknown_method_is_answered_by_the_default_one(page, url,
     expect(page).to_have_url(f"{url}/?example=cat&target=281")
 
 
+@pytest.mark.slow
 def test_case_of_a_method_is_ignored_in_links_too(page, url):
     page.goto(f"{url}/?example=cat&method=LayerCAM")
     answered(page)
     expect(page.locator("#method")).to_have_value("layercam")
 
 
+@pytest.mark.slow
 def test_an_error_without_a_control_stands_at_the_top(page, url):
     page.goto(f"{url}?example=cat&samples=3")
     expect(page.locator("#problem")).to_contain_text("samples")

@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 
 from tests.app.browsing import answered
 from tests.app.conftest import EXAMPLES
+from tests.grids import few
 
 
 def card(page, name):
@@ -27,7 +28,7 @@ def given_up(page):
     return page.expect_event("requestfailed", lambda request: request.url.endswith("/explain"), timeout=10_000)
 
 
-@pytest.mark.parametrize("leave", ["#tab-explain", "#tab-inside"])
+@pytest.mark.parametrize("leave", few(["#tab-explain", "#tab-inside"], short=["#tab-inside"]))
 def test_who_leaves_the_comparison_waits_for_none_of_it(comparing, leave):
     page = comparing
     with given_up(page):
@@ -39,13 +40,14 @@ def test_who_leaves_the_comparison_waits_for_none_of_it(comparing, leave):
     expect(card(page, "rise").locator(".facts")).to_have_text(re.compile(r"^\d+%, .* left$"))
 
 
+@pytest.mark.slow
 def test_another_picture_ends_what_is_compared(comparing):
     page = comparing
     with given_up(page):
         page.set_input_files("#image", EXAMPLES / "coffee.png")
 
 
-@pytest.mark.parametrize("way", ["Escape", "Cancel"])
+@pytest.mark.parametrize("way", few(["Escape", "Cancel"], short=["Cancel"]))
 def test_what_is_compared_can_be_cancelled_and_run_again(comparing, way):
     page = comparing
     rise = card(page, "rise")

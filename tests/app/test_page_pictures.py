@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 from tests.app.browsing import answered, drawn
 from tests.app.conftest import EXAMPLES
+from tests.grids import few
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,7 @@ def test_the_picture_is_the_one_that_the_service_reads(page, url, tmp_path, coff
     assert np.abs(seen.mean((0, 1)) - wanted.mean((0, 1))).max() < 6
 
 
+@pytest.mark.slow
 def test_a_thin_picture_is_no_sheet(page, tmp_path, coffee):
     coffee.resize((4000, 7)).save(tmp_path / "thin.png")
     page.set_input_files("#image", tmp_path / "thin.png")
@@ -88,8 +90,8 @@ def test_what_was_chosen_is_asked_of_whatever_becomes_of_the_file(page, tmp_path
     expect(page.locator("#predictions .label").first).to_have_text("tiger cat")
 
 
-@pytest.mark.parametrize("address", ["", "?example=coffee"])
-@pytest.mark.parametrize("late", ["/methods", "/colormaps"])
+@pytest.mark.parametrize("address", few(["", "?example=coffee"], short=["?example=coffee"]))
+@pytest.mark.parametrize("late", few(["/methods", "/colormaps"], short=["/methods"]))
 def test_a_picture_that_is_chosen_while_the_page_loads_is_explained(page, late, address):
     def hold(route):
         page.set_input_files("#image", EXAMPLES / "cat.png")
@@ -101,6 +103,7 @@ def test_a_picture_that_is_chosen_while_the_page_loads_is_explained(page, late, 
     expect(page.locator("#answer-label")).to_have_text("tiger cat")
 
 
+@pytest.mark.slow
 def test_a_border_that_the_model_does_not_see_is_told(page, tmp_path, coffee):
     def whole(route):
         answer = route.fetch(headers={**route.request.headers, "accept": "application/json"}).json()

@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 from docs.screens import IMAGES, VIEWS, take
 from tests.app.browsing import answered, drawn, explained_anew, upload
 from tests.app.conftest import EXAMPLES
+from tests.grids import few
 
 NARROW = {"width": 390, "height": 844}
 
@@ -61,6 +62,7 @@ def test_methods_are_compared_side_by_side(page, url):
         assert cells[column][row] == cells[row][column]
 
 
+@pytest.mark.slow
 def test_up_to_six_methods_are_compared_and_kept_in_the_address(page, url):
     example(page, url, "&show=compare&compare=gradcam&compare=hirescam")
     compared(page, 2)
@@ -95,6 +97,7 @@ def test_layers_are_compared(page):
     expect(page.locator("#layer-name")).to_have_text("blocks.3")
 
 
+@pytest.mark.slow
 def test_one_pixel_is_read_in_all_compared_maps(page, url):
     upload(page)
     page.click("#tab-compare")
@@ -110,6 +113,7 @@ def test_one_pixel_is_read_in_all_compared_maps(page, url):
         assert float(page.locator(".card .value").nth(card).inner_text()) == pytest.approx(wanted, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_says_why_in_its_card(page, url):
     example(page, url, "&show=compare&compare=gradcam&compare=gradcm")
     compared(page, 2)
@@ -156,6 +160,7 @@ def test_the_answer_moves_when_channels_are_switched_off(page, url):
     expect(page.locator("#effect-panel")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_feature_maps_of_another_layer(page):
     upload(page)
     page.click("#tab-inside")
@@ -168,6 +173,7 @@ def test_feature_maps_of_another_layer(page):
     assert "inside=conv_stem" in page.url
 
 
+@pytest.mark.slow
 def test_a_link_into_the_model(page, url):
     example(page, url, "&show=inside&off=112%2C977")
     expect(page.locator("#effect-title")).to_have_text("Without 2 channels of bn2")
@@ -268,6 +274,7 @@ def test_nothing_keeps_anybody_out(page, url, name, scheme):
 
 
 @pytest.mark.parametrize("name", STATES)
+@pytest.mark.slow
 def test_a_narrow_screen_needs_no_sideways_scrolling(page, url, name):
     page.set_viewport_size(NARROW)
     STATES[name](page, url)
@@ -282,6 +289,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(page, url, name):
     assert beyond == []
 
 
+@pytest.mark.slow
 def test_nothing_speaks_of_a_pointer_where_there_is_none(page, url):
     example(page, url)
     answered(page)
@@ -296,6 +304,7 @@ def test_nothing_speaks_of_a_pointer_where_there_is_none(page, url):
     expect(page.locator("#reading")).to_contain_text("x ")
 
 
+@pytest.mark.slow
 def test_what_is_wider_than_the_screen_says_so(page, url):
     STATES["compare"](page, url)
     hint = page.locator("#agreement .sideways")
@@ -308,6 +317,7 @@ def test_what_is_wider_than_the_screen_says_so(page, url):
     assert names.bounding_box()["x"] == pytest.approx(place["x"], abs=5)  # names of rows stay in sight
 
 
+@pytest.mark.slow
 def test_the_trace_is_dark_where_the_page_is(page, url):
     brightness = {}
     for scheme in ("light", "dark"):
@@ -331,6 +341,7 @@ def test_the_page_is_light_or_dark_as_its_reader_likes(page):
     assert brightness["dark"][0] < 150 < 650 < brightness["dark"][1]
 
 
+@pytest.mark.slow
 def test_nothing_moves_for_those_who_want_that(page):
     moving = "[...document.querySelectorAll('*')].some((one) => parseFloat(getComputedStyle(one).transitionDuration))"
     page.emulate_media(reduced_motion="no-preference")
@@ -361,7 +372,7 @@ def test_the_page_runs_nothing_that_is_not_its_own(browser, url):
     assert {"style-src-attr", "TypeError", "connect-src"} <= set(blocked)
 
 
-@pytest.mark.parametrize("operation", ["explain", "predict"])
+@pytest.mark.parametrize("operation", few(["explain", "predict"], short=["explain"]))
 def test_documentation_page_tries_a_route_as_it_stands(page, url, operation):
     page.goto(f"{url}/docs")
     block = page.locator(f"#operations-default-{operation}")
@@ -374,6 +385,7 @@ def test_documentation_page_tries_a_route_as_it_stands(page, url, operation):
 
 
 @pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.slow
 def test_pictures_of_the_page_show_it_as_it_is(browser, url, name):
     """Roughly: fonts differ between machines."""
     taken = np.asarray(Image.open(io.BytesIO(take(browser, url, name))).convert("RGB")).astype(int)

@@ -20,6 +20,7 @@ from seewhy.explainers.execution.cut import UncuttableError, cut_before
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.models import LoadedModel, load_model
 from tests import nets
+from tests.grids import few
 
 SIZE = (3, 64, 64)
 LAYERS = {
@@ -43,7 +44,7 @@ def stock(request) -> tuple[nn.Module, str]:
     return nets.seeded(torchvision.models.get_model, request.param).requires_grad_(False), LAYERS[request.param]
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", few(QUICK, short=["onnxruntime"]))
 def test_parts_return_what_the_model_returns_for_any_number_of_pictures(name, stock, images):
     model = accelerated(stock[0], stock[1], name)
     model.warm()
@@ -79,11 +80,11 @@ def steady(explainer: Explainer, module: nn.Module, images: Tensor) -> Tensor:
 
 
 def networks_and_methods():
-    """Yield stock networks with methods; those that take long together are marked."""
+    """Yield stock networks with methods; in the short run, each of them once."""
     for network in LAYERS:
         for method in ("gradcam", "layercam", "shapleycam", "smoothgradcam++", "eigencam"):
-            is_long = network in nets.LARGE and method in ("shapleycam", "smoothgradcam++")
-            yield pytest.param(network, method, marks=[pytest.mark.slow] if is_long else [])
+            is_short = method == "gradcam" or network == "squeezenet1_1"
+            yield pytest.param(network, method, marks=[] if is_short else [pytest.mark.slow])
     yield "squeezenet1_1", "scorecam"  # a pass for each channel: on one network
 
 
@@ -369,7 +370,7 @@ def compiled_net() -> tuple[nn.Module, LoadedModel]:
     return module, Carried(module, ("conv",), "compile")
 
 
-@pytest.mark.parametrize("count", [1, 3, 40])
+@pytest.mark.parametrize("count", few([1, 3, 40], short=[3]))
 def test_a_compiled_part_serves_any_number_of_pictures(count, compiled_net):
     module, model = compiled_net
     pictures = torch.randn(count, *SIZE, generator=torch.Generator().manual_seed(0))

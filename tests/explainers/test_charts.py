@@ -11,6 +11,7 @@ from torch import nn
 
 from seewhy.explainers.inspection.trace import Trace, trace_images
 from seewhy.explainers.inspection.trace_chart import draw_trace
+from tests.grids import few
 
 RED, PINK = "#d55e00", "#cc79a7"
 
@@ -47,7 +48,7 @@ def test_the_limits_can_be_told_apart():
     assert len(lines) == 4, "in the axes and in the legend"
 
 
-@pytest.mark.parametrize("count", [1, 2, 60, 320])
+@pytest.mark.parametrize("count", few([1, 2, 60, 320], short=[2, 60]))
 def test_nets_of_all_lengths(count):
     found = traced(*(nn.ReLU() for _ in range(count - 3))) if count > 3 else traced()
     if count < 3:

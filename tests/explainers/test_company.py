@@ -14,6 +14,7 @@ from seewhy.explainers.results.explanation import explanations
 from seewhy.models import wrap_model
 from tests import nets
 from tests.explainers.test_catalogue import LAYERS, Small
+from tests.grids import few
 from tools import company
 
 
@@ -30,7 +31,7 @@ def small() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in METHODS if name != "xrai"] + [pytest.param("xrai", marks=pytest.mark.slow)]
+    "name", few(METHODS, short=["gradcam", "eigencam", "scorecam", "saliency", "fullgrad", "lrp", "deeplift", "rise"])
 )
 def test_company_does_not_matter(name):
     model, images = small(), company.pictures(24)
@@ -47,6 +48,7 @@ WORST = {"fullgrad": {}, "refinecam": {}, "gradcam++": {"layers": ("blocks.0",)}
     ("name", "accelerated"),
     [*((name, False) for name in WORST), *((name, True) for name in WORST if METHODS[name].takes_layers)],
 )
+@pytest.mark.slow
 def test_company_does_not_matter_to_a_trained_network(name, accelerated):
     model, images, targets = loaded(company.NETWORKS[int(accelerated)])
     found, where = company.measured(model, name, images, targets, company.ROW, **WORST[name])

@@ -66,7 +66,7 @@ def test_sessions_may_end_while_other_threads_call_the_module(untouched):
     net = untouched(nn.Sequential(*(nn.ReLU() for _ in range(4))))
 
     def last_of_many(number: int) -> Tensor:
-        for _ in range(40):
+        for _ in range(10):
             with HookSession(net) as hooks:
                 hooks.record("*")
                 net(torch.full((1, 2), float(number)))

@@ -117,6 +117,7 @@ def test_plot_makes_a_figure_of_pyplot_only_where_no_axes_are_given(cat):
     pyplot.close(axes.figure)
 
 
+@pytest.mark.slow
 def test_explaining_imports_no_matplotlib():
     code = (
         "import sys; from explainers import explain; from models import load_model; "

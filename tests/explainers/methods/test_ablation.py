@@ -301,7 +301,9 @@ def test_infinite_logits_without_a_part_name_the_layer(cam, pictures):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("model", "layer"), [("resnet18", "layer3"), ("mobilenet_v2", "features.0")])
+@pytest.mark.parametrize(
+    ("model", "layer"), [("resnet18", "layer3"), pytest.param("mobilenet_v2", "features.0", marks=pytest.mark.slow)]
+)
 def test_ablation_equals_pytorch_grad_cam(model, layer, images):
     """After a ReLU, for where a layer has negative values it ablates with a huge negative one instead of zero.
 

@@ -13,6 +13,7 @@ from seewhy.explainers.errors import UnsupportedOperationError
 from seewhy.explainers.methods.baselines import baseline_of
 from seewhy.explainers.methods.rules.deeplift import DeepLIFT
 from tests import nets
+from tests.grids import few
 
 TARGETS = torch.tensor([7, 999])
 FIRST = torch.zeros(1, dtype=torch.int64)
@@ -99,7 +100,11 @@ def test_baselines():
 
 @pytest.mark.parametrize("baseline", ["zero", "mean", "blur"])
 @pytest.mark.parametrize(
-    "name", ["resnet18", "densenet121", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1", "efficientnet_b0"]
+    "name",
+    few(
+        ["resnet18", "densenet121", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1", "efficientnet_b0"],
+        short=["squeezenet1_1", "mobilenet_v3_small"],
+    ),
 )
 def test_contributions_sum_to_the_difference_of_the_scores(name, baseline, images, untouched):
     net = untouched(nets.seeded(torchvision.models.get_model, name))

@@ -9,6 +9,7 @@ from seewhy.explainers.errors import LayerError
 from seewhy.explainers.methods.rules.excitation import ExcitationBackprop
 from seewhy.explainers.methods.rules.lrp import LRP
 from tests import nets
+from tests.grids import few
 
 TARGETS = torch.tensor([3, 7])
 STOCK = {
@@ -57,7 +58,7 @@ def test_probabilities_by_hand(bias, untouched):
     torch.testing.assert_close(contrast, walks[1] - both)
 
 
-@pytest.mark.parametrize("name", STOCK)
+@pytest.mark.parametrize("name", few(STOCK, short=["resnet18", "squeezenet1_1"]))
 def test_maps_are_probabilities(name, images, untouched):
     net = untouched(nets.seeded(torchvision.models.get_model, name))
     for layers in ((), (STOCK[name],)):

@@ -197,9 +197,9 @@ def beside() -> Tensor:
     ("name", "layer", "options"),
     [
         ("scorecam", "blocks.3", {}),
-        ("sscam", "blocks.3", {"samples": 1, "std": 0.1}),
-        ("iscam", "blocks.3", {"samples": 2}),
-        ("ablationcam", "bn2", {}),
+        pytest.param("sscam", "blocks.3", {"samples": 1, "std": 0.1}, marks=pytest.mark.slow),
+        pytest.param("iscam", "blocks.3", {"samples": 2}, marks=pytest.mark.slow),
+        pytest.param("ablationcam", "bn2", {}, marks=pytest.mark.slow),
         ("recipro-cam", "bn2", {}),
     ],
 )

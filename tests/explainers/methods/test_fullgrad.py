@@ -15,6 +15,7 @@ from seewhy.explainers.methods.gradient import fullgrad
 from seewhy.explainers.methods.gradient.fullgrad import FullGrad, FullGradients, _stretched, full_gradients, units_of
 from tests import nets
 from tests.explainers.methods.test_cam_family import both  # noqa: F401
+from tests.grids import few
 
 TARGETS = torch.tensor([7, 999, 0, 7])
 
@@ -59,15 +60,18 @@ def test_terms_by_hand(untouched):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "resnet18",
-        "densenet121",
-        "mobilenet_v2",
-        "squeezenet1_1",
-        "efficientnet_b0",  # SiLU, gates
-        "mobilenet_v3_small",  # hard swish, gates
-        "convnext_tiny",  # GELU, layer norm
-    ],
+    few(
+        [
+            "resnet18",
+            "densenet121",
+            "mobilenet_v2",
+            "squeezenet1_1",
+            "efficientnet_b0",  # SiLU, gates
+            "mobilenet_v3_small",  # hard swish, gates
+            "convnext_tiny",  # GELU, layer norm
+        ],
+        short=["resnet18", "mobilenet_v3_small", "convnext_tiny"],
+    ),
 )
 def test_the_terms_add_up_to_the_logit(name, images, untouched):
     model = untouched(biased(name))

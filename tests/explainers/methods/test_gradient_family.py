@@ -18,6 +18,7 @@ from seewhy.explainers.methods.gradient.paths import BlurIG, GuidedIG
 from seewhy.explainers.methods.gradient.xrai import XRAI
 from seewhy.models import LoadedModel
 from tests import nets
+from tests.grids import few
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -188,7 +189,7 @@ def test_the_methods_are_in_the_catalogue():
         assert METHODS[name].build({}) == type(explainer)()
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", few(FEW, short=["input-x-gradient", "integrated-gradients"]))
 def test_coffee_beside_a_cat_is_on_the_right(name, lite0: LoadedModel):
     picture = Image.new("RGB", (448, 448))
     for place, file in enumerate(("cat.png", "coffee.png")):

@@ -11,6 +11,7 @@ from seewhy.explainers.methods.baselines import blurred
 from seewhy.explainers.methods.gradient.integrated import ExpectedGradients, IntegratedGradients
 from seewhy.explainers.methods.gradient.paths import GuidedIG
 from tests import nets
+from tests.grids import few
 
 WEIGHT = torch.tensor([[1.0, 2.0, -3.0], [0.5, 0.0, 1.0]])
 
@@ -116,7 +117,7 @@ def test_options_come_as_text():
         assert caught.value.field == "value"
 
 
-@pytest.mark.parametrize("baselines", ["shuffle", "noise", "blur"])
+@pytest.mark.parametrize("baselines", few(["shuffle", "noise", "blur"], short=["noise"]))
 def test_expected_gradients_are_complete_but_for_chance(baselines, pictures):
     """The spread of the sum is that of the baselines' scores, and shrinks with the root of the samples."""
     targets = torch.tensor([0, 1])

@@ -12,6 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from seewhy.explainers.methods.rules.lrp import LRP, CompositeName
 from seewhy.explainers.methods.rules.relevance import Linear, box_rule
 from tests import nets
+from tests.grids import few
 
 COMPOSITES = get_args(CompositeName)
 TARGETS = torch.tensor([3, 7])
@@ -135,7 +136,10 @@ def without_biases(net: nn.Module) -> nn.Module:
     return net
 
 
-@pytest.mark.parametrize("name", ["resnet18", "densenet121", "squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5"])
+STOCK = ["resnet18", "densenet121", "squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5"]
+
+
+@pytest.mark.parametrize("name", few(STOCK, short=["resnet18"]))
 @pytest.mark.parametrize("composite", COMPOSITES)
 def test_without_biases_the_map_sums_to_the_logit(name, composite, images):
     net = without_biases(nets.seeded(torchvision.models.get_model, name)).double()

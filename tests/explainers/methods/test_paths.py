@@ -165,7 +165,14 @@ def test_a_baseline_like_the_picture_gets_nothing():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "max_dist"), [*((name, 0.05) for name in NETS), ("resnet18", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "max_dist"),
+    [
+        ("resnet18", 0.05),
+        pytest.param("resnet18", 1.0, marks=pytest.mark.slow),
+        *(pytest.param(name, 0.05, marks=pytest.mark.slow) for name in NETS if name != "resnet18"),
+    ],
+)
 def test_guided_ig_takes_the_path_of_the_authors_code(name, max_dist, images, monkeypatch):
     """The points are the same; theirs sums the gradients at the start of each step, ours the mean of both ends."""
     peer = pytest.importorskip("saliency.core.guided_ig")
