@@ -1,4 +1,4 @@
-"""What can go wrong in the service. `KINDS` gives each error its status and code, and `http/problems.py` makes answers."""
+"""What can go wrong in the service, each error with its status and code; `http/problems.py` makes answers of them."""
 
 from dataclasses import dataclass
 
