@@ -31,7 +31,7 @@ from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing
-from seewhy.app.pipeline.plan import Explained, Predicted
+from seewhy.app.pipeline.results import ExplainResult, PredictResult
 from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.imaging.render import (
     Style,
@@ -61,12 +61,12 @@ _ENCODED_BYTES = 12
 """Bytes for each pixel of a drawing as PNG, as base64 and within JSON."""
 
 
-def prediction_document(result: Predicted) -> PredictAnswer:
+def prediction_document(result: PredictResult) -> PredictAnswer:
     """Return the answer of /predict."""
     return PredictAnswer(model=identity(result.model), predictions=ranked(result.predictions))
 
 
-def drawing(explained: Explained, form: Drawing) -> bytes:
+def drawing(explained: ExplainResult, form: Drawing) -> bytes:
     """Draw the answer and encode it; raises what `draw` raises, and `OutOfMemoryError`."""
     with account().holding(_drawing_bytes(explained), ANSWER):
         with explained.timings.stage("render"):
@@ -75,7 +75,7 @@ def drawing(explained: Explained, form: Drawing) -> bytes:
             return encode(picture, form)
 
 
-def draw(explained: Explained) -> Image.Image:
+def draw(explained: ExplainResult) -> Image.Image:
     """Draw the answer: one picture, or a labelled panel where several classes are explained.
 
     Raises:
@@ -108,7 +108,7 @@ def encode(picture: Image.Image, form: Drawing) -> bytes:
     return buffer.getvalue()
 
 
-def arrays(explained: Explained, max_values: int) -> ArrayFile:
+def arrays(explained: ExplainResult, max_values: int) -> ArrayFile:
     """Return the answer as an npz file: heatmaps (T, H, W), maps (T, h, w), targets and methods (T), logits (K).
 
     Where methods have maps of several shapes, these are maps_0, maps_1 and so on; a method that cuts the picture into
@@ -136,7 +136,9 @@ def arrays(explained: Explained, max_values: int) -> ArrayFile:
     return ArrayFile("npz", contents)
 
 
-def json_body(explained: Sequence[Explained], values: bool | Literal["map"], max_values: int) -> list[dict[str, Any]]:
+def json_body(
+    explained: Sequence[ExplainResult], values: bool | Literal["map"], max_values: int
+) -> list[dict[str, Any]]:
     """Return answers as `document` does, as JSON in which heatmaps are still arrays; see `stream.json_parts`.
 
     Raises:
@@ -156,7 +158,7 @@ def json_body(explained: Sequence[Explained], values: bool | Literal["map"], max
     return answers
 
 
-def document(explained: Explained, values: bool | Literal["map"], max_values: int) -> ExplainAnswer:
+def document(explained: ExplainResult, values: bool | Literal["map"], max_values: int) -> ExplainAnswer:
     """Return the answer as a JSON document.
 
     Args:
@@ -222,7 +224,7 @@ def _regions(explanations: list[Explanation]) -> dict[str, Any]:
     return {"regions": np.stack(maps)} if maps[0].size and len({array.shape for array in maps}) == 1 else {}
 
 
-def layers_of(explained: Explained) -> tuple[str, ...]:
+def layers_of(explained: ExplainResult) -> tuple[str, ...]:
     """Return the layers that the explanations used, each once."""
     return tuple(dict.fromkeys(layer for explanation in explained.explanations for layer in explanation.layers))
 
@@ -249,13 +251,13 @@ def _fitting(style: Style, columns: int, rows: int = 1) -> Style:
     return replace(style, max_side=max(16, int(style.max_side / across / captions)))
 
 
-def _columns(explained: Explained) -> int:
+def _columns(explained: ExplainResult) -> int:
     """Return how many columns a panel has: one per method where there are several methods and several classes."""
     methods, maps = len(explained.methods), len(explained.explanations)
     return methods if methods > 1 and maps > methods else panel_columns(maps)
 
 
-def _caption(explanation: Explanation, explained: Explained) -> str:
+def _caption(explanation: Explanation, explained: ExplainResult) -> str:
     target, against = explanation.target, explanation.against
     text = f"{target.label} {target.probability:.1%}" if target.probability >= 0.001 else f"{target.label} <0.1%"
     text += f" against {against.label}" if against else ""
@@ -335,7 +337,7 @@ def drawn_bytes(width: int, height: int, drawings: int = 1) -> int:
     return width * height * (_DRAWN_BYTES + _ENCODED_BYTES * drawings)
 
 
-def _drawing_bytes(explained: Explained) -> int:
+def _drawing_bytes(explained: ExplainResult) -> int:
     geometry, count = explained.explanations[0].geometry, len(explained.explanations)
     width, height = fitted(geometry.width, geometry.height, explained.style.max_side)
     return drawn_bytes(width, height, count) * (2 if explained.style.view == "side-by-side" else 1)

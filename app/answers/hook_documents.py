@@ -28,7 +28,7 @@ from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing
-from seewhy.app.pipeline.inspection import Captured, Intervened, Swept, Traced
+from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TraceResult
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.errors import EditError
 from seewhy.explainers.inspection.capture import strongest
@@ -41,7 +41,7 @@ _TILES = 3
 """Pictures side by side in a drawing about hooks."""
 
 
-def trace_document(traced: Traced) -> TraceAnswer:
+def trace_document(traced: TraceResult) -> TraceAnswer:
     """Return the time line as a JSON document."""
     return TraceAnswer(
         model=identity(traced.model),
@@ -53,7 +53,7 @@ def trace_document(traced: Traced) -> TraceAnswer:
     )
 
 
-def trace_chart(traced: Traced, form: Literal["svg", "png"]) -> bytes:
+def trace_chart(traced: TraceResult, form: Literal["svg", "png"]) -> bytes:
     """Draw the time line."""
     # Matplotlib takes a second to import, and nothing else needs it.
     from seewhy.explainers.inspection.trace_chart import draw_trace
@@ -61,7 +61,7 @@ def trace_chart(traced: Traced, form: Literal["svg", "png"]) -> bytes:
     return draw_trace(traced.trace, form, f"{traced.model.name}: {traced.target.label} {traced.target.probability:.1%}")
 
 
-def capture_document(captured: Captured) -> CaptureAnswer:
+def capture_document(captured: CaptureResult) -> CaptureAnswer:
     """Return the statistics of what was captured as a JSON document."""
     tensors = [
         CapturedAnswer(
@@ -83,7 +83,7 @@ def capture_document(captured: Captured) -> CaptureAnswer:
     )
 
 
-def capture_sheet(captured: Captured, count: int, by_effect: bool) -> Image.Image:
+def capture_sheet(captured: CaptureResult, count: int, by_effect: bool) -> Image.Image:
     """Draw the strongest feature maps.
 
     Raises:
@@ -93,7 +93,7 @@ def capture_sheet(captured: Captured, count: int, by_effect: bool) -> Image.Imag
     return contact_sheet(maps, captured.shown.picture, captured.shown.geometry, captured.style, by_effect)
 
 
-def intervention_body(intervened: Intervened, values: bool, max_values: int) -> Body:
+def intervention_body(intervened: InterveneResult, values: bool, max_values: int) -> Body:
     """Return what edits changed as JSON, as `intervention_document` does.
 
     Raises:
@@ -135,7 +135,7 @@ def _raw(intervention: Intervention, exact: bool) -> tuple[list[NDArray[np.float
     return raw, max(float(np.abs(values).max()) for values in raw[:2]) or 1.0
 
 
-def intervention_document(intervened: Intervened, values: bool, max_values: int) -> InterveneAnswer:
+def intervention_document(intervened: InterveneResult, values: bool, max_values: int) -> InterveneAnswer:
     """Return what edits changed as a JSON document.
 
     Raises:
@@ -177,12 +177,12 @@ def intervention_document(intervened: Intervened, values: bool, max_values: int)
     )
 
 
-def intervention_drawing(intervened: Intervened) -> Image.Image:
+def intervention_drawing(intervened: InterveneResult) -> Image.Image:
     """Draw the heatmaps before, after and their difference."""
     return intervention_panel(intervened.intervention.before, intervened.intervention.after, intervened.style)
 
 
-def sweep_document(swept: Swept) -> SweepAnswer:
+def sweep_document(swept: SweepResult) -> SweepAnswer:
     """Return the ranked channels as a JSON document."""
     return SweepAnswer(
         model=identity(swept.model),
@@ -196,7 +196,7 @@ def sweep_document(swept: Swept) -> SweepAnswer:
     )
 
 
-def sweep_drawing(swept: Swept, count: int) -> Image.Image:
+def sweep_drawing(swept: SweepResult, count: int) -> Image.Image:
     """Draw the feature maps of the first channels.
 
     Raises:

@@ -20,7 +20,7 @@ from seewhy.app.http.uploads import parse
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.choices import DRAWINGS, Format
 from seewhy.app.pipeline.options import ExplainOptions, PredictOptions
-from seewhy.app.pipeline.plan import Explained
+from seewhy.app.pipeline.results import ExplainResult
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class _Run:
             tile=Sheet.tile(drawing) if drawing and self.extras.sheet else None,
         )
 
-    def _encoded(self, explained: Explained, drawing: Image.Image | None) -> bytes:
+    def _encoded(self, explained: ExplainResult, drawing: Image.Image | None) -> bytes:
         if self.form == "json":
             answer = document(explained, self.options.values, self.service.settings.max_json_values)
             return answer.model_dump_json(exclude_unset=True, indent=2).encode()
@@ -193,13 +193,13 @@ def predict_pictures(tasks: list[Task], fields: dict[str, Any], device: str | No
     for_each(tasks, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
 
 
-def _classes(explained: Explained) -> str:
+def _classes(explained: ExplainResult) -> str:
     targets = ", ".join(f"{target.label} {target.probability:.1%}" for target in explained.targets)
     against = explained.explanations[0].against
     return f"{targets} against {against.label}" if against else targets
 
 
-def _rows(task: Task, explained: Explained, milliseconds: float) -> list[dict[str, Any]]:
+def _rows(task: Task, explained: ExplainResult, milliseconds: float) -> list[dict[str, Any]]:
     return [
         {
             "picture": str(task.picture),

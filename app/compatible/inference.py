@@ -24,14 +24,14 @@ _WHOLE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a request holds.
+class InferRequest:
+    """A request, read and not yet checked against the model.
 
     Attributes:
-        id: of the request; made up where it has none.
+        id: of the request; a new one where the client sent none.
         parameters: options, still unchecked.
         tensor: an array with the shape that the request gives, or the items of a BYTES tensor.
-        outputs: what is asked for; empty for the usual.
+        outputs: that the request names; empty for the usual.
     """
 
     id: str
@@ -39,8 +39,8 @@ class Asked:
     tensor: Numbers | list[bytes]
     outputs: tuple[V2RequestedOutput, ...]
 
-    def wanted(self, usual: Sequence[str], others: Sequence[str] = ()) -> tuple[V2RequestedOutput, ...]:
-        """Return the outputs that are asked for, or the usual ones.
+    def outputs_of(self, usual: Sequence[str], others: Sequence[str] = ()) -> tuple[V2RequestedOutput, ...]:
+        """Return the outputs to answer with: those that the request names, or the usual ones.
 
         Args:
             usual: names of those that come unasked.
@@ -49,12 +49,12 @@ class Asked:
         Raises:
             FieldError: there is no such output, or it is asked for twice.
         """
-        named = [one.name for one in self.outputs]
-        for name in named:
+        names = [output.name for output in self.outputs]
+        for name in names:
             if name not in (*usual, *others):
                 hint = near_matches(name, (*usual, *others)) or f"Choose from {', '.join((*usual, *others))}."
                 raise FieldError(f"There is no output {name!r}. {hint}", field="outputs")
-            if named.count(name) > 1:
+            if names.count(name) > 1:
                 raise FieldError(f"The output {name!r} is asked for twice.", field="outputs")
         return self.outputs or tuple(V2RequestedOutput(name=name) for name in usual)
 
@@ -84,7 +84,7 @@ class Asked:
         return binary
 
 
-def read_request(body: bytes, header_length: str | None) -> Asked:
+def read_request(body: bytes, header_length: str | None) -> InferRequest:
     """Read a request.
 
     Args:
@@ -109,14 +109,14 @@ def read_request(body: bytes, header_length: str | None) -> Asked:
         raise FieldError(f"{place}: {plain_fault(fault)}", field=place) from error
     if len(request.inputs) != 1:
         raise FieldError(f"Send one input, and all pictures in it; there are {len(request.inputs)}.", field="inputs")
-    (sent,) = request.inputs
-    named = [*sent.parameters, *(name for one in request.outputs for name in one.parameters)]
-    if any(name.startswith("shared_memory") for name in named):
+    (tensor,) = request.inputs
+    names = [*tensor.parameters, *(name for output in request.outputs for name in output.parameters)]
+    if any(name.startswith("shared_memory") for name in names):
         raise FieldError("There is no shared memory here; send and ask for the tensor itself.", field="parameters")
-    return Asked(
+    return InferRequest(
         id=request.id or str(uuid.uuid4()),
         parameters=request.parameters,
-        tensor=read_tensor(sent, memoryview(body)[length:]),
+        tensor=read_tensor(tensor, memoryview(body)[length:]),
         outputs=tuple(request.outputs),
     )
 
@@ -137,7 +137,7 @@ def write_answer(head: dict[str, Any], tensors: Sequence[tuple[Tensor, bool]]) -
         if binary:
             rest.append(tensor)
             parameters = {**tensor.parameters, "binary_data_size": tensor.binary_size}
-            outputs.append(tensor.described() | {"parameters": parameters})
+            outputs.append(tensor.head() | {"parameters": parameters})
         else:
             outputs.append(tensor.in_json())
     text = json_parts({**head, "outputs": outputs})

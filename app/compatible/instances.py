@@ -14,6 +14,7 @@ from seewhy.app.errors import FieldError
 from seewhy.app.http.uploads import decoded
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import PIXELS
+from seewhy.app.pipeline.decode import Source
 from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.models.preprocess import Preprocess
 
@@ -36,44 +37,20 @@ Numbers: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """The bytes of an image file."""
-
-    content: bytes
-
-
-@dataclass(frozen=True)
-class Pixels:
-    """A picture that needs no decoding; RGB."""
-
-    picture: Image.Image
-
-
-@dataclass(frozen=True)
-class Normalized:
-    """The model's input as it is, (C, H, W) float32."""
-
-    image: Tensor
-
-
-Given = Encoded | Pixels | Normalized
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What a model and the settings take.
+class PictureReader:
+    """Reads pictures for a model.
 
     Attributes:
         preprocess: of the model.
         max_pixels: of one picture.
-        range: what numbers mean; None to tell it by their kind: whole ones are levels of 0 to 255.
+        range: what numbers mean; None to tell by their kind: whole numbers are levels of 0 to 255.
     """
 
     preprocess: Preprocess
     max_pixels: int
     range: Range | None
 
-    def from_json(self, value: Any, place: str) -> Given:
+    def from_json(self, value: Any, place: str) -> Source:
         """Return the picture that a JSON value holds.
 
         Args:
@@ -84,13 +61,13 @@ class Taken:
             FieldError: it holds none.
         """
         if isinstance(value, str):
-            return Encoded(decoded(place, value))
+            return decoded(place, value)
         if isinstance(value, list):
             return self.from_array(numbers(value, place), place)
         if not isinstance(value, dict):
             raise FieldError(f"{place} must be base64, an object with it, or a nested list of numbers.", field=place)
-        (found, *others) = sorted(value, key=lambda name: name not in MEMBERS) or [""]
-        if found not in MEMBERS:
+        member, *others = sorted(value, key=lambda name: name not in MEMBERS) or [""]
+        if member not in MEMBERS:
             raise FieldError(
                 f"{place} has no picture; give it one of the members {', '.join(MEMBERS)}.", field=f"{place}"
             )
@@ -100,18 +77,18 @@ class Taken:
                 "options stand in parameters, beside the pictures.",
                 field=place,
             )
-        if isinstance(value[found], dict):
-            place = f"{place}.{found}"
-            if set(value[found]) != {"b64"}:
+        if isinstance(value[member], dict):
+            place = f"{place}.{member}"
+            if set(value[member]) != {"b64"}:
                 raise FieldError(f'{place} must be {{"b64": BASE64}}.', field=place)
-            return Encoded(decoded(f"{place}.b64", value[found]["b64"]))
-        return self.from_json(value[found], f"{place}.{found}")
+            return decoded(f"{place}.b64", value[member]["b64"])
+        return self.from_json(value[member], f"{place}.{member}")
 
-    def from_tensor(self, part: bytes | Numbers, place: str) -> Given:
+    def from_tensor(self, part: bytes | Numbers, place: str) -> Source:
         """Return the picture that an item of a tensor holds; errors as `from_array`."""
-        return Encoded(part) if isinstance(part, bytes) else self.from_array(part, place)
+        return part if isinstance(part, bytes) else self.from_array(part, place)
 
-    def from_array(self, array: Numbers, place: str) -> Given:
+    def from_array(self, array: Numbers, place: str) -> Source:
         """Return the picture that an array holds.
 
         Args:
@@ -127,7 +104,7 @@ class Taken:
         account().take(array.size * (_LEVEL_BYTES if is_byte else _NUMBER_BYTES), PIXELS)
         if kind == "normalized":
             with np.errstate(over="ignore"):
-                return Normalized(self._normalized(array.astype(np.float32), place))
+                return self._normalized(array.astype(np.float32), place)
         last = array if array.ndim == 3 and array.shape[2] == 3 else np.moveaxis(array, 0, -1)
         if last.ndim != 3 or last.shape[2] != 3 or last.size == 0:
             raise FieldError(
@@ -147,7 +124,7 @@ class Taken:
             last = last.astype(np.float64)
             last *= 255 / most
             last += 0.5
-        return Pixels(Image.fromarray(np.ascontiguousarray(last, dtype=np.uint8)))
+        return Image.fromarray(np.ascontiguousarray(last, dtype=np.uint8))
 
     def _normalized(self, array: NDArray[np.float32], place: str) -> Tensor:
         height, width = self.preprocess.size
@@ -162,7 +139,8 @@ class Taken:
                 field=place,
             )
         mean, std = (
-            np.array(one, dtype=np.float32)[:, None, None] for one in (self.preprocess.mean, self.preprocess.std)
+            np.array(channels, dtype=np.float32)[:, None, None]
+            for channels in (self.preprocess.mean, self.preprocess.std)
         )
         black, white = float((-mean / std).min()), float(((1 - mean) / std).max())
         levels = array * std + mean
@@ -190,13 +168,6 @@ def _are_unit_levels(array: NDArray[np.float32]) -> bool:
     return varies and bool(array.min() >= 0 and array.max() <= 1)
 
 
-def drawable(image: Tensor, preprocess: Preprocess) -> Image.Image:
-    """Return the picture that a normalised input (C, H, W) was made of, to draw on."""
-    mean, std = (torch.tensor(one)[:, None, None] for one in (preprocess.mean, preprocess.std))
-    levels = ((image * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
-    return Image.fromarray(levels.permute(1, 2, 0).contiguous().numpy())
-
-
 def numbers(values: Any, place: str) -> Numbers:
     """Return nested lists of numbers as an array.
 
@@ -216,5 +187,5 @@ def numbers(values: Any, place: str) -> Numbers:
 def _is_numbers(values: Any, depth: int = 0) -> bool:
     kinds = set(map(type, values)) if isinstance(values, list) else {None}
     if kinds == {list} and depth < _DEPTH:
-        return all(_is_numbers(one, depth + 1) for one in values)
+        return all(_is_numbers(value, depth + 1) for value in values)
     return kinds <= {int, float}

@@ -11,7 +11,7 @@ from seewhy.app.compatible.tensors import HEADER
 from seewhy.app.pipeline.options import MEDIA_TYPES
 
 _BYTES = {"type": "string", "format": "binary"}
-_SENT = {**_BYTES, "minLength": 1}
+_PICTURE = {**_BYTES, "minLength": 1}
 _PARAMETERS = {
     "name": "A name of GET /models.",
     "version": "Each model has one: 1; on TorchServe's routes it is also called 1.0.",
@@ -28,11 +28,11 @@ _EXPLAIN = "those of POST /explain but for `model` and `format`, and `range`."
 
 
 def compatible_paths() -> dict[str, Any]:
-    """Return what stands under `paths`."""
-    found: dict[str, Any] = {}
-    for verb, path, described in (*_v1(), *_v2(), *_torchserve()):
-        named = [name for name in _PARAMETERS if f"{{{name}}}" in path]
-        described["parameters"] += [
+    """Return the paths of these routes, for the member `paths`."""
+    paths: dict[str, Any] = {}
+    for verb, path, operation in (*_v1(), *_v2(), *_torchserve()):
+        names = [name for name in _PARAMETERS if f"{{{name}}}" in path]
+        operation["parameters"] += [
             {
                 "name": name,
                 "in": "path",
@@ -40,52 +40,51 @@ def compatible_paths() -> dict[str, Any]:
                 "description": _PARAMETERS[name],
                 "schema": {"type": "string"},
             }
-            for name in named
+            for name in names
         ]
-        found.setdefault(path, {})[verb] = described
-    return found
+        paths.setdefault(path, {})[verb] = operation
+    return paths
 
 
-Described = Iterator[tuple[str, str, dict[str, Any]]]
+Operations = Iterator[tuple[str, str, dict[str, Any]]]
 
 
-def _v1() -> Described:
-    sent = _json(schemas.V1Request)
+def _v1() -> Operations:
+    request = _json(schemas.V1Request)
     yield "get", "/v1/models", _operation("v1_models", "The models at hand", _json(schemas.V1Models))
     yield "get", "/v1/models/{name}", _operation("v1_model", "Whether a model is ready", _json(schemas.ReadyModel))
-    told = "KServe's V1. Options stand in `parameters`: `top`, `output`, `range`."
-    predicted = _operation("v1_predict", "What a model says of pictures", _json(schemas.V1Predictions), sent, told)
-    yield "post", "/v1/models/{name}:predict", predicted
-    told = f"KServe's V1. Options stand in `parameters`: {_EXPLAIN}"
-    explained = _operation("v1_explain", "Why it says so", _json(schemas.V1Explanations), sent, told)
-    yield "post", "/v1/models/{name}:explain", explained
+    text = "KServe's V1. Options stand in `parameters`: `top`, `output`, `range`."
+    predict = _operation("v1_predict", "What a model says of pictures", _json(schemas.V1Predictions), request, text)
+    yield "post", "/v1/models/{name}:predict", predict
+    text = f"KServe's V1. Options stand in `parameters`: {_EXPLAIN}"
+    explain = _operation("v1_explain", "Why it says so", _json(schemas.V1Explanations), request, text)
+    yield "post", "/v1/models/{name}:explain", explain
 
 
-def _v2() -> Described:
-    sent = {**_json(schemas.V2Request), "application/octet-stream": {"schema": _SENT}}
-    answered = {**_json(schemas.V2Answer), "application/octet-stream": {"schema": _BYTES}}
+def _v2() -> Operations:
+    request = {**_json(schemas.V2Request), "application/octet-stream": {"schema": _PICTURE}}
+    response = {**_json(schemas.V2Answer), "application/octet-stream": {"schema": _BYTES}}
     yield "get", "/v2", _operation("v2_server", "Which server this is", _json(schemas.V2Server))
     yield "get", "/v2/health/live", _operation("v2_live", "Whether the process is alive", _json(schemas.V2Live))
     yield "get", "/v2/health/ready", _operation("v2_ready", "Whether it can answer", _json(schemas.V2Ready))
     yield "get", "/v2/models", _operation("v2_models", "The models at hand", _json(schemas.V1Models))
     binary = f"Both are JSON, or JSON and binary tensors; the header {HEADER} tells how long the JSON is then."
-    told = "How many bytes of the body are JSON, where binary tensors follow."
-    length = [{"name": HEADER, "in": "header", "description": told, "schema": {"type": "integer", "minimum": 1}}]
+    text = "How many bytes of the body are JSON, where binary tensors follow."
+    length = [{"name": HEADER, "in": "header", "description": text, "schema": {"type": "integer", "minimum": 1}}]
     infer = f"The V2 protocol. Options stand in `parameters`: `top`, `range`. {binary}"
     explain = f"The V2 protocol. Options stand in `parameters`: {_EXPLAIN} {binary}"
     for path, end in (("/v2/models/{name}", ""), ("/v2/models/{name}/versions/{version}", "_version")):
         yield "get", path, _operation(f"v2_model{end}", "The tensors of a model", _json(schemas.V2Model))
         ready = _operation(f"v2_model_ready{end}", "Whether a model is ready", _json(schemas.ReadyModel))
         yield "get", f"{path}/ready", ready
-        inferred = _operation(
-            f"v2_infer{end}", "What a model says of pictures", answered, sent, infer, parameters=length
-        )
-        yield "post", f"{path}/infer", inferred
-        explained = _operation(f"v2_explain{end}", "Why it says so", answered, sent, explain, parameters=length)
-        yield "post", f"{path}/explain", explained
+        summary = "What a model says of pictures"
+        operation = _operation(f"v2_infer{end}", summary, response, request, infer, parameters=length)
+        yield "post", f"{path}/infer", operation
+        operation = _operation(f"v2_explain{end}", "Why it says so", response, request, explain, parameters=length)
+        yield "post", f"{path}/explain", operation
 
 
-def _torchserve() -> Described:
+def _torchserve() -> Operations:
     numbers: dict[str, Any] = {"type": "number"}
     for _ in range(3):
         numbers = {"type": "array", "items": numbers}
@@ -109,25 +108,27 @@ def _torchserve() -> Described:
     yield "get", "/ping", ping
     options = [_option("range", schemas.ClassifyOptions), _option("top", schemas.ClassifyOptions)]
     more = [_option(name, schemas.ExplainParameters) for name in ("method", "target", "layer", "range")]
-    sent, explained = _torchserve_body(options, more=False), _torchserve_body(more, more=True)
+    bodies = _torchserve_body(options, more=False), _torchserve_body(more, more=True)
     for tail, end in (("", ""), ("/{version}", "_version")):
         for verb, last in (("post", end), ("put", f"{end}_put")):
             summary = "What a model says of a picture"
-            told = _operation(f"torchserve_predict{last}", summary, labels, sent, predict, error, options)
-            yield verb, f"/predictions/{{name}}{tail}", told
-            told = _operation(f"torchserve_explain{last}", "Why it says so", maps, explained, explain, error, more)
-            yield verb, f"/explanations/{{name}}{tail}", told
+            operation = _operation(f"torchserve_predict{last}", summary, labels, bodies[0], predict, error, options)
+            yield verb, f"/predictions/{{name}}{tail}", operation
+            operation = _operation(f"torchserve_explain{last}", "Why it says so", maps, bodies[1], explain, error, more)
+            yield verb, f"/explanations/{{name}}{tail}", operation
 
 
 def _torchserve_body(options: list[dict[str, Any]], more: bool) -> dict[str, Any]:
-    """Describe what is sent; `more` says whether a method may have options beside these."""
+    """Describe the body of a request; with `more`, a method may have options beside these."""
     data = {"description": "The picture: an image file, base64, or nested lists of numbers; `body` will do as a name."}
-    members = {one["name"]: {**one["schema"], "description": one["description"]} for one in options}
+    members = {option["name"]: {**option["schema"], "description": option["description"]} for option in options}
     body = {"type": "object", "required": ["data"]}
     return {
-        "multipart/form-data": {"schema": {**body, "properties": {"data": _SENT | data}, "additionalProperties": True}},
+        "multipart/form-data": {
+            "schema": {**body, "properties": {"data": _PICTURE | data}, "additionalProperties": True}
+        },
         "application/json": {"schema": {**body, "properties": {"data": data} | members, "additionalProperties": more}},
-        "application/octet-stream": {"schema": _SENT},
+        "application/octet-stream": {"schema": _PICTURE},
     }
 
 
@@ -147,19 +148,19 @@ def _operation(
     operation: str,
     summary: str,
     content: dict[str, Any],
-    sent: dict[str, Any] | None = None,
-    said: str = "",
+    body: dict[str, Any] | None = None,
+    description: str = "",
     error: type[BaseModel] = schemas.ProtocolError,
     parameters: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    codes = _ERRORS if sent else (404, 500, 503)
+    codes = _ERRORS if body else (404, 500, 503)
     errors = {str(code): {"description": _ERRORS[code], "content": _json(error)} for code in codes}
     return {
         "operationId": operation,
         "summary": summary,
         "parameters": list(parameters),
-        **({"description": said} if said else {}),
-        **({"requestBody": {"required": True, "content": sent}} if sent else {}),
+        **({"description": description} if description else {}),
+        **({"requestBody": {"required": True, "content": body}} if body else {}),
         "responses": {"200": {"description": "OK", "content": content}, **errors},
     }
 

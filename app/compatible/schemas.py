@@ -18,7 +18,7 @@ RANGE = Field(
 )
 
 
-Members: TypeAlias = Annotated[dict[str, Any], BeforeValidator(lambda given: {} if given is None else given)]
+Members: TypeAlias = Annotated[dict[str, Any], BeforeValidator(lambda members: {} if members is None else members)]
 """An object that a client may leave out, or send as null."""
 
 
@@ -154,7 +154,7 @@ class V2Request(BaseModel):
     outputs: Annotated[
         list[V2RequestedOutput],
         Field(max_length=64),
-        BeforeValidator(lambda given: [] if given is None else given),
+        BeforeValidator(lambda items: [] if items is None else items),
     ] = []
 
 

@@ -19,7 +19,7 @@ from seewhy.explainers.errors import near_matches
 from seewhy.explainers.results.array_files import PIECE_BYTES
 
 HEADER = "Inference-Header-Content-Length"
-"""The header that tells how many bytes of a body are JSON."""
+"""The header with the number of bytes of a body that are JSON."""
 
 DATATYPES: dict[str, str] = {
     "UINT8": "<u1",
@@ -37,72 +37,73 @@ DATATYPES: dict[str, str] = {
 """What is in a tensor that holds numbers, as NumPy names it."""
 
 
-def read_tensor(sent: V2Input, binary: memoryview) -> Numbers | list[bytes]:
+def read_tensor(tensor: V2Input, binary: memoryview) -> Numbers | list[bytes]:
     """Return the tensor of a request: an array of the shape that it gives, or the items of a BYTES tensor.
 
     Args:
-        sent: its description, and its data where these are JSON.
+        tensor: its description, and its data where these are JSON.
         binary: what follows the JSON; numbers stay where they are, items of a BYTES tensor are copied and counted.
 
     Raises:
         MalformedRequestError, FieldError: it does not make sense.
         OutOfMemoryError, BodyTooLargeError: there is no memory for the items, at present or ever.
     """
-    datatype = sent.datatype.upper()
+    datatype = tensor.datatype.upper()
     if datatype not in (*DATATYPES, "BYTES"):
         known = (*DATATYPES, "BYTES")
         hint = near_matches(datatype, known) or f"Choose from {', '.join(known)}."
-        raise FieldError(f"There is no datatype {sent.datatype!r} for pictures. {hint}", field="inputs[0].datatype")
-    if not all(1 <= edge < 2**31 for edge in sent.shape):
+        raise FieldError(f"There is no datatype {tensor.datatype!r} for pictures. {hint}", field="inputs[0].datatype")
+    if not all(1 <= edge < 2**31 for edge in tensor.shape):
         raise FieldError("The numbers of a shape must be 1 or more.", field="inputs[0].shape")
-    size = sent.parameters.get("binary_data_size")
+    size = tensor.parameters.get("binary_data_size")
     if size is None:
         if binary:
             raise MalformedRequestError(f"{len(binary)} bytes follow the JSON, and the input has no binary_data_size.")
-        return _of_json(sent, datatype)
+        return _of_json(tensor, datatype)
     if type(size) is not int or size != len(binary):
         raise FieldError(
             f"binary_data_size is {str(size)[:50]}, but {len(binary)} bytes follow the JSON, whose length the header "
             f"{HEADER} tells.",
             field="inputs[0].parameters",
         )
-    if sent.data is not None:
+    if tensor.data is not None:
         raise FieldError("The input has data in the JSON and after it; send it once.", field="inputs[0].data")
     if datatype == "BYTES":
-        return _counted(list(_items(binary)), sent)
+        return _counted(list(_items(binary)), tensor)
     dtype = np.dtype(DATATYPES[datatype])
-    if size != prod(sent.shape) * dtype.itemsize:
+    if size != prod(tensor.shape) * dtype.itemsize:
         raise FieldError(
-            f"{datatype} of shape {sent.shape} is {prod(sent.shape) * dtype.itemsize} bytes; there are {size}.",
+            f"{datatype} of shape {tensor.shape} is {prod(tensor.shape) * dtype.itemsize} bytes; there are {size}.",
             field="inputs[0].shape",
         )
-    return np.frombuffer(binary, dtype=dtype).reshape(sent.shape)
+    return np.frombuffer(binary, dtype=dtype).reshape(tensor.shape)
 
 
-def _of_json(sent: V2Input, datatype: str) -> Numbers | list[bytes]:
-    if not isinstance(sent.data, list):
+def _of_json(tensor: V2Input, datatype: str) -> Numbers | list[bytes]:
+    if not isinstance(tensor.data, list):
         raise FieldError(
             "The input has no data: a list in the JSON, or binary_data_size bytes after it.", field="inputs[0].data"
         )
     if datatype == "BYTES":
-        flat = [one for row in sent.data for one in (row if isinstance(row, list) else [row])]
-        return _counted([decoded(f"inputs[0].data[{place}]", one) for place, one in enumerate(flat)], sent)
-    array = numbers(sent.data, "inputs[0].data")
-    if array.size != prod(sent.shape):
+        flat = [item for row in tensor.data for item in (row if isinstance(row, list) else [row])]
+        return _counted([decoded(f"inputs[0].data[{place}]", item) for place, item in enumerate(flat)], tensor)
+    array = numbers(tensor.data, "inputs[0].data")
+    if array.size != prod(tensor.shape):
         raise FieldError(
-            f"The shape {sent.shape} has {prod(sent.shape)} numbers; data has {array.size}.", field="inputs[0].shape"
+            f"The shape {tensor.shape} has {prod(tensor.shape)} numbers; data has {array.size}.",
+            field="inputs[0].shape",
         )
     if datatype.startswith("FP"):
-        return array.astype(np.float64).reshape(sent.shape)
+        return array.astype(np.float64).reshape(tensor.shape)
     if array.dtype.kind == "f":
         raise FieldError(f"data of {datatype} must be whole numbers.", field="inputs[0].data")
-    return array.reshape(sent.shape)
+    return array.reshape(tensor.shape)
 
 
-def _counted(items: list[bytes], sent: V2Input) -> list[bytes]:
-    if len(items) != prod(sent.shape):
+def _counted(items: list[bytes], tensor: V2Input) -> list[bytes]:
+    if len(items) != prod(tensor.shape):
         raise FieldError(
-            f"The shape {sent.shape} has {prod(sent.shape)} items; data has {len(items)}.", field="inputs[0].shape"
+            f"The shape {tensor.shape} has {prod(tensor.shape)} items; data has {len(items)}.", field="inputs[0].shape"
         )
     return items
 
@@ -130,7 +131,7 @@ class Tensor:
     Attributes:
         name: of the output.
         values: numbers; or for a BYTES tensor an array of texts or bytes.
-        parameters: what else is told of it.
+        parameters: further facts about it.
     """
 
     name: str
@@ -142,21 +143,21 @@ class Tensor:
         """As the protocol names it."""
         return next((name for name, kind in DATATYPES.items() if self.values.dtype == np.dtype(kind)), "BYTES")
 
-    def described(self) -> dict[str, Any]:
+    def head(self) -> dict[str, Any]:
         """Return all but the data."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.values.shape)}
 
     def in_json(self) -> dict[str, Any]:
         """Return the tensor as JSON has it, numbers still an array; bytes as base64."""
-        told = self.described() | ({"parameters": self.parameters} if self.parameters else {})
+        members = self.head() | ({"parameters": self.parameters} if self.parameters else {})
         values = self.values.ravel()
         if self.datatype != "BYTES":
-            return {**told, "data": values}
+            return {**members, "data": values}
         texts = values.tolist()
-        if any(isinstance(one, bytes) for one in texts):
-            texts = [base64.b64encode(one).decode("ascii") for one in texts]
-            told["parameters"] = {**self.parameters, "content_type": "base64"}
-        return {**told, "data": texts}
+        if any(isinstance(text, bytes) for text in texts):
+            texts = [base64.b64encode(text).decode("ascii") for text in texts]
+            members["parameters"] = {**self.parameters, "content_type": "base64"}
+        return {**members, "data": texts}
 
     @property
     def binary_size(self) -> int:
@@ -169,6 +170,6 @@ class Tensor:
             flat = np.ascontiguousarray(self.values).reshape(-1).view(np.uint8)
             yield from (flat[start : start + PIECE_BYTES].tobytes() for start in range(0, len(flat), PIECE_BYTES))
             return
-        for one in self.values.ravel().tolist():
-            content = one if isinstance(one, bytes) else one.encode()
+        for item in self.values.ravel().tolist():
+            content = item if isinstance(item, bytes) else item.encode()
             yield struct.pack("<I", len(content)) + content

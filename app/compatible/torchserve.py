@@ -9,8 +9,8 @@ from flask import Blueprint, Response, request
 
 from seewhy.app.answers.documents import drawing
 from seewhy.app.answers.stream import json_parts, respond
-from seewhy.app.compatible.instances import Encoded, Given, Numbers, Range
-from seewhy.app.compatible.routes import answer, instances, options_of
+from seewhy.app.compatible.instances import Numbers, Range
+from seewhy.app.compatible.routes import answer, model_spec, options_of, picture_reader
 from seewhy.app.compatible.schemas import ClassifyOptions, ExplainParameters, TorchServeError, TorchServeStatus
 from seewhy.app.errors import (
     BrokenError,
@@ -25,10 +25,12 @@ from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.problems import ErrorReport
 from seewhy.app.http.routes import liveness, negotiated, service
 from seewhy.app.http.uploads import content, flat, merged, parse, read_texts
+from seewhy.app.pipeline.decode import Source
 from seewhy.app.pipeline.options import MEDIA_TYPES
+from seewhy.app.pipeline.plan import build_explainers
+from seewhy.app.pipeline.task import ChannelGradients
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
-from seewhy.explainers.tasks.classification import best, predictions
 from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("torchserve", __name__)
@@ -85,14 +87,13 @@ def ping() -> Response:
 def predict(name: str, version: str | None = None) -> Response:
     """Classify a picture: the most probable classes with their probabilities."""
     spec = _spec(name, version)
-    sent, fields = _read()
+    data, fields = _read()
     options = parse(ClassifyOptions, options_of(fields, spec.name))
-    found = instances().predict(spec.name, [_picture(sent, spec, options.range)])
-    (logits,) = found.logits
-    told: dict[str, float] = {}
-    for one in predictions(logits, found.model.labels, best(logits, options.top)):
-        told.setdefault(one.label, one.probability)  # where two classes have one label, the more probable one
-    return Response(json.dumps(told), mimetype="application/json")
+    (result,) = service().classify([_picture(data, spec, options.range)], spec.name, options.top)
+    probabilities: dict[str, float] = {}
+    for prediction in result.predictions:  # of two classes with one label, the more probable one
+        probabilities.setdefault(prediction.label, prediction.probability)
+    return Response(json.dumps(probabilities), mimetype="application/json")
 
 
 @blueprint.route("/explanations/<path:name>", methods=["POST", "PUT"])
@@ -100,34 +101,36 @@ def predict(name: str, version: str | None = None) -> Response:
 def explain(name: str, version: str | None = None) -> Response:
     """Explain a picture: a number for each value of the model's input, or a picture where Accept asks for one."""
     spec = _spec(name, version)
-    sent, fields = _read()
+    data, fields = _read()
     form = negotiated(FORMATS)
     options = parse(ExplainParameters, options_of(fields if "method" in fields else METHOD | fields, spec.name))
-    picture = _picture(sent, spec, options.range)
+    picture = _picture(data, spec, options.range)
     if form == "json":
-        found = json_parts(_numbers(picture, spec, options))
-        response = respond(found, "application/json", service().settings.download_seconds)
+        parts = json_parts(_numbers(picture, spec, options))
+        response = respond(parts, "application/json", service().settings.download_seconds)
     else:
-        (explained,) = instances().explain([picture], [options], drawn=True)
+        (result,) = service().present(service().ask([picture], [options]))
         with service().processors:
-            response = Response(drawing(explained, form), mimetype=MEDIA_TYPES[form])
+            response = Response(drawing(result, form), mimetype=MEDIA_TYPES[form])
     response.headers["Vary"] = "Accept"
     return response
 
 
-def _numbers(picture: Given, spec: ModelSpec, options: ExplainParameters) -> Numbers:
+def _numbers(picture: Source, spec: ModelSpec, options: ExplainParameters) -> Numbers:
     """Return (C, H, W) of integrated gradients, (1, H, W) of other methods, in the coordinates of the model's input."""
     if max(options.top or 1, len(options.target), len(options.method)) > 1:
         raise FieldError(
             "This answer has one map; name one class and one method, or ask for a picture by Accept: image/png.",
             field="target",
         )
-    ((_, explainer),) = service().explainers(options.method, options)
+    ((_, explainer),) = build_explainers(options.method, options, service().settings)
     if isinstance(explainer, IntegratedGradients) and (explainer.sign, explainer.smooth) == ("signed", "none"):
-        return instances().channels(picture, explainer, options)
-    (explained,) = instances().explain([picture], [options], drawn=False)
+        ((outcome,),) = service().ask([picture], [options], drawn=False, task=ChannelGradients(explainer)).result()
+        gradients: Numbers = outcome.result.numpy()
+        return gradients
+    (result,) = service().present(service().ask([picture], [options], drawn=False))
     height, width = spec.preprocess.size
-    (explanation,) = explained.explanations
+    (explanation,) = result.explanations
     whole = Geometry(width, height, (0.0, 0.0, width, height), explanation.geometry.reach)
     return whole.lay_back(explanation.map)[np.newaxis]
 
@@ -135,11 +138,11 @@ def _numbers(picture: Given, spec: ModelSpec, options: ExplainParameters) -> Num
 def _spec(name: str, version: str | None) -> ModelSpec:
     """Return the model of a path; the name of one may have a slash, as a version follows one."""
     if version is None:
-        return instances().spec(name)
+        return model_spec(name)
     try:
-        return instances().spec(f"{name}/{version}")
+        return model_spec(f"{name}/{version}")
     except ModelNotFoundError:
-        spec = instances().spec(name)
+        spec = model_spec(name)
     if version not in VERSIONS:
         raise VersionNotFoundError(f"Model version: {version} does not exist for model: {name}. It has {VERSIONS[0]}.")
     return spec
@@ -156,13 +159,13 @@ def _read() -> tuple[Any, dict[str, Any]]:
         )
     if request.mimetype != "application/json":
         return body, options
-    sent = parse_json(body)
-    if not isinstance(sent, dict):
-        return sent, options
-    found = [name for name in _DATA if name in sent]
-    if len(found) != 1:
+    document = parse_json(body)
+    if not isinstance(document, dict):
+        return document, options
+    members = [name for name in _DATA if name in document]
+    if len(members) != 1:
         raise MalformedRequestError("A JSON object holds the picture as its member data.")
-    return sent.pop(found[0]), merged(options, sent)
+    return document.pop(members[0]), merged(options, document)
 
 
 def _read_form() -> tuple[Any, dict[str, Any]]:
@@ -179,5 +182,5 @@ def _read_form() -> tuple[Any, dict[str, Any]]:
     return files[0] if files else texts[0], merged(flat(request.args), fields)
 
 
-def _picture(sent: Any, spec: ModelSpec, meaning: Range | None) -> Given:
-    return Encoded(sent) if isinstance(sent, bytes) else instances().taken(spec, meaning).from_json(sent, "data")
+def _picture(data: Any, spec: ModelSpec, meaning: Range | None) -> Source:
+    return data if isinstance(data, bytes) else picture_reader(spec, meaning).from_json(data, "data")

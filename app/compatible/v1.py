@@ -2,12 +2,22 @@
 
 from typing import Any
 
+import numpy as np
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.documents import json_body, ranked
 from seewhy.app.answers.stream import json_parts, respond
-from seewhy.app.compatible.instances import Given, Range
-from seewhy.app.compatible.routes import answer, instances, options_of
+from seewhy.app.compatible.instances import Range
+from seewhy.app.compatible.outputs import probabilities
+from seewhy.app.compatible.routes import (
+    answer,
+    available_names,
+    check_count,
+    model_spec,
+    options_of,
+    picture_reader,
+    ready_spec,
+)
 from seewhy.app.compatible.schemas import (
     ExplainParameters,
     PredictParameters,
@@ -20,7 +30,7 @@ from seewhy.app.errors import FieldError
 from seewhy.app.http.bodies import parse_object, read_body
 from seewhy.app.http.routes import service
 from seewhy.app.http.uploads import parse
-from seewhy.explainers.tasks.classification import best, predictions
+from seewhy.app.pipeline.decode import Source
 from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("v1", __name__, url_prefix="/v1")
@@ -29,60 +39,58 @@ blueprint = Blueprint("v1", __name__, url_prefix="/v1")
 @blueprint.get("/models")
 def models() -> Response:
     """List the models whose weights are at hand."""
-    return answer(V1Models(models=instances().names()))
+    return answer(V1Models(models=available_names()))
 
 
 @blueprint.get("/models/<model:name>")
 def model(name: str) -> Response:
     """Say whether a model is ready."""
-    return answer(ReadyModel(name=instances().ready(name).name, ready=True))
+    return answer(ReadyModel(name=ready_spec(name).name, ready=True))
 
 
 @blueprint.post("/models/<model:name>:predict")
 def predict(name: str) -> Response:
     """Classify pictures."""
-    spec, sent = instances().spec(name), _read()
-    options = parse(PredictParameters, options_of(sent.parameters, name))
-    _targets(sent)  # clients send the same instances to both
-    found = instances().predict(name, _pictures(sent, spec, options.range))
+    spec, body = model_spec(name), _read()
+    options = parse(PredictParameters, options_of(body.parameters, name))
+    _pop_targets(body)  # clients send the same instances to both
+    results = service().classify(_pictures(body, spec, options.range), name, options.top)
     if options.output == "labels":
-        labels = found.model.labels
-        told = [ranked(predictions(logits, labels, best(logits, options.top))) for logits in found.logits]
-        return answer(V1Predictions(predictions=told))
-    rows = found.logits if options.output == "logits" else found.probabilities
-    return answer(V1Predictions(predictions=rows.tolist()))
+        return answer(V1Predictions(predictions=[ranked(result.predictions) for result in results]))
+    rows = [result.logits for result in results] if options.output == "logits" else probabilities(results)
+    return answer(V1Predictions(predictions=np.array(rows).tolist()))
 
 
 @blueprint.post("/models/<model:name>:explain")
 def explain(name: str) -> Response:
     """Explain pictures; each explanation is a document as POST /explain answers."""
-    spec, sent = instances().spec(name), _read()
-    options = parse(ExplainParameters, options_of(sent.parameters, name))
-    targets = _targets(sent)
+    spec, body = model_spec(name), _read()
+    options = parse(ExplainParameters, options_of(body.parameters, name))
+    targets = _pop_targets(body)
     if any(target is not None for target in targets) and (options.target or options.top):
         raise FieldError("Classes stand in an instance and in parameters; give them in one place.", field="target")
-    own = [
-        options if one is None else parse(ExplainParameters, options_of({**sent.parameters, "target": one}, name))
-        for one in targets
+    questions = [
+        options if target is None else parse(ExplainParameters, options_of({**body.parameters, "target": target}, name))
+        for target in targets
     ]
-    found = instances().explain(_pictures(sent, spec, options.range), own, drawn=True)
+    results = service().present(service().ask(_pictures(body, spec, options.range), questions))
     with service().processors:
-        body = json_parts({"explanations": json_body(found, options.values, service().settings.max_json_values)})
-        whole = body if options.values is True else body.whole()
+        parts = json_parts({"explanations": json_body(results, options.values, service().settings.max_json_values)})
+        whole = parts if options.values is True else parts.whole()
     return respond(whole, "application/json", service().settings.download_seconds)
 
 
 def _read() -> V1Request:
-    sent = parse(V1Request, parse_object(read_body(request)))
-    instances().check_count(len(sent.instances))
-    return sent
+    body = parse(V1Request, parse_object(read_body(request)))
+    check_count(len(body.instances))
+    return body
 
 
-def _targets(sent: V1Request) -> list[Any]:
-    """Take out of the instances the classes that they name, as those of TorchServe behind KServe do."""
-    return [one.pop("target", None) if isinstance(one, dict) else None for one in sent.instances]
+def _pop_targets(body: V1Request) -> list[Any]:
+    """Take the classes that instances name, as those of TorchServe behind KServe do, out of them."""
+    return [instance.pop("target", None) if isinstance(instance, dict) else None for instance in body.instances]
 
 
-def _pictures(sent: V1Request, spec: ModelSpec, meaning: Range | None) -> list[Given]:
-    taken = instances().taken(spec, meaning)
-    return [taken.from_json(one, f"instances[{number}]") for number, one in enumerate(sent.instances)]
+def _pictures(body: V1Request, spec: ModelSpec, meaning: Range | None) -> list[Source]:
+    reader = picture_reader(spec, meaning)
+    return [reader.from_json(instance, f"instances[{number}]") for number, instance in enumerate(body.instances)]

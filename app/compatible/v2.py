@@ -7,10 +7,18 @@ from typing import Any
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.stream import respond
-from seewhy.app.compatible.inference import Asked, read_request, write_answer
-from seewhy.app.compatible.instances import Given, Range
+from seewhy.app.compatible.inference import InferRequest, read_request, write_answer
+from seewhy.app.compatible.instances import Range
 from seewhy.app.compatible.outputs import DRAWN, EXPLAINED, PREDICTED, explained_tensors, predicted_tensors
-from seewhy.app.compatible.routes import answer, instances, options_of
+from seewhy.app.compatible.routes import (
+    answer,
+    available_names,
+    check_count,
+    model_spec,
+    options_of,
+    picture_reader,
+    ready_spec,
+)
 from seewhy.app.compatible.schemas import (
     ClassifyOptions,
     ExplainParameters,
@@ -29,6 +37,7 @@ from seewhy.app.http.bodies import read_body
 from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.routes import liveness, service
 from seewhy.app.http.uploads import parse
+from seewhy.app.pipeline.decode import Source
 from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("v2", __name__, url_prefix="/v2")
@@ -36,8 +45,8 @@ blueprint = Blueprint("v2", __name__, url_prefix="/v2")
 VERSION = "1"
 """The only version of each model."""
 
-_OURS = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers"}
-"""Parameters of clients that are no options of ours; a deadline is the service's."""
+_IGNORED = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers"}
+"""Parameters of clients that mean nothing here; the deadline is the service's."""
 
 
 @blueprint.get("")
@@ -67,7 +76,7 @@ def is_ready() -> Response:
 @blueprint.get("/models")
 def models() -> Response:
     """List the models whose weights are at hand."""
-    return answer(V1Models(models=instances().names()))
+    return answer(V1Models(models=available_names()))
 
 
 @blueprint.get("/models/<model:name>")
@@ -87,67 +96,69 @@ def model(name: str, version: str = VERSION) -> Response:
 def model_ready(name: str, version: str = VERSION) -> Response:
     """Say whether a model is ready."""
     _spec(name, version)
-    return answer(ReadyModel(name=instances().ready(name).name, ready=True))
+    return answer(ReadyModel(name=ready_spec(name).name, ready=True))
 
 
 @blueprint.post("/models/<model:name>/infer")
 @blueprint.post("/models/<model:name>/versions/<version>/infer")
 def infer(name: str, version: str = VERSION) -> Response:
     """Classify pictures."""
-    spec, asked = _spec(name, version), _read()
-    options = parse(ClassifyOptions, _options(asked, name))
-    wanted = asked.wanted(PREDICTED)
-    found = instances().predict(name, _pictures(asked, spec, options.range))
-    return _answer(name, asked, wanted, predicted_tensors(found, options.top, wanted))
+    spec, inference = _spec(name, version), _read()
+    options = parse(ClassifyOptions, _options(inference, name))
+    outputs = inference.outputs_of(PREDICTED)
+    results = service().classify(_pictures(inference, spec, options.range), name, options.top)
+    return _answer(name, inference, outputs, predicted_tensors(results, outputs))
 
 
 @blueprint.post("/models/<model:name>/explain")
 @blueprint.post("/models/<model:name>/versions/<version>/explain")
 def explain(name: str, version: str = VERSION) -> Response:
     """Explain pictures."""
-    spec, asked = _spec(name, version), _read()
-    options = parse(ExplainParameters, _options(asked, name))
-    wanted, settings = asked.wanted(EXPLAINED, DRAWN), service().settings
-    limits = [settings.max_values if asked.is_binary(one) else settings.max_json_values for one in wanted]
-    drawn = any(one.name in DRAWN for one in wanted)
-    pictures = _pictures(asked, spec, options.range)
-    found = instances().explain(pictures, [options] * len(pictures), drawn)
+    spec, inference = _spec(name, version), _read()
+    options = parse(ExplainParameters, _options(inference, name))
+    outputs, settings = inference.outputs_of(EXPLAINED, DRAWN), service().settings
+    limits = [settings.max_values if inference.is_binary(output) else settings.max_json_values for output in outputs]
+    drawn = any(output.name in DRAWN for output in outputs)
+    pictures = _pictures(inference, spec, options.range)
+    results = service().present(service().ask(pictures, [options] * len(pictures), drawn))
     with service().processors:
-        tensors = explained_tensors(found, wanted, options.values, limits)
-    return _answer(name, asked, wanted, tensors)
+        tensors = explained_tensors(results, outputs, options.values, limits)
+    return _answer(name, inference, outputs, tensors)
 
 
 def _spec(name: str, version: str) -> ModelSpec:
-    spec = instances().spec(name)
+    spec = model_spec(name)
     if version != VERSION:
         raise VersionNotFoundError(f"The model {name!r} has no version {version!r}, only {VERSION}.")
     return spec
 
 
-def _read() -> Asked:
+def _read() -> InferRequest:
     return read_request(read_body(request), request.headers.get(HEADER))
 
 
-def _options(asked: Asked, name: str) -> dict[str, Any]:
+def _options(inference: InferRequest, name: str) -> dict[str, Any]:
     """Return the options of a request; those of Alibi Explain's clients stand in an object of their own."""
-    given = {option: value for option, value in asked.parameters.items() if option not in _OURS}
-    inner = given.pop("explain_parameters", {})
+    options = {option: value for option, value in inference.parameters.items() if option not in _IGNORED}
+    inner = options.pop("explain_parameters", {})
     if not isinstance(inner, dict):
         raise FieldError("explain_parameters must be an object.", field="explain_parameters")
-    given.pop("content_type", None)
-    return options_of(given | inner, name)
+    options.pop("content_type", None)
+    return options_of(options | inner, name)
 
 
-def _pictures(asked: Asked, spec: ModelSpec, meaning: Range | None) -> list[Given]:
-    parts = asked.pictures()
-    instances().check_count(len(parts))
-    taken = instances().taken(spec, meaning)
-    return [taken.from_tensor(one, f"picture {number + 1}") for number, one in enumerate(parts)]
+def _pictures(inference: InferRequest, spec: ModelSpec, meaning: Range | None) -> list[Source]:
+    parts = inference.pictures()
+    check_count(len(parts))
+    reader = picture_reader(spec, meaning)
+    return [reader.from_tensor(part, f"picture {number + 1}") for number, part in enumerate(parts)]
 
 
-def _answer(name: str, asked: Asked, wanted: Sequence[V2RequestedOutput], tensors: list[Tensor]) -> Response:
-    head = {"model_name": name, "model_version": VERSION, "id": asked.id}
-    binary = [asked.is_binary(one) for one in wanted]
+def _answer(
+    name: str, inference: InferRequest, outputs: Sequence[V2RequestedOutput], tensors: list[Tensor]
+) -> Response:
+    head = {"model_name": name, "model_version": VERSION, "id": inference.id}
+    binary = [inference.is_binary(output) for output in outputs]
     body, length = write_answer(head, list(zip(tensors, binary, strict=True)))
     kind = "application/json" if length is None else "application/octet-stream"
     response = respond(body, kind, service().settings.download_seconds)

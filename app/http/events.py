@@ -7,7 +7,7 @@ explanation. https://html.spec.whatwg.org/multipage/server-sent-events.html
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -19,8 +19,8 @@ from seewhy.app.answers.stream import Body
 from seewhy.app.errors import GONE, ClientGoneError, kind_of
 from seewhy.app.http.problems import problem_of
 from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.plan import Explained, Underway
 from seewhy.app.pipeline.record import current
+from seewhy.app.pipeline.ticket import Ticket, TicketProgress
 from seewhy.explainers.results.explanation import draw_map
 
 MEDIA_TYPE = "text/event-stream"
@@ -39,29 +39,19 @@ _WHOLE = 1000
 
 _log = logging.getLogger(__name__)
 
-Steps = Generator[Underway, None, Explained]
 
-
-def stream(service: Service, steps: Steps, underway: Underway, finish: Callable[[Explained], Body]) -> Iterator[bytes]:
+def stream(service: Service, ticket: Ticket, finish: Callable[[], Body]) -> Iterator[bytes]:
     """Yield the events of an explanation.
 
     Args:
         service: whose explanation it is.
-        steps: of the explanation, begun; whoever made them closes them.
-        underway: what the first of them gave.
-        finish: makes the body of the answer, JSON.
+        ticket: of the explanation; whoever asked for it cancels it.
+        finish: waits for the explanation, and makes the body of the answer, JSON.
     """
     record = current()
-    started = time.monotonic()
     try:
-        while True:
-            yield from _watched(service, underway, started)
-            try:
-                underway = next(steps)
-            except StopIteration as end:
-                explained: Explained = end.value
-                break
-        body = finish(explained)
+        yield from _watch(service, ticket)
+        body = finish()
         yield b"event: answer\ndata: "  # JSON has no line breaks
         yield from [body] if isinstance(body, bytes) else body.pieces()
         yield b"\n\n"
@@ -82,41 +72,42 @@ def event(name: str, data: str) -> bytes:
     return f"event: {name}\ndata: {data}\n\n".encode()
 
 
-def _watched(service: Service, underway: Underway, started: float) -> Iterator[bytes]:
-    """Yield what there is to tell until the model is done."""
-    told: int | None = -1
-    seen: NDArray[np.float32] | None = None
-    spoken = time.monotonic()
-    while True:
-        is_over = underway.wait(_GLANCE)
-        now, share, found = time.monotonic(), underway.share, underway.jobs[0].progress.map
-        done = None if share is None else int(_WHOLE * share)
-        if done != told or found is not seen:
-            preview = None if found is seen or found is None else _drawn(service, underway, found)
-            told, seen, spoken = done, found, now
-            progress = ProgressAnswer(
+def _watch(service: Service, ticket: Ticket) -> Iterator[bytes]:
+    """Yield an event whenever there is progress, until the model is done."""
+    started = spoken = time.monotonic()
+    last_done: int | None = -1
+    last_map: NDArray[np.float32] | None = None
+    is_over = False
+    while not is_over:
+        is_over = ticket.wait(_GLANCE)
+        now, progress = time.monotonic(), ticket.progress()
+        done = None if progress.share is None else int(_WHOLE * progress.share)
+        if done != last_done or progress.map is not last_map:
+            answer = ProgressAnswer(
                 done=done or 0,
                 total=0 if done is None else _WHOLE,
                 elapsed_ms=round((now - started) * 1000, 3),
-                preview=preview,
+                preview=None if progress.map is last_map else _preview(service, ticket, progress),
             )
-            yield event("progress", progress.model_dump_json(exclude_none=True))
+            last_done, last_map, spoken = done, progress.map, now
+            yield event("progress", answer.model_dump_json(exclude_none=True))
         elif now - spoken > _SILENCE:
             spoken = now
             yield b": still at work\n\n"
-        if is_over:
-            return
 
 
-def _drawn(service: Service, underway: Underway, found: NDArray[np.float32]) -> str | None:
+def _preview(service: Service, ticket: Ticket, progress: TicketProgress) -> str | None:
     """Return a map that is not finished, drawn as the answer will be, as a data URL; None where that fails."""
-    style = underway.style
-    side = _SIDE // 2 if style.view == "side-by-side" else _SIDE
+    submission = ticket.submissions[0]
+    plan, picture = submission.plan, submission.picture
+    side = _SIDE // 2 if plan.style.view == "side-by-side" else _SIDE
+    if progress.map is None:
+        return None
     try:
         with service.processors:
-            small = replace(style, max_side=min(side, style.max_side or side))
-            drawn = draw_map(underway.decoded.picture, underway.decoded.geometry, found, underway.signed, small)
-            return f"data:image/jpeg;base64,{b64encode(encode(drawn, 'jpeg')).decode('ascii')}"
-    except Exception:  # for a look nobody is to lose the answer
+            small = replace(plan.style, max_side=min(side, plan.style.max_side or side))
+            drawing = draw_map(picture.picture, picture.geometry, progress.map, plan.signed, small)
+            return f"data:image/jpeg;base64,{b64encode(encode(drawing, 'jpeg')).decode('ascii')}"
+    except Exception:  # a preview must not cost anybody the answer
         _log.exception("A map cannot be drawn before it is finished")
         return None

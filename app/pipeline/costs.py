@@ -6,11 +6,12 @@ from math import ceil
 
 from seewhy.app.errors import TooMuchWorkError
 from seewhy.app.pipeline.jobs import Deadline
-from seewhy.app.pipeline.model_threads import CLEARLY
 from seewhy.app.pipeline.record import current
-from seewhy.app.pipeline.scheduler import MOST_PASSES
+from seewhy.app.pipeline.scheduler import CLEARLY, MOST_PASSES, Pace
+from seewhy.app.pipeline.task import Task
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.methods.catalogue import Method
+from seewhy.models import LoadedModel
 
 UNIT_SIDE = 224
 """Side of the input, in pixels, of which one forward and one backward pass cost 1."""
@@ -19,8 +20,9 @@ UNKNOWN = Passes(int(MOST_PASSES["medium"]))
 """What work counts as whose passes nobody knows before: it may be the longest, and is rarely."""
 
 Charge = Callable[[int, int, bool], None]
-"""Is told what a request was charged before, what it costs now, and whether to count that or only to test the limit;
-raises `TooCostlyError` where that is too much."""
+"""Takes what a request was charged before, what it costs now, and whether to count that or only to test the limit.
+
+It raises `TooCostlyError` where that is too much."""
 
 
 def uncharged(before: int, now: int, counts: bool) -> None:
@@ -63,6 +65,39 @@ def settle() -> None:
     if record.charged < record.cost:
         charge.get()(record.charged, record.cost, True)
         record.charged = record.cost
+
+
+def spend(
+    model: LoadedModel, task: Task, times: int, deadline: Deadline, pace: Pace, methods: Sequence[Method] = ()
+) -> Passes | None:
+    """Add what a task costs to what the request does, and refuse what cannot be done in time, whatever else there is.
+
+    The cost counts once the model's queue has taken the work.
+
+    Args:
+        model: that is to do it.
+        task: what to do.
+        times: for how many pictures and classes.
+        deadline: of the request.
+        pace: of the model.
+        methods: of the task, which the refusal is about.
+
+    Returns:
+        The passes of all of it; None where nobody knows.
+
+    Raises:
+        TooMuchWorkError: it cannot be done before the deadline.
+        TooCostlyError: it costs more than what is left of the client's rate.
+    """
+    passes = task.passes(model)
+    if passes is None:
+        announce(units(UNKNOWN * times, model.spec.image_shape))
+        return None
+    passes *= times
+    if task.runs_whole:
+        require_time(passes, pace.least(passes), deadline, model.name, methods)
+    announce(units(passes, model.spec.image_shape))
+    return passes
 
 
 def require_time(passes: Passes, least: float, deadline: Deadline, model: str, methods: Sequence[Method]) -> None:

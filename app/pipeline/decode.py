@@ -1,30 +1,37 @@
-"""From an upload to what the model and a drawing need of it, and to no more pixels than that."""
+"""From a picture to what the model and a drawing need of it, within memory, and to no more pixels than that."""
 
 import ctypes
 import logging
+import threading
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
+from typing import TypeAlias
 
+import torch
 from PIL import Image, _imaging
 from torch import Tensor
 
-from seewhy.explainers.imaging.decode import Least, Reduced, Size
+from seewhy.app.memory.account import current as account
+from seewhy.app.memory.budget import PIXELS
+from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline.timings import Timings
+from seewhy.app.system.processors import processors
+from seewhy.explainers.imaging.decode import PIXEL_BYTES, Probe, Size
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import fit, fitted
 from seewhy.models.preprocess import Preprocess
 
-Read = Callable[[bytes, Least], Reduced]
-"""From the bytes of a picture, and what tells the least size that is enough for a given one, to the picture."""
+Source: TypeAlias = bytes | Image.Image | Tensor
+"""A picture as a client sends it: a file, RGB pixels, or the model's own input (C, H, W) float32, normalised."""
 
 _LEAST = 1.75
 """A copy that is made smaller for a drawing has at least this many pixels for each of the drawing's, along a side."""
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """An upload as the model and as a drawing need it.
+class PreparedPicture:
+    """A picture as the model and as a drawing need it.
 
     Attributes:
         image: (C, H, W) float32, normalised.
@@ -42,43 +49,104 @@ class Decoded:
         return self.image.nbytes + 4 * self.picture.width * self.picture.height
 
 
-def decode(upload: bytes, preprocess: Preprocess, max_side: int, read: Read, drawn: bool = True) -> Decoded:
-    """Return a picture as the model and as a drawing need it.
-
-    Where both need far fewer pixels than the upload has, a JPEG is decoded at a smaller scale, and the model's
-    input is made from the drawing's copy of the upload.
+class Decoder:
+    """Makes pictures what the model and a drawing need.
 
     Args:
-        upload: the bytes of the picture.
-        preprocess: of the model whose input it becomes.
-        max_side: longest side of the drawing.
-        read: reads it, with no more pixels than are needed.
-        drawn: whether there is to be a drawing; without one, `Decoded.picture` is a single pixel.
+        max_pixels: limit on the width times the height of a picture.
+        max_side: longest side of a drawing.
 
-    Raises:
-        PictureError: it cannot be read, or is too large.
+    Attributes:
+        processors: held by whoever decodes or draws. That is bound by processors and hungry for memory: more at once
+            than processors gain nothing.
     """
 
-    def least(width: int, height: int) -> Size:
-        wanted = fitted(width, height, max_side) if drawn else (0, 0)
-        if wanted == (width, height):
-            return wanted
-        needed = preprocess.least(width, height)
-        return max(needed[0], ceil(_LEAST * wanted[0])), max(needed[1], ceil(_LEAST * wanted[1]))
+    def __init__(self, max_pixels: int, max_side: int) -> None:
+        self._max_pixels = max_pixels
+        self._max_side = max_side
+        self._processor_count = processors()
+        self.processors = threading.BoundedSemaphore(self._processor_count)
 
-    sent = read(upload, least)
-    # All that drawing needs; the upload may be far larger.
-    picture = fit(sent.picture, max_side, sent.size) if drawn else sent.picture
-    enough = preprocess.least(*sent.size)
-    small = picture.width >= enough[0] and picture.height >= enough[1]
-    image = preprocess(picture if small else sent.picture, sent.size)
-    if not drawn:  # nobody looks at it, and it may be large
-        picture = picture.resize((1, 1), Image.Resampling.NEAREST)
-    return Decoded(image, preprocess.geometry(*sent.size), picture)
+    def prepare(
+        self, source: Source, preprocess: Preprocess, timings: Timings, deadline: Deadline, drawn: bool
+    ) -> PreparedPicture:
+        """Return a picture as the model and as a drawing need it.
+
+        Args:
+            source: the picture.
+            preprocess: of the model whose input it becomes.
+            timings: count the stage `decode`.
+            deadline: when to give up.
+            drawn: whether there is to be a drawing; without one, `PreparedPicture.picture` of an upload is a single
+                pixel.
+
+        Raises:
+            PictureError: it cannot be read, or is too large.
+            OutOfMemoryError: there is no memory for its pixels at present.
+            DeadlineError, ClientGoneError: nobody waits for it any more.
+        """
+        if isinstance(source, Tensor):
+            return _of_input(source, preprocess)
+        with timings.stage("decode"), self.processors:
+            deadline.check()
+            if isinstance(source, bytes):
+                return self._decode(source, preprocess, deadline, drawn)
+            picture = fit(source, self._max_side, source.size) if drawn else source
+            return PreparedPicture(preprocess(source), preprocess.geometry(*source.size), picture)
+
+    def _decode(self, upload: bytes, preprocess: Preprocess, deadline: Deadline, drawn: bool) -> PreparedPicture:
+        probe = Probe(upload, self._max_pixels)
+        probe.reduce(self._size_needed(probe.size, preprocess, drawn))
+        decoding, remaining = probe.pixels * PIXEL_BYTES, 0
+        account().wait(decoding, PIXELS, deadline.check, self._processor_count, self.processors)
+        try:
+            picture = probe.decode()
+            prepared = self._prepared(picture, probe.size, preprocess, drawn)
+            remaining = min(prepared.size, decoding)
+            account().take(prepared.size - remaining, PIXELS)
+            return prepared
+        finally:
+            account().leave(decoding, remaining)
+
+    def _size_needed(self, size: Size, preprocess: Preprocess, drawn: bool) -> Size:
+        """Return the least size of a copy that is enough for the model and the drawing."""
+        drawing = fitted(*size, self._max_side) if drawn else (0, 0)
+        if drawing == size:
+            return size
+        width, height = preprocess.least(*size)
+        return max(width, ceil(_LEAST * drawing[0])), max(height, ceil(_LEAST * drawing[1]))
+
+    def _prepared(self, decoded: Image.Image, size: Size, preprocess: Preprocess, drawn: bool) -> PreparedPicture:
+        """Return what is needed of a decoded picture; the model's input is made from the drawing's copy if possible.
+
+        Args:
+            decoded: the upright picture, maybe reduced.
+            size: of the upright upload.
+        """
+        picture = fit(decoded, self._max_side, size) if drawn else decoded
+        least = preprocess.least(*size)
+        is_enough = picture.width >= least[0] and picture.height >= least[1]
+        image = preprocess(picture if is_enough else decoded, size)
+        if not drawn:  # nobody looks at it, and it may be large
+            picture = picture.resize((1, 1), Image.Resampling.NEAREST)
+        return PreparedPicture(image, preprocess.geometry(*size), picture)
+
+
+def _of_input(image: Tensor, preprocess: Preprocess) -> PreparedPicture:
+    height, width = preprocess.size
+    geometry = Geometry(width, height, (0.0, 0.0, float(width), float(height)))
+    return PreparedPicture(image, geometry, drawable(image, preprocess))
+
+
+def drawable(image: Tensor, preprocess: Preprocess) -> Image.Image:
+    """Return the picture that a normalised input (C, H, W) was made of, to draw on."""
+    mean, std = (torch.tensor(channels)[:, None, None] for channels in (preprocess.mean, preprocess.std))
+    levels = ((image * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+    return Image.fromarray(levels.permute(1, 2, 0).contiguous().numpy())
 
 
 def quiet_decoders() -> None:
-    """Keep out of the log what decoders say of damaged pictures: whoever sent them is told."""
+    """Keep what decoders say of damaged pictures out of the log: the client who sent them is told."""
     warnings.filterwarnings("ignore", module=r"PIL\.")
     log = logging.getLogger("PIL")
     if not log.handlers:

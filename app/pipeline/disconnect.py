@@ -1,4 +1,4 @@
-"""Whether the client of a request is still there: its connection is looked at, and nothing is read from it."""
+"""Whether the client of a request has closed its connection; nothing is read from it."""
 
 import socket
 from collections.abc import Callable
@@ -15,7 +15,7 @@ def never() -> bool:
 
 
 client_gone: ContextVar[Gone] = ContextVar("client_gone", default=never)
-"""Tells whether the client of the request that this thread answers has closed its connection."""
+"""Whether the client of the request that this thread answers has closed its connection."""
 
 
 def watch(environ: dict[str, Any]) -> None:

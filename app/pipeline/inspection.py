@@ -1,6 +1,6 @@
-"""Requests about hooks, straight down: trace, capture, intervene."""
+"""Requests about hooks, straight down: trace, capture, intervene, sweep."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -9,74 +9,27 @@ from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import CAPTURE
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.costs import UNKNOWN, announce, units
-from seewhy.app.pipeline.decode import Decoded
-from seewhy.app.pipeline.jobs import Deadline, Job
+from seewhy.app.pipeline.decode import PreparedPicture
+from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions, TraceOptions
+from seewhy.app.pipeline.plan import Plan, build_explainers, drawing_style
 from seewhy.app.pipeline.record import current
+from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TraceResult
+from seewhy.app.pipeline.task import Alone, Ask, Explain
+from seewhy.app.pipeline.ticket import Submission
 from seewhy.app.pipeline.timings import Timings
-from seewhy.app.pipeline.work import Alone, Explain
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.errors import EditError, PictureError
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.hooks.selection import match_paths, module_paths
-from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection.capture import Capture, capture_images
 from seewhy.explainers.inspection.edits import Edit
 from seewhy.explainers.inspection.intervene import Intervention, check_layers, edit_images, must_swap
 from seewhy.explainers.inspection.sweep import Sweep, passes_of_sweep, sweep_images
 from seewhy.explainers.inspection.trace import Trace, is_leaf, trace_images
-from seewhy.explainers.methods.catalogue import Method
-from seewhy.explainers.results.explanation import Explanation, explanations
+from seewhy.explainers.results.explanation import explanations
 from seewhy.explainers.tasks.classification import Prediction, best, class_index, predictions
 from seewhy.models import LoadedModel
-
-
-@dataclass(frozen=True)
-class Traced:
-    """Everything that an answer of /hooks/trace is made from."""
-
-    model: LoadedModel
-    trace: Trace
-    target: Prediction
-    timings: Timings
-
-
-@dataclass(frozen=True)
-class Captured:
-    """Everything that an answer of /hooks/capture is made from."""
-
-    model: LoadedModel
-    capture: Capture
-    target: Prediction
-    shown: Decoded
-    style: Style
-    timings: Timings
-
-
-@dataclass(frozen=True)
-class Intervened:
-    """Everything that an answer of /hooks/intervene is made from."""
-
-    model: LoadedModel
-    method: Method
-    explainer: Explainer
-    intervention: Intervention
-    style: Style
-    timings: Timings
-
-
-@dataclass(frozen=True)
-class Swept:
-    """Everything that an answer of /hooks/intervene with each_channel is made from."""
-
-    model: LoadedModel
-    sweep: Sweep
-    target: Prediction
-    top: tuple[Prediction, ...]
-    shown: Decoded
-    style: Style
-    timings: Timings
 
 
 class HookService:
@@ -91,23 +44,21 @@ class HookService:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def trace(self, upload: bytes, options: TraceOptions) -> Traced:
+    def trace(self, upload: bytes, options: TraceOptions) -> TraceResult:
         """Trace one forward and one backward pass; raises what `Service.explain` raises."""
-        timings, deadline, model, target = self._start(options.model, options.target)
+        timings, deadline, model, ask = self._start(options.model, options.target)
         self._check_patterns(model, options.layer)
         layers = tuple(options.layer) or (is_leaf,)
-        shown = self._service.decode(upload, model, timings, deadline, drawn=False)
-        work = Alone(
+        picture = self._service.decode(upload, model, timings, deadline, drawn=False)
+        task = Alone(
             lambda model, images, targets, _: trace_images(model, images, _first(targets), layers, deadline.check),
             Passes(1, 1),
         )
-        self._service.spend(model, work, 1, deadline)
-        (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
-        timings.count(done, "trace")
-        found: Trace = done.result
-        return Traced(model, found, _predicted(model, found.logits, found.target), timings)
+        self._service.spend(model, task, 1, deadline)
+        trace: Trace = self._run(Plan(model, task, (ask,), deadline, "trace"), picture, timings)
+        return TraceResult(model, trace, _prediction(model, trace.logits, trace.target), timings)
 
-    def capture(self, upload: bytes, options: CaptureOptions, sheet: bool) -> Captured:
+    def capture(self, upload: bytes, options: CaptureOptions, sheet: bool) -> CaptureResult:
         """Capture what passes through layers.
 
         Args:
@@ -119,16 +70,16 @@ class HookService:
             CaptureTooLargeError: more bytes than allowed.
             Exception: what `Service.explain` raises.
         """
-        style = self._service.style(options)
-        timings, deadline, model, target = self._start(options.model, options.target)
+        style = drawing_style(options, self._service.settings)
+        timings, deadline, model, ask = self._start(options.model, options.target)
         self._check_patterns(model, options.layer)
         kinds: set[Kind] = set(options.kind)
         if sheet and options.rank == "effect":
             kinds |= {"output", "grad_output"}
         most = self._service.settings.max_capture_bytes
         memory = account()  # of this request, which the model's thread does not answer
-        shown = self._service.decode(upload, model, timings, deadline, drawn=sheet)
-        work = Alone(
+        picture = self._service.decode(upload, model, timings, deadline, drawn=sheet)
+        task = Alone(
             lambda model, images, targets, _: capture_images(
                 model,
                 images,
@@ -141,30 +92,29 @@ class HookService:
             ),
             Passes(2, 1),
         )
-        self._service.spend(model, work, 1, deadline)
-        (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
-        timings.count(done, "capture")
-        found: Capture = done.result
-        return Captured(model, found, _predicted(model, found.logits, found.target), shown, style, timings)
+        self._service.spend(model, task, 1, deadline)
+        tensors: Capture = self._run(Plan(model, task, (ask,), deadline, "capture"), picture, timings)
+        target = _prediction(model, tensors.logits, tensors.target)
+        return CaptureResult(model, tensors, target, picture, style, timings)
 
-    def intervene(self, upload: bytes, other: bytes | None, options: InterveneOptions) -> Intervened:
+    def intervene(self, upload: bytes, other: bytes | None, options: InterveneOptions) -> InterveneResult:
         """Explain a picture without and with edits.
 
         Raises:
             EditError: an edit that does not fit.
             Exception: what `Service.explain` raises.
         """
-        ((method, explainer),) = self._service.explainers([options.method], options)
-        style = self._service.style(options)
-        timings, deadline, model, target = self._start(options.model, options.target)
+        ((method, explainer),) = build_explainers([options.method], options, self._service.settings)
+        style = drawing_style(options, self._service.settings)
+        timings, deadline, model, ask = self._start(options.model, options.target)
         module_paths(model.module, tuple(options.layer))
         edits: tuple[Edit, ...] = options.edits
         must_swap(edits, other is not None)
         check_layers(model.module, edits, other is not None)
         cost = self._service.spend(model, Explain((explainer,)), 2, deadline, (method,))
-        shown = self._service.decode(upload, model, timings, deadline)
+        picture = self._service.decode(upload, model, timings, deadline)
         second = None if other is None else self._second(other, model, timings, deadline)
-        work = Alone(
+        task = Alone(
             lambda model, images, targets, report: edit_images(
                 model,
                 images,
@@ -177,16 +127,15 @@ class HookService:
             ),
             cost,
         )
-        (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
-        timings.count(done, "intervene")
-        sides: list[Explanation] = [
-            explanations(model, method.name, shown.picture, shown.geometry, side)[0]
-            for side in (done.result.before, done.result.after)
-        ]
-        found = Intervention(edits, sides[0], sides[1], done.result.applied)
-        return Intervened(model, method, explainer, found, style, timings)
+        edited = self._run(Plan(model, task, (ask,), deadline, "intervene"), picture, timings)
+        before, after = (
+            explanations(model, method.name, picture.picture, picture.geometry, side)[0]
+            for side in (edited.before, edited.after)
+        )
+        intervention = Intervention(edits, before, after, edited.applied)
+        return InterveneResult(model, method, explainer, intervention, style, timings)
 
-    def sweep(self, upload: bytes, other: bytes | None, options: InterveneOptions) -> Swept:
+    def sweep(self, upload: bytes, other: bytes | None, options: InterveneOptions) -> SweepResult:
         """Rank the channels of a layer by what the only edit does to each.
 
         Raises:
@@ -196,11 +145,11 @@ class HookService:
         """
         if len(options.edits) > 1:
             raise EditError("A sweep takes one edit; send several without each_channel.", field="edits")
-        style = self._service.style(options)
+        style = drawing_style(options, self._service.settings)
         for field in ("method", "layer", "values", *options.method_options):
             if field in options.model_fields_set | set(options.method_options):
                 raise FieldError(f"A sweep makes no heatmap; leave {field!r} out.", field=field)
-        timings, deadline, model, target = self._start(options.model, options.target)
+        timings, deadline, model, ask = self._start(options.model, options.target)
         edit: Edit = options.edits[0]
         must_swap((edit,), other is not None)
         check_layers(model.module, (edit,), other is not None)
@@ -208,9 +157,9 @@ class HookService:
         image_size = model.spec.image_shape[1], model.spec.image_shape[2]
         passes = passes_of_sweep(model.module, model.survey, image_size, edit)
         announce(units(passes or UNKNOWN, model.spec.image_shape))
-        shown = self._service.decode(upload, model, timings, deadline)
+        picture = self._service.decode(upload, model, timings, deadline)
         second = None if other is None else self._second(other, model, timings, deadline)
-        work = Alone(
+        task = Alone(
             lambda model, images, targets, report: sweep_images(
                 model,
                 images,
@@ -222,17 +171,21 @@ class HookService:
             ),
             None,
         )
-        (done,) = self._service.engine.run(model.name, [Job(work, shown.image, target, deadline)])
-        timings.count(done, "sweep")
-        found: Sweep = done.result
-        logits = found.logits.numpy()
-        (chosen, *top) = predictions(logits, model.labels, [found.target, *best(logits, 5)])
-        return Swept(model, found, chosen, tuple(top), shown, style, timings)
+        sweep: Sweep = self._run(Plan(model, task, (ask,), deadline, "sweep"), picture, timings)
+        logits = sweep.logits.numpy()
+        target, *top = predictions(logits, model.labels, [sweep.target, *best(logits, 5)])
+        return SweepResult(model, sweep, target, tuple(top), picture, style, timings)
 
-    def _start(self, name: str | None, target: int | str | None) -> tuple[Timings, Deadline, LoadedModel, int | None]:
+    def _start(self, name: str | None, target: int | str | None) -> tuple[Timings, Deadline, LoadedModel, Ask]:
         deadline = self._service.deadline()
         model = self._service.model(name, deadline)
-        return current().timed(), deadline, model, None if target is None else class_index(target, model.labels)
+        ask = Ask(None if target is None else class_index(target, model.labels))
+        return current().timed(), deadline, model, ask
+
+    def _run(self, plan: Plan, picture: PreparedPicture, timings: Timings) -> Any:
+        """Return what comes of a task for one picture."""
+        ((outcome,),) = self._service.submit([Submission(plan, picture, timings)]).result()
+        return outcome.result
 
     def _second(self, other: bytes, model: LoadedModel, timings: Timings, deadline: Deadline) -> torch.Tensor:
         try:
@@ -252,6 +205,6 @@ def _first(targets: torch.Tensor | None) -> int | None:
     return None if targets is None else int(targets[0])
 
 
-def _predicted(model: LoadedModel, logits: torch.Tensor, target: int) -> Prediction:
-    (found,) = predictions(logits.numpy(), model.labels, [target])
-    return found
+def _prediction(model: LoadedModel, logits: torch.Tensor, target: int) -> Prediction:
+    (prediction,) = predictions(logits.numpy(), model.labels, [target])
+    return prediction

@@ -1,11 +1,11 @@
-"""What the threads of models are given: one picture each, what to do with it, and how long somebody waits."""
+"""The jobs of model threads: one picture each, what to do with it, and how long somebody waits."""
 
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,7 @@ from torch import Tensor
 from seewhy.app.errors import ClientGoneError, DeadlineError
 from seewhy.app.pipeline.disconnect import Gone, never
 from seewhy.app.pipeline.record import Record, current
-from seewhy.app.pipeline.work import Batch
-from seewhy.explainers.core.costs import Passes
-from seewhy.models import LoadedModel
+from seewhy.app.pipeline.task import Ask, Task
 
 T = TypeVar("T")
 
@@ -71,32 +69,15 @@ class Deadline:
                 self.check()
 
 
-class Work(Protocol):
-    """What a model is to do with a batch of pictures. Jobs whose work is equal share a batch."""
-
-    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
-        """Return one result per picture, on the CPU; no other thread runs the model until it reports."""
-
-    def passes(self, model: LoadedModel) -> Passes | None:
-        """Return how many passes one picture takes, at most; None where nobody knows before."""
-
-    def most(self, model: LoadedModel) -> int | None:
-        """Return how many pictures may share a batch; None for as many as the engine lets."""
-
-    @property
-    def runs_whole(self) -> bool:
-        """Whether each pass is one through the whole model."""
-
-
 @dataclass(frozen=True)
-class Done:
-    """What one job came to.
+class Outcome:
+    """What comes of one job.
 
     Attributes:
-        result: of its work.
+        result: of its task.
         queued, ran: seconds that the job waited, and that its batch took.
         started: when that began, on the monotonic clock.
-        batch: what the trace of the batch is, if there is one.
+        batch: the trace of the batch, if there is one.
     """
 
     result: Any
@@ -122,10 +103,11 @@ class Progress:
     is_watched: bool = False
     map: "NDArray[np.float32] | None" = None
 
-    def look(self, found: "NDArray[np.float32]") -> None:
+    def look(self, grown: "NDArray[np.float32]") -> None:
         """Keep a map that has grown, if there is anything new to see."""
-        if found.any() and np.isfinite(found).all() and not (self.map is not None and np.array_equal(found, self.map)):
-            self.map = found
+        is_old = self.map is not None and np.array_equal(grown, self.map)
+        if grown.any() and np.isfinite(grown).all() and not is_old:
+            self.map = grown
 
     @property
     def share(self) -> float:
@@ -139,23 +121,21 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One picture, and what to do with it.
+    """One picture, and what a model is to do with it.
 
     Attributes:
-        work: jobs with equal work can share a batch.
+        task: jobs with equal tasks can share a batch.
         image: (C, H, W) float32, normalised.
-        target: class index; None for the most probable.
+        ask: what is asked about the picture.
         deadline: a job that is still waiting then is dropped, and one that runs in many passes ends.
-        against: class index that the target is contrasted with; None for no contrast.
         record: of the request that asks for it.
     """
 
-    work: Work
+    task: Task
     image: Tensor
-    target: int | None
+    ask: Ask
     deadline: Deadline
-    against: int | None = None
-    future: "Future[Done]" = field(default_factory=Future)
+    future: "Future[Outcome]" = field(default_factory=Future)
     created: float = field(default_factory=time.monotonic)
     progress: Progress = field(default_factory=Progress)
     record: Record = field(default_factory=current)
@@ -165,7 +145,7 @@ class Job:
         """Whether somebody still waits for it."""
         return self.deadline.remaining > 0 and not self.progress.is_abandoned and not self.deadline.gone()
 
-    def result(self) -> Done:
+    def result(self) -> Outcome:
         """Wait for the job.
 
         Raises:
@@ -184,7 +164,7 @@ class Job:
         self.progress.is_abandoned = True
 
 
-def results(jobs: Sequence[Job]) -> list[Done]:
+def results(jobs: Sequence[Job]) -> list[Outcome]:
     """Wait for jobs.
 
     Raises:

@@ -26,7 +26,7 @@ from seewhy.app.errors import INTERNAL, BrokenError, OverloadedError, kind_of
 from seewhy.app.pipeline.jobs import Deadline, Job
 from seewhy.app.pipeline.model_threads import Look, ModelThreads
 from seewhy.app.pipeline.record import Observer, Record
-from seewhy.app.pipeline.work import Predict
+from seewhy.app.pipeline.task import Ask, Predict
 from seewhy.explainers import process_wide
 
 LOOK_SECONDS = 2.0
@@ -48,7 +48,7 @@ class Models(Protocol):
     """The models in memory."""
 
     @property
-    def workers(self) -> dict[str, ModelThreads]:
+    def threads(self) -> dict[str, ModelThreads]:
         """The threads of each, by name."""
 
 
@@ -108,7 +108,7 @@ class Liveness(Observer):
         if not self._request_failed or self._clock() < self._next_trial:
             return
         self._request_failed = False
-        trials = [job for worker in self._models.workers.values() if (job := self._trial(worker)) is not None]
+        trials = [job for threads in self._models.threads.values() if (job := self._trial(threads)) is not None]
         errors = [_error(job) for job in trials]
         with self._lock:
             self._next_trial = self._clock() + TRIAL_SECONDS
@@ -136,8 +136,8 @@ class Liveness(Observer):
 
         A model that is at work may have changed something for the moment: other models do not see that in theirs.
         """
-        models = {name: worker for name, worker in self._models.workers.items() if not worker.failed}
-        looks = {name: worker.look() for name, worker in models.items()}
+        models = {name: threads for name, threads in self._models.threads.items() if not threads.failed}
+        looks = {name: threads.look() for name, threads in models.items()}
         if not models and (changes := process_wide.changes()) is not None:
             looks = {"": Look(frozenset(changes))}
         if looks and all(look is not self._looks.get(name) for name, look in looks.items()):
@@ -151,22 +151,22 @@ class Liveness(Observer):
         ]
 
     def _lost_threads(self) -> list[str]:
-        workers = self._models.workers.items()
-        return [f"A thread of the model {name!r} has ended." for name, worker in workers if worker.lost]
+        models = self._models.threads.items()
+        return [f"A thread of the model {name!r} has ended." for name, threads in models if threads.lost]
 
     def _failed_trials(self) -> list[str]:
         if len(self._failures) < MOST_FAILED:
             return []
         return [f"No model can classify an empty picture any more ({self._failures[-1]})."]
 
-    def _trial(self, worker: ModelThreads) -> Job | None:
+    def _trial(self, threads: ModelThreads) -> Job | None:
         """Ask a model, if it is loaded, to classify an empty picture; do not wait."""
-        model = worker.loaded.result() if worker.loaded.done() else None
+        model = threads.loaded.result() if threads.loaded.done() else None
         if model is None or isinstance(model, Exception):
             return None
-        job = Job(Predict(), torch.zeros(model.spec.image_shape), None, Deadline.after(self._seconds))
+        job = Job(Predict(), torch.zeros(model.spec.image_shape), Ask(), Deadline.after(self._seconds))
         try:
-            return job if worker.submit([job]) else None
+            return job if threads.submit([job]) else None
         except OverloadedError as error:
             job.future.set_exception(error)
             return job

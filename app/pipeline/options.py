@@ -41,10 +41,10 @@ def _listed(value: Any) -> Any:
 
 def _names(value: Any) -> Any:
     """Read names that are repeated, or separated by commas."""
-    given = _listed(value)
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        return given
-    names = [part.strip().lower() for one in given for part in one.split(",")]
+    texts = _listed(value)
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        return texts
+    names = [part.strip().lower() for text in texts for part in text.split(",")]
     return list(dict.fromkeys(name for name in names if name))
 
 
@@ -56,15 +56,15 @@ def _single(value: Any) -> Any:
 
 def _json(value: Any) -> Any:
     try:
-        found = loads(value) if isinstance(value, str) else value
+        edits = loads(value) if isinstance(value, str) else value
     except RepeatedMemberError:
         raise
     except json.JSONDecodeError as error:
         raise ValueError(f"it must be a JSON list of edits, and is not JSON: {error}") from None
     except (ValueError, RecursionError):
         raise ValueError("it must be a JSON list of edits") from None
-    # One too many is too many: what comes after it is not looked at.
-    return found[: MAX_EDITS + 1] if isinstance(found, list) else found
+    # One too many is refused; validating the rest would only take time.
+    return edits[: MAX_EDITS + 1] if isinstance(edits, list) else edits
 
 
 def _ends(value: Any) -> Any:

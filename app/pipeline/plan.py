@@ -1,145 +1,156 @@
-"""What a request is on its way: a plan, an explanation under way, and what was found, from which answers are made."""
+"""What a request asks for, checked, before its pictures are looked at."""
 
 from collections.abc import Sequence
-from concurrent.futures import wait
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from seewhy.app.pipeline.decode import Decoded
-from seewhy.app.pipeline.jobs import Deadline, Done, Job
-from seewhy.app.pipeline.timings import Timings
-from seewhy.app.pipeline.work import Explain
+from seewhy.app.errors import FieldError
+from seewhy.app.pipeline.jobs import Deadline, Outcome
+from seewhy.app.pipeline.options import DrawingOptions, ExplainOptions, HeatmapOptions
+from seewhy.app.pipeline.record import current
+from seewhy.app.pipeline.task import Ask, Explain, Task
+from seewhy.app.settings import Settings
 from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.objective import contrasted_with_itself
+from seewhy.explainers.errors import TargetError
+from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.render import Style
-from seewhy.explainers.methods.catalogue import Method
-from seewhy.explainers.results.explanation import Explanation, explanations
-from seewhy.explainers.tasks.classification import Prediction, best
+from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
+from seewhy.explainers.tasks.classification import best, class_index
 from seewhy.models import LoadedModel
 
-
-@dataclass(frozen=True)
-class Predicted:
-    """Everything that an answer of /predict is made from.
-
-    Attributes:
-        model: which model answered.
-        predictions: the most probable classes.
-        timings: of the stages.
-    """
-
-    model: LoadedModel
-    predictions: tuple[Prediction, ...]
-    timings: Timings
+Methods = tuple[tuple[Method, Explainer], ...]
+"""Methods of the catalogue, each with its options."""
 
 
-@dataclass(frozen=True)
-class Explained:
-    """Everything that an answer of /explain is made from.
-
-    Attributes:
-        model: which model answered.
-        methods: which methods, with their options.
-        explanations: one per explained class and method, those of one class together.
-        style: how to draw them.
-        logits: (K,) float32.
-        timings: of the stages so far.
-        deadline: when to give up.
-    """
-
-    model: LoadedModel
-    methods: tuple[tuple[Method, Explainer], ...]
-    explanations: list[Explanation]
-    style: Style
-    logits: "np.ndarray[Any, np.dtype[np.float32]]"
-    timings: Timings
-    deadline: Deadline
-
-    @property
-    def targets(self) -> tuple[Prediction, ...]:
-        """The explained classes, each once: of several methods, passes may differ by a rounding."""
-        return tuple({one.target.index: one.target for one in reversed(self.explanations)}.values())[::-1]
-
-
-@dataclass(frozen=True)
-class Underway:
-    """An explanation that a model is asked for and has not given yet.
-
-    Attributes:
-        jobs: one per class that is explained now.
-        before, classes: how many classes have been explained already, and are to be in all.
-        decoded: the picture.
-        style: how to draw the answer.
-        signed: whether negative values mean evidence against the class.
-        deadline: when to give up.
-    """
-
-    jobs: Sequence[Job]
-    before: int
-    classes: int
-    decoded: Decoded
-    style: Style
-    signed: bool
-    deadline: Deadline
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the jobs, for so long at most; return whether there is nothing more to wait for."""
-        running = wait([job.future for job in self.jobs], seconds).not_done
-        return not running or not self.deadline.remaining or self.deadline.gone()
-
-    @property
-    def share(self) -> float | None:
-        """How much of all the work is done, 0 to 1; None before any of it began."""
-        if not self.before and not any(job.progress.passes[1] for job in self.jobs):
-            return None
-        return min(1.0, (self.before + sum(job.progress.share for job in self.jobs)) / self.classes)
+_PLAIN = Style()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be explained, whatever the picture is.
+    """What a model is to do with a picture, whatever the picture is.
 
     Attributes:
-        model: which model answers.
-        methods: which methods, with their options.
-        style: how to draw.
-        first: the classes to explain; None for the most probable one.
-        top: how many of the most probable classes to explain; 1 where classes are named.
-        against: the class to contrast them with.
+        model: which model.
+        task: what it does; plans with equal tasks share batches.
+        asks: what is asked first.
         deadline: when to give up.
+        stage: what the time it takes is called in answers and metrics.
+        top: how many of the most probable classes to explain; 1 where classes are named.
+        methods: which methods, where something is explained.
+        style: how to draw the answer.
     """
 
     model: LoadedModel
-    methods: tuple[tuple[Method, Explainer], ...]
-    style: Style
-    first: tuple[int | None, ...]
-    top: int
-    against: int | None
+    task: Task
+    asks: tuple[Ask, ...]
     deadline: Deadline
+    stage: str
+    top: int = 1
+    methods: Methods = ()
+    style: Style = _PLAIN
 
     @property
-    def work(self) -> Explain:
-        """What the model is to do."""
-        return Explain(tuple(explainer for _, explainer in self.methods))
+    def count(self) -> int:
+        """How many classes are explained of a picture, at most."""
+        return max(self.top, len(self.asks))
 
-    def others(self, first: Done) -> list[int]:
-        """Return the classes that come after the most probable one, now that this is explained."""
+    @property
+    def signed(self) -> bool:
+        """Whether negative values of the first method mean evidence against the class."""
+        return self.methods[0][1].sign == "signed"
+
+    def others(self, first: Outcome) -> list[Ask]:
+        """Return what to ask after the most probable class, now that this is explained."""
+        if self.top == 1:
+            return []
+        (ask,) = self.asks
         logits = first.result[0].logits[0].numpy()
-        return [index for index in best(logits, self.top)[1:] if index != self.against]
+        return [replace(ask, target=index) for index in best(logits, self.top)[1:] if index != ask.against]
 
-    def explained(self, shown: Decoded, done: Sequence[Done], timings: Timings) -> Explained:
-        """Return what was found about one picture."""
-        return Explained(
-            model=self.model,
-            methods=self.methods,
-            explanations=[
-                explanations(self.model, method.name, shown.picture, shown.geometry, attribution)[0]
-                for one in done
-                for (method, _), attribution in zip(self.methods, one.result, strict=True)
-            ],
-            style=self.style,
-            logits=done[0].result[0].logits[0].numpy(),
-            timings=timings,
-            deadline=self.deadline,
+
+def build_explainers(names: Sequence[str], options: HeatmapOptions, settings: Settings) -> Methods:
+    """Return methods by name with the options of a request; of several methods each takes the options that it has.
+
+    Raises:
+        OptionError: an unknown method, an option that none of them has, or a value out of bounds.
+        FieldError: too many layers, or a layer for methods that take none.
+    """
+    methods = [get_method(name) for name in names]
+    current().method = methods[0].name if len(methods) == 1 else "several"
+    method_options = options.method_options
+    if "layers" in method_options:
+        raise FieldError("There is no option 'layers'. Near matches: layer.", field="layers")
+    if options.layer:
+        if not any(method.takes_layers for method in methods):
+            which = f"Method {methods[0].name!r} uses no" if len(methods) == 1 else "None of these methods uses a"
+            raise FieldError(f"{which} layer; leave the option out.", field="layer")
+        if len(options.layer) > settings.max_layers:
+            raise FieldError(f"At most {settings.max_layers} layers can be given.", field="layer")
+        method_options = {**method_options, "layers": tuple(options.layer)}
+    return tuple(zip(methods, build_methods(methods, method_options, type(options).model_fields), strict=True))
+
+
+def explain_methods(options: ExplainOptions, settings: Settings) -> Methods:
+    """Return the methods of a request, once it is known to ask for no more classes and maps than it may.
+
+    Raises:
+        FieldError: more of either; or what `build_explainers` raises.
+    """
+    classes = max(options.top or 1, len(options.target))
+    if classes > settings.max_targets:
+        raise FieldError(
+            f"At most {settings.max_targets} classes can be explained in one request.",
+            field="top" if options.top else "target",
         )
+    if options.top is not None and options.target:
+        raise FieldError("Give either target or top, not both.", field="top")
+    methods = build_explainers(options.method, options, settings)
+    maps = len(methods) * classes
+    if maps > settings.max_targets:
+        raise FieldError(
+            f"{maps} maps are more than the {settings.max_targets} that one request may ask for.", field="method"
+        )
+    return methods
+
+
+def drawing_style(options: DrawingOptions, settings: Settings) -> Style:
+    """Return how the answer is to be drawn.
+
+    Raises:
+        OptionError: a bad value.
+    """
+    return Style(options.view, options.colormap, options.alpha, options.scale, settings.max_side)
+
+
+def explain_plan(
+    options: ExplainOptions, methods: Methods, style: Style, model: LoadedModel, deadline: Deadline
+) -> Plan:
+    """Return the plan of an explanation.
+
+    Raises:
+        LayerError, TargetError: a layer or class that the model lacks.
+        FieldError: a class contrasted with itself.
+    """
+    if options.layer:
+        module_paths(model.module, tuple(options.layer))
+    against = None if options.against is None else _contrast(options.against, model)
+    targets = [class_index(target, model.labels) for target in options.target]
+    if against is not None and against in targets:
+        raise FieldError(str(contrasted_with_itself(against, len(model.labels))), field="against")
+    return Plan(
+        model=model,
+        task=Explain(tuple(explainer for _, explainer in methods)),
+        asks=tuple(Ask(target, against) for target in dict.fromkeys(targets)) or (Ask(None, against),),
+        deadline=deadline,
+        stage="explain",
+        top=min(options.top or 1, len(model.labels)),
+        methods=methods,
+        style=style,
+    )
+
+
+def _contrast(against: int | str, model: LoadedModel) -> int:
+    try:
+        return class_index(against, model.labels)
+    except TargetError as error:
+        raise FieldError(str(error), field="against") from error

@@ -1,7 +1,6 @@
-"""What is known of a request while it is answered: filled in where it is found out, and told when it is over.
+"""What is known about a request. The code that does the work fills in its record, and knows no metrics, logs or traces.
 
-Metrics, logs and traces are made from it, so the code that does the work knows none of them. What happens to models is
-told to an `Observer`.
+These are made from the record when the request is over. An `Observer` hears what happens to models.
 """
 
 import time
@@ -121,7 +120,7 @@ class Observer:
         """Jobs start to run as one batch."""
 
     def finished(self, name: str, jobs: "Sequence[Job]", started: float, seconds: float) -> Any:
-        """A batch has run, or failed. Return what its trace is, for those whose jobs were in it."""
+        """A batch has run, or failed. Return its trace, for the requests whose jobs were in it."""
 
     def underway(self, name: str, batches: "Mapping[Tier, int]") -> None:
         """So many batches of a model are under way, by tier."""

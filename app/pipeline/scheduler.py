@@ -24,6 +24,9 @@ others gets a third."""
 MOST_UNDERWAY: dict[Tier, int] = {"short": 1, "medium": 2, "long": 2}
 """Most batches of a tier that are under way at a time, each with its memory; more wait in the queue."""
 
+CLEARLY = 1.25
+"""How far the least time that work can take must exceed what it has, before it is refused for that."""
+
 SMOOTHING = 0.2
 """Weight of the latest measurement in an average."""
 

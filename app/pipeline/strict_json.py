@@ -1,11 +1,11 @@
-"""JSON in which no member stands twice."""
+"""JSON whose objects have no member twice."""
 
 import json
 from typing import Any
 
 
 class RepeatedMemberError(ValueError):
-    """A member that stands twice in an object of JSON; `name` says which."""
+    """An object of JSON has a member twice; `name` is that of the member."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the member {name[:100]!r} stands twice; give it once")
@@ -13,19 +13,19 @@ class RepeatedMemberError(ValueError):
 
 
 def loads(text: str | bytes, **how: Any) -> Any:
-    """Return what JSON says, as `json.loads` does.
+    """Return the value of a JSON text, as `json.loads` does.
 
     Raises:
-        RepeatedMemberError: which value is meant cannot be known.
-        ValueError, RecursionError: it is no JSON, or nested too deeply.
+        RepeatedMemberError: an object has a member twice, so that nobody knows which value is meant.
+        ValueError, RecursionError: the text is not JSON, or nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_unrepeated, **how)
 
 
 def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    unique: dict[str, Any] = {}
     for name, value in members:
-        if name in found:
+        if name in unique:
             raise RepeatedMemberError(name)
-        found[name] = value
-    return found
+        unique[name] = value
+    return unique

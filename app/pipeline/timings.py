@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from seewhy.app.pipeline.jobs import Done
+    from seewhy.app.pipeline.jobs import Outcome
 
 
 class Interval(NamedTuple):
-    """When a stage ran: seconds on the monotonic clock, and how many; `batch` is what the trace of its batch is."""
+    """When a stage began, on the monotonic clock, and how many seconds it took; `batch` is the trace of its batch."""
 
     stage: str
     started: float
@@ -40,10 +40,10 @@ class Timings:
         self.stages[interval.stage] = self.stages.get(interval.stage, 0.0) + interval.seconds * 1000
         self.intervals.append(interval)
 
-    def count(self, done: "Done", stage: str) -> None:
+    def count(self, outcome: "Outcome", stage: str) -> None:
         """Add the time that a job waited, and that its batch took, to a stage."""
-        self.add(Interval("queue", done.started - done.queued, done.queued))
-        self.add(Interval(stage, done.started, done.ran, done.batch))
+        self.add(Interval("queue", outcome.started - outcome.queued, outcome.queued))
+        self.add(Interval(stage, outcome.started, outcome.ran, outcome.batch))
 
     @property
     def header(self) -> str:

@@ -4,9 +4,8 @@ import io
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,12 +29,6 @@ PictureSource: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArra
 Size: TypeAlias = tuple[int, int]
 
 Box: TypeAlias = tuple[float, float, float, float]
-
-Least: TypeAlias = Callable[[int, int], Size]
-"""From the width and height of a picture to the least size of it that is enough."""
-
-Begin: TypeAlias = Callable[[int], None]
-"""Is told how many pixels are about to be decoded, each of which takes `PIXEL_BYTES` meanwhile at most."""
 
 PIXEL_BYTES = 16
 """Most bytes of memory that a pixel takes while it is decoded: those of WebP, with 8 of the decoder's own."""
@@ -69,26 +62,80 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What makes a picture upright, by its EXIF orientation; the last four exchange width and height."""
+"""What makes a picture upright, by its EXIF orientation."""
+
+_LYING = (5, 6, 7, 8)
+"""Those that exchange width and height."""
 
 
-@dataclass(frozen=True)
-class Reduced:
-    """A picture, maybe smaller than it was sent.
+class Probe:
+    """A picture file that was opened and checked; no pixel of it is decoded yet.
+
+    Args:
+        content: the bytes of the file.
+        max_pixels: the limit on width times height as sent.
 
     Attributes:
-        picture: upright, RGB.
-        width, height: of the upright picture as it was sent.
+        size: width and height of the upright picture as it was sent. Only JPEG tells before `decode` whether it has to
+            be turned.
+        pixels: how many `decode` takes memory for, `PIXEL_BYTES` each at most.
+
+    Raises:
+        UnreadablePictureError, PictureTooLargeError: as `read_picture`.
     """
 
-    picture: Image.Image
-    width: int
-    height: int
+    def __init__(self, content: bytes, max_pixels: int = MAX_PIXELS) -> None:
+        if not content:
+            raise UnreadablePictureError("The picture is empty (0 bytes); send the bytes of an image file.")
+        self._content = content
+        self._max_pixels = max_pixels
+        self._part: Box | None = None
+        with _faults(max_pixels):
+            _check_directory(content)
+            self._image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
+            self.size = self._image.size
+            self.pixels = _check_size(self._image, max_pixels)
+            _check_whole(self._image, content)
+            _check_scans(self._image, content, max_pixels)
+            self._lies = self._image.format == "JPEG" and _orientation(self._image) in _LYING
+        if self._lies:
+            self.size = self._image.size[::-1]
 
-    @property
-    def size(self) -> Size:
-        """Width and height as sent."""
-        return self.width, self.height
+    def reduce(self, least: Size) -> None:
+        """Let a JPEG be decoded at half, a quarter or an eighth of its size, if that is enough; leave other formats.
+
+        Decoding so takes less of everything that comes after the entropy coding, and each pixel is the mean of those
+        it stands for.
+
+        Args:
+            least: width and height of the upright picture that are enough.
+        """
+        image = self._image
+        if image.format != "JPEG":
+            return
+        with _faults(self._max_pixels):
+            whole = image.size
+            draft = image.draft(None, least[::-1] if self._lies else least)
+            self._part = None if draft is None or _size(draft[1]) == whole else draft[1]
+            coefficients = self.pixels // 2 if _keeps_coefficients(image, self._content) else 0
+            self.pixels = image.width * image.height + coefficients
+
+    def decode(self) -> Image.Image:
+        """Return the upright picture as `read_picture` does, maybe reduced; only once.
+
+        Raises:
+            UnreadablePictureError: it is damaged.
+        """
+        image, part = self._image, self._part
+        del self._image  # each step frees the pixels of the one before
+        is_jpeg = image.format == "JPEG"
+        with _faults(self._max_pixels):
+            # The last row or column of a reduced one stands for fewer pixels than the others.
+            image = _loaded(image) if part is None else image.resize(_size(part), Image.Resampling.BICUBIC, box=part)
+            picture = _upright_rgb(image)
+        if not is_jpeg:
+            self.size = picture.size
+        return picture
 
 
 def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -116,7 +163,7 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
         _load(source)
         return _rgb(ImageOps.exif_transpose(source), source.info.get("icc_profile"))
     if isinstance(source, bytes):
-        return _decoded(source, max_pixels).picture
+        return Probe(source, max_pixels).decode()
     if not isinstance(source, str | os.PathLike):
         hint = "; `explain_many` takes several" if isinstance(source, Sequence) else ""
         raise UnreadablePictureError(
@@ -124,50 +171,7 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
         )
     if isinstance(source, str) and re.match(r"https?://", source):
         raise UnreadablePictureError("Pictures are not fetched from the web; give a path or the bytes.")
-    return _decoded(Path(source).read_bytes(), max_pixels).picture
-
-
-def at_once(_pixels: int) -> None:
-    """Let a picture be decoded whatever its size."""
-
-
-def read_reduced(content: bytes, least: Least, max_pixels: int = MAX_PIXELS, begin: Begin = at_once) -> Reduced:
-    """Return the picture as `read_picture` does, but a JPEG decoded at half, a quarter or an eighth if that is enough.
-
-    Decoding so takes less of everything that comes after the entropy coding, and each pixel is the mean of those
-    it stands for.
-
-    Args:
-        content: the bytes of the file.
-        least: from width and height of the upright picture to those that are enough.
-        max_pixels: the limit on width times height as sent.
-        begin: is called once before memory is taken for the pixels; it may wait, and what it raises is raised.
-
-    Raises:
-        UnreadablePictureError, PictureTooLargeError: as `read_picture`.
-    """
-    return _decoded(content, max_pixels, least, begin)
-
-
-def _decoded(content: bytes, max_pixels: int, least: Least | None = None, begin: Begin = at_once) -> Reduced:
-    if not content:
-        raise UnreadablePictureError("The picture is empty (0 bytes); send the bytes of an image file.")
-    with _faults(max_pixels):
-        _check_directory(content)
-        image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
-        pixels = _check_size(image, max_pixels)
-        _check_whole(image, content)
-        _check_scans(image, content, max_pixels)
-        sent, part = None, None
-        if least is not None and image.format == "JPEG":
-            sent, part = _draft(image, least)
-            pixels = image.width * image.height + _keeps_coefficients(image, content) * (pixels // 2)
-    begin(pixels)
-    with _faults(max_pixels):
-        # The last row or column of a reduced one stands for fewer pixels than the others.
-        image = _loaded(image) if part is None else image.resize(_size(part), Image.Resampling.BICUBIC, box=part)
-        picture = _upright_rgb(image)
-        return Reduced(picture, *(sent or picture.size))
+    return Probe(Path(source).read_bytes(), max_pixels).decode()
 
 
 @contextmanager
@@ -296,20 +300,6 @@ def _keeps_coefficients(image: Image.Image, content: bytes) -> bool:
 def _scan_start(image: Image.Image) -> int:
     """Return where the samples of the first scan of a JPEG begin that was opened and not decoded."""
     return int(image.fp.tell())  # type: ignore[attr-defined]
-
-
-def _draft(image: Image.Image, least: Least) -> tuple[Size, Box | None]:
-    """Let a JPEG be decoded at the smallest scale that is enough.
-
-    Returns:
-        Width and height of the upright picture as sent, and the part that counts of what is decoded; None for all.
-    """
-    lies = _orientation(image) in (5, 6, 7, 8)
-    width, height = image.size[::-1] if lies else image.size
-    enough = least(width, height)
-    draft = image.draft(None, enough[::-1] if lies else enough)
-    part = None if draft is None or _size(draft[1]) == image.size else draft[1]
-    return (width, height), part
 
 
 def _size(part: Box) -> Size:

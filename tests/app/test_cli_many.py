@@ -20,7 +20,7 @@ from PIL import Image
 
 from seewhy.app.cli import main, sheet
 from seewhy.app.cli.summary import COLUMNS
-from seewhy.app.pipeline.model_threads import ModelThreads
+from seewhy.app.pipeline.batches import BatchRunner
 from tests.app.conftest import EXAMPLES
 
 COMMAND = [sys.executable, "-m", "seewhy.app.cli"]
@@ -115,13 +115,13 @@ def test_mistakes_are_told_once_with_status_2(run, photos, arguments, said):
 
 def test_pictures_share_passes(run, photos, monkeypatch):
     sizes = []
-    answer = ModelThreads._answer
+    answer = BatchRunner._answer
 
-    def counted(self, model, lane, jobs):
+    def counted(self, model, batch, jobs, offer_turn):
         sizes.append(len(jobs))
-        answer(self, model, lane, jobs)
+        answer(self, model, batch, jobs, offer_turn)
 
-    monkeypatch.setattr(ModelThreads, "_answer", counted)
+    monkeypatch.setattr(BatchRunner, "_answer", counted)
     for number in range(24):
         Image.new("RGB", (60, 50), (10 * number, 0, 0)).save(photos / f"f{number:02}.png")
     assert run("explain", "photos/f*.png", "-o", "out").exit_code == 0

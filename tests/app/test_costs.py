@@ -12,7 +12,7 @@ from seewhy.app.pipeline.costs import announce, charge, require_time, settle, un
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.record import Record, begin
 from seewhy.app.pipeline.scheduler import Pace
-from seewhy.app.pipeline.work import Explain
+from seewhy.app.pipeline.task import Explain
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.app.test_access import app_of
@@ -169,7 +169,7 @@ def test_what_the_queue_refuses_has_cost_only_its_coming(path, fields, cost, lim
 
     service.model(None, Deadline.after(60))
     with monkeypatch.context() as patch:
-        patch.setattr(service.engine.workers[service.settings.default_model], "submit", refuse)
+        patch.setattr(service.engine.threads[service.settings.default_model], "submit", refuse)
         assert (ask_again().status_code, left(ask_again())) == (503, 38)
     answer = ask_again()
     assert (answer.status_code, answer.headers["X-SeeWhy-Cost"], left(answer)) == (200, str(cost), 38 - cost)

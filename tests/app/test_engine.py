@@ -13,7 +13,8 @@ from torch import nn
 
 from seewhy.app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, OverloadedError, kind_of
 from seewhy.app.pipeline.engine import Deadline, Engine, Job
-from seewhy.app.pipeline.work import Alone, Explain
+from seewhy.app.pipeline.model_threads import EngineOptions
+from seewhy.app.pipeline.task import Alone, Ask, Explain
 from seewhy.explainers import GradCAM
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.objective import NO_CONTRAST
@@ -90,14 +91,16 @@ def module():
 
 @pytest.fixture
 def engine(module):
-    made = Engine(lambda name: loaded(module, name), max_models=2, max_batch=4, queue_size=6)
+    made = Engine(EngineOptions(lambda name: loaded(module, name), max_models=2, max_batch=4, queue_size=6))
     yield made
     module.gate.set()
     made.stop()
 
 
 def job(value=1.0, target=0, seconds=GUARD):
-    return Job(Explain((GradCAM(layers=("conv",)),)), torch.full((3, 8, 8), value), target, Deadline.after(seconds))
+    return Job(
+        Explain((GradCAM(layers=("conv",)),)), torch.full((3, 8, 8), value), Ask(target), Deadline.after(seconds)
+    )
 
 
 def in_threads(*calls):
@@ -170,7 +173,7 @@ def test_a_bad_picture_does_not_take_its_neighbours_down(engine, module):
     results = []
     waiting = threading.Thread(target=lambda: results.extend(in_threads(lambda: engine.run("slow", [good, bad]))))
     waiting.start()
-    until(lambda: len(engine.workers["slow"]._waiting) == 2)
+    until(lambda: len(engine.threads["slow"]._waiting) == 2)
     module.gate.set()
     waiting.join()
     occupying.join()
@@ -223,7 +226,7 @@ def test_a_model_that_failed_to_load_is_tried_again(module):
             raise RuntimeError("not yet")
         return loaded(module, name)
 
-    engine = Engine(load, max_models=2, max_batch=4, queue_size=4)
+    engine = Engine(EngineOptions(load, max_models=2, max_batch=4, queue_size=4))
     with pytest.raises(RuntimeError, match="not yet"):
         engine.model("slow", Deadline.after(GUARD))
     assert engine.loaded("slow") is None
@@ -239,7 +242,7 @@ def test_requests_for_a_new_model_load_it_once(module):
         time.sleep(0.1)
         return loaded(module, name)
 
-    engine = Engine(load, max_models=2, max_batch=4, queue_size=16)
+    engine = Engine(EngineOptions(load, max_models=2, max_batch=4, queue_size=16))
     in_threads(*(lambda: engine.run("slow", [job()]) for _ in range(6)))
     assert loads == ["slow"]
     engine.stop()
@@ -254,7 +257,7 @@ def test_when_a_model_last_worked(engine, module):
         assert engine.worked >= now
     module.gate.set()
     occupying.join()
-    until(lambda: engine.workers["slow"].idle)
+    until(lambda: engine.threads["slow"].idle)
     ended = time.monotonic()
     assert before < now < engine.worked <= ended
     engine.model("other", Deadline.after(GUARD))
@@ -262,7 +265,7 @@ def test_when_a_model_last_worked(engine, module):
 
 
 def test_the_least_recently_used_idle_model_makes_room():
-    engine = Engine(lambda name: loaded(Slow(), name), max_models=2, max_batch=4, queue_size=4)
+    engine = Engine(EngineOptions(lambda name: loaded(Slow(), name), max_models=2, max_batch=4, queue_size=4))
     for name in ("a", "b", "a", "c"):
         engine.run(name, [job()])
     assert engine.loaded("a") is not None
@@ -290,7 +293,7 @@ def test_a_loader_that_calls_exit_is_a_failure_not_a_hang():
     def load(name):
         raise SystemExit(3)
 
-    engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
+    engine = Engine(EngineOptions(load, max_models=1, max_batch=1, queue_size=1))
     with pytest.raises(ModelError, match="SystemExit"):
         engine.model("slow", Deadline.after(GUARD))
 
@@ -301,7 +304,7 @@ def test_a_bad_layer_fails_the_whole_batch_in_one_pass(engine, module):
         engine.run(
             "slow",
             [
-                Job(Explain((GradCAM(layers=("head",)),)), torch.ones(3, 8, 8), 0, Deadline.after(GUARD))
+                Job(Explain((GradCAM(layers=("head",)),)), torch.ones(3, 8, 8), Ask(0), Deadline.after(GUARD))
                 for _ in range(4)
             ],
         )
@@ -309,20 +312,20 @@ def test_a_bad_layer_fails_the_whole_batch_in_one_pass(engine, module):
 
 
 def test_more_models_than_may_be_kept_are_refused_while_all_work(module):
-    engine = Engine(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=4)
+    engine = Engine(EngineOptions(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=4))
     occupying = hold(engine, module)
     with pytest.raises(OverloadedError, match="All models"):
         engine.run("other", [job()])
     module.gate.set()
     occupying.join()
-    until(lambda: engine.workers["slow"].idle)
+    until(lambda: engine.threads["slow"].idle)
     engine.run("other", [job()])
     assert engine.loaded("slow") is None
     engine.stop()
 
 
 def test_models_that_make_room_for_each_other_under_load_lose_no_request():
-    engine = Engine(lambda name: loaded(Slow(), name), max_models=1, max_batch=4, queue_size=16)
+    engine = Engine(EngineOptions(lambda name: loaded(Slow(), name), max_models=1, max_batch=4, queue_size=16))
 
     def ask(name):
         for _ in range(200):
@@ -333,7 +336,7 @@ def test_models_that_make_room_for_each_other_under_load_lose_no_request():
         raise AssertionError("never answered")
 
     answers = in_threads(*(lambda name=name: ask(name) for name in "abab" * 3))
-    assert [type(answer).__name__ for answer in answers] == ["Done"] * 12
+    assert [type(answer).__name__ for answer in answers] == ["Outcome"] * 12
     engine.stop()
 
 
@@ -348,7 +351,7 @@ def test_a_failed_model_is_not_kept_in_memory():
         except RuntimeError as error:
             raise ModelError("bad weights") from error
 
-    engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
+    engine = Engine(EngineOptions(load, max_models=1, max_batch=1, queue_size=1))
     with pytest.raises(ModelError):
         engine.model("slow", Deadline.after(GUARD))
     gc.collect()
@@ -359,7 +362,7 @@ def test_a_failure_is_kept_without_what_those_who_waited_for_the_model_hold():
     def load(name):
         raise OptionError("bad weights", "name")
 
-    engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
+    engine = Engine(EngineOptions(load, max_models=1, max_batch=1, queue_size=1))
     uploads = []
 
     def ask(raises):
@@ -386,7 +389,7 @@ def test_a_model_that_failed_takes_the_room_of_no_other(module):
             raise ModelError("bad weights")
         return loaded(module, name)
 
-    engine = Engine(load, max_models=2, max_batch=1, queue_size=1)
+    engine = Engine(EngineOptions(load, max_models=2, max_batch=1, queue_size=1))
     for name in ("first", "bad", "second"):
         with contextlib.suppress(ModelError):
             engine.model(name, Deadline.after(GUARD))
@@ -446,7 +449,7 @@ def test_what_nobody_waits_for_ends_before_its_next_pass_and_says_how_far_it_cam
     engine.model("slow", Deadline.after(GUARD))
     module.batches.clear()
     module.held = 0.02
-    work = Job(ManyPasses(), torch.ones(3, 8, 8), 0, Over(lambda: len(module.batches) >= 4))
+    work = Job(ManyPasses(), torch.ones(3, 8, 8), Ask(0), Over(lambda: len(module.batches) >= 4))
     with pytest.raises(DeadlineError, match=r"About \d+ % of the work was done"):
         engine.run("slow", [work])
     assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
@@ -456,7 +459,7 @@ def test_what_nobody_waits_for_ends_before_its_next_pass_and_says_how_far_it_cam
 def test_a_batch_goes_on_while_one_of_its_jobs_is_wanted(engine, module):
     occupying = hold(engine, module)
     short, long = (
-        Job(ManyPasses(), torch.ones(3, 8, 8), 0, end)
+        Job(ManyPasses(), torch.ones(3, 8, 8), Ask(0), end)
         for end in (Over(lambda: len(module.batches) >= 9), Deadline.after(GUARD))
     )
     results = []
@@ -471,7 +474,7 @@ def test_a_batch_goes_on_while_one_of_its_jobs_is_wanted(engine, module):
     waiting = [threading.Thread(target=ask, args=(one,)) for one in (short, long)]
     for thread in waiting:
         thread.start()
-    until(lambda: len(engine.workers["slow"]._waiting) == 2)
+    until(lambda: len(engine.threads["slow"]._waiting) == 2)
     module.gate.set()
     for thread in [occupying, *waiting]:
         thread.join()
@@ -481,7 +484,12 @@ def test_a_batch_goes_on_while_one_of_its_jobs_is_wanted(engine, module):
 
 def test_jobs_with_and_without_a_contrast_share_a_batch(engine, module):
     def asked():
-        return [job(0.4, 0), replace(job(0.5, 0), against=1), job(0.6, None), replace(job(0.7, 1), against=0)]
+        return [
+            job(0.4, 0),
+            replace(job(0.5), ask=Ask(0, against=1)),
+            job(0.6, None),
+            replace(job(0.7), ask=Ask(1, against=0)),
+        ]
 
     alone = [engine.run("slow", [one])[0].result[0] for one in asked()]
     module.batches.clear()
@@ -494,11 +502,13 @@ def test_jobs_with_and_without_a_contrast_share_a_batch(engine, module):
 
 
 def test_a_busy_model_waits_a_moment_for_its_next_batch_to_fill_and_an_idle_one_does_not(module):
-    made = Engine(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=8, max_wait=GUARD)
+    made = Engine(
+        EngineOptions(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=8, max_wait=GUARD)
+    )
     occupying = hold(made, module)
     first = threading.Thread(target=lambda: made.run("slow", [job(), job(target=None)]))
     first.start()
-    until(lambda: len(made.workers["slow"]._waiting) == 2)
+    until(lambda: len(made.threads["slow"]._waiting) == 2)
     module.gate.set()
     occupying.join()
     assert first.is_alive()
@@ -511,7 +521,7 @@ def test_a_busy_model_waits_a_moment_for_its_next_batch_to_fill_and_an_idle_one_
 
 def test_a_model_with_a_full_queue_does_not_keep_another_one_waiting():
     modules = {"busy": Slow(), "other": Slow()}
-    engine = Engine(lambda name: loaded(modules[name], name), max_models=2, max_batch=1, queue_size=64)
+    engine = Engine(EngineOptions(lambda name: loaded(modules[name], name), max_models=2, max_batch=1, queue_size=64))
     for name in modules:
         engine.run(name, [job()])
     modules["busy"].held = 0.01
@@ -531,7 +541,7 @@ def test_a_model_with_a_full_queue_does_not_keep_another_one_waiting():
 def test_a_job_whose_client_is_gone_never_runs(engine, module):
     occupying = hold(engine, module)
     left = threading.Event()
-    waiting = Job(job().work, torch.ones(3, 8, 8), 0, Deadline.after(GUARD, left.is_set))
+    waiting = Job(job().task, torch.ones(3, 8, 8), Ask(0), Deadline.after(GUARD, left.is_set))
     results = []
 
     def ask():
@@ -558,7 +568,8 @@ def test_many_passes_end_when_the_client_is_gone(engine, module):
     module.held = 0.02
     with pytest.raises(ClientGoneError):
         engine.run(
-            "slow", [Job(ManyPasses(), torch.ones(3, 8, 8), 0, Deadline.after(60, lambda: len(module.batches) > 3))]
+            "slow",
+            [Job(ManyPasses(), torch.ones(3, 8, 8), Ask(0), Deadline.after(60, lambda: len(module.batches) > 3))],
         )
     assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
     assert len(module.batches) < 60
@@ -574,7 +585,7 @@ class TimesOut(Fake):
 def test_a_timeout_in_the_work_itself_is_its_error_and_not_waited_for(engine):
     deadline = Deadline.after(GUARD)
     with pytest.raises(TimeoutError, match="a socket"):
-        engine.run("slow", [Job(TimesOut(), torch.ones(3, 8, 8), 0, deadline)])
+        engine.run("slow", [Job(TimesOut(), torch.ones(3, 8, 8), Ask(0), deadline)])
     assert deadline.remaining
 
 
@@ -589,13 +600,13 @@ def test_a_loader_that_times_out_has_failed_and_is_not_still_loading():
     def load(name):
         raise TimeoutError("a download, say")
 
-    engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
+    engine = Engine(EngineOptions(load, max_models=1, max_batch=1, queue_size=1))
     with pytest.raises(TimeoutError, match="a download"):
         engine.model("slow", Deadline.after(GUARD))
 
 
 def test_a_bad_contrast_does_not_take_the_others_apart(engine, module):
-    class_zero, class_one = (replace(job(value, None), against=against) for value, against in ((0.5, 0), (0.5, 1)))
+    class_zero, class_one = (replace(job(0.5), ask=Ask(None, against)) for against in (0, 1))
     plain = [job(value) for value in (0.5, 0.6)]
     engine.model("slow", Deadline.after(GUARD))
     module.batches.clear()
@@ -626,10 +637,10 @@ def test_where_memory_is_too_small_passes_of_one_picture_become_smaller(runs_out
     engine.model("slow", Deadline.after(GUARD))
     module.runs_out, module.fits = runs_out, 1
     work = Explain((SmoothGrad(samples=5),))
-    found = engine.run("slow", [replace(job(), work=work)])[0].result[0]
+    found = engine.run("slow", [replace(job(), task=work)])[0].result[0]
     assert set(module.batches[-6:]) == {1}
     module.fits = 100
-    torch.testing.assert_close(found.maps, engine.run("slow", [replace(job(), work=work)])[0].result[0].maps)
+    torch.testing.assert_close(found.maps, engine.run("slow", [replace(job(), task=work)])[0].result[0].maps)
 
 
 @pytest.mark.fault(
@@ -666,7 +677,7 @@ class Stage:
         self._at_it = threading.Lock()
         self.underway, self.most_underway = set(), 0
         self.engine = Engine(
-            lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=64, clock=self.ticks
+            EngineOptions(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=64, clock=self.ticks)
         )
         self.engine.model("slow", Deadline.after(GUARD))
 
@@ -677,7 +688,7 @@ class Stage:
         self._at_it.release()
 
     def submit(self, *works, seconds=GUARD):
-        jobs = [Job(work, torch.zeros(3, 8, 8), 0, Deadline.after(seconds)) for work in works]
+        jobs = [Job(work, torch.zeros(3, 8, 8), Ask(0), Deadline.after(seconds)) for work in works]
         for one in jobs:
             self.engine.submit("slow", [one])
         return jobs
@@ -685,9 +696,9 @@ class Stage:
     def end(self, jobs):
         """Wait for jobs, and then for the model to rest."""
         found = [one.future.exception(GUARD) for one in jobs]
-        worker = self.engine._workers["slow"]
+        worker = self.engine._threads["slow"]
         with worker._changed:
-            assert worker._changed.wait_for(lambda: not worker._lanes and not worker._waiting, GUARD)
+            assert worker._changed.wait_for(lambda: not worker._batches and not worker._waiting, GUARD)
         return found
 
 
@@ -749,7 +760,7 @@ def test_long_work_ends_however_much_short_work_comes(stage):
 
     def keep_asking(done):
         """Have eight pieces of short work wait for as long as the long one is under way."""
-        while "long" in stage.underway and len(stage.engine._workers["slow"]._waiting) < 8:
+        while "long" in stage.underway and len(stage.engine._threads["slow"]._waiting) < 8:
             asked.extend(stage.submit(Steps(stage, "short", 1, SHORT, keep_asking)))
 
     jobs = stage.submit(Steps(stage, "long", 100, LONG, keep_asking))
@@ -929,12 +940,12 @@ def same(found, expected):
 @pytest.mark.parametrize("name", LONG_WORKS)
 def test_what_runs_between_the_passes_of_another_batch_is_answered_as_if_it_were_alone(name):
     model = small_model()
-    engine = Engine(lambda _: model, 1, max_batch=4, queue_size=200)
+    engine = Engine(EngineOptions(lambda _: model, 1, max_batch=4, queue_size=200))
     picture = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(3))
     asked = []
 
     def ask(work):
-        made = Job(work, picture, 1, Deadline.after(GUARD))
+        made = Job(work, picture, Ask(1), Deadline.after(GUARD))
         engine.submit("net", [made])
         return made
 
@@ -983,6 +994,6 @@ def test_a_thread_that_cannot_start_fails_its_job_alone_and_leaves_the_turn_to_t
     jobs = stage.submit(Steps(stage, "medium", 20, MEDIUM, ask))
     assert stage.end(jobs) == [None]
     assert [type(error) for error in stage.end(late)] == [OverloadedError, type(None)]
-    assert not stage.engine.workers["slow"].lost
+    assert not stage.engine.threads["slow"].lost
     monkeypatch.undo()
     assert stage.end(stage.submit(Steps(stage, "long", 1, LONG))) == [None]

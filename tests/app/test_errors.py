@@ -56,7 +56,7 @@ def test_memory_that_does_not_suffice_for_a_picture_says_so(post, cat, monkeypat
     def exhausted(*_):
         raise MemoryError
 
-    monkeypatch.setattr("seewhy.app.pipeline.ask.read_reduced", exhausted)
+    monkeypatch.setattr("seewhy.app.pipeline.decode.Probe", exhausted)
     body = problem(post(cat), 503)
     assert body["type"].endswith(":out-of-memory")
     assert "try again" in body["detail"]

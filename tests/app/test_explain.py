@@ -7,7 +7,7 @@ from PIL import Image, ImageOps
 
 from seewhy.app.pipeline.engine import Deadline
 from seewhy.explainers import explain
-from seewhy.explainers.imaging.decode import read_reduced
+from seewhy.explainers.imaging.decode import Probe
 from tests.app.conftest import encoded
 
 
@@ -266,7 +266,7 @@ def test_etag_repeats_and_saves_the_work(post, cat):
 
 def test_a_picture_that_the_client_has_is_not_even_decoded(post, cat, monkeypatch):
     first = post(cat)
-    monkeypatch.setattr("seewhy.app.pipeline.ask.read_reduced", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("seewhy.app.pipeline.decode.Probe", lambda *_: pytest.fail("decoded"))
     assert post(cat, headers={"If-None-Match": first.headers["ETag"]}).status_code == 304
 
 
@@ -316,10 +316,8 @@ def test_a_large_jpeg_is_decoded_at_the_scale_that_is_enough(small_answers, larg
 
     service = small_answers.extensions["seewhy"]
     sizes = []
-    monkeypatch.setattr(
-        "seewhy.app.pipeline.ask.read_reduced",
-        lambda *given: sizes.append((found := read_reduced(*given)).picture.size) or found,
-    )
+    decode = Probe.decode
+    monkeypatch.setattr(Probe, "decode", lambda probe: sizes.append((picture := decode(probe)).size) or picture)
     drawn = service.decode(large[0], lite0, Timings(), Deadline.after(60))
     plain = service.decode(large[0], lite0, Timings(), Deadline.after(60), drawn=False)
     assert sizes == [(1600, 1064), (800, 532)]

@@ -73,7 +73,7 @@ def test_readiness_goes_on_saying_why_while_a_model_is_tried_again(own_app, modu
         return loaded(module, name)
 
     own_app.extensions["seewhy"].engine._load = load
-    monkeypatch.setattr("seewhy.app.pipeline.ask.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("seewhy.app.pipeline.model_store.RETRY_SECONDS", 0.0)
     assert becomes(own_app, "model-unusable")
     assert len(attempts) == 2
     assert own_app.test_client().get("/readyz").get_json()["detail"] == "its weights are damaged"
@@ -102,13 +102,13 @@ def test_probes_try_again_now_and_then_and_take_no_place(own_app, module, monkey
     others = [f"other-{number}" for number in range(service.settings.max_models)]
     for name in others:
         service.engine.model(name, Deadline.after(GUARD))
-    monkeypatch.setattr("seewhy.app.pipeline.ask.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("seewhy.app.pipeline.model_store.RETRY_SECONDS", 0.0)
     service._tried = time.monotonic()
     assert [probe(own_app, "/readyz") for _ in range(3)] == [503] * 3
     assert len(attempts) == 2
     assert all(service.engine.loaded(name) for name in others)
     # It is tried all the same, and one makes room.
-    monkeypatch.setattr("seewhy.app.pipeline.ask.FULL_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("seewhy.app.pipeline.model_store.FULL_RETRY_SECONDS", 0.0)
     probe(own_app, "/readyz")
     assert becomes(own_app, "model-unusable")
     assert len(attempts) > 2
@@ -173,7 +173,7 @@ def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared,
     content = kept.getvalue()
     other = io.BytesIO()
     torch.save(nn.Linear(2, 2).state_dict(), other)
-    monkeypatch.setattr("seewhy.app.pipeline.ask.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("seewhy.app.pipeline.model_store.RETRY_SECONDS", 0.0)
     app, file = declared(digest=hashlib.sha256(content).hexdigest() if digest else "")
     assert becomes(app, "weights-unavailable")
     for wrong in (content[: len(content) // 2], other.getvalue(), b""):

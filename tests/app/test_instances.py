@@ -11,9 +11,10 @@ from captum.attr import IntegratedGradients
 from PIL import Image
 
 from seewhy.app import create_app
-from seewhy.app.compatible.instances import Encoded, Normalized, Pixels, Taken, drawable
+from seewhy.app.compatible.instances import PictureReader
 from seewhy.app.errors import FieldError
-from seewhy.app.pipeline.work import Predict
+from seewhy.app.pipeline.decode import drawable
+from seewhy.app.pipeline.task import Predict
 from seewhy.app.settings import Settings
 from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.models.preprocess import Preprocess
@@ -24,8 +25,8 @@ TEXT = base64.b64encode(BYTES).decode()
 
 
 @pytest.fixture
-def taken():
-    return Taken(Preprocess((4, 5), (4, 5), mean=(0.5,) * 3, std=(0.25,) * 3), max_pixels=100, range=None)
+def reader():
+    return PictureReader(Preprocess((4, 5), (4, 5), mean=(0.5,) * 3, std=(0.25,) * 3), max_pixels=100, range=None)
 
 
 @pytest.mark.parametrize(
@@ -40,49 +41,49 @@ def taken():
         {"image_bytes": {"b64": TEXT}},
     ],
 )
-def test_a_picture_may_be_base64_in_many_places(taken, value):
-    assert taken.from_json(value, "instances[0]") == Encoded(BYTES)
+def test_a_picture_may_be_base64_in_many_places(reader, value):
+    assert reader.from_json(value, "instances[0]") == BYTES
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_whole_numbers_are_levels_of_a_picture_of_any_size(taken, transposed):
+def test_whole_numbers_are_levels_of_a_picture_of_any_size(reader, transposed):
     levels = np.arange(2 * 7 * 3).reshape(2, 7, 3)
     sent = np.moveaxis(levels, 2, 0) if transposed else levels
-    found = taken.from_json({"image": sent.tolist()}, "x")
-    assert isinstance(found, Pixels)
-    np.testing.assert_array_equal(np.asarray(found.picture), levels)
+    found = reader.from_json({"image": sent.tolist()}, "x")
+    assert isinstance(found, Image.Image)
+    np.testing.assert_array_equal(np.asarray(found), levels)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_other_numbers_are_the_input_as_it_is(taken, transposed):
+def test_other_numbers_are_the_input_as_it_is(reader, transposed):
     values = np.linspace(-2, 2, 60, dtype=np.float32).reshape(3, 4, 5)
     sent = np.moveaxis(values, 0, 2) if transposed else values
-    found = taken.from_json(sent.tolist(), "x")
-    assert isinstance(found, Normalized)
-    np.testing.assert_array_equal(found.image.numpy(), values)
-    picture = np.asarray(drawable(found.image, taken.preprocess)).astype(float)
+    found = reader.from_json(sent.tolist(), "x")
+    assert isinstance(found, torch.Tensor)
+    np.testing.assert_array_equal(found.numpy(), values)
+    picture = np.asarray(drawable(found, reader.preprocess)).astype(float)
     np.testing.assert_allclose(picture, np.moveaxis(values * 0.25 + 0.5, 0, 2) * 255, atol=0.51)
 
 
-def test_range_says_what_numbers_are(taken):
+def test_range_says_what_numbers_are(reader):
     levels = np.full((2, 2, 3), 0.5)
-    unit = Taken(taken.preprocess, 100, "unit").from_array(levels, "x")
-    assert np.asarray(unit.picture).tolist() == np.full((2, 2, 3), 128).tolist()
-    byte = Taken(taken.preprocess, 100, "byte").from_array(levels * 400, "x")
-    assert np.asarray(byte.picture).tolist() == np.full((2, 2, 3), 200).tolist()
-    whole = Taken(taken.preprocess, 100, "normalized").from_array(np.zeros((3, 4, 5), dtype=int), "x")
-    assert whole.image.dtype == torch.float32
+    unit = PictureReader(reader.preprocess, 100, "unit").from_array(levels, "x")
+    assert np.asarray(unit).tolist() == np.full((2, 2, 3), 128).tolist()
+    byte = PictureReader(reader.preprocess, 100, "byte").from_array(levels * 400, "x")
+    assert np.asarray(byte).tolist() == np.full((2, 2, 3), 200).tolist()
+    whole = PictureReader(reader.preprocess, 100, "normalized").from_array(np.zeros((3, 4, 5), dtype=int), "x")
+    assert whole.dtype == torch.float32
 
 
-def test_levels_are_not_blown_up(taken):
+def test_levels_are_not_blown_up(reader):
     levels = np.full((2000, 1000, 3), 7, dtype=np.uint8)
-    large = Taken(taken.preprocess, levels.size, None)
+    large = PictureReader(reader.preprocess, levels.size, None)
     tracemalloc.start()
     found = large.from_array(levels, "x")
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 2 * levels.nbytes
-    assert found.picture.getpixel((999, 1999)) == (7, 7, 7)
+    assert found.getpixel((999, 1999)) == (7, 7, 7)
 
 
 @pytest.mark.parametrize(
@@ -116,24 +117,24 @@ def test_levels_are_not_blown_up(taken):
         (np.full((3, 4, 5), np.nan).tolist(), "no normalised input"),
     ],
 )
-def test_what_is_no_picture_is_refused(taken, value, said):
+def test_what_is_no_picture_is_refused(reader, value, said):
     with pytest.raises(FieldError) as refused:
-        taken.from_json(value, "instances[2]")
+        reader.from_json(value, "instances[2]")
     assert said in str(refused.value)
     assert refused.value.field.startswith("instances[2]")
 
 
-def test_nesting_has_an_end(taken):
+def test_nesting_has_an_end(reader):
     value = [1]
     for _ in range(900):
         value = [value]
     with pytest.raises(FieldError):
-        taken.from_json(value, "x")
+        reader.from_json(value, "x")
 
 
-def test_pixels_have_a_limit(taken):
+def test_pixels_have_a_limit(reader):
     with pytest.raises(PictureTooLargeError, match="110 pixels"):
-        taken.from_array(np.zeros((11, 10, 3), dtype=np.uint8), "x")
+        reader.from_array(np.zeros((11, 10, 3), dtype=np.uint8), "x")
 
 
 @pytest.fixture
@@ -168,24 +169,24 @@ def unit():
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_levels_of_0_to_1_are_no_normalised_input(taken, unit, transposed):
+def test_levels_of_0_to_1_are_no_normalised_input(reader, unit, transposed):
     sent = np.moveaxis(unit, 0, 2) if transposed else unit
     for value in (sent.tolist(), {"data": (sent / 2 + 0.25).tolist()}):
         with pytest.raises(FieldError) as caught:
-            taken.from_json(value, "x")
+            reader.from_json(value, "x")
         for hint in ("black is -2.00", "white 2.00", "0 to 255", "range=unit", "[0.5, 0.5, 0.5]", "[0.25, 0.25, 0.25]"):
             assert hint in str(caught.value)
 
 
-def test_what_is_or_is_said_to_be_normalised_is_taken(taken, unit):
-    said = Taken(taken.preprocess, 100, "normalized").from_array(unit, "x")
-    np.testing.assert_array_equal(said.image.numpy(), unit)
+def test_what_is_or_is_said_to_be_normalised_is_taken(reader, unit):
+    said = PictureReader(reader.preprocess, 100, "normalized").from_array(unit, "x")
+    np.testing.assert_array_equal(said.numpy(), unit)
     for value in (unit - 0.001, unit + 0.001):
-        assert isinstance(taken.from_array(value, "x"), Normalized)
+        assert isinstance(reader.from_array(value, "x"), torch.Tensor)
     blank = np.broadcast_to(np.float32([0.0, 0.3, 1.0])[:, None, None], (3, 4, 5))
-    assert isinstance(taken.from_array(blank, "x"), Normalized)
-    raw = Taken(Preprocess((4, 5), (4, 5), mean=(0.0,) * 3, std=(1.0,) * 3), 100, None)
-    assert isinstance(raw.from_array(unit, "x"), Normalized)
+    assert isinstance(reader.from_array(blank, "x"), torch.Tensor)
+    raw = PictureReader(Preprocess((4, 5), (4, 5), mean=(0.0,) * 3, std=(1.0,) * 3), 100, None)
+    assert isinstance(raw.from_array(unit, "x"), torch.Tensor)
 
 
 def test_all_routes_refuse_levels_of_0_to_1_and_say_what_to_send(client):

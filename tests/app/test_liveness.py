@@ -18,8 +18,9 @@ from seewhy.app.pipeline import liveness
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Deadline, Job
 from seewhy.app.pipeline.liveness import CHANGED_SECONDS, MOST_FAILED, TRIAL_SECONDS, Liveness
+from seewhy.app.pipeline.model_threads import EngineOptions
 from seewhy.app.pipeline.record import Observer
-from seewhy.app.pipeline.work import Alone, Explain
+from seewhy.app.pipeline.task import Alone, Ask, Explain
 from seewhy.app.settings import Settings
 from seewhy.explainers import GradCAM, process_wide
 from seewhy.models import ModelError
@@ -110,7 +111,7 @@ def test_a_change_that_comes_and_goes_breaks_nothing(living, clock, called):
 
 def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_busy_it_is(clock):
     module = Slow()
-    engine = Engine(lambda name: loaded(module, name), 2, 1, 6)
+    engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, 1, 6))
     found = Liveness(engine, 30.0, clock)
     engine.model("slow", Deadline.after(GUARD))
     running, seen = threading.Semaphore(0), threading.Semaphore(0)
@@ -123,7 +124,7 @@ def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_bu
         finally:
             torch.set_default_dtype(torch.float32)
 
-    jobs = [Job(Alone(change, None), torch.ones(3, 8, 8), 0, Deadline.after(GUARD)) for _ in range(3)]
+    jobs = [Job(Alone(change, None), torch.ones(3, 8, 8), Ask(0), Deadline.after(GUARD)) for _ in range(3)]
     for one in jobs:
         engine.submit("slow", [one])
     for _ in jobs:
@@ -138,7 +139,7 @@ def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_bu
 
 def test_what_a_model_leaves_changed_is_seen_between_its_turns_though_it_never_rests(clock):
     module = Slow()
-    engine = Engine(lambda name: loaded(module, name), 2, 1, 6)
+    engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, 1, 6))
     found = Liveness(engine, 30.0, clock)
     engine.model("slow", Deadline.after(GUARD))
     running, seen = threading.Semaphore(0), threading.Semaphore(0)
@@ -148,7 +149,7 @@ def test_what_a_model_leaves_changed_is_seen_between_its_turns_though_it_never_r
         running.release()
         seen.acquire(timeout=GUARD)
 
-    jobs = [Job(Alone(leave, None), torch.ones(3, 8, 8), 0, Deadline.after(GUARD)) for _ in range(3)]
+    jobs = [Job(Alone(leave, None), torch.ones(3, 8, 8), Ask(0), Deadline.after(GUARD)) for _ in range(3)]
     try:
         for one in jobs:
             engine.submit("slow", [one])
@@ -188,11 +189,11 @@ class Ends(Observer):
 def test_a_thread_that_has_ended_is_told_of(work, clock):
     """Work of a few passes runs in a model's first thread, work of nobody knows how many in one of its own."""
     module = Slow()
-    engine = Engine(lambda name: loaded(module, name), 2, 4, 6, observer=Ends())
+    engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, 4, 6, observer=Ends()))
     living = Liveness(engine, 30.0, clock)
     engine.model("slow", Deadline.after(GUARD))
     assert living.faults() == []
-    engine.run("slow", [Job(work, torch.ones(3, 8, 8), 0, Deadline.after(GUARD))])
+    engine.run("slow", [Job(work, torch.ones(3, 8, 8), Ask(0), Deadline.after(GUARD))])
     for thread in threading.enumerate():
         if thread.name.startswith("model-slow") and not (thread.name == "model-slow" and isinstance(work, Alone)):
             thread.join(GUARD)
@@ -206,14 +207,14 @@ def test_threads_that_are_stopped_or_could_not_load_are_not_lost(clock):
             raise ModelError("no weights")
         return loaded(Slow(), name)
 
-    engine = Engine(load, max_models=1, max_batch=4, queue_size=6)
+    engine = Engine(EngineOptions(load, max_models=1, max_batch=4, queue_size=6))
     living = Liveness(engine, 30.0, clock)
     with pytest.raises(ModelError):
         engine.model("bad", Deadline.after(GUARD))
     engine.model("first", Deadline.after(GUARD))
-    first = engine.workers["first"]
+    first = engine.threads["first"]
     engine.model("second", Deadline.after(GUARD))
-    engine.workers["bad"].join(GUARD)
+    engine.threads["bad"].join(GUARD)
     first.join(GUARD)
     assert not first.lost
     assert living.faults() == []
@@ -317,7 +318,7 @@ def test_a_look_that_fails_does_not_end_the_watch(clock, monkeypatch, caplog):
         return found
 
     ends = []
-    found = Liveness(Engine(lambda name: None, 1, 1, 1), 30.0, clock)
+    found = Liveness(Engine(EngineOptions(lambda name: None, 1, 1, 1)), 30.0, clock)
     monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(found, "faults", look)
     found.watch(lambda: ends.append(None)).join(GUARD)

@@ -25,6 +25,7 @@ from seewhy.app.observability.heatmap_statistics import spread
 from seewhy.app.observability.listeners import Operations
 from seewhy.app.observability.processes import FOLDER, PARENTS, SPACE, share_figures
 from seewhy.app.pipeline.engine import Deadline, Engine
+from seewhy.app.pipeline.model_threads import EngineOptions
 from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.models import ModelError
@@ -274,7 +275,7 @@ def test_a_blank_map_lies_nowhere():
 
 
 def test_queue_and_batches(operations, module):  # noqa: F811
-    engine = Engine(lambda name: loaded(module, name), 2, max_batch=4, queue_size=6, observer=operations)
+    engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, max_batch=4, queue_size=6, observer=operations))
     occupying = hold(engine, module)
     waiting = [job() for _ in range(3)]
     engine.submit("slow", waiting)
@@ -296,7 +297,7 @@ def test_queue_and_batches(operations, module):  # noqa: F811
 
 def test_hooks_that_stay_on_a_resting_model_are_counted(operations, module):  # noqa: F811
     module.gate.set()
-    engine = Engine(lambda name: loaded(module, name), 2, max_batch=4, queue_size=6, observer=operations)
+    engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, max_batch=4, queue_size=6, observer=operations))
 
     def counted(expected):
         engine.run("slow", [job()])
@@ -316,7 +317,7 @@ def test_models_come_and_go(operations, module):  # noqa: F811
             raise ModelError("its weights are damaged")
         return loaded(module, name)
 
-    engine = Engine(load, 1, max_batch=4, queue_size=6, observer=operations)
+    engine = Engine(EngineOptions(load, 1, max_batch=4, queue_size=6, observer=operations))
     found = engine.model("first", Deadline.after(GUARD))
     labels = {"model": "first", "fingerprint": found.fingerprint, "device": "cpu"}
     assert told(operations, "seewhy_model_info", **labels) == 1

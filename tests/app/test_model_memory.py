@@ -10,6 +10,7 @@ from seewhy.app.errors import OutOfMemoryError
 from seewhy.app.memory.budget import BODY
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.engine import Deadline, Engine
+from seewhy.app.pipeline.model_threads import EngineOptions
 from seewhy.app.settings import Settings
 from seewhy.models.errors import ModelTooLargeError
 from tests.app.test_engine import Slow, hold, loaded
@@ -43,7 +44,7 @@ def files():
 @pytest.fixture
 def service(monkeypatch, modules, files):
     """A service with 300 MiB for requests and models; what loads is counted in `loads`."""
-    monkeypatch.setattr("seewhy.app.pipeline.ask.request_memory", lambda *_: 300 * MIB)
+    monkeypatch.setattr("seewhy.app.pipeline.model_store.request_memory", lambda *_: 300 * MIB)
     made = Service(Settings(device="cpu", max_models=10), warm=False)
     made.loads = []
 
@@ -61,8 +62,8 @@ def service(monkeypatch, modules, files):
 
 def ask(service, name):
     service.engine.model(name, Deadline.after(GUARD))
-    until(lambda: service.engine.workers[name].idle)  # its thread rests a moment after it has answered
-    return set(service.engine.workers)
+    until(lambda: service.engine.threads[name].idle)  # its thread rests a moment after it has answered
+    return set(service.engine.threads)
 
 
 def test_the_least_recently_used_idle_model_makes_room_for_another(service):
@@ -80,7 +81,7 @@ def test_idle_models_make_room_for_a_request(service):
     ask(service, "b")
     request = service.memory.account()
     request.take(200 * MIB, BODY)
-    assert set(service.engine.workers) == {"b"}
+    assert set(service.engine.threads) == {"b"}
     request.close()
     assert service.memory.size == 300 * MIB - SMALL
 
@@ -91,7 +92,7 @@ def test_models_at_work_make_no_room(service, modules):
     occupied = hold(service.engine, module)
     with pytest.raises(OutOfMemoryError, match="try again"):
         service.memory.account().take(300 * MIB, BODY)
-    assert set(service.engine.workers) == {"slow"}
+    assert set(service.engine.threads) == {"slow"}
     module.gate.set()
     occupied.join()
 
@@ -103,7 +104,7 @@ def test_a_model_that_never_fits_is_told_so_and_not_loaded(service, files):
         ask(service, "large")
     assert service.loads == ["a"]
     assert service.memory.size == 300 * MIB - SMALL
-    assert "a" in service.engine.workers
+    assert "a" in service.engine.threads
 
 
 def test_a_model_that_turns_out_never_to_fit_is_loaded_once(service, monkeypatch):
@@ -166,7 +167,7 @@ def test_the_thread_of_a_model_drops_its_weights_at_its_end(modules):
     gc.collect()
     gc.disable()
     try:
-        engine = Engine(load, max_models=1, max_batch=1, queue_size=1)
+        engine = Engine(EngineOptions(load, max_models=1, max_batch=1, queue_size=1))
         engine.model("a", Deadline.after(GUARD))
         weakref.finalize(modules["a"], ended.set)
         engine.model("b", Deadline.after(GUARD))  # the count lets a go

@@ -21,7 +21,7 @@ from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.engine import Deadline
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
-from seewhy.explainers.imaging.decode import PIXEL_BYTES, read_reduced
+from seewhy.explainers.imaging.decode import PIXEL_BYTES, Probe
 from tests.app.serving import children, free_port, start
 from tools.hostile import pictures
 
@@ -34,7 +34,7 @@ def bomb(edge, kind="WEBP"):
 
 
 def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypatch):
-    monkeypatch.setattr("seewhy.app.pipeline.ask.processors", lambda: 4)
+    monkeypatch.setattr("seewhy.app.pipeline.decode.processors", lambda: 4)
     service = Service(Settings(memory_bytes=9 * 2**20))
     model = service.model(None, Deadline.after(60))
     most, real = [], service.memory.wait
@@ -80,7 +80,7 @@ def test_only_what_is_decoded_of_a_jpeg_counts(monkeypatch):
         def leave(self, size, kept=0):
             pass
 
-    monkeypatch.setattr("seewhy.app.pipeline.ask.account", lambda: Watched(None))
+    monkeypatch.setattr("seewhy.app.pipeline.decode.account", lambda: Watched(None))
     for progressive in (False, True):
         written = io.BytesIO()
         Image.new("RGB", (6400, 3200)).save(written, "JPEG", progressive=progressive)
@@ -144,12 +144,13 @@ def made(mode, kind, options):
 
 def taken_per_pixel(content):
     """Return the bytes of memory for each counted pixel that decoding takes, at the most."""
-    counted = []
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the most so far is what there is now
     before = most_resident()
-    read_reduced(content, lambda width, height: (224, 224), begin=counted.append)
-    return (most_resident() - before) / counted[0]
+    probe = Probe(content)
+    probe.reduce((224, 224))
+    probe.decode()
+    return (most_resident() - before) / probe.pixels
 
 
 def most_resident():

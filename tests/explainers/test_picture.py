@@ -1,7 +1,6 @@
 import io
 import struct
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,8 @@ import pytest
 from PIL import Image, ImageCms
 
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
-from seewhy.explainers.imaging.decode import read_picture, read_reduced
+from seewhy.explainers.imaging.decode import Probe, read_picture
+from tools.hostile.pictures import reduced
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -373,10 +373,6 @@ def photograph(width: int, height: int) -> Image.Image:
     return Image.fromarray((np.stack(channels, axis=2) * 255 + 0.5).astype(np.uint8))
 
 
-def at_least(width: int, height: int) -> Callable[[int, int], tuple[int, int]]:
-    return lambda *_: (width, height)
-
-
 @pytest.mark.parametrize(
     ("least", "expected"),
     [
@@ -391,10 +387,10 @@ def at_least(width: int, height: int) -> Callable[[int, int], tuple[int, int]]:
     ],
 )
 def test_a_jpeg_is_decoded_no_smaller_than_asked_for(least, expected):
-    found = read_reduced(encoded(photograph(800, 600), "JPEG", quality=95), at_least(*least))
-    assert (found.picture.size, found.size) == (expected, (800, 600))
-    shown = photograph(800, 600).resize(expected, Image.Resampling.BOX)
-    assert np.abs(pixels(found.picture) - pixels(shown)).max() <= 8
+    picture, size = reduced(encoded(photograph(800, 600), "JPEG", quality=95), least)
+    assert (picture.size, size) == (expected, (800, 600))
+    smaller = photograph(800, 600).resize(expected, Image.Resampling.BOX)
+    assert np.abs(pixels(picture) - pixels(smaller)).max() <= 8
 
 
 @pytest.mark.parametrize("orientation", UNDO)
@@ -403,15 +399,12 @@ def test_a_smaller_jpeg_is_upright_and_asked_for_upright(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored = picture if UNDO[orientation] is None else picture.transpose(UNDO[orientation])
-    asked = []
-
-    def least(width: int, height: int) -> tuple[int, int]:
-        asked.append((width, height))
-        return 320, 20
-
-    found = read_reduced(encoded(stored, "JPEG", quality=95, exif=exif), least)
-    assert (asked, found.size, found.picture.size) == ([(640, 320)], (640, 320), (320, 160))
-    assert np.abs(pixels(found.picture) - pixels(picture.resize((320, 160), Image.Resampling.BOX))).max() <= 8
+    probe = Probe(encoded(stored, "JPEG", quality=95, exif=exif))
+    assert probe.size == (640, 320)
+    probe.reduce((320, 20))
+    upright = probe.decode()
+    assert (probe.size, upright.size) == ((640, 320), (320, 160))
+    assert np.abs(pixels(upright) - pixels(picture.resize((320, 160), Image.Resampling.BOX))).max() <= 8
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
@@ -421,12 +414,12 @@ def test_a_smaller_jpeg_covers_exactly_the_upload(size, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored = picture.transpose(Image.Transpose.ROTATE_90) if orientation == 6 else picture
-    found = read_reduced(encoded(stored, "JPEG", quality=100, subsampling=0, exif=exif), at_least(1, 1))
+    found, whole = reduced(encoded(stored, "JPEG", quality=100, subsampling=0, exif=exif), (1, 1))
     width, height = size[0] // 8, size[1] // 8
-    assert (found.picture.size, found.size) == ((width, height), size)
+    assert (found.size, whole) == ((width, height), size)
     # Red runs evenly from left to right and green from top to bottom.
-    red = pixels(found.picture)[height // 2, :, 0] / 255
-    green = pixels(found.picture)[:, width // 2, 1] / 255
+    red = pixels(found)[height // 2, :, 0] / 255
+    green = pixels(found)[:, width // 2, 1] / 255
     for levels, length in ((red, width), (green, height)):
         inside = slice(1, -1)  # the edges are those of the filter
         expected = (np.arange(length) + 0.5) / length
@@ -435,24 +428,24 @@ def test_a_smaller_jpeg_covers_exactly_the_upload(size, orientation):
 
 def test_colours_of_a_smaller_jpeg_are_right():
     profiled = encoded(Image.new("RGB", (64, 64), RED), "JPEG", icc_profile=swapped_srgb())
-    assert np.allclose(read_reduced(profiled, at_least(8, 8)).picture.getpixel((4, 4)), BLUE, atol=12)
+    assert np.allclose(reduced(profiled, (8, 8))[0].getpixel((4, 4)), BLUE, atol=12)
     inks = encoded(Image.new("RGB", (64, 64), GREEN).convert("CMYK"), "JPEG", quality=100)
-    assert np.allclose(read_reduced(inks, at_least(8, 8)).picture.getpixel((4, 4)), GREEN, atol=12)
+    assert np.allclose(reduced(inks, (8, 8))[0].getpixel((4, 4)), GREEN, atol=12)
     grey = encoded(Image.new("L", (64, 64), 80), "JPEG")
-    assert read_reduced(grey, at_least(8, 8)).picture.getpixel((4, 4)) == (80, 80, 80)
+    assert reduced(grey, (8, 8))[0].getpixel((4, 4)) == (80, 80, 80)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF"])
 def test_other_formats_are_decoded_whole(kind, corners):
-    found = read_reduced(encoded(corners.resize((200, 100)), kind), at_least(1, 1))
-    assert found.picture.size == found.size == (200, 100)
+    picture, size = reduced(encoded(corners.resize((200, 100)), kind), (1, 1))
+    assert picture.size == size == (200, 100)
 
 
 def test_a_smaller_jpeg_is_refused_as_a_whole_one_is():
     with pytest.raises(UnreadablePictureError):
-        read_reduced(JPEG[: len(JPEG) // 2], at_least(1, 1))
+        reduced(JPEG[: len(JPEG) // 2], (1, 1))
     with pytest.raises(PictureTooLargeError):
-        read_reduced(JPEG, at_least(1, 1), max_pixels=64 * 64 - 1)
+        reduced(JPEG, (1, 1), max_pixels=64 * 64 - 1)
 
 
 def test_a_callers_picture_is_left_as_it_is(corners):

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
-from seewhy.explainers.imaging.decode import FORMATS, MAX_SCANS, read_picture, read_reduced
+from seewhy.explainers.imaging.decode import FORMATS, MAX_SCANS, read_picture
 from tools.hostile import pictures, trial
 
 SCAN = b"\xff\xda"
@@ -111,9 +111,9 @@ def test_scans_are_counted_against_the_pixels():
     content = pictures.scans(100, 64)
     scans = content.count(SCAN)
     least = -(-scans * 64 * 64 // MAX_SCANS)
-    assert read_reduced(content, lambda *_: (64, 64), least).size == (64, 64)
+    assert pictures.reduced(content, (64, 64), least)[1] == (64, 64)
     with pytest.raises(PictureTooLargeError, match=f"{scans} scans"):
-        read_reduced(content, lambda *_: (64, 64), max(least - 1, 64 * 64))
+        pictures.reduced(content, (64, 64), max(least - 1, 64 * 64))
 
 
 @pytest.mark.parametrize("tiled", [True, False], ids=["tiles", "strips"])

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageCms
 
+from seewhy.explainers.imaging.decode import MAX_PIXELS, Probe
+
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 RIGHT, NONE, TOO_MUCH = frozenset({200}), frozenset({415}), frozenset({413})
@@ -45,6 +47,15 @@ def photograph(width: int = 64, height: int = 48, mode: str = "RGB") -> Image.Im
     noise = np.random.default_rng(0).integers(0, 24, (height, width))
     channels = (rows * 200 // max(1, height), columns * 200 // max(1, width), (rows + columns) % 200)
     return Image.fromarray(np.stack([one + noise for one in channels], 2).astype(np.uint8)).convert(mode)
+
+
+def reduced(
+    content: bytes, least: tuple[int, int], max_pixels: int = MAX_PIXELS
+) -> tuple[Image.Image, tuple[int, int]]:
+    """Return a picture decoded no larger than need be, and its size as sent."""
+    probe = Probe(content, max_pixels)
+    probe.reduce(least)
+    return probe.decode(), probe.size
 
 
 def encoded(picture: Image.Image, kind: str, **options: Any) -> bytes:

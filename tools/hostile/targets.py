@@ -23,7 +23,7 @@ from seewhy.app.pipeline.options import (
 )
 from seewhy.app.pipeline.strict_json import loads
 from seewhy.explainers.errors import EditError, PictureError
-from seewhy.explainers.imaging.decode import read_picture, read_reduced
+from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.inspection.edits import OPS, At, parse_edits
 from tools.hostile import pictures
 
@@ -39,7 +39,7 @@ _OPTION_WORDS = sorted({*_EDIT_WORDS, *(name for one in SCHEMAS for name in one.
 
 def picture(content: bytes) -> None:
     """Decode, whole and reduced."""
-    for read in (lambda: read_picture(content, 100_000), lambda: read_reduced(content, lambda *_: (8, 8), 100_000)):
+    for read in (lambda: read_picture(content, 100_000), lambda: pictures.reduced(content, (8, 8), 100_000)[0]):
         try:
             found = read()
         except PictureError:

@@ -12,8 +12,8 @@ from seewhy.app.http.routes import format_of, service
 from seewhy.app.http.uploads import parse, read_request
 from seewhy.app.pipeline.choices import Format
 from seewhy.app.pipeline.options import MEDIA_TYPES, ExplainOptions, PredictOptions
-from seewhy.app.pipeline.plan import Explained
 from seewhy.app.pipeline.record import current
+from seewhy.app.pipeline.results import ExplainResult
 from seewhy.app.settings import Settings
 
 blueprint = Blueprint("pictures", __name__)
@@ -76,23 +76,23 @@ def _prefers_events() -> bool:
 
 def _streamed(picture: bytes, options: ExplainOptions) -> Response:
     pipeline = service()  # the stream outlives what Flask keeps of the request
-    steps = pipeline.steps(picture, options, watched=True)
-    underway = next(steps)
+    ticket = pipeline.ask([picture], [options], watched=True)
 
-    def finish(explained: Explained) -> Body:
+    def finish() -> Body:
+        (explained,) = pipeline.present(ticket)
         with pipeline.processors:
             return _body(explained, options, "json", pipeline.settings)
 
-    pieces = events.stream(pipeline, steps, underway, finish)
-    seconds = underway.deadline.remaining + pipeline.settings.download_seconds
+    pieces = events.stream(pipeline, ticket, finish)
+    seconds = ticket.plan.deadline.remaining + pipeline.settings.download_seconds
     response = Response(in_time(pieces, seconds), mimetype=events.MEDIA_TYPE)
-    response.call_on_close(steps.close)  # which gives the work up where it is not finished
+    response.call_on_close(ticket.cancel)
     # Neither a cache nor a proxy (nginx) is to keep events back.
     response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept"})
     return response
 
 
-def _body(explained: Explained, options: ExplainOptions, form: Format, settings: Settings) -> Body:
+def _body(explained: ExplainResult, options: ExplainOptions, form: Format, settings: Settings) -> Body:
     if form == "json":
         body = json_parts(json_body([explained], options.values, settings.max_json_values)[0])
         return body if options.values is True else body.whole()
@@ -102,7 +102,7 @@ def _body(explained: Explained, options: ExplainOptions, form: Format, settings:
     return drawing(explained, form)
 
 
-def _facts(explained: Explained) -> Facts:
+def _facts(explained: ExplainResult) -> Facts:
     methods = ", ".join(method.name for method, _ in explained.methods)
     layers, timings = layers_of(explained), explained.timings
     return Facts(explained.model, explained.targets, timings, layers, methods, explained.explanations)

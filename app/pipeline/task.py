@@ -1,14 +1,15 @@
-"""What the threads that own models are asked to do: classify, explain, and all that is done for one picture alone."""
+"""What model threads do with a batch of pictures: classify, explain, and all that is done for one picture alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.explainer import Attribution, Explainer, asked, predict, require_finite
-from seewhy.explainers.core.objective import MOST_PROBABLE
+from seewhy.explainers.core.objective import MOST_PROBABLE, NO_CONTRAST
 from seewhy.explainers.execution.chunks import Report, Show, unshown
 from seewhy.explainers.methods.cam.base import CAM
 from seewhy.explainers.methods.catalogue import passes_of
@@ -18,23 +19,63 @@ from seewhy.models import LoadedModel
 
 
 @dataclass(frozen=True)
+class Ask:
+    """What is asked about one picture; pictures of which different things are asked share a batch.
+
+    Attributes:
+        target: class index; None for the most probable class.
+        against: class index that the target is contrasted with; None for no contrast.
+    """
+
+    target: int | None = None
+    against: int | None = None
+
+
+@dataclass(frozen=True)
 class Batch:
-    """What the jobs of one pass have in common with it.
+    """Pictures that share passes of a model.
 
     Attributes:
         images: (N, C, H, W) float32, normalised, on the model's device.
-        targets: (N,) int64, on the CPU; `MOST_PROBABLE` for the most probable class of a picture.
-        against: (N,) int64, on the CPU, what these are contrasted with, or `NO_CONTRAST`; or None.
+        asks: what is asked about each.
         report: is told how much of how much is done; lets other work run meanwhile where it is its turn, and raises
             when nobody waits any more.
         show: see `seewhy.explainers.execution.chunks.Show`.
     """
 
     images: Tensor
-    targets: Tensor
-    against: Tensor | None
+    asks: Sequence[Ask]
     report: Report
     show: Show = unshown
+
+    @property
+    def targets(self) -> Tensor:
+        """(N,) int64, on the CPU; `MOST_PROBABLE` for the most probable class of a picture."""
+        return torch.tensor([MOST_PROBABLE if ask.target is None else ask.target for ask in self.asks])
+
+    @property
+    def against(self) -> Tensor | None:
+        """(N,) int64, on the CPU, `NO_CONTRAST` for a picture without one; None where no picture has one."""
+        if all(ask.against is None for ask in self.asks):
+            return None
+        return torch.tensor([NO_CONTRAST if ask.against is None else ask.against for ask in self.asks])
+
+
+class Task(Protocol):
+    """What a model is to do with a batch of pictures. Jobs whose tasks are equal share a batch."""
+
+    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
+        """Return one result per picture, on the CPU; no other thread runs the model until this one reports."""
+
+    def passes(self, model: LoadedModel) -> Passes | None:
+        """Return how many passes one picture takes, at most; None where nobody knows before."""
+
+    def most(self, model: LoadedModel) -> int | None:
+        """Return how many pictures may share a batch; None for as many as the engine lets."""
+
+    @property
+    def runs_whole(self) -> bool:
+        """Whether each pass is one through the whole model."""
 
 
 MOST_WHOLE = 2
@@ -75,22 +116,23 @@ class Explain:
 
     def passes(self, model: LoadedModel) -> Passes | None:
         """Return the passes of all methods together, also those that they share."""
-        each = [passes_of(explainer, model, model.spec.image_shape) for explainer in self.explainers]
-        known = [passes for passes in each if passes is not None]
-        return sum(known, Passes()) if len(known) == len(each) else None
+        counts = [passes_of(explainer, model, model.spec.image_shape) for explainer in self.explainers]
+        known = [passes for passes in counts if passes is not None]
+        return sum(known, Passes()) if len(known) == len(counts) else None
 
     def most(self, model: LoadedModel) -> int | None:
         """Return how many pictures may share a batch."""
-        each = [passes_of(one, model, model.spec.image_shape) for one in self.explainers if not isinstance(one, CAM)]
-        is_heavy = any(passes is not None and passes.backwards for passes in each)
+        others = [explainer for explainer in self.explainers if not isinstance(explainer, CAM)]
+        counts = [passes_of(explainer, model, model.spec.image_shape) for explainer in others]
+        is_heavy = any(passes is not None and passes.backwards for passes in counts)
         return MOST_WHOLE if is_heavy and model.device.type == "cpu" else None
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Sequence[Attribution]]:
         """Return for each picture one attribution (N = 1) per method."""
-        found = explain_together(
+        attributions = explain_together(
             self.explainers, model, batch.images, batch.targets, batch.against, batch.report, batch.show
         )
-        return list(zip(*(one.rows() for one in found), strict=True))
+        return list(zip(*(attribution.rows() for attribution in attributions), strict=True))
 
 
 @dataclass(frozen=True)
@@ -112,9 +154,9 @@ class ChannelGradients:
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Tensor]:
         """Return (C, H, W) float32 per picture."""
         with asked(model, batch.images, batch.targets, batch.against, batch.report) as question:
-            found, _, _ = self.explainer.contributions(question, lambda sums: sums)
-            require_finite(found)
-        return list(found.cpu())
+            contributions, _, _ = self.explainer.contributions(question, lambda sums: sums)
+            require_finite(contributions)
+        return list(contributions.cpu())
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +164,7 @@ class Alone:
     """Do something with one picture that shares no batch with any other.
 
     Attributes:
-        do: is given the model, the picture (1, C, H, W), the target (1,) or None, and what to report to between passes:
+        do: takes the model, the picture (1, C, H, W), the target (1,) or None, and what to report to between passes,
             never within one.
         cost: the passes that it takes; None where nobody knows.
     """
@@ -142,5 +184,5 @@ class Alone:
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
         """Return its only result."""
-        asked = int(batch.targets[0]) != MOST_PROBABLE
-        return [self.do(model, batch.images, batch.targets if asked else None, batch.report)]
+        targets = None if batch.asks[0].target is None else batch.targets
+        return [self.do(model, batch.images, targets, batch.report)]

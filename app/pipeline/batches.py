@@ -1,0 +1,274 @@
+"""One batch of jobs on a model: its passes, what is done again where it fails, and how its maps grow meanwhile."""
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seewhy.app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, lacks_memory
+from seewhy.app.pipeline.jobs import Job, Outcome, late
+from seewhy.app.pipeline.record import Observer
+from seewhy.app.pipeline.scheduler import MOST_PASSES, TIERS, Pace, Tier, tier_of
+from seewhy.app.pipeline.task import Ask, Batch, Task
+from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.errors import ExplainerError, LayerError, TargetError
+from seewhy.explainers.execution.chunks import Show, one_by_one, unreported
+from seewhy.models import LoadedModel, ModelError
+
+_log = logging.getLogger(__name__)
+
+_FRAME = 0.5
+"""Seconds between two looks at how a map grows."""
+
+_NO_MEMORY = (
+    "Memory does not suffice for this, even with one picture in a pass. Ask for a layer of fewer channels or for a "
+    "cheaper method, or try again when the server has less to do."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class QueuedJob:
+    """A job in the queue.
+
+    Attributes:
+        job: to be done.
+        passes: that it takes; None where nobody knows.
+    """
+
+    job: Job
+    passes: Passes | None
+
+    @property
+    def tier(self) -> Tier:
+        """The tier of its passes."""
+        return tier_of(None if self.passes is None else self.passes.total)
+
+
+@dataclass(eq=False)
+class RunningBatch:
+    """A batch that has begun, and has the turn now and then.
+
+    Attributes:
+        first: the job that waited longest.
+        most: jobs that the batch may have.
+        tier: of its task.
+        fills: whether it may wait a moment for jobs to share it.
+        jobs: of the batch.
+        turns: how many it has had.
+        seconds: how long these took.
+        since: when the present turn began.
+        thread: that runs it.
+    """
+
+    first: QueuedJob
+    most: int
+    tier: Tier
+    fills: bool
+    jobs: list[Job] = field(default_factory=list)
+    turns: int = 0
+    seconds: float = 0.0
+    since: float = 0.0
+    thread: threading.Thread | None = None
+
+    @property
+    def task(self) -> Task:
+        """What all its jobs have in common."""
+        return self.first.job.task
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody still waits for one of its jobs."""
+        return any(job.is_wanted for job in self.jobs) or not self.jobs
+
+    @property
+    def remaining(self) -> Passes:
+        """About how many passes its jobs still take; none where nobody knows."""
+        passes = self.first.passes or Passes()
+        left = sum(1 - job.progress.share for job in self.jobs)
+        return Passes(round(passes.forwards * left), round(passes.backwards * left))
+
+    def count(self, seconds: float) -> None:
+        """Count a turn; what has had more of them than its tier has passes was longer than it said."""
+        self.turns += 1
+        self.seconds += seconds
+        if self.turns > MOST_PASSES[self.tier]:
+            self.tier = TIERS[TIERS.index(self.tier) + 1]
+
+
+class BatchRunner:
+    """Runs batches of one model, in whichever thread has the turn.
+
+    Args:
+        name: of the model.
+        observer: is told what happens.
+        pace: learns how long passes take.
+        clock: tells the seconds that turns take.
+    """
+
+    def __init__(self, name: str, observer: Observer, pace: Pace, clock: Callable[[], float]) -> None:
+        self._name = name
+        self._observer = observer
+        self._pace = pace
+        self._clock = clock
+
+    def measure(self, model: LoadedModel, task: Task | None, most: int) -> None:
+        """Measure the pace of the model before it has answered anything; the first run only warms it up.
+
+        Args:
+            model: just loaded.
+            task: to run; None to measure nothing.
+            most: pictures in the batch.
+        """
+        passes = None if task is None else task.passes(model)
+        if task is None or passes is None:
+            return
+        images = torch.zeros(most, *model.spec.image_shape, device=model.device)
+        batch = Batch(images, [Ask()] * most, unreported)
+        try:
+            for learns in (False, True):
+                started, busy = self._clock(), time.thread_time()
+                task.run(model, batch)
+                if learns:
+                    self._pace.learn(passes * most, self._clock() - started, time.thread_time() - busy)
+        except Exception as error:  # of a model that cannot bear an empty picture; requests measure it too
+            _log.info("The pace of the model %s is not measured yet: %s", self._name, error)
+
+    def run(self, model: LoadedModel, batch: RunningBatch, offer_turn: Callable[[], None]) -> None:
+        """Answer the jobs of a batch.
+
+        Args:
+            model: that runs them.
+            batch: which has the turn.
+            offer_turn: is called between two passes.
+        """
+        # A job whose client gave up is dropped here, before it costs anything.
+        jobs = [job for job in batch.jobs if job.is_wanted and job.future.set_running_or_notify_cancel()]
+        if jobs:
+            self._answer(model, batch, jobs, offer_turn)
+
+    def _answer(
+        self,
+        model: LoadedModel,
+        batch: RunningBatch,
+        jobs: list[Job],
+        offer_turn: Callable[[], None],
+        frugal: bool = False,
+    ) -> None:
+        """Run one pass for all jobs; where it fails, run each by itself, so that a bad one fails alone.
+
+        Where memory does not suffice for one of many passes, its passes hold one picture each (`frugal`).
+        """
+        started, busy, before = time.monotonic(), time.thread_time(), batch.seconds
+        self._observer.starting(self._name, jobs)
+        try:
+            with one_by_one() if frugal else nullcontext():
+                results = _results(model, jobs, offer_turn)
+        except BaseException as error:  # even a model that calls sys.exit must not end this thread
+            self._observer.finished(self._name, jobs, started, time.monotonic() - started)
+            lacks = lacks_memory(error) or isinstance(error, torch.OutOfMemoryError)  # which need not say so in words
+            if lacks:
+                _release(error)
+            if lacks and len(jobs) == 1 and not frugal:
+                self._answer(model, batch, jobs, offer_turn, frugal=True)
+            elif parts := _parts(jobs, error):
+                for part in parts:
+                    self._answer(model, batch, part, offer_turn)
+            else:
+                _fail(jobs, OutOfMemoryError(_NO_MEMORY) if lacks and len(jobs) == 1 else error)
+            return
+        seconds = time.monotonic() - started
+        if batch.first.passes is not None and batch.task.runs_whole:
+            turn = batch.seconds - before + self._clock() - batch.since
+            self._pace.learn(batch.first.passes * len(jobs), turn, time.thread_time() - busy)
+        trace = self._observer.finished(self._name, jobs, started, seconds)
+        for job, result in zip(jobs, results, strict=True):
+            job.future.set_result(Outcome(result, started - job.created, seconds, started, trace))
+
+
+def _parts(jobs: list[Job], error: BaseException) -> list[list[Job]]:
+    """Return what to run again after an error: those without a contrast together, where one may be at fault.
+
+    Jobs have equal tasks: a layer is bad for all of them. Where nobody waits, nothing is done again.
+    """
+    if len(jobs) == 1 or isinstance(error, LayerError | DeadlineError | ClientGoneError):
+        return []
+    plain = [job for job in jobs if job.ask.against is None]
+    shared = plain if isinstance(error, TargetError) and len(plain) < len(jobs) else []
+    return [part for part in (shared, *([job] for job in jobs if job not in shared)) if part]
+
+
+def _fail(jobs: Sequence[Job], error: BaseException) -> None:
+    for job in jobs:
+        reason = late(job) if isinstance(error, DeadlineError | ClientGoneError) else error
+        job.future.set_exception(without_frames(reason, ExplainerError))
+
+
+def _release(error: BaseException) -> None:
+    """Let go of the tensors that the frames of an error hold, and of what PyTorch keeps of a GPU's memory."""
+    _log.warning("Memory does not suffice: %s", error)
+    traceback.clear_frames(error.__traceback__)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
+def without_frames(error: BaseException, root: type[Exception]) -> Exception:
+    """Return what to put into a future: the error without the frames that hold tensors and models in memory.
+
+    What is no `Exception` (a model that calls sys.exit) must not end the thread that waits: it becomes a `root`.
+    """
+    if not isinstance(error, ExplainerError | ModelError | DeadlineError | ClientGoneError | OutOfMemoryError):
+        _log.exception("A model raised", exc_info=error)
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error if isinstance(error, Exception) else root(f"The model raised {type(error).__name__}.")
+
+
+def _results(model: LoadedModel, jobs: list[Job], offer_turn: Callable[[], None]) -> Sequence[Any]:
+    """Run all jobs as one batch, and offer the turn between its passes."""
+    images = _moved(torch.stack([job.image for job in jobs]), model.device)
+
+    def report(done: int, total: int) -> None:
+        for job in jobs:
+            if done * job.progress.passes[1] >= job.progress.passes[0] * total:  # a batch that runs again begins anew
+                job.progress.passes = done, total
+        offer_turn()
+        if not any(job.is_wanted for job in jobs):
+            raise late(jobs[0])
+
+    return jobs[0].task.run(model, Batch(images, [job.ask for job in jobs], report, _show(jobs)))
+
+
+def _show(jobs: Sequence[Job]) -> Show:
+    """Return what looks at how the maps of jobs grow, where somebody watches."""
+    last = time.monotonic()
+
+    def show(maps: Callable[[], Tensor]) -> None:
+        nonlocal last
+        watched = [(row, job.progress) for row, job in enumerate(jobs) if job.progress.is_watched and job.is_wanted]
+        if not watched or time.monotonic() - last < _FRAME:
+            return
+        try:
+            grown = maps().float()
+            for row, progress in watched:
+                progress.look(grown[row].cpu().numpy().copy())
+        except Exception:  # a look must not cost anybody the answer
+            _log.exception("A map cannot be shown before it is finished")
+            for _, progress in watched:
+                progress.is_watched = False
+        last = time.monotonic()
+
+    return show
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device; to a GPU it goes through pinned memory, and nobody waits for it."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

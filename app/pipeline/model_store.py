@@ -1,0 +1,190 @@
+"""The models of the service: from names to loaded models, within memory, and whether the default one is ready."""
+
+import time
+from functools import partial
+
+import torch
+
+from seewhy.app.errors import DeadlineError, FieldError, NotReadyError, StoppingError
+from seewhy.app.memory.budget import MemoryBudget
+from seewhy.app.memory.limit import LEAST_BYTES, pass_memory, request_memory
+from seewhy.app.memory.models import ModelMemory
+from seewhy.app.pipeline.disconnect import client_gone
+from seewhy.app.pipeline.engine import Engine
+from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline.model_threads import EngineOptions
+from seewhy.app.pipeline.record import UNOBSERVED, Observer, current
+from seewhy.app.pipeline.task import Predict
+from seewhy.app.settings import Settings
+from seewhy.app.system.allocator import trim
+from seewhy.app.system.stopping import stopping
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.execution.chunks import limit_passes
+from seewhy.explainers.layers.survey import Survey
+from seewhy.explainers.methods.catalogue import import_methods
+from seewhy.explainers.process_wide import accepted_changes
+from seewhy.models import LoadedModel, Registry
+from seewhy.models.errors import WeightsUnavailableError
+from seewhy.models.spec import ModelSpec
+
+RETRY_SECONDS = 9.0
+"""Between two attempts of probes to load a default model that could not be; a request for it tries at once.
+
+Less than the 10 s after which a process of the server asks again: it would else come too early every other time.
+"""
+
+FULL_RETRY_SECONDS = 300.0
+"""The same where another model has to make room for each attempt."""
+
+EVICTION_SECONDS = 10.0
+"""How long a request waits for an idle model to leave memory; it ends at once, unless work has come for it."""
+
+
+class ModelStore:
+    """The models of the service.
+
+    Args:
+        settings: limits and defaults.
+        warm: whether models are compiled when they are loaded, for requests to come, rather than once some pictures
+            have been run.
+        observer: is told what happens to models, and what was explained.
+    """
+
+    def __init__(self, settings: Settings, warm: bool = True, observer: Observer = UNOBSERVED) -> None:
+        self.settings = settings
+        self._warm = warm
+        self.observer = observer
+        try:
+            with accepted_changes():
+                import_methods(settings.methods)
+        except OptionError as error:
+            raise FieldError(f"SEEWHY_METHODS: {error}", field="methods") from error
+        self.registry = Registry(settings.weights_dir, settings.models, settings.download)
+        self.device = settings.torch_device()
+        if self.device.type == "cuda":  # by itself PyTorch rounds the products of convolutions
+            products = "tf32" if settings.precision == "tf32" else "ieee"
+            torch.backends.cuda.matmul.fp32_precision = products
+            torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
+        self.memory = _budget(settings, observer)
+        self.memory.spare = self._spare
+        is_counted = settings.memory_bytes is None
+        self._model_memory = ModelMemory(self.memory, settings.default_model) if is_counted else None
+        if self.device.type == "cpu":
+            limit_passes(pass_memory(settings.workers, settings.max_models))
+        self._missing: set[str] = set()
+        self._last_attempt = -FULL_RETRY_SECONDS
+        self.engine = Engine(
+            EngineOptions(
+                load=self._load,
+                max_models=settings.max_models,
+                max_batch=settings.max_batch,
+                queue_size=settings.queue_size,
+                max_wait=settings.max_wait_ms / 1000,
+                observer=observer,
+                warm_up=Predict() if warm else None,
+            )
+        )
+
+    def model(self, name: str | None, deadline: Deadline) -> LoadedModel:
+        """Return a model by name, or the default one, loading it if need be.
+
+        Raises:
+            UnknownModelError: no such model.
+            WeightsUnavailableError: its weights are not at hand.
+            DeadlineError: it is still loading.
+        """
+        spec = self.registry.spec(name or self.settings.default_model)
+        loaded = self.engine.loaded(spec.name)
+        if loaded is None and not self.settings.download:
+            availability = self.registry.availability(spec)
+            if not availability.available:
+                missing = WeightsUnavailableError(availability.reason)
+                if spec.name not in self._missing:  # reported once, and not with each probe
+                    self._missing.add(spec.name)
+                    self.observer.missing(spec.name, missing)
+                raise missing
+        self._missing.discard(spec.name)
+        model = loaded or self.engine.model(spec.name, deadline)
+        current().model = spec.name
+        return model
+
+    def deadline(self) -> Deadline:
+        """Return the deadline of a request that begins now."""
+        return Deadline.after(self.settings.deadline, client_gone.get())
+
+    def survey(self, spec: ModelSpec) -> Survey:
+        """Describe the layers of a model that need not be loaded.
+
+        Raises:
+            DeadlineError, ClientGoneError: nobody waits any more for those that are surveyed before it.
+            ModelError: a model of the user's own that cannot be built or run.
+        """
+        return self.registry.survey(spec, self.deadline().check)
+
+    @property
+    def has_default(self) -> bool:
+        """Whether the default model is in memory, or comes back with the next request for it."""
+        name = self.settings.default_model
+        if self.engine.loaded(name) is not None:
+            return True
+        return self.engine.dropped(name) and self.engine.failure(name) is None and name not in self._missing
+
+    def require_ready(self) -> None:
+        """Start to load the default model, if nothing has yet, and refuse until it is loaded.
+
+        Once it has been, it may make room for other models: the next request for it loads it again, and not a probe.
+
+        Raises:
+            NotReadyError: it is loading.
+            StoppingError: this server is stopping.
+            ModelError: it could not be loaded; that is tried again `RETRY_SECONDS` later, or `FULL_RETRY_SECONDS`.
+        """
+        if stopping.is_set():
+            raise StoppingError("This server is stopping.")
+        spec = self.registry.spec(self.settings.default_model)
+        if not self.has_default:
+            failure = self.engine.failure(spec.name)
+            pause = FULL_RETRY_SECONDS if self.engine.full else RETRY_SECONDS
+            if failure is not None and time.monotonic() < self._last_attempt + pause:
+                raise failure
+            self._last_attempt = time.monotonic()
+            try:
+                self.model(spec.name, Deadline.after(0))
+            except DeadlineError:  # it is loading, maybe after a failure, which is reported until it is loaded
+                loading = f"The model {spec.name!r} is still loading; ask again in a few seconds."
+                raise failure or NotReadyError(loading) from None
+
+    def stop(self, timeout: float = 0.0) -> None:
+        """End the threads of models; wait for each at most so many seconds."""
+        self.engine.stop(timeout)
+
+    def _load(self, name: str) -> LoadedModel:
+        """Load a model, and maybe compile what every request will need of it, in the thread that will run it.
+
+        Raises:
+            ModelTooLargeError: it can never fit into memory.
+            OutOfMemoryError: it does not fit at present.
+        """
+        dtype = torch.bfloat16 if self.settings.precision == "bfloat16" else torch.float32
+        load = partial(self.registry.load, name, device=self.device, accelerator=self.settings.accelerator, dtype=dtype)
+        if self._model_memory is None:
+            model = load()
+        else:
+            is_counted = self.device.type == "cpu"
+            size = self.registry.file_size(self.registry.spec(name)) if is_counted else 0
+            model = self._model_memory.load(name, size, load)
+        if self._warm:
+            model.accelerated.warm()
+        return model
+
+    def _spare(self) -> bool:
+        """End an idle model, neither the default one nor that of the present request; return whether there was one."""
+        keep = {self.settings.default_model, current().model}
+        return self.engine.evict({name for name in keep if name}, EVICTION_SECONDS)
+
+
+def _budget(settings: Settings, observer: Observer) -> MemoryBudget:
+    if settings.memory_bytes is not None:
+        return MemoryBudget(settings.memory_bytes, observer.memory, trim)
+    size = request_memory(settings.workers)
+    return MemoryBudget(size, observer.memory, trim, LEAST_BYTES)

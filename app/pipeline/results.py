@@ -1,0 +1,114 @@
+"""What comes of a request, from which its answer is made."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from seewhy.app.pipeline.decode import PreparedPicture
+from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline.plan import Methods
+from seewhy.app.pipeline.timings import Timings
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.imaging.render import Style
+from seewhy.explainers.inspection.capture import Capture
+from seewhy.explainers.inspection.intervene import Intervention
+from seewhy.explainers.inspection.sweep import Sweep
+from seewhy.explainers.inspection.trace import Trace
+from seewhy.explainers.methods.catalogue import Method
+from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.tasks.classification import Prediction
+from seewhy.models import LoadedModel
+
+
+@dataclass(frozen=True)
+class PredictResult:
+    """Everything that an answer of /predict is made from.
+
+    Attributes:
+        model: which model answered.
+        predictions: the most probable classes.
+        logits: (K,) float32.
+        timings: of the stages.
+    """
+
+    model: LoadedModel
+    predictions: tuple[Prediction, ...]
+    logits: "np.ndarray[Any, np.dtype[np.float32]]"
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class ExplainResult:
+    """Everything that an answer of /explain is made from.
+
+    Attributes:
+        model: which model answered.
+        methods: which methods, with their options.
+        explanations: one per explained class and method, those of one class together.
+        style: how to draw them.
+        logits: (K,) float32.
+        timings: of the stages so far.
+        deadline: when to give up.
+    """
+
+    model: LoadedModel
+    methods: Methods
+    explanations: list[Explanation]
+    style: Style
+    logits: "np.ndarray[Any, np.dtype[np.float32]]"
+    timings: Timings
+    deadline: Deadline
+
+    @property
+    def targets(self) -> tuple[Prediction, ...]:
+        """The explained classes, each once: of several methods, passes may differ by a rounding."""
+        targets = [explanation.target for explanation in reversed(self.explanations)]
+        return tuple({target.index: target for target in targets}.values())[::-1]
+
+
+@dataclass(frozen=True)
+class TraceResult:
+    """Everything that an answer of /hooks/trace is made from."""
+
+    model: LoadedModel
+    trace: Trace
+    target: Prediction
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class CaptureResult:
+    """Everything that an answer of /hooks/capture is made from."""
+
+    model: LoadedModel
+    capture: Capture
+    target: Prediction
+    shown: PreparedPicture
+    style: Style
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class InterveneResult:
+    """Everything that an answer of /hooks/intervene is made from."""
+
+    model: LoadedModel
+    method: Method
+    explainer: Explainer
+    intervention: Intervention
+    style: Style
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """Everything that an answer of /hooks/intervene with each_channel is made from."""
+
+    model: LoadedModel
+    sweep: Sweep
+    target: Prediction
+    top: tuple[Prediction, ...]
+    shown: PreparedPicture
+    style: Style
+    timings: Timings
