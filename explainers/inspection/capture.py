@@ -22,7 +22,7 @@ from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.decode import PictureSource, read_picture
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection.sheets import contact_sheet
-from seewhy.explainers.layers.survey import grid_axes
+from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey_cache import surveyed_axes
 from seewhy.explainers.results.array_files import ArrayFile, ArrayForm
 from seewhy.explainers.results.display import Seen, must_be_plain, must_show, picture_of, save_picture

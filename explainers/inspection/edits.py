@@ -26,7 +26,7 @@ from pydantic import (
 from torch import Tensor
 
 from seewhy.explainers.errors import EditError, near_matches, plain_fault
-from seewhy.explainers.layers.survey import grid_axes
+from seewhy.explainers.layers.layout import grid_axes
 
 At = Literal["input", "output", "grad_input", "grad_output", "parameter_grad"]
 

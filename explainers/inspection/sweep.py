@@ -41,7 +41,8 @@ from seewhy.explainers.inspection.edits import (
 )
 from seewhy.explainers.inspection.intervene import Place, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.sheets import sweep_sheet
-from seewhy.explainers.layers.survey import Survey, grid_axes
+from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import axes_at
 from seewhy.explainers.results.display import Seen, must_be_plain, must_show, picture_of, save_picture
 from seewhy.explainers.tasks.classification import class_index, probabilities

@@ -21,7 +21,8 @@ from seewhy.explainers.hooks.selection import Where, first_names, logits_of
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.decode import PictureSource, read_picture
 from seewhy.explainers.inspection.statistics import Statistics, statistics
-from seewhy.explainers.layers.survey import PASSING, grid_axes
+from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.survey import PASSING
 from seewhy.explainers.tasks.classification import class_index
 
 EventKind = Literal["before_forward", "after_forward", "output_gradient", "full_backward", "parameter_gradient"]

@@ -264,9 +264,9 @@ def broadcast(layouts: Sequence[Layout], shape: Sequence[int]) -> Layout | None:
     for behind, size in zip(range(len(shape), 0, -1), shape, strict=True):
         axis = plain(size)
         for layout in usable:
-            own = layout.axes[-behind] if behind <= len(layout.axes) else axis
-            if own.size == size and own.spatial:
-                axis, base = own, base or layout
+            candidate = layout.axes[-behind] if behind <= len(layout.axes) else axis
+            if candidate.size == size and candidate.spatial:
+                axis, base = candidate, base or layout
                 break
         axes.append(axis)
     field = (max(layout.field[0] for layout in usable), max(layout.field[1] for layout in usable))
@@ -308,3 +308,34 @@ def contracted(layout: Layout, axis: Axis) -> Layout:
         if factor.along is not None:
             layout = layout.moved(factor.along, field=math.inf)
     return layout
+
+
+def grid_axes(shape: tuple[int, ...], image_size: tuple[int, int]) -> tuple[int, int, int] | None:
+    """Return the axes of channels, rows and columns in a feature map by its shape alone; None if it has none.
+
+    For tensors that no survey knows: gradients, arguments, outputs of bare modules. A grid here has the picture's
+    proportions, up to a cell of rounding. A map is channels-first, as PyTorch's convolutions make it, unless only the
+    channels-last reading has them, with more channels than cells to a side (Swin Transformers keep (N, H, W, C) between
+    their blocks).
+
+    Args:
+        shape: of the feature map, batch axis first.
+        image_size: (H, W) of the input.
+    """
+    if len(shape) != 4:
+        return None
+    _, first, second, third = shape
+    if _proportional((second, third), image_size):
+        return (1, 2, 3)
+    if _proportional((first, second), image_size) and third > max(first, second):
+        return (3, 1, 2)
+    return None
+
+
+def _proportional(grid: tuple[int, int], image_size: tuple[int, int]) -> bool:
+    rows, columns = grid
+    height, width = image_size
+    if rows > height or columns > width:
+        return False
+    # Strides round each side by itself, so only a square picture has an exactly square grid.
+    return rows == columns if height == width else abs(columns - rows * width / height) <= max(1.0, width / height)

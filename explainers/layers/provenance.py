@@ -86,11 +86,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def pass_through(self, tensor: Tensor, call: Any) -> None:
         """Make a tensor a waypoint of itself and of all that will be computed from it."""
-        found = self.of(tensor)
-        if found is not None:
-            waypoint = Waypoint(found.last, found.last.depth + 1, self._waypoints, call)
+        provenance = self.of(tensor)
+        if provenance is not None:
+            waypoint = Waypoint(provenance.last, provenance.last.depth + 1, self._waypoints, call)
             self._waypoints += 1
-            self._known[tensor] = replace(found, last=waypoint)
+            self._known[tensor] = replace(provenance, last=waypoint)
 
     def adopt(self, results: Iterable[Tensor], arguments: Iterable[Tensor]) -> bool:
         """Take results for computed from arguments where no operation was seen, as when another engine does it.
@@ -151,12 +151,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note(effect, result, tensors, joins)
 
     def _layout(self, tensor: Any) -> Layout | None:
-        found = self.of(tensor)
-        return found.layout if found is not None else None
+        provenance = self.of(tensor)
+        return provenance.layout if provenance is not None else None
 
     def _note(self, effect: Effect, result: Tensor, tensors: Iterable[Tensor], joins: bool = False) -> None:
         """Note what was computed from tensors; `joins` if each of them still is a feature map in the result."""
-        sources = [found for tensor in tensors if (found := self.of(tensor)) is not None]
+        sources = [provenance for tensor in tensors if (provenance := self.of(tensor)) is not None]
         if not sources:
             return
         layout = effect.layout
@@ -168,7 +168,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # in a sum of feature maps, and of what was pooled at several layers, the last one counts.
         last, *others = (source.last for source in known or sources)
         for other in others:
-            last = common(last, other) if known and not joins else max(last, other, key=lambda one: one.number)
+            last = common(last, other) if known and not joins else max(last, other, key=lambda point: point.number)
         self._known[result] = Provenance(
             layout,
             last,
@@ -180,10 +180,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _flat(values: Iterable[Any]) -> list[Tensor]:
     """Return the tensors among values and in lists of them."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple):
-            found += [one for one in value if isinstance(one, Tensor)]
-    return found
+            tensors += [item for item in value if isinstance(item, Tensor)]
+    return tensors

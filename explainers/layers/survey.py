@@ -7,30 +7,17 @@ is a grid is known from following the picture through the model (`provenance.py`
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-from torch.nn.utils import parametrize
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
-from seewhy.explainers.errors import LayerError, ModelOutputError
-from seewhy.explainers.hooks.evaluation import evaluation_mode
-from seewhy.explainers.hooks.selection import as_module, logits_of, out_of_reach
-from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.errors import LayerError
+from seewhy.explainers.hooks.selection import as_module
+from seewhy.explainers.layers.forward_pass import LayerCall, Pass, cells_of, follow, likely_grid
 from seewhy.explainers.layers.layout import COLUMNS, ROWS, Grid
-from seewhy.explainers.layers.provenance import Provenance, Tracker, Waypoint
-from seewhy.explainers.process_wide import exclusive
+from seewhy.explainers.layers.provenance import Provenance, Waypoint
 
-_POOLING = (
-    nn.MaxPool2d,
-    nn.AvgPool2d,
-    nn.LPPool2d,
-    nn.FractionalMaxPool2d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveMaxPool2d,
-)
 PASSING = (nn.Identity, nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 """Modules that in evaluation mode hand on what they get."""
 
@@ -47,7 +34,7 @@ class Layer:
         calls: how often the module runs in one forward pass.
         hooks: what can be recorded of it: input, output, grad_input, grad_output, parameter_grad.
         cam: whether a CAM can use it: it runs once and its output is a grid over the picture.
-        default: whether CAMs use it unless told otherwise.
+        default: whether CAMs use it by default.
         grid: where its output lies in the picture; None where that is no grid.
     """
 
@@ -65,7 +52,7 @@ class Layer:
     @property
     def cells(self) -> int:
         """How many positions its output has in the picture; 0 where that is no grid."""
-        return _cells(self.output_shape, self.grid)
+        return cells_of(self.output_shape, self.grid)
 
 
 @dataclass(frozen=True)
@@ -104,47 +91,8 @@ class Survey:
     @property
     def last_weighted(self) -> tuple[str, ...]:
         """The last module to start that has parameters and runs once, in most models the head; or none."""
-        found = [layer.path for layer in self.layers if layer.path and layer.parameters and layer.calls == 1]
-        return tuple(found[-1:])
-
-
-@dataclass
-class _Call:
-    path: str
-    module: nn.Module
-    started: int
-    finished: int = -1
-    input_shape: tuple[int, ...] | None = None
-    output_shape: tuple[int, ...] | None = None
-    differentiable: bool = False
-    pooled: bool = False
-    provenance: Provenance | None = None
-    grid: Grid | None = None
-
-    @property
-    def is_weighted_leaf(self) -> bool:
-        """Whether no other module ran inside this call, and the module has parameters."""
-        return self.finished == self.started + 1 and next(_own_parameters(self.module), None) is not None
-
-    @property
-    def cells(self) -> int:
-        """How many positions the output has in the picture; 0 where it is no grid."""
-        return _cells(self.output_shape, self.grid)
-
-
-@dataclass
-class _Pass:
-    """One forward pass.
-
-    Attributes:
-        calls: of modules, in the order in which they finished.
-        classes: how many logits there are; None where there are none.
-        provenance: of the logits.
-    """
-
-    calls: list[_Call]
-    classes: int | None
-    provenance: Provenance | None
+        paths = [layer.path for layer in self.layers if layer.path and layer.parameters and layer.calls == 1]
+        return tuple(paths[-1:])
 
 
 def survey(model: object, image_shape: tuple[int, int, int], layers: tuple[str, ...] = ()) -> Survey:
@@ -162,7 +110,7 @@ def survey(model: object, image_shape: tuple[int, int, int], layers: tuple[str, 
         LayerError: a declared layer that cannot carry a CAM.
     """
     module = as_module(model)
-    run = _run(module, image_shape)
+    run = follow(module, image_shape)
     counts = Counter(call.path for call in run.calls)
     reason = None
     if layers:
@@ -170,19 +118,19 @@ def survey(model: object, image_shape: tuple[int, int, int], layers: tuple[str, 
         for path in layers:
             call = by_path.get(path)
             if call is not None and call.provenance is None and call.grid is None:
-                call.grid = _likely_grid(call, image_shape[1:])
+                call.grid = likely_grid(call, image_shape[1:])
             _check_declared(path, call, counts[path])
     else:
         chosen, reason = _default_layer(run, counts)
         layers = (chosen,) if chosen is not None else ()
-    first: dict[str, _Call] = {}
+    first: dict[str, LayerCall] = {}
     for call in sorted(run.calls, key=lambda call: call.started):
         first.setdefault(call.path, call)
-    rows = tuple(_describe(call, counts[call.path], layers) for call in first.values())
-    return Survey(rows, layers, reason)
+    described = tuple(_describe(call, counts[call.path], layers) for call in first.values())
+    return Survey(described, layers, reason)
 
 
-def _check_declared(path: str, call: _Call | None, count: int) -> None:
+def _check_declared(path: str, call: LayerCall | None, count: int) -> None:
     if call is None:
         why = "no module that runs in a forward pass"
     elif count > 1:
@@ -195,159 +143,7 @@ def _check_declared(path: str, call: _Call | None, count: int) -> None:
     raise LayerError(f"The declared default layer {path!r} is {why}; see `seewhy layers`.")
 
 
-def grid_axes(shape: tuple[int, ...], image_size: tuple[int, int]) -> tuple[int, int, int] | None:
-    """Return the axes of channels, rows and columns in a feature map of which the shape is all that is known.
-
-    None if it has none. A grid here has the picture's proportions, up to a cell of rounding. A map is channels-first,
-    as PyTorch's convolutions make it, unless only the channels-last reading has them, with more channels than cells to
-    a side (Swin Transformers keep (N, H, W, C) between their blocks).
-
-    Args:
-        shape: of the feature map, batch axis first.
-        image_size: (H, W) of the input.
-    """
-    if len(shape) != 4:
-        return None
-    _, first, second, third = shape
-    if _proportional((second, third), image_size):
-        return (1, 2, 3)
-    if _proportional((first, second), image_size) and third > max(first, second):
-        return (3, 1, 2)
-    return None
-
-
-def _proportional(grid: tuple[int, int], image_size: tuple[int, int]) -> bool:
-    rows, columns = grid
-    height, width = image_size
-    if rows > height or columns > width:
-        return False
-    # Strides round each side by itself, so only a square picture has an exactly square grid.
-    return rows == columns if height == width else abs(columns - rows * width / height) <= max(1.0, width / height)
-
-
-def _run(module: nn.Module, image_shape: tuple[int, int, int]) -> _Pass:
-    """Run the module on an empty picture, and follow it."""
-    paths = {part: path for path, part in _reachable(module)}
-    parameter = next(module.parameters(), None)
-    device = parameter.device if parameter is not None else torch.device("cpu")
-    dtype = parameter.dtype if parameter is not None and parameter.is_floating_point() else torch.float32
-    calls: list[_Call] = []
-    running: list[_Call] = []
-    clock = 0
-    # The output of the last pooling module, which a container may return as its own.
-    pooled: Tensor | None = None
-
-    def before(part: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        nonlocal clock
-        clock += 1
-        running.append(_Call(paths[part], part, started=clock, input_shape=_shape(args) or _shape((args, kwargs))))
-
-    def after(part: nn.Module, args: object, kwargs: dict[str, object], output: object) -> None:
-        nonlocal clock, pooled
-        clock += 1
-        call = running.pop()
-        while call.module is not part:  # it raised an exception, which the model caught
-            call = running.pop()
-        call.finished = clock
-        call.output_shape = _shape(output)
-        call.differentiable = isinstance(output, Tensor) and output.is_floating_point()
-        call.pooled = output is pooled or isinstance(part, _POOLING) or "Pool" in type(part).__name__
-        pooled = output if call.pooled and isinstance(output, Tensor) else None
-        results = _tensors(output)
-        if tracker.adopt(results, _tensors((args, kwargs))):
-            # The picture went out of sight in here, such as into NumPy; what ran after that is known by shape only.
-            for inner in calls:
-                if inner.started > call.started and inner.provenance is None:
-                    inner.grid = _likely_grid(inner, image_shape[1:])
-        if len(results) == 1:
-            tracker.pass_through(results[0], call)
-            call.provenance = tracker.of(results[0])
-            call.grid = _grid(call, image_shape[1:])
-        calls.append(call)
-
-    with (
-        evaluation_mode(module),
-        HookSession(module) as hooks,
-        hooks.alone(),
-        torch.inference_mode(False),
-        torch.no_grad(),
-    ):
-        image = torch.zeros((1, *image_shape), device=device, dtype=dtype)
-        hooks.before_forward(before, paths.__contains__, with_kwargs=True)
-        hooks.after_forward(after, paths.__contains__, with_kwargs=True)
-        with exclusive(), Tracker(image) as tracker:
-            output = module(image)
-    try:
-        logits = logits_of(output)
-    except ModelOutputError:  # a model whose outputs say nothing of classes has layers all the same
-        return _Pass(calls, None, None)
-    return _Pass(calls, logits.shape[1], tracker.of(logits))
-
-
-def _reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules of a module with their paths, each once, but for those inside what hooks cannot reach.
-
-    Nor those that parametrise the weights of another: they run whenever that reads its weights.
-    """
-    unreachable = out_of_reach(dict(module.named_modules(remove_duplicate=False)))
-    hidden: set[nn.Module] = set()
-    for path, part in module.named_modules():
-        if path in unreachable or part in hidden:
-            continue
-        if parametrize.is_parametrized(part) and isinstance(part.parametrizations, nn.Module):
-            hidden.update(part.parametrizations.modules())
-        yield path, part
-
-
-def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the parameters of a module by itself, and what its parametrised ones are computed from."""
-    yield from module.parameters(recurse=False)
-    if parametrize.is_parametrized(module) and isinstance(module.parametrizations, nn.Module):
-        yield from module.parametrizations.parameters()
-
-
-def _tensors(value: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
-
-
-def _shape(value: object) -> tuple[int, ...] | None:
-    tensors = _tensors(value)
-    return tuple(tensors[0].shape) if len(tensors) == 1 else None
-
-
-def _cells(shape: tuple[int, ...] | None, grid: Grid | None) -> int:
-    return 0 if shape is None or grid is None else shape[grid.axes[1]] * shape[grid.axes[2]]
-
-
-def _grid(call: _Call, image_size: tuple[int, int]) -> Grid | None:
-    """Return where the output of a call lies in the picture; None if it is no feature map (N, C, h, w) of one picture.
-
-    Where the picture was lost from sight, the shape tells.
-    """
-    if call.provenance is None:
-        return None
-    if call.provenance.lost:
-        return _likely_grid(call, image_size)
-    layout = call.provenance.layout
-    return layout.grid if layout is not None and _may_be_grid(call) else None
-
-
-def _likely_grid(call: _Call, image_size: tuple[int, int]) -> Grid | None:
-    """Return where an output lies if it has the picture's proportions, or else is what convolutions return."""
-    shape = call.output_shape
-    if shape is None or not _may_be_grid(call):
-        return None
-    axes = grid_axes(shape, image_size) or (1, 2, 3)
-    down, across = (length / shape[axis] for length, axis in zip(image_size, axes[1:], strict=True))
-    return Grid(axes, (down / 2, across / 2), (down, across), (torch.inf, torch.inf), exact=False)
-
-
-def _may_be_grid(call: _Call) -> bool:
-    shape = call.output_shape
-    return shape is not None and len(shape) == 4 and shape[0] == 1 and call.differentiable
-
-
-def _default_layer(run: _Pass, counts: Counter[str]) -> tuple[str | None, str | None]:
+def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:
     """Return the default layer, or why there is none."""
     weighted = [call for call in run.calls if call.is_weighted_leaf]
     if not weighted:
@@ -380,7 +176,7 @@ def _default_layer(run: _Pass, counts: Counter[str]) -> tuple[str | None, str | 
     return chosen.path, None
 
 
-def _before_head(run: _Pass, last: _Call) -> list[_Call]:
+def _before_head(run: Pass, last: LayerCall) -> list[LayerCall]:
     """Return the calls that finished before the head, which is the last one with parameters.
 
     It is none where it returns features: a grid with other channels than classes. A model whose head is its only
@@ -396,14 +192,14 @@ def _before_head(run: _Pass, last: _Call) -> list[_Call]:
 def _waypoints(provenance: Provenance | None) -> set[int]:
     """Return the identities of the calls whose outputs all that a tensor knows of the picture has passed through."""
     waypoint: Waypoint | None = provenance.last if provenance is not None else None
-    found = set()
+    calls = set()
     while waypoint is not None:
-        found.add(id(waypoint.call))
+        calls.add(id(waypoint.call))
         waypoint = waypoint.before
-    return found
+    return calls
 
 
-def _is_patch_embedding(chosen: _Call, run: _Pass) -> bool:
+def _is_patch_embedding(chosen: LayerCall, run: Pass) -> bool:
     """Whether a grid is what a transformer makes its tokens of, rather than features.
 
     Its cells then see little more than their own patch (the receptive field is at most two steps wide), and attention
@@ -418,7 +214,7 @@ def _is_patch_embedding(chosen: _Call, run: _Pass) -> bool:
     return (patches <= 1 and mixes > 0) or (patches <= 2 and mixes > chosen.provenance.kernels)
 
 
-def _describe(call: _Call, count: int, default: Iterable[str]) -> Layer:
+def _describe(call: LayerCall, count: int, default: Iterable[str]) -> Layer:
     hooks = ["input", "output"]
     if call.differentiable:
         hooks += ["grad_input", "grad_output"]

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from seewhy.explainers.hooks.selection import as_module
-from seewhy.explainers.layers.survey import Survey, grid_axes, survey
+from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.survey import Survey, survey
 from seewhy.explainers.process_wide import exclusive, exclusive_if_free
 
 _MOST_SIZES = 8
@@ -37,19 +38,19 @@ def survey_of(model: object, image_shape: tuple[int, int, int], check: Callable[
     if isinstance(carried, Survey) and carried.layers and carried.layers[0].input_shape == (1, *image_shape):
         return carried
     module = as_module(model)
-    found = _kept(module, image_shape)
-    if found is not None:
-        return found
+    present = _kept(module, image_shape)
+    if present is not None:
+        return present
     with exclusive_if_free() as free, nullcontext() if free else exclusive(check):
-        found = _kept(module, image_shape)
-        if found is None:
-            found = survey(module, image_shape)
+        present = _kept(module, image_shape)
+        if present is None:
+            present = survey(module, image_shape)
             entries = _surveys.setdefault(module, {})
             entries.pop(image_shape, None)
             if len(entries) >= _MOST_SIZES:
                 del entries[next(iter(entries))]
-            entries[image_shape] = _Entry(_state(module), found)
-    return found
+            entries[image_shape] = _Entry(_state(module), present)
+    return present
 
 
 def _kept(module: nn.Module, image_shape: tuple[int, int, int]) -> Survey | None:
@@ -66,11 +67,11 @@ def _state(module: nn.Module) -> object:
 
 def _attributes(part: nn.Module) -> tuple[object, ...]:
     """Return what a module is besides its tensors and modules: its code, hooks and plain attributes."""
-    own = vars(part)
+    attributes = vars(part)
     # PyTorch has no public list of a module's hooks.
     hooks = (*part._forward_pre_hooks, *part._forward_hooks)
-    plain = tuple((name, value) for name, value in own.items() if name != "training" and _is_plain(value))
-    return type(part), id(getattr(type(part), "forward", None)), id(own.get("forward")), hooks, plain
+    plain = tuple((name, value) for name, value in attributes.items() if name != "training" and _is_plain(value))
+    return type(part), id(getattr(type(part), "forward", None)), id(attributes.get("forward")), hooks, plain
 
 
 def _is_plain(value: Any) -> bool:
@@ -106,21 +107,24 @@ def axes_at(
     """
     if len(shape) != 4:
         return None
-    known = getattr(model, "survey", None)
-    if not isinstance(known, Survey):
+    surveyed = getattr(model, "survey", None)
+    if not isinstance(surveyed, Survey):
         axes = grid_axes(shape, image_shape[1:])
         if axes == (1, 2, 3):  # else a map that was pooled along one axis may look as if channels came last
             return axes
-        known = survey_of(model, image_shape, check)
-    found = [layer for layer in known.layers if layer.path == path]
-    if not found:  # it does not run in Python, or has several names
-        return grid_axes(shape, image_shape[1:])
-    return found[0].grid.axes if found[0].grid is not None else None
+        surveyed = survey_of(model, image_shape, check)
+    for layer in surveyed.layers:
+        if layer.path == path:
+            return layer.grid.axes if layer.grid is not None else None
+    return grid_axes(shape, image_shape[1:])  # it does not run in Python, or has several names
 
 
 def surveyed_axes(model: object) -> dict[str, tuple[int, int, int] | None]:
     """Return the axes of channels, rows and columns in what each layer returns, of a model that carries its survey."""
-    known = getattr(model, "survey", None)
-    rows = known.layers if isinstance(known, Survey) else ()
-    alone = (layer for layer in rows if layer.calls == 1 and len(layer.output_shape or ()) == 4)
-    return {layer.path: None if layer.grid is None else layer.grid.axes for layer in alone}
+    surveyed = getattr(model, "survey", None)
+    layers = surveyed.layers if isinstance(surveyed, Survey) else ()
+    return {
+        layer.path: None if layer.grid is None else layer.grid.axes
+        for layer in layers
+        if layer.calls == 1 and len(layer.output_shape or ()) == 4
+    }

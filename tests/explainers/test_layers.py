@@ -4,7 +4,8 @@ import torchvision
 from torch import Tensor, nn
 
 from seewhy.explainers.errors import LayerError, UnsupportedModuleError
-from seewhy.explainers.layers.survey import grid_axes, survey
+from seewhy.explainers.layers.layout import grid_axes
+from seewhy.explainers.layers.survey import survey
 from tests import nets
 
 SHAPE = (3, 32, 32)

@@ -21,7 +21,7 @@ from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.hooks.selection import first_names, out_of_reach
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.layers.survey import grid_axes
+from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey_cache import surveyed_axes
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.gradient.biases import HOMOGENEOUS, implicit_bias
