@@ -128,6 +128,7 @@ class CallSite:
             entries.append(copied(recorded_arguments(args, kwargs)) if kind == "input" else frame.record(kind))
             frame.places[path, kind] = len(entries) - 1
         if self._taps_outputs() or self._is_recorded("grad_input"):
+            frame.awaits_output = True
             frame.note_versions()
         if (self.backward or self._is_recorded("grad_input")) and torch.is_grad_enabled():
             return substituted((args, kwargs), self._tap_inputs(frame))
@@ -167,7 +168,7 @@ class CallSite:
             output = output if replaced is None else replaced
         frame.grad_output.take_structure(output)
         before_tap = None
-        if frame.versions and torch.is_grad_enabled():
+        if frame.awaits_output and torch.is_grad_enabled():
             tapped = self._tap_outputs(frame, output)
             if tapped is not output and self._taps_outputs():
                 before_tap = output

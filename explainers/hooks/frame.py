@@ -17,10 +17,11 @@ class Frame:
         kwargs: its keyword arguments.
         arguments: the leaves of all its arguments, before any tap; emptied when the module has returned.
         grad_input, grad_output: the gradients that have arrived.
+        awaits_output: whether anybody asks for gradients.
         awaits_input: whether a tap of the inputs will run the full backward hooks.
         tapped: the tensors that were tapped, the copies that the module got, and the versions of these.
         replaced: likewise the tensors that hooks replaced, for hooks that share changes.
-        versions: of `arguments`, by which changes in place are seen; empty where nobody asks for gradients.
+        versions: of `arguments`, by which changes in place are seen.
         places: of the call in each record.
         finished: keys of the hooks after the module that have run.
     """
@@ -31,6 +32,7 @@ class Frame:
         self.arguments = arguments
         self.grad_input = Gradients()
         self.grad_output = Gradients()
+        self.awaits_output = False
         self.awaits_input = False
         self.tapped: list[tuple[Tensor, Tensor, int]] = []
         self.replaced: list[tuple[Tensor, Tensor, int]] = []

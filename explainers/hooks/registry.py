@@ -53,7 +53,10 @@ class Registry:
     def close(self) -> None:
         """See nothing any more, and forget all tensors but those of the records."""
         for tensor in self._written:
-            tensor.detach_()  # the caller's own may be among them
+            # The caller's own may be among them. A view cannot be detached, but what it is a view of can.
+            whole = tensor._base if tensor._is_view() else tensor
+            if whole is not None and not whole.is_leaf:
+                whole.detach_()
         self._written.clear()
         self._foreign = None
         self._thread = None

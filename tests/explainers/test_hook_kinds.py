@@ -328,6 +328,54 @@ def test_a_full_backward_hook_runs_where_no_argument_can_have_a_gradient():
     assert hooks.parameter_grads[""]["weight"].sum(dim=1).tolist() == [0, 2, 0, 2]
 
 
+def test_a_module_without_arguments_has_gradients_of_its_output():
+    class Prompt(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.values = nn.Parameter(torch.tensor([1.0, 2.0]))
+
+        def forward(self) -> Tensor:
+            return 3 * self.values
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prompt = Prompt()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x * self.prompt()).sum()
+
+    seen = []
+    with HookSession(Net()) as hooks:
+        hooks.record("prompt")
+        hooks.full_backward(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)), "prompt")
+        hooks.backward(hooks.modules[""](torch.tensor([5.0, 7.0])))
+    assert hooks.grad_outputs["prompt"][0].tolist() == [5, 7]
+    ((grad_input, (grad_output,)),) = seen
+    assert grad_input == ()
+    assert grad_output.tolist() == [5, 7]
+
+
+def test_a_view_that_a_module_modifies_in_place_ends_with_the_session():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.relu = nn.ReLU(inplace=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.relu(x[:2])
+            return (x * x).sum()
+
+    x = torch.tensor([-1.0, 2.0, -3.0])
+    with HookSession(Net()) as hooks:
+        hooks.record("relu")
+        hooks.backward(hooks.modules[""](x))
+    assert x.tolist() == [0, 2, -3]
+    assert not x.requires_grad
+    assert x.grad_fn is None
+    assert hooks.grad_inputs["relu"][0].tolist() == [0, 4]
+
+
 def test_structured_outputs_show_none_where_no_gradient_flows():
     net, seen = nets.seeded(nets.Pair), []
     with HookSession(net) as hooks:
