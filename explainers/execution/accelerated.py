@@ -202,20 +202,20 @@ def _agree(parts: Parts, probe: Tensor, expected: tuple[tuple[Tensor, ...], Tens
     """Whether parts give the values and logits that the model gives, for batches of other sizes than compiled for."""
     values, logits = expected
     for rows in (slice(0, 1), slice(1, 3), slice(0, 3)):
-        found = parts.prefix(probe[rows])
-        if not all(_close(one, other[rows]) for one, other in zip(found, values, strict=True)):
+        crossing = parts.prefix(probe[rows])
+        if not all(_close(result, value[rows]) for result, value in zip(crossing, values, strict=True)):
             return False
-        if not _close(logits_of(parts.suffix(*found)), logits[rows]):
+        if not _close(logits_of(parts.suffix(*crossing)), logits[rows]):
             return False
     return True
 
 
-def _close(found: Tensor, expected: Tensor) -> bool:
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+def _close(result: Tensor, expected: Tensor) -> bool:
+    if result.shape != expected.shape or result.dtype != expected.dtype:
         return False
     if not expected.is_floating_point():
-        return bool((found == expected).all())
+        return bool((result == expected).all())
     # PyTorch lets a GPU round the products of convolutions unless told not to.
-    rounded = found.is_cuda and torch.backends.cudnn.conv.fp32_precision != "ieee"  # type: ignore[attr-defined]
+    rounded = result.is_cuda and torch.backends.cudnn.conv.fp32_precision != "ieee"  # type: ignore[attr-defined]
     tolerance = 100 * TOLERANCE if rounded else TOLERANCE
-    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
+    return bool((result - expected).abs().max() <= tolerance * expected.abs().max())

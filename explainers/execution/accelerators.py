@@ -33,7 +33,7 @@ PACKAGES = ("onnxruntime", "onnx")
 _log = logging.getLogger(__name__)
 
 _COUNT = "count"
-"""What ONNX models call their number of pictures."""
+"""The name of the number of pictures in ONNX models."""
 
 
 def eager(part: fx.GraphModule, image: Tensor) -> Run:
@@ -46,8 +46,8 @@ def eager(part: fx.GraphModule, image: Tensor) -> Run:
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
         with torch.no_grad():
-            found: tuple[Tensor, ...] = folded(images.clone(memory_format=torch.channels_last))
-            return found
+            values: tuple[Tensor, ...] = folded(images.clone(memory_format=torch.channels_last))
+            return values
 
     return run
 
@@ -57,7 +57,7 @@ def _onnxruntime() -> Any:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # the call below comes after a first report, and leaves some
     import onnxruntime as runtime  # type: ignore[import-untyped]
 
-    runtime.disable_telemetry_events()  # nothing about what runs here is anybody else's business
+    runtime.disable_telemetry_events()  # what runs here concerns nobody else
     return runtime
 
 
@@ -88,7 +88,7 @@ def _exported(part: fx.GraphModule, image: Tensor) -> bytes:
     buffer = io.BytesIO()
     (values,) = part.graph.output_node().args
     outputs = [f"value_{number}" for number, _ in enumerate(values)]  # type: ignore[arg-type]  # a tuple, see `Cut`
-    # The exporter traces: what depends on numbers found on the way becomes fixed. The caller compares what comes out.
+    # The exporter traces, so what depends on the values of tensors becomes fixed. The caller compares the results.
     with exclusive(), silenced(), torch.no_grad():
         torch.onnx.export(
             part,
@@ -117,8 +117,8 @@ def _folded(exported: bytes) -> bytes:
     if not any(step.op_type == "Shape" for step in onnx.load_from_string(exported).graph.node):
         return exported
     try:
-        found = _folded_for(3, exported)
-        return found if found == _folded_for(8, exported) else exported
+        folded = _folded_for(3, exported)
+        return folded if folded == _folded_for(8, exported) else exported
     except Exception as error:  # no place for a file, say
         _log.info("Padding is computed in each pass: %s", error)
         return exported
@@ -154,8 +154,8 @@ def compiled(part: fx.GraphModule, image: Tensor) -> Run:
     from torch._dynamo import mark_dynamic  # takes seconds to import
 
     compiled_part = torch.compile(part.forward, mode="reduce-overhead" if image.is_cuda else "default")
-    here = threading.local()
-    here.records = True
+    thread = threading.local()
+    thread.records = True
 
     def run_bucket(images: Tensor) -> tuple[Tensor, ...]:
         size = next(size for size in BUCKETS if size >= len(images))
@@ -164,15 +164,15 @@ def compiled(part: fx.GraphModule, image: Tensor) -> Run:
         if size > 1:
             mark_dynamic(filled, 0)
         # Copies, for the next run of a CUDA graph writes its results into the same memory.
-        return tuple(found[: len(images)].clone() for found in compiled_part(filled))
+        return tuple(values[: len(images)].clone() for values in compiled_part(filled))
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
         with torch.inference_mode(False), torch.no_grad():  # in the one mode for which it is compiled
-            if image.is_cuda and not hasattr(here, "records"):
-                as_it_is: tuple[Tensor, ...] = part(images.clone())
-                return as_it_is
-            found = [run_bucket(some) for some in torch.split(images.detach(), BUCKETS[-1])]
-            return tuple(torch.cat(values) for values in zip(*found, strict=True)) if len(found) > 1 else found[0]
+            if image.is_cuda and not hasattr(thread, "records"):
+                values: tuple[Tensor, ...] = part(images.clone())
+                return values
+            chunks = [run_bucket(chunk) for chunk in torch.split(images.detach(), BUCKETS[-1])]
+            return tuple(torch.cat(values) for values in zip(*chunks, strict=True)) if len(chunks) > 1 else chunks[0]
 
     for size in BUCKETS * 2:  # a CUDA graph is recorded the second time
         run(image.expand(size, -1, -1, -1))

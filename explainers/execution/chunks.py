@@ -75,16 +75,16 @@ def pass_size(module: nn.Module, images: Tensor, backward: bool, copies: int = 1
         return 1
     key = (tuple(images.shape[1:]), images.dtype)
     with _known_lock:
-        found = _known.setdefault(module, {}).get(key)
-    if found is None:
-        found = _count(module, images[:1])
+        sizes = _known.setdefault(module, {}).get(key)
+    if sizes is None:
+        sizes = _count(module, images[:1])
         with _known_lock:
-            _known[module][key] = found
-    kept, largest = found
+            _known[module][key] = sizes
+    total, largest = sizes
     # A module's input, its output and what it needs for a moment live at once.
-    each = copies * (2 * kept if backward else 4 * largest)
-    most = MOST if images.device.type == "cpu" else 4 * MOST
-    return max(1, min(most, MEMORY // max(1, each)))
+    bytes_each = copies * (2 * total if backward else 4 * largest)
+    limit = MOST if images.device.type == "cpu" else 4 * MOST
+    return max(1, min(limit, MEMORY // max(1, bytes_each)))
 
 
 def passes(total: int, size: int, report: Report) -> Iterator[slice]:

@@ -91,10 +91,10 @@ class _Values(fx.Interpreter):
         self.tensors: set[fx.Node] = set()
 
     def run_node(self, n: fx.Node) -> Any:
-        found = super().run_node(n)
-        if isinstance(found, Tensor):
+        value = super().run_node(n)
+        if isinstance(value, Tensor):
             self.tensors.add(n)
-        return found
+        return value
 
 
 def cut_before(module: nn.Module, paths: Sequence[str], images: Tensor) -> Cut:
@@ -112,9 +112,9 @@ def cut_before(module: nn.Module, paths: Sequence[str], images: Tensor) -> Cut:
         traced = _traced(module, [module.get_submodule(path) for path in paths])
         steps = list(traced.graph.nodes)
         places = {path: [step for step in steps if step.op == "call_module" and step.target == path] for path in paths}
-        if any(len(found) != 1 for found in places.values()):
+        if any(len(calls) != 1 for calls in places.values()):
             raise UncuttableError(f"Not all of {', '.join(paths)} run once, one after another.")
-        first = min((found[0] for found in places.values()), key=steps.index)
+        first = min((calls[0] for calls in places.values()), key=steps.index)
         values = _Values(traced)
         try:
             values.run(images.clone())
@@ -170,11 +170,11 @@ def _crossing(
 
     Sizes, tuples and parameters are no values to hand over; what leads to them from tensors is cheap, and done again.
     """
-    known = set(before)
+    prefix = set(before)
     crossing, again = {first: None}, set[fx.Node]()
-    wanted = [value for step in after for value in step.all_input_nodes if value in known]
-    while wanted:
-        step = wanted.pop()
+    waiting = [value for step in after for value in step.all_input_nodes if value in prefix]
+    while waiting:
+        step = waiting.pop()
         if step in crossing or step in again:
             continue
         if step in tensors and step.op != "get_attr":
@@ -183,19 +183,19 @@ def _crossing(
             raise UncuttableError(f"{step.target} returns several tensors, or none, which are used after the layer.")
         else:
             again.add(step)
-            wanted += step.all_input_nodes
+            waiting += step.all_input_nodes
     return list(crossing), again
 
 
 def _held(traced: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:
     """Return the modules and tensors that a graph names, by path."""
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for step in graph.nodes:
         if step.op == "call_module":
-            found[str(step.target)] = traced.get_submodule(str(step.target))
+            members[str(step.target)] = traced.get_submodule(str(step.target))
         elif step.op == "get_attr":
             value: Any = traced
             for name in str(step.target).split("."):
                 value = getattr(value, name)
-            found[str(step.target)] = value
-    return found
+            members[str(step.target)] = value
+    return members

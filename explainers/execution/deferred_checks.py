@@ -32,9 +32,9 @@ def settle() -> None:
     """Look at the conditions that were put off so far: before long work that would be for nothing."""
     pending = _pending.get()
     if pending:
-        found = list(pending)
+        conditions = list(pending)
         pending.clear()
-        _raise_first(found)
+        _raise_first(conditions)
 
 
 @contextmanager

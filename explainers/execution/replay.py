@@ -60,23 +60,23 @@ class Replay:
         """
         try:
             self.module = structure_of(module)
-            copied_it = True
+            is_copy = True
         except Exception:  # of whatever it holds: a lock, a file
-            self.module, copied_it = module, False
+            self.module, is_copy = module, False
         self._images = images
         self._size, self._copying = 0, False
         self._replayed: Counter[nn.Module] = Counter()
         self._noted: dict[nn.Module, list[Any]] = {}
         self.value, self.calls = self._note(path, at, call)
         self._noted_version = self._version()
-        if not copied_it:
-            self._noted.clear()  # others use it
+        if not is_copy:
+            self._noted.clear()  # other threads use the module, so nothing stands in, and each batch runs whole
         for part in self._noted:
             part.forward = self._stand_in(part)
 
     def run(self, size: int, copying: bool = False) -> Any:
         """Return the model's output for a batch of that many copies of the picture."""
-        if self._version() != self._noted_version:
+        if self._version() != self._noted_version:  # an earlier batch wrote into what was noted
             raise UnreplayableError
         self._size, self._copying = size, copying
         self._replayed.clear()
@@ -120,31 +120,31 @@ class Replay:
         leaves = tree_flatten(list(self._noted.values()))[0]
         return sum(leaf._version for leaf in leaves if isinstance(leaf, Tensor))
 
-    def _note(self, path: str, at: str, wanted: int) -> tuple[Any, int]:
+    def _note(self, path: str, at: str, number: int) -> tuple[Any, int]:
         """Run the model once, and note what returns before the layer's call does, outermost modules only."""
         finished: list[tuple[nn.Module, Any]] = []
         marks: list[int] = []
         target = self.module.get_submodule(path)
         # What holds the layer runs again, for calls of the layer are counted in the replay too.
         holders = {part for part in self.module.modules() if part is not target and target in set(part.modules())}
-        calls, found = 0, None
+        calls, edited = 0, None
         with HookSession(self.module) as hooks:
 
             def before(part: nn.Module, args: Any, kwargs: Any) -> None:
-                nonlocal found
+                nonlocal edited
                 marks.append(len(finished))
-                if part is target and calls == wanted and at == "input" and found is None:
-                    found = copied((args, kwargs))
+                if part is target and calls == number and at == "input" and edited is None:
+                    edited = copied((args, kwargs))
 
             def after(part: nn.Module, _args: Any, output: Any) -> None:
-                nonlocal calls, found
+                nonlocal calls, edited
                 mark = marks.pop()
-                if found is None and part not in holders:
-                    del finished[mark:]
+                if edited is None and part not in holders:
+                    del finished[mark:]  # the modules inside it: the outermost one stands in for them
                     finished.append((part, copied(output)))
                 if part is target:
-                    if calls == wanted and at == "output":
-                        found = copied(output)
+                    if calls == number and at == "output":
+                        edited = copied(output)
                     calls += 1
 
             hooks.before_forward(before, nn.Module, with_kwargs=True)
@@ -152,7 +152,7 @@ class Replay:
             self.module(self._images.clone())
         for part, output in finished:
             self._noted.setdefault(part, []).append(output)
-        return found, calls
+        return edited, calls
 
 
 def checked_rows(
@@ -170,9 +170,9 @@ def checked_rows(
         ModelOutputError: no way gets the unedited rows right.
     """
     for way in (replay.run, replay.run_copying, replay.run_all):
-        found = _rows(way, replay.module, logits, batches(), run)
-        if found is not None:
-            return found
+        rows = _rows(way, replay.module, logits, batches(), run)
+        if rows is not None:
+            return rows
     raise ModelOutputError(
         "The model answers differently when the picture is one of a batch, or when it cannot change what this layer "
         "returned in place for others to see; choose another layer, or a model without either."
@@ -187,20 +187,21 @@ def _rows(
     run: Callable[[Run, Batch], Tensor | None],
 ) -> list[Tensor] | None:
     """Return the logits of each batch, or None where an unedited row is not what it should be."""
-    rows = []
+    all_rows = []
     dtypes = {value.dtype for value in module.parameters() if value.is_floating_point()}
     tolerance = max(_TOLERANCE, *(8 * torch.finfo(dtype).eps for dtype in dtypes), 0)
     for batch in batches:
         try:
-            found = run(way, batch)
+            batch_logits = run(way, batch)
         except (OptionError, torch.OutOfMemoryError):
             raise
         except Exception:  # of PyTorch or the model: a batch where one picture was expected
             return None
-        if found is None or not (found[:1] - logits).abs().max() <= tolerance * logits.abs().max():
+        # `not <=` and not `>`: a row of NaN is not what it should be either.
+        if batch_logits is None or not (batch_logits[:1] - logits).abs().max() <= tolerance * logits.abs().max():
             return None
-        rows.append(found)
-    return rows
+        all_rows.append(batch_logits)
+    return all_rows
 
 
 def replaced_logits(
@@ -249,13 +250,13 @@ def replaced_logits(
 
         with HookSession(replay.module) as hooks:
             hooks.after_forward(replace, path)
-            found = logits_of(way(1 + count)).float()
-        return found if reached == 1 and len(found) == 1 + count else None
+            batch_logits = logits_of(way(1 + count)).float()
+        return batch_logits if reached == 1 and len(batch_logits) == 1 + count else None
 
     with torch.no_grad(), closing(Replay(module, image, path)) as replay:
-        found = checked_rows(replay, logits, lambda: passes(total, max(1, size - 1), report), run)
-    edited = torch.cat([rows[1:] for rows in found])
-    plain = torch.cat([rows[:1].expand(len(rows) - 1, -1) for rows in found])
+        batches = checked_rows(replay, logits, lambda: passes(total, max(1, size - 1), report), run)
+    edited = torch.cat([rows[1:] for rows in batches])
+    plain = torch.cat([rows[:1].expand(len(rows) - 1, -1) for rows in batches])
     if not bool(torch.isfinite(edited).all()):
         raise ModelOutputError(
             f"Without parts of the output of layer {path!r} the logits hold NaN or infinity; choose another layer."

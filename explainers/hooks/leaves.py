@@ -50,7 +50,7 @@ class Leaves:
             # Frozen parameters make no graph anyway, and then a model that runs its backbone under
             # `torch.no_grad()` comes out of that block with gradients on.
             torch.set_grad_enabled(not any(value.requires_grad for value in self._module.parameters()))
-        kept = {id(value) for value in (*self._module.parameters(), *self._module.buffers())}
+        weights = {id(value) for value in (*self._module.parameters(), *self._module.buffers())}
         self._registry.keep_foreign()
 
         def note_arguments(_module: nn.Module, args: Any) -> None:
@@ -74,7 +74,7 @@ class Leaves:
                     # An argument that comes back, as from an in-place ReLU, is the same tensor for those who hold it
                     # too. It is turned into the leaf's copy, unless it is the caller's, a tap's or a weight.
                     version = value._version
-                    changeable = id(value) not in kept and not self._registry.is_foreign(value)
+                    changeable = id(value) not in weights and not self._registry.is_foreign(value)
                     leaf, values[index] = leaf_of(value, changeable and is_one_of(value, arguments))
                     self.ends.append(leaf)
                     if site and value._version > version:

@@ -78,16 +78,16 @@ def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, .
     Raises:
         LayerError: a pattern that matches nothing; the message lists near matches.
     """
-    known = list(modules)
+    paths = list(modules)
     chosen: set[str] = set()
     for pattern in patterns:
         pattern = "" if pattern == "." else pattern
-        found = {pattern} if pattern in known else {path for path in known if fnmatchcase(path, pattern)}
-        if not found:
-            hint = near_matches(pattern, known) or f"It has {', '.join(_top_level(known)[:20]) or 'none at all'}."
+        matches = {pattern} if pattern in paths else {path for path in paths if fnmatchcase(path, pattern)}
+        if not matches:
+            hint = near_matches(pattern, paths) or f"It has {', '.join(_top_level(paths)[:20]) or 'none at all'}."
             raise LayerError(f"The model has no layer {pattern!r}. {hint}")
-        chosen |= found
-    return tuple(path for path in known if path in chosen)
+        chosen |= matches
+    return tuple(path for path in paths if path in chosen)
 
 
 def module_paths(module: nn.Module, patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -121,28 +121,28 @@ def match_modules(modules: Mapping[str, nn.Module], where: Iterable[Where]) -> t
     if not where:
         raise LayerError("No layer is given; name one, or give '*' for all of them.")
     chosen: set[str] = set()
-    for one in where:
-        if isinstance(one, str):
-            chosen |= set(match_paths(modules, [one]))
+    for selector in where:
+        if isinstance(selector, str):
+            chosen |= set(match_paths(modules, [selector]))
             continue
-        if isinstance(one, type):
-            wanted = {module for module in modules.values() if isinstance(module, one)}
-            said = f"no module of the type {one.__name__}"
-        elif isinstance(one, nn.Module):
-            wanted = {one} & set(modules.values())
-            said = f"no such module as this {type(one).__name__}"
-        elif callable(one):
-            wanted = {module for module in dict.fromkeys(modules.values()) if one(module)}
-            said = "no module that the predicate accepts"
+        if isinstance(selector, type):
+            matches = {module for module in modules.values() if isinstance(module, selector)}
+            absence = f"no module of the type {selector.__name__}"
+        elif isinstance(selector, nn.Module):
+            matches = {selector} & set(modules.values())
+            absence = f"no such module as this {type(selector).__name__}"
+        elif callable(selector):
+            matches = {module for module in dict.fromkeys(modules.values()) if selector(module)}
+            absence = "no module that the predicate accepts"
         else:
             raise TypeError(
                 f"Layers are given as paths, globs, types, modules or predicates, each by itself, not as "
-                f"{type(one).__name__}."
+                f"{type(selector).__name__}."
             )
-        if not wanted:
+        if not matches:
             types = ", ".join(sorted({type(module).__name__ for module in modules.values()})[:20])
-            raise LayerError(f"The model has {said}; it is made of {types}.")
-        chosen |= {path for path, module in modules.items() if module in wanted}
+            raise LayerError(f"The model has {absence}; it is made of {types}.")
+        chosen |= {path for path, module in modules.items() if module in matches}
     return tuple(path for path in modules if path in chosen)
 
 
@@ -198,18 +198,18 @@ def match_parameters(
         LayerError: one that matches nothing.
     """
     chosen: set[str] = set()
-    for one in where:
-        if isinstance(one, str):
-            found = {one} if one in parameters else {name for name in parameters if fnmatchcase(name, one)}
-            if not found:
-                hint = near_matches(one, parameters) or "`module.named_parameters()` lists them."
-                raise LayerError(f"The model has no parameter {one!r}. {hint}")
+    for selector in where:
+        if isinstance(selector, str):
+            matches = {selector} & set(parameters) or {name for name in parameters if fnmatchcase(name, selector)}
+            if not matches:
+                hint = near_matches(selector, parameters) or "`module.named_parameters()` lists them."
+                raise LayerError(f"The model has no parameter {selector!r}. {hint}")
         else:
-            paths = match_modules(modules, [one])
-            found = {name for name in parameters if name.rpartition(".")[0] in paths}
-            if not found:
+            paths = match_modules(modules, [selector])
+            matches = {name for name in parameters if name.rpartition(".")[0] in paths}
+            if not matches:
                 raise LayerError(f"{', '.join(paths[:20])} have no parameters of their own.")
-        chosen |= found
+        chosen |= matches
     return tuple(name for name in parameters if name in chosen)
 
 
