@@ -3,12 +3,12 @@
 #   docker build -t seewhy .                                              PyTorch with CUDA (runs on CPUs too)
 #   docker build -t seewhy --build-arg TORCH_INDEX_URL=<CPU index> .      PyTorch for CPUs only, several GB smaller
 #
-# It runs with a root file system that cannot be written: docker run --read-only --tmpfs /tmp; see docs/security.md.
+# It runs with a read-only root file system: docker run --read-only --tmpfs /tmp; see docs/security.md.
 #
-# The address of the CPU index is the one that PyTorch's "Get started" page gives for pip on Linux with CPU.
+# PyTorch's "Get started" page gives the address of the CPU index, for pip on Linux.
 
-# What it is made from is fixed: the base image by its digest, which `docker buildx imagetools inspect python:3.12-slim`
-# shows for today's; what is installed by releases and digests, which `make lock UPGRADE=--upgrade` renews.
+# All that it is made from is fixed: the base image by its digest (`docker buildx imagetools inspect python:3.12-slim` shows
+# the newest), the packages by releases and digests (`make lock UPGRADE=--upgrade` renews them).
 ARG PYTHON=docker.io/library/python:3.12.15-slim-trixie@sha256:a6e34c598f2467ed0e9a8d349809fcd8b5c603269512df273a0bb1784edc11b1
 
 FROM $PYTHON AS build
@@ -17,8 +17,8 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/seewhy
 ENV PATH=/opt/seewhy/bin:$PATH
 
-# From what changes least to what changes most: the dependencies, SeeWhy itself. Digests are known of the wheels with CUDA;
-# those for CPUs are other files, and are taken in the same releases from the index that is named.
+# The dependencies first, as they change least. The digests are those of PyTorch's wheels with CUDA; the wheels for CPUs are
+# other files, and come in the same releases from the index above.
 WORKDIR /src
 COPY requirements requirements
 RUN pip install --no-deps --only-binary :all: --require-hashes --requirement requirements/build.txt \
@@ -33,6 +33,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY explainers explainers
 COPY models models
+# Its links to the three folders are how pip finds them.
 COPY seewhy seewhy
 RUN pip install --no-deps --no-build-isolation . && pip check
 

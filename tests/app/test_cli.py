@@ -30,15 +30,15 @@ def test_explain_writes_the_overlay(run, tmp_path):
     result = run("explain", EXAMPLES / "cat.png", "-o", tmp_path / "out.png")
     assert result.exit_code == 0, result.output
     assert "tiger cat" in result.output
-    with Image.open(tmp_path / "out.png") as drawn:
-        assert drawn.size == (451, 300)
+    with Image.open(tmp_path / "out.png") as drawing:
+        assert drawing.size == (451, 300)
 
 
 @pytest.mark.parametrize(("name", "form"), [("a.jpg", "JPEG"), ("a.webp", "WEBP")])
 def test_the_suffix_chooses_the_format(run, tmp_path, name, form):
     assert run("explain", EXAMPLES / "cat.png", "-o", tmp_path / name).exit_code == 0
-    with Image.open(tmp_path / name) as drawn:
-        assert drawn.format == form
+    with Image.open(tmp_path / name) as drawing:
+        assert drawing.format == form
 
 
 def test_explain_many_into_a_folder(run, tmp_path):
@@ -49,8 +49,8 @@ def test_explain_many_into_a_folder(run, tmp_path):
         "cat.seewhy.npz",
         "coffee.seewhy.npz",
     ]
-    with np.load(tmp_path / "maps" / "cat.seewhy.npz") as found:
-        assert found["heatmaps"].shape == (2, 300, 451)
+    with np.load(tmp_path / "maps" / "cat.seewhy.npz") as arrays:
+        assert arrays["heatmaps"].shape == (2, 300, 451)
 
 
 def test_explain_json_with_options_of_the_method(run, tmp_path):
@@ -72,7 +72,7 @@ def test_one_bad_picture_of_several_is_reported_and_the_rest_done(run, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--model", "resnet5O"], "resnet50"),
         (["--model", "resnet50"], "SEEWHY_WEIGHTS_DIR"),
@@ -83,10 +83,10 @@ def test_one_bad_picture_of_several_is_reported_and_the_rest_done(run, tmp_path)
         (["--option", "nonsense"], "NAME=VALUE"),
     ],
 )
-def test_mistakes_are_one_line_not_a_traceback(run, tmp_path, arguments, said):
+def test_mistakes_are_one_line_not_a_traceback(run, tmp_path, arguments, message):
     result = run("explain", EXAMPLES / "cat.png", "-o", tmp_path / "o.png", *arguments)
     assert result.exit_code != 0
-    assert said in result.output
+    assert message in result.output
     assert "Traceback" not in result.output
     assert not (tmp_path / "o.png").exists()
 
@@ -107,8 +107,8 @@ def test_predict(run):
 def test_predict_from_standard_input():
     command = [sys.executable, "-m", "seewhy.app.cli", "predict", "-"]
     picture = (EXAMPLES / "coffee.png").read_bytes()
-    done = subprocess.run(command, input=picture, capture_output=True, check=True, env={**os.environ})
-    assert b"espresso" in done.stdout
+    process = subprocess.run(command, input=picture, capture_output=True, check=True, env={**os.environ})
+    assert b"espresso" in process.stdout
 
 
 def test_models_layers_methods(run):
@@ -138,14 +138,14 @@ def test_bad_settings_are_told_by_their_variables(run):
 
 
 def test_misspelt_settings_are_warned_of(run):
-    told = "Warning: SEEWHY_WORKER is no setting, and does nothing. Near matches: SEEWHY_WORKERS"
+    warning = "Warning: SEEWHY_WORKER is no setting, and does nothing. Near matches: SEEWHY_WORKERS"
     result = run("settings", env={"SEEWHY_WORKER": "2"})
     assert result.exit_code == 0
-    assert result.stderr.startswith(told)
+    assert result.stderr.startswith(warning)
     assert "Warning" not in result.stdout
-    with socket.create_server(("127.0.0.1", 0)) as taken:  # for this one must end
-        result = run("serve", "--port", taken.getsockname()[1], env={"SEEWHY_WORKER": "2"})
-    assert result.stderr.startswith(told)
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # for this one must end
+        result = run("serve", "--port", listener.getsockname()[1], env={"SEEWHY_WORKER": "2"})
+    assert result.stderr.startswith(warning)
     assert "is in use" in result.stderr
 
 
@@ -170,13 +170,13 @@ def test_trace(run, tmp_path):
 def test_capture(run, tmp_path):
     arguments = ("capture", EXAMPLES / "cat.png", "--layer", "bn2", "--kind", "grad_output")
     assert "1 tensor ->" in run(*arguments, "-o", tmp_path / "c.npz").output
-    with np.load(tmp_path / "c.npz") as found:
-        assert found["bn2/grad_output/0"].shape == (1, 1280, 7, 7)
-    drawn = ("--top", "4", "--scale", "0,6", "-o", tmp_path / "c.png")
-    result = run("capture", EXAMPLES / "cat.png", "--layer", "bn2", *drawn)
+    with np.load(tmp_path / "c.npz") as arrays:
+        assert arrays["bn2/grad_output/0"].shape == (1, 1280, 7, 7)
+    options = ("--top", "4", "--scale", "0,6", "-o", tmp_path / "c.png")
+    result = run("capture", EXAMPLES / "cat.png", "--layer", "bn2", *options)
     assert result.exit_code == 0, result.output
-    with Image.open(tmp_path / "c.png") as drawn:
-        assert drawn.size > (300, 200)
+    with Image.open(tmp_path / "c.png") as drawing:
+        assert drawing.size > (300, 200)
 
 
 def test_intervene(run, tmp_path):
@@ -189,7 +189,7 @@ def test_intervene(run, tmp_path):
     assert answer["target"]["logit"] == answer["before"]["logit"] > answer["after"]["logit"]
     result = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", out)
     assert "1 channels" in result.output, result.output
-    assert [one["channel"] for one in json.loads(out.read_text())["channels"]] == [112]
+    assert [channel["channel"] for channel in json.loads(out.read_text())["channels"]] == [112]
     table = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", tmp_path / "i.csv")
     assert table.exit_code == 0, table.output
     header, row = (tmp_path / "i.csv").read_text().splitlines()
@@ -200,14 +200,14 @@ def test_intervene(run, tmp_path):
     result = run("intervene", EXAMPLES / "cat.png", "--edits", tmp_path / "edits.json", "-o", out)
     assert result.exit_code == 0, result.output
     answer = json.loads(out.read_text())
-    assert [one["op"] for one in answer["edits"]] == ["negate"]
+    assert [edit["op"] for edit in answer["edits"]] == ["negate"]
     result = run("intervene", EXAMPLES / "cat.png", "--edits", (tmp_path / "edits.json").read_text(), "-o", out)
     assert result.exit_code == 0, result.output
     assert json.loads(out.read_text())["after"] == answer["after"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "--edit"),
         (("--edit", "{"), "not JSON"),
@@ -221,10 +221,10 @@ def test_intervene(run, tmp_path):
         (("--edit", '{"layer": "bn2", "op": "zero"}', "--each-channel", "--method", "saliency"), "leave 'method' out"),
     ],
 )
-def test_what_intervene_refuses(run, tmp_path, arguments, said):
+def test_what_intervene_refuses(run, tmp_path, arguments, message):
     result = run("intervene", EXAMPLES / "cat.png", *arguments, "-o", tmp_path / "o.png")
     assert result.exit_code != 0
-    assert said in result.output
+    assert message in result.output
     assert not (tmp_path / "o.png").exists()
 
 

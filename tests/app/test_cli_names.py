@@ -52,8 +52,8 @@ def test_names_of_models_are_found_once_and_kept(cache, monkeypatch):
     assert names.model_names() == list_models()
     monkeypatch.setattr("seewhy.models.zoo.zoo_names", lambda: pytest.fail("looked again"))
     assert "resnet50" in names.model_names()
-    kept = json.loads(cache.read_text())
-    cache.write_text(json.dumps({**kept, "versions": f"torchvision-{version('torchvision')} of another time"}))
+    content = json.loads(cache.read_text())
+    cache.write_text(json.dumps({**content, "versions": f"torchvision-{version('torchvision')} of another time"}))
     monkeypatch.setattr("seewhy.models.zoo.zoo_names", lambda: ["new"])
     assert names.model_names() == ["new"]
 

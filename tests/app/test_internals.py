@@ -32,11 +32,11 @@ def thing(name):
     raise AssertionError(f"gunicorn has no {name}")
 
 
-def digest(found):
+def digest(value):
     """Return a digest of the code, without lines that are comments; of what is no code, its value."""
-    if not callable(found):
-        return str(found)
-    lines = (line.strip() for line in inspect.getsource(found).splitlines())
+    if not callable(value):
+        return str(value)
+    lines = (line.strip() for line in inspect.getsource(value).splitlines())
     code = "\n".join(line for line in lines if line and not line.startswith("#"))
     return hashlib.sha256(code.encode()).hexdigest()[:12]
 
@@ -72,6 +72,6 @@ def test_no_private_name_of_gunicorns_is_used():
 
 def test_the_release_is_bound_to_the_one_that_was_read():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (bound,) = (one for one in map(Requirement, project["dependencies"]) if one.name == "gunicorn")
+    (bound,) = (bound for bound in map(Requirement, project["dependencies"]) if bound.name == "gunicorn")
     assert bound.specifier == SpecifierSet(">=27,<27.1")
     assert version("gunicorn") in bound.specifier

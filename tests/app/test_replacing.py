@@ -40,28 +40,28 @@ def watched(monkeypatch):
     """Let a first process see workers, and return it with the ages of those that it ends."""
 
     def watch(workers, number, outdated_age=0):
-        processes, ended = object.__new__(Processes), []
+        processes, exits = object.__new__(Processes), []
         ages = count(len(workers) + 1)
 
         def spawn():
-            born = Process(next(ages))
-            processes.introduce(born)
-            processes.WORKERS[born.pid] = born
-            processes.worker_age = born.age
+            worker = Process(next(ages))
+            processes.introduce(worker)
+            processes.WORKERS[worker.pid] = worker
+            processes.worker_age = worker.age
 
         processes.__dict__.update(WORKERS={worker.pid: worker for worker in workers}, num_workers=number)
         processes.__dict__.update(worker_age=len(workers), reexec_pid=0, master_pid=0)
         processes.__dict__.update(outdated_age=outdated_age, losses=0, next_start=0.0)
         monkeypatch.setattr(processes, "spawn_worker", spawn)
-        monkeypatch.setattr(processes, "kill_worker", lambda pid, number: ended.append(pid))
-        return processes, ended
+        monkeypatch.setattr(processes, "kill_worker", lambda pid, number: exits.append(pid))
+        return processes, exits
 
     monkeypatch.setattr(Processes, "num_workers", None)  # a property that tells gunicorn's settings of each change
     return watch
 
 
 @pytest.mark.parametrize(
-    ("answers", "number", "ended", "waiting"),
+    ("answers", "number", "exits", "waiting"),
     [
         ([True, True], 2, [], []),
         ([True, False], 2, [], [2]),
@@ -74,56 +74,56 @@ def watched(monkeypatch):
         ([False, False, False], 1, [1, 2], []),
     ],
 )
-def test_of_workers_that_are_too_many_those_stay_that_answer(answers, number, ended, waiting, watched):
-    workers = [Process(age, one) for age, one in enumerate(answers, 1)]
-    processes, found = watched(workers, number)
+def test_of_workers_that_are_too_many_those_stay_that_answer(answers, number, exits, waiting, watched):
+    workers = [Process(age, answer) for age, answer in enumerate(answers, 1)]
+    processes, ages = watched(workers, number)
     processes.manage_workers()
-    assert sorted(found) == ended
-    assert sorted(processes.WORKERS) == [one.pid for one in workers]
-    assert [one.pid for one in workers if one.state.others_answer and not one.state.answers] == waiting
+    assert sorted(ages) == exits
+    assert sorted(processes.WORKERS) == [worker.pid for worker in workers]
+    assert [worker.pid for worker in workers if worker.state.others_answer and not worker.state.answers] == waiting
 
 
 def test_workers_loaded_anew_end_those_before_them_once_all_answer(watched):
-    processes, ended = watched([Process(1, True), Process(2, True)], 2)
+    processes, exits = watched([Process(1, True), Process(2, True)], 2)
     processes.reload()
     assert sorted(processes.WORKERS) == [1, 2, 3, 4]
     processes.WORKERS[3].state.answers = True
     processes.manage_workers()
-    assert ended == []
+    assert exits == []
     assert processes.WORKERS[4].state.others_answer
     processes.WORKERS[4].state.answers = True
     processes.manage_workers()
-    assert ended == [1, 2]
+    assert exits == [1, 2]
 
 
 def test_what_is_lost_while_it_loads_is_started_again_and_no_worker_from_before_stays(watched):
-    processes, ended = watched([Process(1, True), Process(2, True)], 2)
+    processes, exits = watched([Process(1, True), Process(2, True)], 2)
     processes.reload()
     del processes.WORKERS[4]  # killed
     processes.num_workers = 3  # SIGTTIN
     processes.manage_workers()
     assert sorted(processes.WORKERS) == [1, 2, 3, 5, 6]
-    assert ended == []
+    assert exits == []
     for age in (3, 5, 6):
         processes.WORKERS[age].state.answers = True
     processes.manage_workers()
-    assert ended == [1, 2]
+    assert exits == [1, 2]
 
 
 def test_a_second_reload_ends_what_the_first_began(watched):
-    processes, ended = watched([Process(1, True)], 1)
+    processes, exits = watched([Process(1, True)], 1)
     processes.reload()
     processes.reload()
-    assert ended == [2]
+    assert exits == [2]
     assert sorted(processes.WORKERS) == [1, 2, 3]
 
 
 def test_who_leaves_does_not_count(watched):
-    processes, ended = watched([Process(1, True, leaves=True)], 1)
+    processes, exits = watched([Process(1, True, leaves=True)], 1)
     processes.manage_workers()
     assert sorted(processes.WORKERS) == [1, 2]
     assert not processes.WORKERS[2].state.others_answer
-    assert ended == []
+    assert exits == []
 
 
 def test_workers_that_end_before_they_answer_are_waited_for_longer_and_longer(watched, monkeypatch):
@@ -171,7 +171,7 @@ def test_one_of_two_first_processes_leaves_requests_to_the_other(reexec_pid, mas
     processes.reexec_pid, processes.master_pid = reexec_pid, master_pid
     processes.stop()
     assert flag.is_set() is all_end
-    assert all(one.state.leaves for one in processes.WORKERS.values())
+    assert all(worker.state.leaves for worker in processes.WORKERS.values())
 
 
 def test_a_process_that_has_nothing_to_serve_says_so_and_tries_again(caplog, monkeypatch):
@@ -205,11 +205,11 @@ def test_nothing_that_a_model_raises_ends_a_process(caplog):
 
 
 def worker(**state):
-    born = Mock(spec_set=("alive", "ppid", "state", "wsgi", "notify"), alive=True, ppid=os.getppid(), state=State())
-    born.wsgi.service.has_default = False
+    worker = Mock(spec_set=("alive", "ppid", "state", "wsgi", "notify"), alive=True, ppid=os.getppid(), state=State())
+    worker.wsgi.service.has_default = False
     for name, value in state.items():
-        setattr(born.state, name, value)
-    return born
+        setattr(worker.state, name, value)
+    return worker
 
 
 def test_a_process_that_is_told_to_leave_before_it_begins_ends():
@@ -263,25 +263,25 @@ def test_a_process_says_whether_it_answers_and_gives_memory_back(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("raised", "status"),
+    ("error", "status"),
     [(None, 0), (SystemExit(), 0), (SystemExit(3), 3), (SystemExit("why"), 1), (RuntimeError("a bug"), 1)],
 )
-def test_a_process_ends_with_its_main_loop(raised, status, monkeypatch):
-    ended = Mock()
+def test_a_process_ends_with_its_main_loop(error, status, monkeypatch):
+    exit_ = Mock()
     monkeypatch.setattr("seewhy.app.server.process_exit.logging.shutdown", Mock())
-    monkeypatch.setattr("os._exit", ended)
-    born = Mock(pid=os.getpid(), state=State())
-    born.state.answers = True
+    monkeypatch.setattr("os._exit", exit_)
+    worker = Mock(pid=os.getpid(), state=State())
+    worker.state.answers = True
     try:
-        raise raised or SystemExit(0)
+        raise error or SystemExit(0)
     except BaseException:
-        _end_process(None, born)
-    ended.assert_called_once_with(status)
-    born.wsgi.close.assert_called_once_with()
-    assert (born.state.answers, born.state.leaves) == (False, False)  # where it failed, another one waits longer
-    born.pid += 1
-    _end_process(None, born)  # the first process forgets one that has gone
-    ended.assert_called_once_with(status)
+        _end_process(None, worker)
+    exit_.assert_called_once_with(status)
+    worker.wsgi.close.assert_called_once_with()
+    assert (worker.state.answers, worker.state.leaves) == (False, False)  # where it failed, another one waits longer
+    worker.pid += 1
+    _end_process(None, worker)  # the first process forgets one that has gone
+    exit_.assert_called_once_with(status)
 
 
 class Service:
@@ -292,10 +292,10 @@ class Service:
         self.write(0)
         lines = ["[models.mine]", 'architecture = "tests.nets:Net"', 'weights = "w.pth"', 'labels = ["a", "b", "c"]']
         self.models.write_text("\n".join([*lines, "input_size = 32"]))
-        drawn = io.BytesIO()
-        Image.new("RGB", (32, 32), "red").save(drawn, "PNG")
-        self.picture = drawn.getvalue()
-        self.sent = {"Content-Type": "image/png", "Connection": "close"}
+        buffer = io.BytesIO()
+        Image.new("RGB", (32, 32), "red").save(buffer, "PNG")
+        self.picture = buffer.getvalue()
+        self.headers = {"Content-Type": "image/png", "Connection": "close"}
 
     @property
     def models(self):
@@ -331,7 +331,7 @@ class Service:
     def predict(self):
         """Return the index of the best class, or the status of an answer that has none."""
         url = f"http://127.0.0.1:{self.port}/predict"
-        answer = requests.post(url, data=self.picture, headers=self.sent, timeout=GUARD)
+        answer = requests.post(url, data=self.picture, headers=self.headers, timeout=GUARD)
         return answer.json()["predictions"][0]["index"] if answer.ok else answer.status_code
 
     def becomes(self, wanted):
@@ -340,11 +340,11 @@ class Service:
 
     def answered_for(self, seconds):
         """Return all that is answered in so many seconds."""
-        until, found = time.monotonic() + seconds, set()
+        until, statuses = time.monotonic() + seconds, set()
         while time.monotonic() < until:
-            found.add(self.predict())
-            found.add(requests.get(f"http://127.0.0.1:{self.port}/readyz", timeout=GUARD).status_code)
-        return found
+            statuses.add(self.predict())
+            statuses.add(requests.get(f"http://127.0.0.1:{self.port}/readyz", timeout=GUARD).status_code)
+        return statuses
 
     def workers(self):
         return set(children(self.process.pid))
@@ -364,7 +364,7 @@ def test_a_worker_that_cannot_start_ends_no_other(service):
     keys = service.folder / "keys.toml"
     keys.write_text(f'me = "sha256:{"0" * 64}"\n')
     with service.run(2, SEEWHY_API_KEYS=keys):
-        service.sent["Authorization"] = "Bearer whoever"
+        service.headers["Authorization"] = "Bearer whoever"
         assert service.predict() == 401
         keys.unlink()
         before = service.workers()
@@ -376,7 +376,7 @@ def test_a_worker_that_cannot_start_ends_no_other(service):
         service.becomes(lambda: service.predict() == 503)
     service.port = free_port()
     with service.run(2):
-        kept = service.models.read_text()
+        content = service.models.read_text()
         service.models.write_text("[broken")
         before = service.workers()
         os.kill(min(before), signal.SIGKILL)
@@ -384,7 +384,7 @@ def test_a_worker_that_cannot_start_ends_no_other(service):
         os.kill(max(before), signal.SIGKILL)
         service.becomes(lambda: service.predict() == 503)
         assert service.answered_for(2) == {503}
-        service.models.write_text(kept)
+        service.models.write_text(content)
         service.process.send_signal(signal.SIGHUP)
         service.becomes(lambda: len(service.workers()) == 2 and not service.workers() & before)
 
@@ -400,12 +400,12 @@ def test_good_workers_are_not_replaced_by_broken_ones(service, workers):
         before = service.workers()
         for wrong in ("weights", "models"):
             file = getattr(service, wrong)
-            kept = file.read_bytes()
+            content = file.read_bytes()
             file.write_bytes(b"[garbage")
             service.process.send_signal(signal.SIGHUP)
             assert service.answered_for(4) == {0, 200}
             assert before <= service.workers()
-            file.write_bytes(kept)
+            file.write_bytes(content)
         service.write(2)
         service.becomes(lambda: len(service.workers()) == workers and not service.workers() & before)
         assert service.answered_for(1) == {2, 200}
@@ -451,11 +451,11 @@ def test_a_model_that_ends_its_process_is_not_tried_without_end(status, service)
 def test_a_worker_without_weights_begins_once_they_are_there(service):
     with service.run(2):
         before = service.workers()
-        kept = service.weights.read_bytes()
+        content = service.weights.read_bytes()
         service.weights.unlink()
         os.kill(min(before), signal.SIGKILL)
         assert service.answered_for(4) == {0, 200}
-        service.weights.write_bytes(kept)
+        service.weights.write_bytes(content)
         service.write(1)
         service.becomes(lambda: service.predict() == 1)
 
@@ -495,7 +495,7 @@ def test_a_worker_that_drains_is_not_waited_for(service):
             yield service.picture[10:]
 
         answer = slow.post(
-            f"http://127.0.0.1:{service.port}/predict", data=pieces(), headers=service.sent, timeout=GUARD
+            f"http://127.0.0.1:{service.port}/predict", data=pieces(), headers=service.headers, timeout=GUARD
         )
         assert answer.status_code == 200
 

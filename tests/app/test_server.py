@@ -34,8 +34,8 @@ def explain(url, name, **fields):
 
 def arrays(response):
     assert response.status_code == 200, response.text
-    with np.load(io.BytesIO(response.content)) as found:
-        return dict(found)
+    with np.load(io.BytesIO(response.content)) as values:
+        return dict(values)
 
 
 def test_requests_at_once_get_the_answers_they_would_get_alone(url):
@@ -48,12 +48,12 @@ def test_requests_at_once_get_the_answers_they_would_get_alone(url):
     alone = [arrays(explain(url, **question)) for question in questions]
     with ThreadPoolExecutor(12) as pool:
         together = list(pool.map(lambda question: arrays(explain(url, **question)), questions * 4))
-    for place, found in enumerate(together):
+    for place, values in enumerate(together):
         expected = alone[place % len(alone)]
-        assert found["targets"] == expected["targets"]
-        np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-4, atol=1e-4)
+        assert values["targets"] == expected["targets"]
+        np.testing.assert_allclose(values["logits"], expected["logits"], rtol=1e-4, atol=1e-4)
         scale = np.abs(expected["maps"]).max()
-        np.testing.assert_allclose(found["maps"] / scale, expected["maps"] / scale, atol=1e-3)
+        np.testing.assert_allclose(values["maps"] / scale, expected["maps"] / scale, atol=1e-3)
 
 
 def test_too_large_an_upload_is_answered_not_cut_off(url):
@@ -87,11 +87,11 @@ def test_a_large_upload_that_is_refused_is_read_to_its_end(url):
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
     for _ in range(2):
         connection.request("POST", "/nonesuch", bytes(24 * 2**20), {"Content-Type": "image/png"})
-        opened = connection.sock
+        first_socket = connection.sock
         answer = connection.getresponse()
         assert answer.read()
         assert answer.status == 404
-        assert connection.sock is opened  # and kept
+        assert connection.sock is first_socket  # and kept
     connection.close()
 
 
@@ -144,63 +144,63 @@ def test_a_mistake_in_the_models_file_is_told_before_anything_is_served(workers,
     file.write_text("[models.mine]\narchitecture = 'resnet18'\n")
     command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(free_port()), "--workers", workers]
     environment = {**os.environ, "SEEWHY_MODELS": str(file)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode != 0
-    assert "Error: models.toml, [models.mine], weights: Field required." in done.stderr
-    assert "Traceback" not in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert process.returncode != 0
+    assert "Error: models.toml, [models.mine], weights: Field required." in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_an_idle_connection_is_kept_for_longer_than_balancers_keep_it(url):
     assert Server(Settings()).cfg.keepalive > 60
-    kept = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
     for pause in (3, 0):  # gunicorn's own is two seconds
-        kept.request("GET", "/healthz")
-        assert kept.getresponse().read()
-        opened = kept.sock
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().read()
+        first_socket = connection.sock
         time.sleep(pause)
-    assert kept.sock is opened
-    kept.close()
+    assert connection.sock is first_socket
+    connection.close()
 
 
 @pytest.mark.slow
 def test_nothing_is_said_at_the_end():
     port = free_port()
-    with tempfile.TemporaryFile() as said:
-        process = start(port, stderr=said, SEEWHY_LOG_LEVEL="error")
+    with tempfile.TemporaryFile() as errors:
+        process = start(port, stderr=errors, SEEWHY_LOG_LEVEL="error")
         process.terminate()
         assert process.wait(60) == 0
-        said.seek(0)
-        assert said.read() == b""
+        errors.seek(0)
+        assert errors.read() == b""
 
 
 def test_pytorch_is_not_imported_before_it_is_told_how_many_processors_it_has():
-    told = """
+    code = """
 import sys, seewhy.app.cli, seewhy.app.server.start
 from seewhy.app.settings import Settings
 for device in ("auto", "cuda:1"):
     seewhy.app.server.configuration.Server(Settings(device=device))
 sys.exit("torch" in sys.modules)
 """
-    assert subprocess.run([sys.executable, "-c", told]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_port_that_is_taken_is_told_at_once():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(port)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode != 0
-    assert f"Port {port} is in use; choose another" in done.stderr
-    assert "Traceback" not in done.stderr
+        process = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert process.returncode != 0
+    assert f"Port {port} is in use; choose another" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def refused(**variables) -> str:
     """What the service says that does not start."""
     command = [sys.executable, "-m", "seewhy.app.cli", "serve", "--port", str(free_port())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **variables})
-    assert done.returncode != 0
-    assert "Traceback" not in done.stderr
-    return done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **variables})
+    assert process.returncode != 0
+    assert "Traceback" not in process.stderr
+    return process.stderr
 
 
 def test_an_address_of_another_machine_is_told_by_its_setting():

@@ -50,54 +50,54 @@ def in_progress(port):
     "status 0",
 )
 def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_clients_retry():
-    port, ended = free_port(), threading.Event()
+    port, stop = free_port(), threading.Event()
     process = start(port)
-    told = Counter()
+    statuses = Counter()
 
     def retry():
-        while not ended.is_set():
+        while not stop.is_set():
             try:
-                told[explain(port, method="rise", samples="1000").status_code] += 1
+                statuses[explain(port, method="rise", samples="1000").status_code] += 1
             except requests.ConnectionError:
-                told[None] += 1
-                ended.wait(0.01)
+                statuses[None] += 1
+                stop.wait(0.01)
 
-    kept = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)
-    kept.request("GET", "/healthz")
-    assert kept.getresponse().read()
+    idle = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)
+    idle.request("GET", "/healthz")
+    assert idle.getresponse().read()
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]  # as browsers open them beforehand
     with ThreadPoolExecutor(9) as pool:
         accepted = pool.submit(explain, port, method="rise", samples="400")
         until(lambda: in_progress(port))
         process.terminate()
         retrying = [pool.submit(retry) for _ in range(8)]
-        until(lambda: told[None])  # the socket is closed
+        until(lambda: statuses[None])  # the socket is closed
         with contextlib.suppress(http.client.RemoteDisconnected, ConnectionError):  # it is kept for two seconds
-            kept.request("POST", "/explain", CAT, {"Content-Type": "image/png"})
-            answer = kept.getresponse()
+            idle.request("POST", "/explain", CAT, {"Content-Type": "image/png"})
+            answer = idle.getresponse()
             assert (answer.status, answer.headers["Retry-After"], answer.headers["Connection"]) == (503, "5", "close")
             assert b"stopping" in answer.read()
         assert accepted.result().status_code == 200
         try:
             assert process.wait(BEYOND) == 0
         finally:
-            ended.set()
+            stop.set()
             process.kill()
-    for one in retrying:
-        one.result()
-    assert set(told) <= {503, None}
-    for one in (kept, *silent):
-        one.close()
+    for client in retrying:
+        client.result()
+    assert set(statuses) <= {503, None}
+    for connection in (idle, *silent):
+        connection.close()
 
 
 @pytest.fixture
 def worker(monkeypatch):
     """A worker whose calls of gunicorn's own methods are seen."""
-    made = object.__new__(Worker)
-    made.__dict__.update(alive=True, ppid=os.getppid(), state=State(), sockets=[Mock()], log=Mock(), pending_conns=[])
-    made.__dict__.update(nr_conns=0, worker_connections=10)
+    worker = object.__new__(Worker)
+    worker.__dict__.update(alive=True, ppid=os.getppid(), state=State(), sockets=[Mock()], log=Mock(), pending_conns=[])
+    worker.__dict__.update(nr_conns=0, worker_connections=10)
     monkeypatch.setattr(ThreadWorker, "set_accept_enabled", Mock())
-    return made
+    return worker
 
 
 def test_a_worker_that_is_full_keeps_its_socket(worker):
@@ -156,11 +156,11 @@ def test_an_error_for_want_of_files_is_waited_out_and_told_once_a_minute(worker,
 
 
 def test_connections_leave_files_for_the_work(monkeypatch):
-    allowed = []
+    limits = []
     for soft in (resource.RLIM_INFINITY, 1_000_000, 1024, 256, 64):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
-        allowed.append(file_limit.connections(40))
-    assert allowed == [file_limit.MOST_CONNECTIONS, file_limit.MOST_CONNECTIONS, 736, 41, 41]
+        limits.append(file_limit.connections(40))
+    assert limits == [file_limit.MOST_CONNECTIONS, file_limit.MOST_CONNECTIONS, 736, 41, 41]
 
 
 @reads_proc
@@ -179,28 +179,28 @@ def test_a_process_that_may_open_no_more_files_goes_on():
     (pid,) = children(process.pid)
     try:
         assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (hard, hard)  # raised as far as it may be
-        kept = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)
-        kept.request("GET", "/healthz")
-        assert kept.getresponse().read()
+        idle = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)
+        idle.request("GET", "/healthz")
+        assert idle.getresponse().read()
         # Fewer than it has: nothing can be opened, whatever is closed meanwhile.
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (10, hard))
         waiting = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
-        for one in waiting:
-            one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        for connection in waiting:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         for _ in range(20):  # the main loop goes on
-            kept.request("GET", "/healthz")
-            assert kept.getresponse().read()
+            idle.request("GET", "/healthz")
+            assert idle.getresponse().read()
         used = cpu(pid)
         time.sleep(2)
         assert cpu(pid) - used < 1  # it does not try without a pause
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
-        for one in waiting:
-            one.settimeout(GUARD)
-            assert one.recv(100).startswith(b"HTTP/1.1 200")
-            one.close()
+        for connection in waiting:
+            connection.settimeout(GUARD)
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+            connection.close()
         assert explain(port).status_code == 200
         assert children(process.pid) == [pid]
-        kept.close()
+        idle.close()
     finally:
         process.terminate()
         assert process.wait(GUARD) == 0
@@ -208,5 +208,5 @@ def test_a_process_that_may_open_no_more_files_goes_on():
 
 def cpu(pid):
     """Return the seconds of processor time of a process."""
-    told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
