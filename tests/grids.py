@@ -1,12 +1,11 @@
 """Grids of cases: `make test` runs a few of each, which tell apart what can break, `make test-all` all."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
 
 
-def few(values: Iterable[Any], short: Collection[Any]) -> Iterator[Any]:
-    """Yield parameters of a test; those that are not in the short run are marked as slow."""
-    for value in values:
-        yield pytest.param(value, marks=[] if value in short else [pytest.mark.slow])
+def few(values: Iterable[Any], short: Collection[Any]) -> list[Any]:
+    """Return parameters of a test; those that are not in the short run are marked as slow."""
+    return [pytest.param(value, marks=[] if value in short else [pytest.mark.slow]) for value in values]

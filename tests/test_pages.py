@@ -81,7 +81,7 @@ def parameters() -> Iterator[object]:
         yield pytest.param(page, id=name, marks=[] if name == "README.md" else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize("page", parameters())
+@pytest.mark.parametrize("page", list(parameters()))
 def test_the_blocks_of_a_page_run_and_print_what_is_shown(page: Path, folder: Path, url: str) -> None:
     run = Run(folder, url)
     for block in blocks(page):
