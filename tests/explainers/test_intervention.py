@@ -26,13 +26,13 @@ from seewhy.explainers.errors import (
     TargetError,
 )
 from seewhy.explainers.imaging.render import Style
+from seewhy.explainers.inspection import sheets
 from seewhy.explainers.inspection.capture import capture_images
 from seewhy.explainers.inspection.edits import OPS, parse_edits
 from seewhy.explainers.inspection.intervene import Edited, edit_images
 from seewhy.explainers.inspection.sweep import sweep_images
 from seewhy.explainers.inspection.trace import trace_images
 from seewhy.explainers.methods.catalogue import get_method
-from seewhy.explainers.results import sheets
 from seewhy.models import LoadedModel
 from tests import nets
 
