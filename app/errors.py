@@ -1,4 +1,4 @@
-"""What can go wrong in the service, each error with its status and code; `http/problems.py` makes answers of them."""
+"""What can go wrong in the service. `KINDS` gives each error its status and code; `http/problems.py` makes answers."""
 
 from dataclasses import dataclass
 
