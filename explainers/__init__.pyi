@@ -1,7 +1,10 @@
 # The public names. `__init__.py` reads them here, and imports what is asked for.
-from .core.explainer import Attribution as Attribution
+from .core.attribution import Attribution as Attribution
 from .core.explainer import Explainer as Explainer
+from .core.objective import Objective as Objective
+from .core.task import Task as Task
 from .errors import ExplainerError as ExplainerError
+from .execution.progress import Progress as Progress
 from .explain import Failure as Failure
 from .explain import compare as compare
 from .explain import explain as explain
@@ -73,3 +76,4 @@ from .methods.rules.guided import GuidedGradCAM as GuidedGradCAM
 from .methods.rules.lrp import LRP as LRP
 from .results.agreement import rank_correlation as rank_correlation
 from .results.explanation import Explanation as Explanation
+from .tasks.classification import Classification as Classification

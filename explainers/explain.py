@@ -15,6 +15,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.model import Model, must_know_pictures
+from seewhy.explainers.core.task import Ask
 from seewhy.explainers.errors import ExplainerError, OptionError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.decode import PictureSource, read_picture
@@ -22,7 +23,6 @@ from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
 from seewhy.explainers.methods.shared_pass import explain_together
 from seewhy.explainers.results.explanation import Explanation, explanations
-from seewhy.explainers.tasks.classification import class_index
 
 Failure: TypeAlias = ExplainerError | OSError
 """What may be wrong with one picture of many."""
@@ -86,16 +86,12 @@ def compare(
     must_know_pictures(model)
     entries = [get_method(name) for name in methods]
     explainers = explainers_of(entries, layer, options)
-    upright = read_picture(picture)
-    images = model.preprocess(upright)[None].to(model.device)
-    targets, contrast = (
-        None if one is None else torch.tensor([class_index(one, model.labels)]) for one in (target, against)
-    )
-    geometry = model.preprocess.geometry(upright.width, upright.height)
-    found = explain_together(explainers, model, images, targets, contrast)
+    view = prepare(model, picture)
+    ask = Ask(*(None if name is None else torch.tensor([model.task.target(name)]) for name in (target, against)))
+    attributions = explain_together(explainers, model, view.images, ask)
     return [
-        explanations(model, entry.name, upright, geometry, attribution)[0]
-        for entry, attribution in zip(entries, found, strict=True)
+        explanations(model, entry.name, view.picture, view.geometry, attribution)[0]
+        for entry, attribution in zip(entries, attributions, strict=True)
     ]
 
 
@@ -108,18 +104,44 @@ def explainers_of(
     return build_methods(entries, options)
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """A picture as the model and as a drawing need it."""
+@dataclass(frozen=True, eq=False)
+class View:
+    """A picture, and what a model sees of it.
+
+    Attributes:
+        picture: upright, RGB.
+        image: (C, H, W) float32, normalised.
+        geometry: which part of the picture that is.
+        device: of the model.
+    """
 
     picture: Image.Image
     image: Tensor
     geometry: Geometry
+    device: torch.device
+
+    @property
+    def images(self) -> Tensor:
+        """(1, C, H, W), on the model's device."""
+        return self.image[None].to(self.device)
+
+
+def prepare(model: Model, picture: PictureSource) -> View:
+    """Read a picture and make the model's input of it.
+
+    Raises:
+        PictureError: the picture cannot be read.
+        UnsupportedModuleError: a bare module, which does not tell how it sees pictures.
+    """
+    must_know_pictures(model)
+    upright = read_picture(picture)
+    geometry = model.preprocess.geometry(upright.width, upright.height)
+    return View(upright, model.preprocess(upright), geometry, model.device)
 
 
 @dataclass(frozen=True)
-class _Task:
-    """What is asked about each picture."""
+class _Series:
+    """What is asked about each picture of many."""
 
     model: Model
     method: str
@@ -127,32 +149,27 @@ class _Task:
     target: int | None
     against: int | None
 
-    def prepare(self, source: PictureSource) -> _Prepared:
-        upright = read_picture(source)
-        preprocess = self.model.preprocess
-        return _Prepared(upright, preprocess(upright), preprocess.geometry(upright.width, upright.height))
+    def answer(self, waiting: Sequence["Future[View]"]) -> list[Explanation | Failure]:
+        """Return the explanation of each picture of a batch, or what is wrong with it."""
+        views = [_view(future) for future in waiting]
+        answers = iter(self.explain([view for view in views if isinstance(view, View)]))
+        return [next(answers) if isinstance(view, View) else view for view in views]
 
-    def answer(self, waiting: Sequence["Future[_Prepared]"]) -> list[Explanation | Failure]:
-        """Return what becomes of each picture of a batch."""
-        outcomes = [_outcome(one) for one in waiting]
-        found = iter(self.explain([one for one in outcomes if isinstance(one, _Prepared)]))
-        return [next(found) if isinstance(one, _Prepared) else one for one in outcomes]
-
-    def explain(self, batch: Sequence[_Prepared]) -> list[Explanation | Failure]:
+    def explain(self, batch: Sequence[View]) -> list[Explanation | Failure]:
         """Explain pictures in one pass; where it fails, each by itself, so that a bad one fails alone."""
         if not batch:
             return []
-        images = torch.stack([one.image for one in batch]).to(self.model.device)
+        images = torch.stack([view.image for view in batch]).to(self.model.device)
         targets, against = (
-            None if one is None else torch.full((len(batch),), one) for one in (self.target, self.against)
+            None if number is None else torch.full((len(batch),), number) for number in (self.target, self.against)
         )
         try:
             rows = self.explainer.explain(self.model, images, targets, against).rows()
         except ExplainerError as error:
-            return [error] if len(batch) == 1 else [found for one in batch for found in self.explain([one])]
+            return [error] if len(batch) == 1 else [answer for view in batch for answer in self.explain([view])]
         return [
-            explanations(self.model, self.method, one.picture, one.geometry, row)[0]
-            for one, row in zip(batch, rows, strict=True)
+            explanations(self.model, self.method, view.picture, view.geometry, row)[0]
+            for view, row in zip(batch, rows, strict=True)
         ]
 
 
@@ -233,41 +250,41 @@ def explain_many(
     (explainer,) = explainers_of([entry], layer, options)
     if layer is not None:
         module_paths(model.module, (layer,) if isinstance(layer, str) else tuple(layer))
-    classes = [None if one is None else class_index(one, model.labels) for one in (target, against)]
-    task = _Task(model, entry.name, explainer, *classes)
+    targets = [None if name is None else model.task.target(name) for name in (target, against)]
+    series = _Series(model, entry.name, explainer, *targets)
     total = len(pictures) if isinstance(pictures, Sized) else None
-    return _delivered(_in_batches(task, pictures, batch_size), total, progress, on_error == "raise")
+    return _delivered(_in_batches(series, pictures, batch_size), total, progress, on_error == "raise")
 
 
-def _in_batches(task: _Task, pictures: Iterable[PictureSource], batch_size: int) -> _Answers:
+def _in_batches(series: _Series, pictures: Iterable[PictureSource], batch_size: int) -> _Answers:
     source = iter(pictures)
-    waiting: deque[Future[_Prepared]] = deque()
+    waiting: deque[Future[View]] = deque()
     pool = ThreadPoolExecutor(min(_DECODERS, batch_size), thread_name_prefix="decode")
     try:
         while True:
             for picture in islice(source, 2 * batch_size - len(waiting)):
-                waiting.append(pool.submit(task.prepare, picture))
+                waiting.append(pool.submit(prepare, series.model, picture))
             if not waiting:
                 return
-            yield from task.answer([waiting.popleft() for _ in range(min(batch_size, len(waiting)))])
+            yield from series.answer([waiting.popleft() for _ in range(min(batch_size, len(waiting)))])
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _delivered(answers: _Answers, total: int | None, progress: bool, raises: bool) -> Iterator[Explanation | Failure]:
     with closing(answers):
-        shown: Iterable[Explanation | Failure] = answers
+        rows: Iterable[Explanation | Failure] = answers
         if progress:
             from tqdm.auto import tqdm  # asks whether this is a notebook
 
-            shown = tqdm(answers, total=total, unit="picture")
-        for one in shown:
-            if raises and not isinstance(one, Explanation):
-                raise one
-            yield one
+            rows = tqdm(answers, total=total, unit="picture")
+        for row in rows:
+            if raises and not isinstance(row, Explanation):
+                raise row
+            yield row
 
 
-def _outcome(waiting: "Future[_Prepared]") -> _Prepared | Failure:
+def _view(waiting: "Future[View]") -> View | Failure:
     try:
         return waiting.result()
     except (ExplainerError, OSError) as error:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seewhy.explainers.execution.accelerated import Accelerated
 from seewhy.explainers.layers.survey import Survey
-from seewhy.explainers.tasks.classification import Head, head_of
+from seewhy.explainers.tasks.classification import Classification, Head, head_of
 from seewhy.models.preprocess import Preprocess
 from seewhy.models.sources import Source
 
@@ -120,6 +120,11 @@ class LoadedModel:
     def labels(self) -> tuple[str, ...]:
         """One label per class."""
         return self.spec.labels
+
+    @cached_property
+    def task(self) -> Classification:
+        """What the model was trained for."""
+        return Classification(self.spec.labels)
 
     @property
     def default_layers(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from .explainers import Attribution as Attribution
 from .explainers import BlurIG as BlurIG
 from .explainers import Capture as Capture
 from .explainers import ClassActivationMap as ClassActivationMap
+from .explainers import Classification as Classification
 from .explainers import Deconvnet as Deconvnet
 from .explainers import DeepLIFT as DeepLIFT
 from .explainers import Edit as Edit
@@ -43,8 +44,10 @@ from .explainers import IntegratedGradients as IntegratedGradients
 from .explainers import Intervention as Intervention
 from .explainers import KernelSHAP as KernelSHAP
 from .explainers import LayerCAM as LayerCAM
+from .explainers import Objective as Objective
 from .explainers import Occlusion as Occlusion
 from .explainers import Paper as Paper
+from .explainers import Progress as Progress
 from .explainers import RandomCAM as RandomCAM
 from .explainers import ReciproCAM as ReciproCAM
 from .explainers import RefineCAM as RefineCAM
@@ -56,6 +59,7 @@ from .explainers import SmoothGradCAMPlusPlus as SmoothGradCAMPlusPlus
 from .explainers import Sobol as Sobol
 from .explainers import Survey as Survey
 from .explainers import Sweep as Sweep
+from .explainers import Task as Task
 from .explainers import Trace as Trace
 from .explainers import VarGrad as VarGrad
 from .explainers import WeightedCAM as WeightedCAM

@@ -8,8 +8,8 @@ from pydantic import (
 )
 
 from seewhy.explainers.hooks.kinds import Kind
+from seewhy.explainers.inspection.editor import Applied
 from seewhy.explainers.inspection.edits import AnyEdit
-from seewhy.explainers.inspection.intervene import Applied
 from seewhy.explainers.inspection.statistics import Statistics
 from seewhy.explainers.inspection.sweep import ChannelEffect
 from seewhy.explainers.inspection.trace import Event, Summary

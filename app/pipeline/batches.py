@@ -19,7 +19,8 @@ from seewhy.app.pipeline.scheduler import MOST_PASSES, TIERS, Pace, Tier, tier_o
 from seewhy.app.pipeline.task import Ask, Batch, Task
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import ExplainerError, LayerError, TargetError
-from seewhy.explainers.execution.chunks import Show, one_by_one, unreported
+from seewhy.explainers.execution.chunks import one_by_one
+from seewhy.explainers.execution.progress import Progress
 from seewhy.models import LoadedModel, ModelError
 
 _log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class BatchRunner:
         if task is None or passes is None:
             return
         images = torch.zeros(most, *model.spec.image_shape, device=model.device)
-        batch = Batch(images, [Ask()] * most, unreported)
+        batch = Batch(images, [Ask()] * most)
         try:
             for learns in (False, True):
                 started, busy = self._clock(), time.thread_time()
@@ -244,10 +245,10 @@ def _results(model: LoadedModel, jobs: list[Job], offer_turn: Callable[[], None]
         if not any(job.is_wanted for job in jobs):
             raise late(jobs[0])
 
-    return jobs[0].task.run(model, Batch(images, [job.ask for job in jobs], report, _show(jobs)))
+    return jobs[0].task.run(model, Batch(images, [job.ask for job in jobs], Progress(report, _show(jobs))))
 
 
-def _show(jobs: Sequence[Job]) -> Show:
+def _show(jobs: Sequence[Job]) -> Callable[[Callable[[], Tensor]], None]:
     """Return what looks at how the maps of jobs grow, where somebody watches."""
     last = time.monotonic()
 

@@ -1,5 +1,6 @@
 """Requests about hooks, straight down: trace, capture, intervene, sweep."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,11 +21,13 @@ from seewhy.app.pipeline.ticket import Submission
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import EditError, PictureError
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.hooks.selection import match_paths, module_paths
 from seewhy.explainers.inspection.capture import Capture, capture_images
+from seewhy.explainers.inspection.editor import check_layers, must_swap
 from seewhy.explainers.inspection.edits import Edit
-from seewhy.explainers.inspection.intervene import Intervention, check_layers, edit_images, must_swap
+from seewhy.explainers.inspection.intervene import Intervention, edit_images
 from seewhy.explainers.inspection.sweep import Sweep, passes_of_sweep, sweep_images
 from seewhy.explainers.inspection.trace import Trace, is_leaf, trace_images
 from seewhy.explainers.results.explanation import explanations
@@ -51,7 +54,9 @@ class HookService:
         layers = tuple(options.layer) or (is_leaf,)
         picture = self._service.decode(upload, model, timings, deadline, drawn=False)
         task = Alone(
-            lambda model, images, targets, _: trace_images(model, images, _first(targets), layers, deadline.check),
+            lambda model, images, targets, _: trace_images(
+                model, images, _first(targets), layers, Progress(cancel=deadline.check)
+            ),
             Passes(1, 1),
         )
         self._service.spend(model, task, 1, deadline)
@@ -87,7 +92,7 @@ class HookService:
                 tuple(kinds),
                 _first(targets),
                 most,
-                deadline.check,
+                Progress(cancel=deadline.check),
                 lambda size: memory.take(size, CAPTURE),
             ),
             Passes(2, 1),
@@ -115,15 +120,14 @@ class HookService:
         picture = self._service.decode(upload, model, timings, deadline)
         second = None if other is None else self._second(other, model, timings, deadline)
         task = Alone(
-            lambda model, images, targets, report: edit_images(
+            lambda model, images, targets, progress: edit_images(
                 model,
                 images,
                 edits,
                 explainer,
                 targets,
                 None if second is None else second.to(model.device),
-                deadline.check,
-                report,
+                replace(progress, cancel=deadline.check),
             ),
             cost,
         )
@@ -160,14 +164,13 @@ class HookService:
         picture = self._service.decode(upload, model, timings, deadline)
         second = None if other is None else self._second(other, model, timings, deadline)
         task = Alone(
-            lambda model, images, targets, report: sweep_images(
+            lambda model, images, targets, progress: sweep_images(
                 model,
                 images,
                 edit,
                 _first(targets),
                 None if second is None else second.to(model.device),
-                deadline.check,
-                report,
+                replace(progress, cancel=deadline.check),
             ),
             None,
         )

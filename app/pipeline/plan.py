@@ -10,12 +10,11 @@ from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.task import Ask, Explain, Task
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.explainer import Explainer
-from seewhy.explainers.core.objective import contrasted_with_itself
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
-from seewhy.explainers.tasks.classification import best, class_index
+from seewhy.explainers.tasks.classification import best, class_index, contrasted_with_itself
 from seewhy.models import LoadedModel
 
 Methods = tuple[tuple[Method, Explainer], ...]

@@ -7,10 +7,13 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from seewhy.explainers.core import task as explained
+from seewhy.explainers.core.attribution import Attribution, require_finite
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.explainer import Attribution, Explainer, asked, predict, require_finite
+from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.objective import MOST_PROBABLE, NO_CONTRAST
-from seewhy.explainers.execution.chunks import Report, Show, unshown
+from seewhy.explainers.core.question import pose, predict
+from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.cam.base import CAM
 from seewhy.explainers.methods.catalogue import passes_of
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
@@ -38,15 +41,17 @@ class Batch:
     Attributes:
         images: (N, C, H, W) float32, normalised, on the model's device.
         asks: what is asked about each.
-        report: is told how much of how much is done; lets other work run meanwhile where it is its turn, and raises
-            when nobody waits any more.
-        show: see `seewhy.explainers.execution.chunks.Show`.
+        progress: lets other work run meanwhile where it is its turn, and raises when nobody waits any more.
     """
 
     images: Tensor
     asks: Sequence[Ask]
-    report: Report
-    show: Show = unshown
+    progress: Progress = SILENT
+
+    @property
+    def ask(self) -> explained.Ask:
+        """What is asked about all of them."""
+        return explained.Ask(self.targets, self.against)
 
     @property
     def targets(self) -> Tensor:
@@ -129,9 +134,7 @@ class Explain:
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Sequence[Attribution]]:
         """Return for each picture one attribution (N = 1) per method."""
-        attributions = explain_together(
-            self.explainers, model, batch.images, batch.targets, batch.against, batch.report, batch.show
-        )
+        attributions = explain_together(self.explainers, model, batch.images, batch.ask, batch.progress)
         return list(zip(*(attribution.rows() for attribution in attributions), strict=True))
 
 
@@ -153,7 +156,7 @@ class ChannelGradients:
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Tensor]:
         """Return (C, H, W) float32 per picture."""
-        with asked(model, batch.images, batch.targets, batch.against, batch.report) as question:
+        with pose(model, batch.images, batch.ask, batch.progress.unseen) as question:
             contributions, _, _ = self.explainer.contributions(question, lambda sums: sums)
             require_finite(contributions)
         return list(contributions.cpu())
@@ -164,12 +167,12 @@ class Alone:
     """Do something with one picture that shares no batch with any other.
 
     Attributes:
-        do: takes the model, the picture (1, C, H, W), the target (1,) or None, and what to report to between passes,
-            never within one.
+        do: takes the model, the picture (1, C, H, W), the target (1,) or None, and the progress to report
+            between passes, never within one.
         cost: the passes that it takes; None where nobody knows.
     """
 
-    do: Callable[[LoadedModel, Tensor, Tensor | None, Report], Any]
+    do: Callable[[LoadedModel, Tensor, Tensor | None, Progress], Any]
     cost: Passes | None
 
     runs_whole: ClassVar[bool] = False
@@ -185,4 +188,4 @@ class Alone:
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
         """Return its only result."""
         targets = None if batch.asks[0].target is None else batch.targets
-        return [self.do(model, batch.images, targets, batch.report)]
+        return [self.do(model, batch.images, targets, batch.progress)]

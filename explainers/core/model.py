@@ -7,12 +7,24 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from seewhy import explainers
+from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import UnsupportedModuleError
+from seewhy.explainers.execution.accelerated import Accelerated
 from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.layers.survey import Survey
 
 
 class Preprocess(Protocol):
     """How a picture becomes the model's input."""
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """What is subtracted from each channel in [0, 1]."""
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """What each channel is divided by then."""
 
     def __call__(self, picture: Image.Image) -> Tensor:
         """Return (C, H, W) float32, normalised."""
@@ -26,7 +38,11 @@ class Model(Protocol):
 
     @property
     def module(self) -> nn.Module:
-        """The classifier."""
+        """The network, in evaluation mode."""
+
+    @property
+    def task(self) -> Task:
+        """What it was trained for."""
 
     @property
     def preprocess(self) -> Preprocess:
@@ -38,11 +54,32 @@ class Model(Protocol):
 
     @property
     def default_layers(self) -> tuple[str, ...]:
-        """Layers that CAMs use unless told otherwise."""
+        """Layers that CAMs use unless others are named."""
+
+    @property
+    def no_default_layer(self) -> str | None:
+        """Why there are none; None where there are."""
+
+    @property
+    def survey(self) -> Survey:
+        """The layers, in execution order."""
+
+    @property
+    def accelerated(self) -> Accelerated:
+        """What runs the parts that need no hooks."""
 
     @property
     def device(self) -> torch.device:
         """Where the module lives."""
+
+
+AnyModel = nn.Module | Model
+"""A bare module, or a model that knows its task, its layers and how it sees pictures."""
+
+
+def task_of(model: AnyModel) -> Task:
+    """Return the task of a model; a bare module classifies."""
+    return explainers.Classification() if isinstance(model, nn.Module) else model.task
 
 
 def must_know_pictures(model: object) -> None:

@@ -1,7 +1,7 @@
 """How many pictures one pass of a model may hold, so that methods of many passes stay within a budget of memory."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -12,25 +12,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from seewhy.explainers.execution.deferred_checks import settle
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.session import HookSession
-
-Report = Callable[[int, int], None]
-"""Is told, before each pass of many, how much of how much is done; what it raises ends the explanation."""
-
-Show = Callable[[Callable[[], Tensor]], None]
-"""Is given, after a pass of many, what makes the maps (N, h, w) of the passes so far; calls it if anybody looks.
-
-It must do so at once: what makes them looks at sums that the next pass changes.
-"""
-
-
-def unreported(done: int, total: int) -> None:
-    """Tell nobody: a `Report`."""
-
-
-def unshown(maps: Callable[[], Tensor]) -> None:
-    """Show nobody: a `Show`."""
-
 
 MEMORY = 2**30
 """Bytes that the activations of one pass may take, unless `limit_passes` says otherwise."""
@@ -87,14 +70,14 @@ def pass_size(module: nn.Module, images: Tensor, backward: bool, copies: int = 1
     return max(1, min(limit, MEMORY // max(1, bytes_each)))
 
 
-def passes(total: int, size: int, report: Report) -> Iterator[slice]:
+def passes(total: int, size: int, progress: Progress) -> Iterator[slice]:
     """Yield slices of `size` rows of `total`, and report before each, and once more at the end."""
     if total > size:
         settle()
     for start in range(0, total, size):
-        report(start, total)
+        progress.at(start, total)
         yield slice(start, min(start + size, total))
-    report(total, total)
+    progress.at(total, total)
 
 
 def _count(module: nn.Module, image: Tensor) -> tuple[int, int]:

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from seewhy.explainers.errors import ModelOutputError, OptionError
-from seewhy.explainers.execution.chunks import Report, passes
+from seewhy.explainers.execution.chunks import passes
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.evaluation import OFF
 from seewhy.explainers.hooks.gradient_tap import copied
-from seewhy.explainers.hooks.selection import logits_of
 from seewhy.explainers.hooks.session import HookSession
 
 _TOLERANCE = 1e-4
@@ -204,8 +204,9 @@ def _rows(
     return all_rows
 
 
-def replaced_logits(
+def replaced_outputs(
     module: nn.Module,
+    outputs_of: Callable[[Any], Tensor],
     image: Tensor,
     path: str,
     axes: tuple[int, int, int, int],
@@ -213,14 +214,15 @@ def replaced_logits(
     edit: Callable[[Tensor, slice], Tensor],
     total: int,
     size: int,
-    report: Report,
+    progress: Progress,
 ) -> tuple[Tensor, Tensor]:
-    """Return a picture's logits (total, K) with a layer's output replaced in `total` ways, and (total, K) without.
+    """Return a picture's outputs (total, ...) with a layer's output replaced in `total` ways, and as many without.
 
     The latter come from the unedited rows of the same batches, so that rounding does not count as an effect.
 
     Args:
         module: in evaluation mode.
+        outputs_of: reads the outputs (N, ...) in what the module returns.
         image: (1, C, H, W).
         path: of a layer that runs once and returns a grid of features.
         axes: the order of axes that makes what it returns (1, C, h, w).
@@ -229,7 +231,7 @@ def replaced_logits(
             slice of the `total` means.
         total: how many there are.
         size: most rows of one pass; the unedited one is one of them.
-        report: see `Report`.
+        progress: told of each pass.
 
     Raises:
         ModelOutputError: the model answers differently when the picture is one of a batch.
@@ -250,13 +252,13 @@ def replaced_logits(
 
         with HookSession(replay.module) as hooks:
             hooks.after_forward(replace, path)
-            batch_logits = logits_of(way(1 + count)).float()
+            batch_logits = outputs_of(way(1 + count)).float()
         return batch_logits if reached == 1 and len(batch_logits) == 1 + count else None
 
     with torch.no_grad(), closing(Replay(module, image, path)) as replay:
-        batches = checked_rows(replay, logits, lambda: passes(total, max(1, size - 1), report), run)
+        batches = checked_rows(replay, logits, lambda: passes(total, max(1, size - 1), progress), run)
     edited = torch.cat([rows[1:] for rows in batches])
-    plain = torch.cat([rows[:1].expand(len(rows) - 1, -1) for rows in batches])
+    plain = torch.cat([rows[:1].expand(len(rows) - 1, *rows.shape[1:]) for rows in batches])
     if not bool(torch.isfinite(edited).all()):
         raise ModelOutputError(
             f"Without parts of the output of layer {path!r} the logits hold NaN or infinity; choose another layer."

@@ -11,22 +11,23 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from seewhy.explainers.core.explainer import checked_logits, prepared
-from seewhy.explainers.core.model import Model, must_know_pictures
-from seewhy.explainers.core.objective import goal_of
+from seewhy.explainers.core.model import AnyModel, Model, task_of
+from seewhy.explainers.core.question import finite_outputs, ready
+from seewhy.explainers.core.task import Ask
 from seewhy.explainers.errors import CaptureTooLargeError, LayerError, OptionError
+from seewhy.explainers.execution.progress import SILENT, Progress
+from seewhy.explainers.explain import prepare
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
 from seewhy.explainers.hooks.kinds import KINDS, Kind
 from seewhy.explainers.hooks.selection import Where
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.imaging.decode import PictureSource, read_picture
+from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection.sheets import contact_sheet
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey_cache import surveyed_axes
 from seewhy.explainers.results.array_files import ArrayFile, ArrayForm
 from seewhy.explainers.results.display import Seen, must_be_plain, must_show, picture_of, save_picture
-from seewhy.explainers.tasks.classification import class_index
 
 Rank = Literal["activation", "effect"]
 
@@ -187,24 +188,22 @@ def capture(
         LayerError: a layer that the model lacks, or none of them runs.
         PictureError, TargetError: as `explain`.
     """
-    must_know_pictures(model)
-    upright = read_picture(picture)
-    images = model.preprocess(upright)[None].to(model.device)
-    index = None if target is None else class_index(target, model.labels)
-    wanted = (layers,) if isinstance(layers, str) else tuple(layers)
-    asked = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    found = capture_images(model, images, wanted, asked, index, max_bytes)
-    return replace(found, seen=(upright, model.preprocess.geometry(upright.width, upright.height)))
+    view = prepare(model, picture)
+    number = None if target is None else model.task.target(target)
+    layers = (layers,) if isinstance(layers, str) else tuple(layers)
+    kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    tensors = capture_images(model, view.images, layers, kinds, number, max_bytes)
+    return replace(tensors, seen=(view.picture, view.geometry))
 
 
 def capture_images(
-    model: Any,
+    model: AnyModel,
     images: Tensor,
     layers: tuple[Where, ...],
     kinds: tuple[Kind, ...] = ("output",),
     target: int | None = None,
     max_bytes: int | None = None,
-    check: Callable[[], None] = lambda: None,
+    progress: Progress = SILENT,
     claim: Callable[[int], None] = lambda size: None,
 ) -> Capture:
     """Capture what passes through layers for a normalised picture.
@@ -213,25 +212,26 @@ def capture_images(
         model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left as it was.
         images: (1, C, H, W) floating, on the model's device.
         layers, kinds, target, max_bytes: as `capture`.
-        check: called after each pass through the model but the last; what it raises ends the capture.
-        claim: told how many bytes the tensors will take, before any is kept; what it raises ends the capture.
+        progress: its `cancel` is called between two passes through the model.
+        claim: called with how many bytes the tensors will take, before any is kept; what it raises ends the capture.
 
     Raises:
         CaptureTooLargeError, LayerError, TargetError, ModelOutputError: as `capture`.
     """
     image_size = (images.shape[2], images.shape[3])
-    with prepared(model, images) as (module, inputs):
+    with ready(model, images) as (module, inputs):
         paths, size = _check_layers(module, inputs, layers, kinds, max_bytes)
         claim(size)
-        check()
+        progress.cancel()
         backward = any(kind not in ("input", "output") for kind in kinds)
         with torch.set_grad_enabled(backward), HookSession(module) as hooks:
             hooks.record(*paths, kinds=kinds)
-            logits = checked_logits(module(inputs.clone()))
-            goal = goal_of(logits, None if target is None else torch.tensor([target]))
+            task = task_of(model)
+            outputs = finite_outputs(task, module(inputs.clone()))
+            objective = task.objective(outputs, Ask(None if target is None else torch.tensor([target])))
             if backward:
-                check()
-                hooks.backward(goal.scores(logits).sum())
+                progress.cancel()
+                hooks.backward(objective.scores(outputs).sum())
     records = {
         "input": hooks.inputs,
         "output": hooks.outputs,
@@ -251,7 +251,7 @@ def capture_images(
         for name, gradient in hooks.parameter_grads.get(path, {}).items():
             tensors.append(CapturedTensor(path, "parameter_grad", None, name, _on_cpu(gradient)))
     axes = surveyed_axes(model)
-    return Capture(tuple(tensors), int(goal.targets[0]), logits[0].detach().float().cpu(), image_size, axes)
+    return Capture(tuple(tensors), int(objective.targets[0]), outputs[0].detach().float().cpu(), image_size, axes)
 
 
 def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[FeatureMap]:

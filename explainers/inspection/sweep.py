@@ -18,34 +18,26 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.explainer import checked_logits, prepared
-from seewhy.explainers.core.model import Model, must_know_pictures
-from seewhy.explainers.core.objective import goal_of
+from seewhy.explainers.core.model import AnyModel, Model, task_of
+from seewhy.explainers.core.question import finite_outputs, ready
+from seewhy.explainers.core.task import Ask, Task
 from seewhy.explainers.errors import EditError, LayerError
-from seewhy.explainers.execution.chunks import Report, unreported
+from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.execution.replay import Replay, UnreplayableError, checked_rows
+from seewhy.explainers.explain import prepare
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
-from seewhy.explainers.hooks.selection import first_names, logits_of, match_modules
+from seewhy.explainers.hooks.selection import first_names, match_modules
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.imaging.decode import PictureSource, read_picture
+from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.imaging.render import Style
-from seewhy.explainers.inspection.edits import (
-    Edit,
-    Mean,
-    MisfitError,
-    Normalize,
-    PermuteChannels,
-    not_finite,
-    parse_edits,
-    part_of,
-)
-from seewhy.explainers.inspection.intervene import Place, check_layers, must_swap, swapped_tensors
+from seewhy.explainers.inspection.edit_parts import MisfitError, part_of
+from seewhy.explainers.inspection.editor import Place, check_layers, must_swap, swapped_tensors
+from seewhy.explainers.inspection.edits import Edit, Mean, Normalize, PermuteChannels, not_finite, parse_edits
 from seewhy.explainers.inspection.sheets import sweep_sheet
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import axes_at
 from seewhy.explainers.results.display import Seen, must_be_plain, must_show, picture_of, save_picture
-from seewhy.explainers.tasks.classification import class_index, probabilities
 
 BATCH = 32
 """Most channels in one pass; fewer where the picture or the layer is large."""
@@ -168,25 +160,21 @@ def sweep_channels(
         EditError: an edit that is none, does not fit, or cannot be swept.
         PictureError, TargetError: as `explain`.
     """
-    must_know_pictures(model)
     (checked,) = parse_edits([edit])
     must_swap((checked,), other is not None)
-    upright = read_picture(picture)
-    images = model.preprocess(upright)[None].to(model.device)
-    swapped = None if other is None else model.preprocess(read_picture(other))[None].to(model.device)
-    index = None if target is None else class_index(target, model.labels)
-    found = sweep_images(model, images, checked, index, swapped)
-    return replace(found, seen=(upright, model.preprocess.geometry(upright.width, upright.height)))
+    view = prepare(model, picture)
+    swapped = None if other is None else prepare(model, other).images
+    sweep = sweep_images(model, view.images, checked, None if target is None else model.task.target(target), swapped)
+    return replace(sweep, seen=(view.picture, view.geometry))
 
 
 def sweep_images(
-    model: Any,
+    model: AnyModel,
     images: Tensor,
     edit: Edit,
     target: int | None = None,
     other: Tensor | None = None,
-    check: Callable[[], None] = lambda: None,
-    report: Report = unreported,
+    progress: Progress = SILENT,
 ) -> Sweep:
     """Sweep the channels of a layer for a normalised picture.
 
@@ -196,41 +184,47 @@ def sweep_images(
         edit: of one layer's input or output.
         target: class index; None for the most probable class.
         other: (1, C, H, W), the picture that ``swap`` takes from.
-        check: called before each batch; what it raises ends the sweep.
-        report: see `Report`.
+        progress: told of each batch.
 
     Raises:
         EditError: an edit that does not fit, cannot be swept, or makes the logits infinite.
         TargetError, ModelOutputError: as `Explainer.explain`.
     """
-    with prepared(model, images) as (module, inputs), torch.no_grad():
+    with ready(model, images) as (module, inputs), torch.no_grad():
         check_layers(module, (edit,), other is not None)
         path = _swept_layer(module, edit)
-        logits = checked_logits(module(inputs.clone())).float()
-        goal = goal_of(logits, None if target is None else torch.tensor([target]))
-        swapped = {} if other is None else swapped_tensors(module, other.detach().to(inputs, copy=True), (edit,), goal)
+        task = task_of(model)
+        outputs = finite_outputs(task, module(inputs.clone())).float()
+        objective = task.objective(outputs, Ask(None if target is None else torch.tensor([target])))
+        swapped = (
+            {}
+            if other is None
+            else swapped_tensors(task, module, other.detach().to(inputs, copy=True), (edit,), objective)
+        )
         at: Literal["input", "output"] = "input" if edit.at == "input" else "output"
         with closing(Replay(module, inputs, path, at, min(edit.calls or (0,)))) as replay:
             values = _edited_tensor(replay, path, edit)
-            sweeper = _Sweeper(edit, path, swapped, (inputs.shape[2], inputs.shape[3]))
-            channels = sweeper.channels(values)
+            sweeper = _Sweeper(task, edit, path, swapped, (inputs.shape[2], inputs.shape[3]))
+            channels = _channels(edit, path, values, (inputs.shape[2], inputs.shape[3]))
             size = max(1, min(BATCH, _BATCH_VALUES // max(inputs.numel(), values.numel())))
 
             def batches() -> Iterator[list[int]]:
                 for start in range(0, len(channels), size):
-                    check()
-                    report(start, len(channels))
+                    progress.at(start, len(channels))
                     yield channels[start : start + size]
 
-            found = checked_rows(replay, logits, batches, lambda run, batch: sweeper.run(run, replay.module, batch))
-    rows = torch.cat([one[1:] for one in found])
+            batches_of_rows = checked_rows(
+                replay, outputs, batches, lambda run, batch: sweeper.run(run, replay.module, batch)
+            )
+    rows = torch.cat([batch[1:] for batch in batches_of_rows])
     channels_in, height, width = images.shape[1:]
     if at == "output":
         axes = axes_at(model, path, tuple(values.shape), (channels_in, height, width))
     else:
         axes = grid_axes(tuple(values.shape), (height, width))
     maps = None if axes is None else values.permute(0, *axes)[0].float().cpu()
-    return _ranked(Sweep(path, edit, int(goal.targets[0]), logits[0].cpu(), 0.0, (), maps), channels, rows.cpu())
+    sweep = Sweep(path, edit, int(objective.targets[0]), outputs[0].cpu(), 0.0, (), maps)
+    return _ranked(sweep, task, channels, rows.cpu())
 
 
 def passes_of_sweep(module: nn.Module, survey: Survey, image_size: tuple[int, int], edit: Edit) -> Passes | None:
@@ -254,25 +248,28 @@ def passes_of_sweep(module: nn.Module, survey: Survey, image_size: tuple[int, in
     if shape is None:
         return None
     try:
-        return Passes(1 + len(_Sweeper(edit, path, {}, image_size).channels(torch.empty(shape, device="meta"))))
+        return Passes(1 + len(_channels(edit, path, torch.empty(shape, device="meta"), image_size)))
     except EditError:  # other calls may have other shapes; the sweep itself says so
         return None
 
 
-def _ranked(sweep: Sweep, channels: list[int], rows: Tensor) -> Sweep:
-    """Return the sweep with its channels, of whose edits the logits are the rows."""
+def _ranked(sweep: Sweep, task: Task, channels: list[int], rows: Tensor) -> Sweep:
+    """Return the sweep with its channels; the rows are the outputs after the edit of each."""
     if not bool(torch.isfinite(rows).all()):
         raise not_finite("With this edit the logits", 0, sweep.edit)
-    logit = float(sweep.logits[sweep.target])
-    probability = float(probabilities(sweep.logits.double())[sweep.target])
-    logits = rows[:, sweep.target].tolist()
-    likelihoods = probabilities(rows.double())[:, sweep.target].tolist()
-    found = [
-        ChannelEffect(channel, one, likely, one - logit, likely - probability)
-        for channel, one, likely in zip(channels, logits, likelihoods, strict=True)
+    before, *after = (task.describe(outputs, [sweep.target], top=0)[0] for outputs in (sweep.logits, *rows))
+    effects = [
+        ChannelEffect(
+            channel,
+            target.logit,
+            target.probability,
+            target.logit - before.logit,
+            target.probability - before.probability,
+        )
+        for channel, target in zip(channels, after, strict=True)
     ]
-    found.sort(key=lambda effect: (effect.logit_change, effect.channel))
-    return replace(sweep, probability=probability, channels=tuple(found))
+    effects.sort(key=lambda effect: (effect.logit_change, effect.channel))
+    return replace(sweep, probability=before.probability, channels=tuple(effects))
 
 
 def _swept_layer(module: nn.Module, edit: Edit) -> str:
@@ -313,30 +310,42 @@ def _edited_tensor(replay: Replay, path: str, edit: Edit) -> Tensor:
     return sole
 
 
+def _channels(edit: Edit, path: str, values: Tensor, image_size: tuple[int, int]) -> list[int]:
+    """Return the channels to sweep of the layer's tensor."""
+    with _named(path):
+        axis = part_of(edit.model_copy(update={"channels": None}), values, image_size).channel
+        if axis is None:
+            raise MisfitError("layer", f"A tensor of shape {tuple(values.shape)} has no known axis of channels.")
+        count = values.shape[axis]
+        channels = list(range(count)) if edit.channels is None else sorted(set(edit.channels))
+        if channels[-1] >= count:
+            raise MisfitError("channels", f"Channel {channels[-1]} is out of range: there are 0 to {count - 1}.")
+    return channels
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Name the layer of an edit that does not fit."""
+    try:
+        yield
+    except MisfitError as error:
+        raise EditError(f"At {path or 'the model'!r}: {error}", field=f"edits[0].{error.field}") from None
+
+
 class _Sweeper:
     """Edits one channel in each row of a batch but the first, which stays as it is."""
 
-    def __init__(self, edit: Edit, path: str, swapped: dict[Place, Tensor], image_size: tuple[int, int]) -> None:
+    def __init__(
+        self, task: Task, edit: Edit, path: str, swapped: dict[Place, Tensor], image_size: tuple[int, int]
+    ) -> None:
+        self._task = task
         self._edit = edit.model_copy(update={"channels": None})
-        self._wanted = edit.channels
         self._path = path
         self._swapped = swapped
         self._image_size = image_size
 
-    def channels(self, values: Tensor) -> list[int]:
-        """Return the channels to sweep of the layer's tensor."""
-        with self._named():
-            part = part_of(self._edit, values, self._image_size)
-            if part.channel is None:
-                raise MisfitError("layer", f"A tensor of shape {tuple(values.shape)} has no known axis of channels.")
-            count = values.shape[part.channel]
-            wanted = list(range(count)) if self._wanted is None else sorted(set(self._wanted))
-            if wanted[-1] >= count:
-                raise MisfitError("channels", f"Channel {wanted[-1]} is out of range: there are 0 to {count - 1}.")
-        return wanted
-
     def run(self, run: Callable[[int], Any], module: nn.Module, channels: list[int]) -> Tensor | None:
-        """Return the logits of an unedited row and of one row per channel; None if the batch is no such batch."""
+        """Return the outputs of an unedited row and of one row per channel; None if the batch is no such batch."""
         reached = False
 
         def edited(value: Any) -> Any:
@@ -352,8 +361,8 @@ class _Sweeper:
                 )
             else:
                 hooks.after_forward(lambda _, args, output: edited(output), self._path)
-            logits = logits_of(run(len(channels) + 1)).float()
-        return logits if reached and len(logits) == len(channels) + 1 else None
+            outputs = self._task.outputs(run(len(channels) + 1)).float()
+        return outputs if reached and len(outputs) == len(channels) + 1 else None
 
     def _edited(self, value: Any, call: int, channels: list[int]) -> Any:
         if self._edit.calls is not None and call not in self._edit.calls:
@@ -363,7 +372,7 @@ class _Sweeper:
         first, values = leaves[place][:1], leaves[place][1:]
         if len(values) != len(channels):
             raise UnreplayableError
-        with self._named():
+        with _named(self._path):
             part = part_of(
                 self._edit, values, self._image_size, self._swapped.get((self._path, self._edit.at, call, None))
             )
@@ -380,10 +389,3 @@ class _Sweeper:
             changed = self._edit.apply(values, replace(part, mask=part.mask & rows))
         leaves[place] = torch.cat([first, changed])
         return tree_unflatten(leaves, spec)
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except MisfitError as error:
-            raise EditError(f"At {self._path or 'the model'!r}: {error}", field=f"edits[0].{error.field}") from None

@@ -13,17 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from seewhy.explainers.core.explainer import prepared
-from seewhy.explainers.core.model import Model, must_know_pictures
-from seewhy.explainers.core.objective import goal_of
+from seewhy.explainers.core.model import AnyModel, Model, task_of
+from seewhy.explainers.core.question import ready
+from seewhy.explainers.core.task import Ask
 from seewhy.explainers.errors import LayerError, OptionError
-from seewhy.explainers.hooks.selection import Where, first_names, logits_of
+from seewhy.explainers.execution.progress import SILENT, Progress
+from seewhy.explainers.explain import prepare
+from seewhy.explainers.hooks.selection import Where, first_names
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.imaging.decode import PictureSource, read_picture
+from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.inspection.statistics import Statistics, statistics
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey import PASSING
-from seewhy.explainers.tasks.classification import class_index
 
 EventKind = Literal["before_forward", "after_forward", "output_gradient", "full_backward", "parameter_gradient"]
 
@@ -163,18 +164,16 @@ def trace(
         PictureError: the picture cannot be read.
         LayerError, TargetError: a layer or class that the model lacks.
     """
-    must_know_pictures(model)
-    images = model.preprocess(read_picture(picture))[None].to(model.device)
-    index = None if target is None else class_index(target, model.labels)
-    return trace_images(model, images, index, layers)
+    view = prepare(model, picture)
+    return trace_images(model, view.images, None if target is None else model.task.target(target), layers)
 
 
 def trace_images(
-    model: Any,
+    model: AnyModel,
     images: Tensor,
     target: int | None = None,
     layers: tuple[Where, ...] = (is_leaf,),
-    check: Callable[[], None] = lambda: None,
+    progress: Progress = SILENT,
 ) -> Trace:
     """Trace one forward and one backward pass of a normalised picture.
 
@@ -185,24 +184,27 @@ def trace_images(
         images: (1, C, H, W) floating, on the model's device.
         target: class index; None for the most probable class.
         layers: paths, globs, types or predicates.
-        check: called at each event; what it raises ends the trace.
+        progress: its `cancel` is called at each event.
 
     Raises:
         LayerError, TargetError: a layer or class that the model lacks.
         ModelOutputError: the model returns no logits.
     """
-    with prepared(model, images) as (module, inputs), torch.enable_grad(), HookSession(module) as hooks:
-        tracer = _Tracer(hooks, module, inputs, check)
+    with ready(model, images) as (module, inputs), torch.enable_grad(), HookSession(module) as hooks:
+        tracer = _Tracer(hooks, module, inputs, progress.cancel)
         paths = tracer.hook(layers)
-        logits = logits_of(module(inputs.clone()))
-        goal = goal_of(logits, None if target is None else torch.tensor([target]))
+        task = task_of(model)
+        outputs = task.outputs(module(inputs.clone()))
+        objective = task.objective(outputs, Ask(None if target is None else torch.tensor([target])))
         if not tracer.events:
             raise LayerError(
                 f"{paths[0]!r} never runs for this picture (or its `forward` is called directly, past all hooks); "
                 "choose a layer that runs, as GET /models/NAME/layers or `seewhy layers MODEL` list them."
             )
-        hooks.backward(goal.scores(logits).sum())
-    return Trace(tuple(tracer.events), tracer.summary(paths), int(goal.targets[0]), logits[0].detach().float().cpu())
+        hooks.backward(objective.scores(outputs).sum())
+    return Trace(
+        tuple(tracer.events), tracer.summary(paths), int(objective.targets[0]), outputs[0].detach().float().cpu()
+    )
 
 
 class _Tracer:

@@ -1,12 +1,13 @@
 """What a picture is compared with, or what hides its pixels; and Gaussian blur."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import BeforeValidator, Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from seewhy.explainers.core.explainer import widened
+from seewhy.explainers.core.model import AnyModel
+from seewhy.explainers.core.question import widened
 from seewhy.explainers.errors import OptionError
 
 Plain = Literal["zero", "black", "mean", "blur"]
@@ -40,7 +41,9 @@ Colour = Annotated[
 ]
 
 
-def baseline_of(images: Tensor, baseline: Baseline, model: Any = None, value: tuple[float, ...] = ()) -> Tensor:
+def baseline_of(
+    images: Tensor, baseline: Baseline, model: AnyModel | None = None, value: tuple[float, ...] = ()
+) -> Tensor:
     """Return the baselines of pictures, (N, C, H, W) like these, in float32 at least.
 
     Args:
@@ -66,16 +69,14 @@ def baseline_of(images: Tensor, baseline: Baseline, model: Any = None, value: tu
     return _of_colour(value, images, "value")
 
 
-def _black(model: Any) -> tuple[float, ...]:
-    preprocess = getattr(model, "preprocess", None)
-    mean, std = getattr(preprocess, "mean", None), getattr(preprocess, "std", None)
-    if mean is None or std is None:
+def _black(model: AnyModel | None) -> tuple[float, ...]:
+    if model is None or isinstance(model, nn.Module):
         raise OptionError(
             "A bare module does not say how its pictures are normalised, so black is unknown; pass a model from "
             "`load_model`, or `baseline=given` with the normalised `value` of black, (0 - mean) / std.",
             "baseline",
         )
-    return tuple(-middle / spread for middle, spread in zip(mean, std, strict=True))
+    return tuple(-middle / spread for middle, spread in zip(model.preprocess.mean, model.preprocess.std, strict=True))
 
 
 def _of_colour(colour: tuple[float, ...], images: Tensor, field: str) -> Tensor:

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from seewhy.explainers.core.costs import Passes, evaluate, names_in
 from seewhy.explainers.core.explainer import AUGMENTATIONS, Explainer
+from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.errors import OptionError, near_matches, plain_fault
 
 Family = Literal["cam", "gradient", "rule", "perturbation", "concept"]
@@ -96,7 +97,7 @@ class Method:
         names = dict.fromkeys((*names_in(self.forwards), *names_in(self.backwards)))
         return tuple(name for name in names if name in self.options)
 
-    def passes(self, explainer: Explainer, model: Any, image_shape: tuple[int, int, int]) -> Passes | None:
+    def passes(self, explainer: Explainer, model: AnyModel, image_shape: tuple[int, int, int]) -> Passes | None:
         """Return how many passes an explainer of this method takes for one picture, at most.
 
         Args:
@@ -232,7 +233,7 @@ def import_methods(modules: str) -> None:
             ) from error
 
 
-def passes_of(explainer: Explainer, model: Any, image_shape: tuple[int, int, int]) -> Passes | None:
+def passes_of(explainer: Explainer, model: AnyModel, image_shape: tuple[int, int, int]) -> Passes | None:
     """Return how many passes an explainer takes for one picture, as `Method.passes`; None for one of no method."""
     found = method_of(explainer)
     return None if found is None else found.passes(explainer, model, image_shape)

@@ -1,33 +1,37 @@
 """Several methods at once: CAMs that need the same forward and backward pass share it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Attribution, Explainer, Question, asked, checked_maps, part_of
-from seewhy.explainers.execution.chunks import Report, Show, unreported, unshown
+from seewhy.explainers.core.attribution import Attribution, checked_maps
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.model import AnyModel
+from seewhy.explainers.core.question import pose
+from seewhy.explainers.core.task import DEFAULT_ASK, Ask
+from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.cam.base import CAM, LayerTensors, collect
 
 
 def explain_together(
     explainers: Sequence[Explainer],
-    model: Any,
+    model: AnyModel,
     images: Tensor,
-    targets: Tensor | None = None,
-    against: Tensor | None = None,
-    report: Report = unreported,
-    show: Show = unshown,
+    ask: Ask = DEFAULT_ASK,
+    progress: Progress = SILENT,
 ) -> list[Attribution]:
     """Explain the same images by several methods.
 
     CAMs of the same layers and score that are not augmented share one forward and one backward pass. All methods
-    explain the same classes: without targets, those that the first method finds.
+    explain the same targets: where none are named, those that the first method finds.
 
     Args:
         explainers: the methods.
-        model, images, targets, against, report: as for `Explainer.explain`.
-        show: as for `Explainer.explain`; used only where there is one method.
+        model, images: as for `Explainer.explain`.
+        ask: what is to be explained.
+        progress: as `Explainer.explain`; maps so far are shown where there is one method.
 
     Returns:
         One attribution per method.
@@ -37,19 +41,15 @@ def explain_together(
     """
     attributions: list[Attribution] = []
     shared: dict[Any, LayerTensors] = {}
-    with asked(model, images, targets, against) as question:
+    rounds = len(explainers)
+    with pose(model, images, ask) as question:
         for number, explainer in enumerate(explainers):
-            if len(explainers) > 1:
-                report(number, len(explainers))
-            part = Question(
-                question.model,
-                question.module,
-                question.images,
-                attributions[0].targets if attributions else question.targets,
-                against,
-                part_of(report, number, len(explainers)),
-                show if len(explainers) == 1 else unshown,
-            )
+            part = replace(question, progress=progress)
+            if rounds > 1:
+                progress.at(number, rounds)
+                part = replace(question, progress=progress.part(number, rounds).unseen)
+            if attributions:
+                part = replace(part, ask=replace(ask, targets=attributions[0].targets))
             # A CAM that is more than `combine` of what `collect` returns has an `attribute` of its own.
             if isinstance(explainer, CAM) and explainer.smooth != "tta" and type(explainer).attribute is CAM.attribute:
                 key = (explainer.layers_of(part), explainer.uses_gradients, explainer.score_key)

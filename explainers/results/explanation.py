@@ -1,6 +1,5 @@
 """The one-call way in, `explain`, and its result: a map with its picture, its class and its diagnostics."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,17 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from seewhy.explainers.core.explainer import Attribution, Diagnostic
+from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.objective import NO_CONTRAST
 from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.sheets import sheet
-from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.results.display import Shown
-from seewhy.explainers.tasks.classification import Prediction, best, predictions
+from seewhy.explainers.tasks.classification import Prediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -234,16 +232,14 @@ def explanations(
         attribution: one map per explained class.
     """
     maps = attribution.maps.cpu().numpy()
-    survey = getattr(model, "survey", None)
-    if isinstance(survey, Survey):
-        geometry = replace(geometry, reach=survey.reach(attribution.layers, (maps.shape[1], maps.shape[2])))
-    logits = attribution.logits.cpu().numpy()
-    against = [] if attribution.against is None else attribution.against.tolist()
-    tied = []
+    geometry = replace(geometry, reach=model.survey.reach(attribution.layers, (maps.shape[1], maps.shape[2])))
+    outputs = attribution.outputs.cpu()
+    contrasts = [] if attribution.against is None else attribution.against.tolist()
+    rows = []
     for row, index in enumerate(attribution.targets.tolist()):
-        contrast = [one for one in against[row : row + 1] if one != NO_CONTRAST]
-        (target, *others) = predictions(logits[row], model.labels, [index, *contrast, *best(logits[row], 5)])
-        tied.append(
+        contrast = [number for number in contrasts[row : row + 1] if number != NO_CONTRAST]
+        (target, *others) = model.task.describe(outputs[row], [index, *contrast])
+        rows.append(
             Explanation(
                 picture=picture,
                 geometry=geometry,
@@ -251,15 +247,15 @@ def explanations(
                 signed=attribution.signed,
                 target=target,
                 predictions=tuple(others[len(contrast) :]),
-                classes=len(logits[row]),
+                classes=outputs.shape[1],
                 method=method,
                 layers=attribution.layers,
                 against=others[0] if contrast else None,
-                regions=_regions(attribution, row, model.labels),
+                regions=_regions(attribution, row, model),
                 notes=_notes(attribution, row, method),
             )
         )
-    return tied
+    return rows
 
 
 def _notes(attribution: Attribution, row: int, method: str) -> tuple[Diagnostic, ...]:
@@ -274,9 +270,9 @@ def _notes(attribution: Attribution, row: int, method: str) -> tuple[Diagnostic,
     return *found, Diagnostic("rounding-decides", message)
 
 
-def _regions(attribution: Attribution, row: int, labels: Sequence[str]) -> tuple[Region, ...]:
-    found = attribution.regions
-    if found is None:
+def _regions(attribution: Attribution, row: int, model: Model) -> tuple[Region, ...]:
+    regions = attribution.regions
+    if regions is None:
         return ()
-    parts = zip(found.maps[row].cpu().numpy(), found.gains[row].tolist(), found.logits[row].cpu().numpy(), strict=True)
-    return tuple(Region(one, gain, predictions(logits, labels, best(logits, 5))) for one, gain, logits in parts)
+    parts = zip(regions.maps[row].cpu().numpy(), regions.gains[row].tolist(), regions.outputs[row], strict=True)
+    return tuple(Region(values, gain, tuple(model.task.describe(outputs))) for values, gain, outputs in parts)

@@ -428,7 +428,7 @@ class ManyPasses(Fake):
 
     def run(self, model, batch):
         for done in range(100):
-            batch.report(done, 100)
+            batch.progress.at(done, 100)
             model.module(batch.images)
         return [None] * len(batch.images)
 
@@ -727,11 +727,11 @@ class Steps(Fake):
         self.stage.most_underway = max(self.stage.most_underway, len(self.stage.underway))
         try:
             for done in range(self.total):
-                batch.report(done, self.total)
+                batch.progress.at(done, self.total)
                 self.stage.step(self.name)
                 if self.during:
                     self.during(done)
-            batch.report(self.total, self.total)
+            batch.progress.at(self.total, self.total)
         finally:
             self.stage.underway.discard(self.name)
         return [self.name] * len(batch.images)
@@ -907,11 +907,11 @@ def short_works():
     yield Alone(lambda model, images, *_: capture_images(model, images, ("*",), kinds, 0, 2**20), Passes(2, 1))
 
 
-def edited(model, images, targets, report):
+def edited(model, images, targets, progress):
     """Return the map of RISE while an edit is in place, whose session stays open between its passes."""
     edits = parse_edits([{"layer": "conv", "op": "scale", "value": 0.5}])
     rise = METHODS["rise"].build({"samples": 40, "cells": 3})
-    return [edit_images(model, images, edits, rise, targets, report=report).after]
+    return [edit_images(model, images, edits, rise, targets, progress=progress).after]
 
 
 LONG_WORKS = {
@@ -949,17 +949,17 @@ def test_what_runs_between_the_passes_of_another_batch_is_answered_as_if_it_were
         engine.submit("net", [made])
         return made
 
-    def explained(model, images, targets, report):
+    def explained(model, images, targets, progress):
         if name == "an intervention":
-            return edited(model, images, targets, report)
-        return [METHODS[name].build(LONG_WORKS[name]).explain(model, images, targets, report=report)]
+            return edited(model, images, targets, progress)
+        return [METHODS[name].build(LONG_WORKS[name]).explain(model, images, targets, progress=progress)]
 
-    def interrupted(model, images, targets, report):
-        def told(done, total):
+    def interrupted(model, images, targets, progress):
+        def report(done, total):
             asked.append([ask(work) for work in short_works()])
-            report(done, total)
+            progress.report(done, total)
 
-        return explained(model, images, targets, told)
+        return explained(model, images, targets, replace(progress, report=report))
 
     engine.model("net", Deadline.after(GUARD))
     alone = [ask(Alone(explained, None)), *(ask(work) for work in short_works())]

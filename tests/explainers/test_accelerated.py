@@ -12,7 +12,8 @@ from torch._dynamo.utils import counters
 from torch.nn import functional
 
 from seewhy.explainers import GradCAM
-from seewhy.explainers.core.explainer import Explainer, predict
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.question import predict
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.accelerated import MOST_CUTS, PATIENCE, Accelerated, Parts
 from seewhy.explainers.execution.accelerators import ACCELERATORS, _exported, _folded, choose, onnxruntime

@@ -5,8 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM, Saliency
-from seewhy.explainers.core.explainer import AUGMENTATIONS, asked, predict, principal_component
-from seewhy.explainers.core.objective import MOST_PROBABLE, NO_CONTRAST, Goal, goal_of
+from seewhy.explainers.core.explainer import AUGMENTATIONS
+from seewhy.explainers.core.objective import MOST_PROBABLE, NO_CONTRAST
+from seewhy.explainers.core.projection import principal_component
+from seewhy.explainers.core.question import pose, predict
+from seewhy.explainers.core.task import Ask
 from seewhy.explainers.errors import (
     ExplainerError,
     LayerError,
@@ -16,8 +19,10 @@ from seewhy.explainers.errors import (
     UnsuitableModelError,
 )
 from seewhy.explainers.execution.chunks import MOST, pass_size, passes
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.shared_pass import explain_together
+from seewhy.explainers.tasks.classification import Classification, ClassObjective
 from tests import nets
 
 
@@ -45,20 +50,21 @@ def test_a_contrast_is_the_map_of_the_difference_of_two_logits(net, images):
     torch.testing.assert_close(contrast, maps[0] - maps[1])
 
 
-def test_goals():
+def test_the_objective_of_a_classifier_is_a_logit_or_the_lead_over_another():
     logits = torch.tensor([[1.0, 2.0, 4.0], [3.0, -1.0, 0.0]])
-    goal = goal_of(logits, None, torch.tensor([0, 1]))
-    assert goal.targets.tolist() == [2, 0]
-    assert goal.scores(logits).tolist() == [3.0, 4.0]
-    assert goal_of(logits, None, torch.tensor([NO_CONTRAST, 1])).scores(logits).tolist() == [4.0, 4.0]
-    rows = goal.rows(torch.tensor([1, 1, 0]))
+    task = Classification()
+    objective = task.objective(logits, Ask(against=torch.tensor([0, 1])))
+    assert objective.targets.tolist() == [2, 0]
+    assert objective.scores(logits).tolist() == [3.0, 4.0]
+    assert task.objective(logits, Ask(against=torch.tensor([NO_CONTRAST, 1]))).scores(logits).tolist() == [4.0, 4.0]
+    rows = objective.rows(torch.tensor([1, 1, 0]))
     assert (rows.targets.tolist(), rows.against.tolist()) == ([0, 0, 2], [1, 1, 0])
-    assert Goal(torch.tensor([1, 1])).rows(torch.tensor([0])).against is None
+    assert ClassObjective(torch.tensor([1, 1])).rows(torch.tensor([0])).against is None
     for targets, against in (([3, 0], None), ([0, -1], None), ([0, 0], [1, 3])):
         with pytest.raises(TargetError, match="out of range"):
-            goal_of(logits, torch.tensor(targets), None if against is None else torch.tensor(against))
+            task.objective(logits, Ask(torch.tensor(targets), None if against is None else torch.tensor(against)))
     with pytest.raises(TargetError, match="contrasted with itself"):
-        goal_of(logits, torch.tensor([1, 0]), torch.tensor([2, 0]))
+        task.objective(logits, Ask(torch.tensor([1, 0]), torch.tensor([2, 0])))
 
 
 @pytest.mark.parametrize("against", [torch.tensor([0]), torch.tensor([0.0, 1.0, 1.0, 1.0])])
@@ -95,7 +101,9 @@ def test_tta_is_the_mean_over_augmentations_for_the_class_of_the_plain_picture(n
         maps = plain.explain(net, (images.flip(3) if flip else images) * factor, targets).maps
         expected += (maps.flip(2) if flip else maps) / len(AUGMENTATIONS)
     done = []
-    found = GradCAM(layers=("1",), smooth="tta").explain(net, images, report=lambda *pair: done.append(pair))
+    found = GradCAM(layers=("1",), smooth="tta").explain(
+        net, images, progress=Progress(report=lambda *pair: done.append(pair))
+    )
     torch.testing.assert_close(found.maps, expected)
     assert torch.equal(found.targets, targets)
     torch.testing.assert_close(found.logits, net(images))
@@ -119,7 +127,7 @@ def test_a_pass_holds_what_memory_allows(monkeypatch, net, images):
 
 def test_passes_report_before_each_and_at_the_end():
     told = []
-    assert list(passes(5, 2, lambda *pair: told.append(pair))) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert list(passes(5, 2, Progress(lambda *pair: told.append(pair)))) == [slice(0, 2), slice(2, 4), slice(4, 5)]
     assert told == [(0, 5), (2, 5), (4, 5), (5, 5)]
 
 
@@ -139,7 +147,9 @@ def test_methods_of_one_pass_share_it(net, images):
 
 
 def test_methods_explain_the_class_that_the_first_one_finds(net, images):
-    first, second = explain_together((Saliency(), GradCAM(layers=("1",), smooth="tta")), net, images, None, OTHERS)
+    first, second = explain_together(
+        (Saliency(), GradCAM(layers=("1",), smooth="tta")), net, images, Ask(against=OTHERS)
+    )
     assert torch.equal(first.targets, second.targets)
     assert torch.equal(second.against, OTHERS)
     assert nets.relative_error(first.logits, second.logits) < 1e-6
@@ -241,6 +251,6 @@ def test_a_layer_that_is_lacking_is_no_matter_of_a_softmax_and_costs_no_pass(ima
 
 def test_the_look_for_a_softmax_leaves_tensors_that_can_be_trained_on(images):
     net = nets.seeded(Positioned)
-    with pytest.raises(UnsuitableModelError, match="returns probabilities"), asked(net, images[:1]):
+    with pytest.raises(UnsuitableModelError, match="returns probabilities"), pose(net, images[:1]):
         raise UnsuitableModelError("No gradient flows.")
     assert not net.table.is_inference()

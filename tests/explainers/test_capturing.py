@@ -22,6 +22,7 @@ from seewhy.explainers.errors import (
     PictureError,
     TargetError,
 )
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.kinds import KINDS
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.render import Style
@@ -321,7 +322,7 @@ def test_a_check_may_end_the_capture_between_its_passes(allowed, passes, picture
         hooks.before_forward(lambda *_: ran.append("forward"), "conv")
         hooks.output_gradient(lambda _: ran.append("backward"), "conv")
         with pytest.raises(TooLateError):
-            capture_images(net, picture, ("conv",), ("output", "grad_output"), check=check)
+            capture_images(net, picture, ("conv",), ("output", "grad_output"), progress=Progress(cancel=check))
     assert ran == ["forward"] * passes
 
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seewhy.explainers.core.explainer import AUGMENTATIONS, Attribution, Explainer
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import AUGMENTATIONS, Explainer
 from seewhy.explainers.core.objective import NO_CONTRAST
 from seewhy.explainers.execution import chunks as passes
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.catalogue import METHODS
 from tests import nets
 
@@ -213,7 +215,9 @@ SHOWING = {
 def test_maps_are_shown_as_they_grow(name, net, wide, monkeypatch):
     monkeypatch.setattr(passes, "MOST", 2)
     seen: list[Tensor] = []
-    shown = made(name, sign=fullest(name)).explain(net, wide, TARGETS, show=lambda maps: seen.append(maps().clone()))
+    shown = made(name, sign=fullest(name)).explain(
+        net, wide, TARGETS, progress=Progress(show=lambda maps: seen.append(maps().clone()))
+    )
     expected = explained(name, net, wide, sign=fullest(name)).maps
     close(shown.maps, expected)
     assert (name in SHOWING) is bool(seen)
@@ -227,7 +231,9 @@ def test_maps_are_shown_as_they_grow(name, net, wide, monkeypatch):
 
 def test_augmented_maps_are_shown_as_they_grow(net, wide):
     seen: list[Tensor] = []
-    found = made("rise", smooth="tta").explain(net, wide, TARGETS, show=lambda maps: seen.append(maps()))
+    found = made("rise", smooth="tta").explain(
+        net, wide, TARGETS, progress=Progress(show=lambda maps: seen.append(maps()))
+    )
     assert len(seen) == len(AUGMENTATIONS) - 1
     first = made("rise").explain(net, wide, TARGETS).maps
     close(seen[0], first)
@@ -267,5 +273,5 @@ def test_many_passes_report_and_can_be_ended(name, net, wide, untouched, monkeyp
             raise EndedError
 
     with pytest.raises(EndedError):
-        made(name).explain(untouched(net), wide, TARGETS, report=report)
+        made(name).explain(untouched(net), wide, TARGETS, progress=Progress(report=report))
     assert told[0][0] < told[1][0] <= told[1][1]

@@ -7,17 +7,8 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.errors import EditError
-from seewhy.explainers.inspection.edits import (
-    EDITS,
-    MAX_EDITS,
-    OPS,
-    Edit,
-    MisfitError,
-    Scale,
-    Zero,
-    parse_edits,
-    part_of,
-)
+from seewhy.explainers.inspection.edit_parts import MisfitError, part_of
+from seewhy.explainers.inspection.edits import EDITS, MAX_EDITS, OPS, Edit, Scale, Zero, parse_edits
 from tests import nets
 
 IMAGE = (8, 8)

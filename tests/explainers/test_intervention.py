@@ -16,7 +16,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM, HookSession, Saliency, explain, intervene, sweep_channels
-from seewhy.explainers.core.explainer import Explainer, predict
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.question import predict
 from seewhy.explainers.errors import (
     EditError,
     ExplainerError,
@@ -29,7 +30,7 @@ from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection import sheets
 from seewhy.explainers.inspection.capture import capture_images
 from seewhy.explainers.inspection.edits import OPS, parse_edits
-from seewhy.explainers.inspection.intervene import Edited, edit_images
+from seewhy.explainers.inspection.intervene import EditedPair, edit_images
 from seewhy.explainers.inspection.sweep import sweep_images
 from seewhy.explainers.inspection.trace import trace_images
 from seewhy.explainers.methods.catalogue import get_method
@@ -51,7 +52,7 @@ def edited(
     explainer: Explainer = CAM,
     target: int | None = 0,
     other: Tensor | None = None,
-) -> Edited:
+) -> EditedPair:
     targets = None if target is None else torch.tensor([target])
     return edit_images(net, images, parse_edits(edits), explainer, targets, other)
 
@@ -775,7 +776,7 @@ def test_different_interventions_in_eight_threads(frequent_switches, untouched, 
     alone = [edited(net, picture, edit, explainer=SALIENCY) for edit in edits]
     start = Barrier(len(edits))
 
-    def repeat(number: int) -> list[Edited]:
+    def repeat(number: int) -> list[EditedPair]:
         start.wait()
         return [edited(net, picture, edits[number], explainer=SALIENCY) for _ in range(12)]
 

@@ -38,13 +38,13 @@ def test_a_target_and_a_layer_are_those_of_all(lite0):
 @pytest.fixture
 def batches(monkeypatch):
     sizes = []
-    explained = many._Task.explain
+    explained = many._Series.explain
 
     def counted(task, batch):
         sizes.append(len(batch))
         return explained(task, batch)
 
-    monkeypatch.setattr(many._Task, "explain", counted)
+    monkeypatch.setattr(many._Series, "explain", counted)
     return sizes
 
 

@@ -9,6 +9,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from seewhy.explainers import Explainer
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.baselines import baseline_of
 from seewhy.explainers.methods.concept.dff import DFF
 from seewhy.explainers.methods.perturbation.base import masked, superpixels
@@ -85,7 +86,7 @@ def test_passes_stay_within_their_size_and_are_reported(explainer, net, pictures
     monkeypatch.setattr("seewhy.explainers.execution.chunks.MOST", 5)
     sizes, told = [], []
     handle = net.conv.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
-    explainer.explain(net, pictures, TARGETS, report=lambda *pair: told.append(pair))
+    explainer.explain(net, pictures, TARGETS, progress=Progress(report=lambda *pair: told.append(pair)))
     handle.remove()
     assert max(sizes) <= 5
     assert told[0][0] == 0

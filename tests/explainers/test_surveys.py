@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from seewhy.explainers import GradCAM, HookSession
-from seewhy.explainers.core.explainer import asked
+from seewhy.explainers.core.question import pose
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.layers import survey_cache as surveys
 from seewhy.explainers.layers.survey import survey
 from seewhy.explainers.layers.survey_cache import survey_of
@@ -107,7 +108,9 @@ def test_who_waits_to_survey_asks_whether_anybody_still_wants_it(made):
         raise GivenUpError
 
     with ThreadPoolExecutor(1) as pool, exclusive():
-        waiting = pool.submit(GradCAM().explain, nets.seeded(nets.Net), torch.rand(1, *SHAPE), report=report)
+        waiting = pool.submit(
+            GradCAM().explain, nets.seeded(nets.Net), torch.rand(1, *SHAPE), progress=Progress(report=report)
+        )
         with pytest.raises(GivenUpError):
             waiting.result(60)
     assert asked.is_set()
@@ -132,7 +135,7 @@ def test_fullgrad_reads_the_axes_of_a_model_that_carries_its_survey():
     assert axes["2.1"] == (1, 2, 3)
     values = torch.rand(1, 4, 4, 32)  # by proportions, 32 channels in four rows and columns
     method = FullGrad(sign="signed")
-    with asked(net, images) as question:
+    with pose(net, images) as question:
         found = FullGradients(question.plain()[0], torch.zeros(1, 5), (Term("2.1", values),))
     shown = method._map(found, (32, 32), axes)
     columns = torch.stack([shown[0].sum(dim=0), values[0].sum(dim=(0, 1))])

@@ -28,6 +28,7 @@ from seewhy.explainers.errors import (
     TargetError,
 )
 from seewhy.explainers.execution import replay
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.imaging.decode import read_picture
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection import sweep as sweeping
@@ -237,7 +238,7 @@ def test_the_whole_model_runs_only_where_it_must(kind, layer, expected, pictures
 def test_batches_of_all_sizes(size, pictures, monkeypatch):
     monkeypatch.setattr(sweeping, "BATCH", size)
     net, ticks = nets.seeded(nets.InPlaceModule), []
-    found = swept(net, pictures[0], {"op": "zero", "layer": "conv"}, check=lambda: ticks.append(0))
+    found = swept(net, pictures[0], {"op": "zero", "layer": "conv"}, progress=Progress(cancel=lambda: ticks.append(0)))
     assert len(ticks) == -(-5 // size)
     monkeypatch.undo()
     expected = swept(net, pictures[0], {"op": "zero", "layer": "conv"})
@@ -257,7 +258,12 @@ def test_more_channels_than_one_batch(pictures):
 def test_small_batches_for_large_tensors(pictures, monkeypatch):
     monkeypatch.setattr(sweeping, "_BATCH_VALUES", 2 * pictures[0].numel())
     ticks: list[int] = []
-    swept(nets.seeded(nets.Net), pictures[0], {"op": "zero", "layer": "conv"}, check=lambda: ticks.append(0))
+    swept(
+        nets.seeded(nets.Net),
+        pictures[0],
+        {"op": "zero", "layer": "conv"},
+        progress=Progress(cancel=lambda: ticks.append(0)),
+    )
     assert len(ticks) == 3
 
 
@@ -522,7 +528,12 @@ def test_a_check_may_end_the_sweep(pictures, untouched):
         raise TooLateError
 
     with pytest.raises(TooLateError):
-        swept(untouched(nets.seeded(nets.Net)), pictures[0], {"op": "zero", "layer": "conv"}, check=late)
+        swept(
+            untouched(nets.seeded(nets.Net)),
+            pictures[0],
+            {"op": "zero", "layer": "conv"},
+            progress=Progress(cancel=late),
+        )
 
 
 def test_memory_that_runs_short_is_no_fault_of_the_model(pictures, monkeypatch):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seewhy.explainers import trace
 from seewhy.explainers.errors import LayerError, ModelOutputError, OptionError, TargetError
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.inspection.statistics import statistics
 from seewhy.explainers.inspection.trace import (
     EXPLODING,
@@ -407,7 +408,7 @@ def test_a_check_may_end_the_trace_forward_and_backward(allowed, last, picture, 
     net = untouched(nets.seeded(nets.Net))
     assert trace_images(net, picture).events[allowed].kind == last
     with pytest.raises(TooLateError):
-        trace_images(net, picture, check=check)
+        trace_images(net, picture, progress=Progress(cancel=check))
     assert next(calls) == allowed + 1
 
 

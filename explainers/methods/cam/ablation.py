@@ -8,14 +8,13 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.explainer import Question, part_of
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.execution.chunks import pass_size
-from seewhy.explainers.execution.replay import replaced_logits
+from seewhy.explainers.execution.replay import replaced_outputs
 from seewhy.explainers.methods.cam.base import LayerTensors
 from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.perturbation.base import certain_change
-from seewhy.explainers.tasks.classification import probabilities
 
 _LEAST = 1e-6
 """Smallest score that Ablation-CAM divides by, as a share of the largest logit."""
@@ -67,23 +66,24 @@ class AblationCAM(ForwardCAM):
                 without[range(len(without)), channels[rows]] = 0
                 return without
 
-            edited, plain = replaced_logits(
+            edited, plain = replaced_outputs(
                 question.module,
+                question.task.outputs,
                 question.images[row : row + 1],
                 path,
                 tensors.axes[path],
-                tensors.logits[row : row + 1],
+                tensors.outputs[row : row + 1],
                 ablated,
                 len(channels),
                 size,
-                part_of(question.report, row, len(activations)),
+                question.progress.part(row, len(activations)),
             )
-            goal = tensors.goal.rows(torch.full_like(channels, row))
-            falls[row, channels] = goal.scores(plain) - goal.scores(edited)
-        largest = tensors.logits.abs().amax(dim=1)
+            objective = tensors.objective.rows(torch.full_like(channels, row))
+            falls[row, channels] = objective.scores(plain) - objective.scores(edited)
+        largest = tensors.outputs.abs().flatten(1).amax(dim=1)
         change = certain_change(falls.abs().amax(dim=1), largest, question.images.dtype)
         falls = falls * (change > 0)[:, None]
-        scores = tensors.goal.scores(tensors.logits).abs().maximum(_LEAST * largest)
+        scores = tensors.objective.scores(tensors.outputs).abs().maximum(_LEAST * largest)
         weights = falls / torch.where(scores > 0, scores, torch.ones_like(scores))[:, None]
         return LayerMap(self.project(activations * weights[:, :, None, None]), change)
 
@@ -138,18 +138,19 @@ class ReciproCAM(ForwardCAM):
 
         maps = []
         for row in range(len(activations)):
-            edited, _ = replaced_logits(
+            edited, _ = replaced_outputs(
                 question.module,
+                question.task.outputs,
                 question.images[row : row + 1],
                 path,
                 tensors.axes[path],
-                tensors.logits[row : row + 1],
+                tensors.outputs[row : row + 1],
                 alone,
                 height * width,
                 size,
-                part_of(question.report, row, len(activations)),
+                question.progress.part(row, len(activations)),
             )
-            shares = probabilities(edited)
-            goal = tensors.goal.rows(torch.full((len(edited),), row, device=edited.device))
-            maps.append(goal.scores(shares - shares.amin(dim=0)).view(1, height, width))
+            objective = tensors.objective.rows(torch.full((len(edited),), row, device=edited.device))
+            shares = objective.probabilities(edited)
+            maps.append(objective.scores(shares - shares.amin(dim=0)).view(1, height, width))
         return LayerMap(self.project(torch.stack(maps)))

@@ -12,10 +12,13 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from seewhy.explainers.core.explainer import Attribution, Explainer, Question, checked_logits
-from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.model import AnyModel
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError
-from seewhy.explainers.hooks.selection import as_module, module_paths
+from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import axes_at, survey_of
@@ -34,16 +37,16 @@ class LayerTensors:
     """The activations of the layers of a CAM, and their gradients.
 
     Attributes:
-        goal: what is explained.
-        logits: (N, K) float32.
+        objective: what is explained.
+        outputs: (N, ...) float32.
         activations: per path (N, C, h, w) float32.
         gradients: per path the gradients of the score with respect to the activations, (N, C, h, w) float32; empty
             without a backward pass.
         axes: per path the order of axes that permutes the layer's output to (N, C, h, w).
     """
 
-    goal: Goal
-    logits: Tensor
+    objective: Objective
+    outputs: Tensor
     activations: dict[str, Tensor]
     gradients: dict[str, Tensor]
     axes: dict[str, tuple[int, int, int, int]]
@@ -55,7 +58,7 @@ class LayerTensors:
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
         """Return the activations and the gradients of each layer; gradients are empty without a backward pass."""
-        empty = self.logits.new_empty(0)
+        empty = self.outputs.new_empty(0)
         return [(values, self.gradients.get(path, empty)) for path, values in self.activations.items()]
 
 
@@ -88,18 +91,17 @@ class LayerExplainer(Explainer):
         """
         return self.layers or _default_layers(question)
 
-    def quantities(self, model: Any, image_shape: tuple[int, int, int]) -> dict[str, int]:
+    def quantities(self, model: AnyModel, image_shape: tuple[int, int, int]) -> dict[str, int]:
         """Return the channels and the positions of all layers together; nothing where there is no survey."""
-        survey, layers = getattr(model, "survey", None), self.layers or getattr(model, "default_layers", ())
-        if not isinstance(survey, Survey):
+        if isinstance(model, nn.Module):
             return {}
         try:
-            paths = set(module_paths(as_module(model), tuple(layers)))
+            paths = set(module_paths(model.module, self.layers or model.default_layers))
         except LayerError:  # the explanation itself raises it
             return {}
         grids = [
             (layer.output_shape, layer.grid.axes)
-            for layer in survey.layers
+            for layer in model.survey.layers
             if layer.path in paths and layer.cam and layer.grid and layer.output_shape
         ]
         return {
@@ -133,12 +135,12 @@ class CAM(LayerExplainer):
             (N, C, h, w) float32.
         """
 
-    def scores(self, goal: Goal, logits: Tensor) -> Tensor:
-        """Return the scores (N,) whose gradients are taken: those of the goal, unless a method has others.
+    def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
+        """Return the scores (N,) whose gradients are taken: those of the objective, unless a method has others.
 
         A method with other scores overrides `score_key` too.
         """
-        return goal.scores(logits)
+        return objective.scores(outputs)
 
     @property
     def score_key(self) -> Hashable:
@@ -157,7 +159,7 @@ class CAM(LayerExplainer):
     def combine(self, tensors: LayerTensors) -> Attribution:
         """Return the attribution made of the layers' activations and gradients."""
         maps = [self.map_of(*pair) for pair in tensors.pairs()]
-        return self.answer(fuse(maps), tensors.goal, tensors.logits, tensors.paths)
+        return self.answer(fuse(maps), tensors.objective, tensors.outputs, tensors.paths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,14 +186,15 @@ class WeightedCAM(CAM):
 
 
 def collect(
-    question: Question, layers: tuple[str, ...], scores: Callable[[Goal, Tensor], Tensor] | None = Goal.scores
+    question: Question, layers: tuple[str, ...], scores: Callable[[Objective, Tensor], Tensor] | None
 ) -> LayerTensors:
     """Run the model once with hooks on layers that a CAM can use.
 
     Args:
         question: see `Question`.
         layers: dotted paths or globs.
-        scores: makes of a goal and logits (N, K) the scores (N,) whose gradients are taken; None for no backward pass.
+        scores: makes of an objective and outputs (N, ...) the scores (N,) whose gradients are taken; None for no
+            backward pass.
 
     Raises:
         LayerError: a layer that the model lacks or that cannot carry a CAM.
@@ -206,16 +209,16 @@ def collect(
         if scores is not None:
             hooks.cut(*paths)
         hooks.record(*paths, kinds=kinds)
-        logits = checked_logits(host.run(question.images))
-        goal = question.goal(logits)
+        outputs = question.outputs(host.run(question.images))
+        objective = question.objective(outputs)
         if scores is not None:
-            hooks.backward(scores(goal, logits).sum())
-        outputs, output_gradients = hooks.outputs, hooks.grad_outputs
-    tensors = LayerTensors(goal, logits.detach().float(), {}, {}, {})
+            hooks.backward(scores(objective, outputs).sum())
+        layer_outputs, output_gradients = hooks.outputs, hooks.grad_outputs
+    tensors = LayerTensors(objective, outputs.detach().float(), {}, {}, {})
     for path in paths:
         try:
             check_usable(question.model, path)
-            axes = grid_of(question, path, outputs[path])
+            axes = grid_of(question, path, layer_outputs[path])
             if scores is not None:
                 gradient = output_gradients[path][0]
                 if gradient is None:
@@ -223,7 +226,7 @@ def collect(
                         f"No gradient flows from the logits to layer {path!r}; choose one that they depend on."
                     )
                 tensors.gradients[path] = gradient.permute(axes).float()
-            tensors.activations[path] = outputs[path][0].permute(axes).float()
+            tensors.activations[path] = layer_outputs[path][0].permute(axes).float()
             tensors.axes[path] = axes
         except LayerError:  # a glob may match layers that no CAM can use; a layer named in full must be usable
             if path in layers:
@@ -252,14 +255,13 @@ def aligned(maps: list[Tensor]) -> Iterator[Tensor]:
         yield functional.interpolate(unit[:, None], size=finest, mode="bilinear", align_corners=False)[:, 0]
 
 
-def check_usable(model: Any, path: str) -> None:
+def check_usable(model: AnyModel, path: str) -> None:
     """Refuse a layer whose output, by the model's survey, is no grid, such as attention of the size of a picture.
 
     Raises:
         LayerError: the output is no grid.
     """
-    survey = getattr(model, "survey", None)
-    for layer in survey.layers if isinstance(survey, Survey) else ():
+    for layer in () if isinstance(model, nn.Module) else model.survey.layers:
         if layer.path == path and layer.calls == 1 and not layer.cam:
             raise LayerError(_NO_GRID.format(path=path, what=f"is {layer.output_shape}"))
 
@@ -284,7 +286,7 @@ def grid_of(question: Question, path: str, outputs: list[Any]) -> tuple[int, int
     axes = None
     if isinstance(output, Tensor):
         channels, height, width = question.images.shape[1:]
-        check = partial(question.report, 0, 1)
+        check = partial(question.progress.at, 0, 1)
         axes = axes_at(question.model, path, tuple(output.shape), (channels, height, width), check)
     if axes is None or len(output) != len(question.images):
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -295,14 +297,14 @@ def grid_of(question: Question, path: str, outputs: list[Any]) -> tuple[int, int
 def survey_for(question: Question) -> Survey:
     """Return the survey of a question's model for pictures of its size."""
     channels, height, width = question.images.shape[1:]
-    return survey_of(question.model, (channels, height, width), partial(question.report, 0, 1))
+    return survey_of(question.model, (channels, height, width), partial(question.progress.at, 0, 1))
 
 
 def _default_layers(question: Question) -> tuple[str, ...]:
     """Return the model's own default layers; for a bare module, those of its survey."""
     model = question.model
     if not isinstance(model, nn.Module):
-        layers, reason = tuple(model.default_layers), getattr(model, "no_default_layer", None)
+        layers, reason = model.default_layers, model.no_default_layer
     else:
         survey = survey_for(question)
         layers, reason = survey.default_layers, survey.reason

@@ -9,7 +9,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Attribution, Diagnostic, first_component, gap_of, keep_sign
+from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.projection import first_component, gap_of, keep_sign
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.methods.cam.base import CAM, LayerTensors, fuse
 from seewhy.explainers.methods.catalogue import Paper, method
@@ -80,7 +81,7 @@ class ComponentCAM(CAM):
         """Return the attribution, with diagnostics."""
         layers = [self.components(*pair) for pair in tensors.pairs()]
         maps = fuse([keep_sign(components.maps, self.sign) for components in layers])
-        answer = self.answer(maps, tensors.goal, tensors.logits, tensors.paths)
+        answer = self.answer(maps, tensors.objective, tensors.outputs, tensors.paths)
         gaps = torch.stack([components.gaps.cpu() for components in layers]).amin(dim=0).tolist()
         certainties = torch.stack([components.certainties.cpu() for components in layers]).amin(dim=0).tolist()
         pairs = zip(gaps, certainties, strict=True)

@@ -8,8 +8,8 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Attribution, Question, part_of
-from seewhy.explainers.execution.chunks import unshown
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import LayerExplainer, LayerTensors, collect, fuse
 
 
@@ -44,11 +44,12 @@ class ForwardCAM(LayerExplainer):
         """Run the model once for the feature maps, and then for each layer."""
         tensors = collect(question, self.layers_of(question), None)
         paths = tensors.paths
-        show = question.show if len(paths) == 1 else unshown  # the map of one of several layers is not the answer's
+        # The map of one of several layers is not the answer's.
+        progress = question.progress if len(paths) == 1 else question.progress.unseen
         layers = []
         for number, path in enumerate(paths):
-            part = replace(question, report=part_of(question.report, number, len(paths)), show=show)
+            part = replace(question, progress=progress.part(number, len(paths)))
             layers.append(self.layer_map(part, tensors, path))
-        answer = self.answer(fuse([layer.maps for layer in layers]), tensors.goal, tensors.logits, paths)
+        answer = self.answer(fuse([layer.maps for layer in layers]), tensors.objective, tensors.outputs, paths)
         changes = [layer.change for layer in layers if layer.change is not None]
         return replace(answer, change=torch.stack(changes).amax(dim=0)) if changes else answer

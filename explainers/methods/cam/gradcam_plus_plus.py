@@ -8,7 +8,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Attribution, Question, Seed
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Seed
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.methods.cam.base import LayerTensors, WeightedCAM, collect
 from seewhy.explainers.methods.catalogue import Paper, method
@@ -104,19 +106,19 @@ class SmoothGradCAMPlusPlus(WeightedCAM):
         sums: dict[str, list[Tensor]] = {}
         size = pass_size(question.module, question.images, backward=True)
         # The rows are all pictures with the first sample's noise, then with the second's, and so on.
-        for rows in passes(self.samples * count, size, question.report):
+        for rows in passes(self.samples * count, size, question.progress):
             row = torch.arange(rows.start, rows.stop)
             noise = torch.stack([_noise(int(seeds[sample]), shape) for sample in row // count])
             pictures = (row % count).to(question.images.device)
             images = question.images[pictures] + (noise.to(flat) * spread[pictures]).to(question.images)
-            goal = plain.goal.rows(pictures)
-            copies = replace(question, images=images, targets=goal.targets, against=goal.against)
+            objective = plain.objective.rows(pictures)
+            copies = replace(question, images=images, ask=objective.ask)
             for path, gradients in collect(copies, layers, self.scores).gradients.items():
                 zeros = torch.zeros_like(plain.activations[path], dtype=torch.float64)
                 powers = sums.setdefault(path, [zeros, zeros.clone(), zeros.clone()])
                 for order, total in enumerate(powers, start=1):
                     total.index_add_(0, pictures.to(total.device), gradients.double() ** order)
-            question.show(lambda: self._combined(plain, sums, rows.stop / count).maps)  # noqa: B023  called at once
+            question.progress.show(lambda: self._combined(plain, sums, rows.stop / count).maps)  # noqa: B023  called at once
         return self._combined(plain, sums, self.samples)
 
     def _combined(self, plain: LayerTensors, sums: dict[str, list[Tensor]], samples: float) -> Attribution:

@@ -8,7 +8,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from seewhy.explainers.core.explainer import Attribution, Question, Seed
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Seed
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.methods.cam.base import CAM, LayerTensors, WeightedCAM, collect
 from seewhy.explainers.methods.catalogue import Paper, method
@@ -61,23 +63,23 @@ def head_weights(module: nn.Module, path: str, tensors: LayerTensors) -> Tensor:
         UnsuitableModelError: no linear layer maps the averages to the logits.
     """
     averages = tensors.activations[path].mean(dim=(2, 3))
-    logits, channels = tensors.logits, averages.shape[1]
+    outputs, channels = tensors.outputs, averages.shape[1]
     nearest = float("inf")
     for part in module.modules():
         weight = getattr(part, "weight", None)
         if not isinstance(part, nn.Linear | nn.Conv2d) or not isinstance(weight, Tensor):
             continue
-        if weight.shape[:2] != (logits.shape[1], channels) or weight[0, 0].numel() != 1:
+        if weight.shape[:2] != (outputs.shape[1], channels) or weight[0, 0].numel() != 1:
             continue
-        matrix = weight.detach().float().reshape(logits.shape[1], channels)
-        outputs = averages @ matrix.T + (0.0 if part.bias is None else part.bias.detach().float())
-        difference = float((outputs - logits).abs().max() / logits.abs().max().clamp_min(1e-30))
+        matrix = weight.detach().float().reshape(outputs.shape[1], channels)
+        sums = averages @ matrix.T + (0.0 if part.bias is None else part.bias.detach().float())
+        difference = float((sums - outputs).abs().max() / outputs.abs().max().clamp_min(1e-30))
         # Half precision rounds the averages and the logits.
         if difference < (1e-3 if weight.dtype in (torch.float32, torch.float64) else 0.05):
             return _score_weights(matrix, tensors)
         nearest = min(nearest, difference)
     why = (
-        f"the model has no linear layer that takes {channels} features and gives {logits.shape[1]} logits"
+        f"the model has no linear layer that takes {channels} features and gives {outputs.shape[1]} logits"
         if nearest == float("inf")
         else f"its linear layer makes other logits of the averages of layer {path!r}, up to {nearest:.1%} off"
     )
@@ -91,8 +93,8 @@ def head_weights(module: nn.Module, path: str, tensors: LayerTensors) -> Tensor:
 def _score_weights(matrix: Tensor, tensors: LayerTensors) -> Tensor:
     """Return the weights (N, C) of each picture's score, given the weights (K, C) of the logits."""
     # The score is linear in the logits: applied to the C columns of weights, it gives those of the score itself.
-    rows = torch.arange(len(tensors.logits), device=matrix.device)
-    return torch.stack([tensors.goal.rows(row.expand(matrix.shape[1])).scores(matrix.T) for row in rows])
+    rows = torch.arange(len(tensors.outputs), device=matrix.device)
+    return torch.stack([tensors.objective.rows(row.expand(matrix.shape[1])).scores(matrix.T) for row in rows])
 
 
 @method(

@@ -6,7 +6,8 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from seewhy.explainers.core.explainer import Attribution, Question
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import LayerTensors, aligned, survey_for
 from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus
 from seewhy.explainers.methods.catalogue import Paper, method
@@ -59,7 +60,7 @@ class RefineCAM(GradCAMPlusPlus):
         product = torch.ones(())
         for values in aligned(maps):
             product = values * product.to(values.device)
-        return self.answer(product, tensors.goal, tensors.logits, tensors.paths)
+        return self.answer(product, tensors.objective, tensors.outputs, tensors.paths)
 
 
 def _stages(question: Question, default: tuple[str, ...]) -> tuple[str, ...]:

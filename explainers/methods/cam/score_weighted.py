@@ -9,14 +9,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from seewhy.explainers.core.explainer import Attribution, Question, checked_logits
-from seewhy.explainers.core.objective import NO_CONTRAST, Goal
-from seewhy.explainers.errors import LayerError, TargetError
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.question import Question
+from seewhy.explainers.errors import LayerError
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.cam.base import LayerTensors, collect
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.methods.catalogue import Paper, method
-from seewhy.explainers.tasks.classification import log_probabilities
 
 
 @method(
@@ -54,27 +54,21 @@ class FinerCAM(GradCAM):
         float, Field(ge=0, le=1, description="How much of the other classes' logits is subtracted.")
     ] = 0.6
 
-    def scores(self, goal: Goal, logits: Tensor) -> Tensor:
-        """Return the target's logit less a share of the mean logit of D."""
-        logits = logits.float()
-        targets = replace(goal, against=None).scores(logits)
-        means = logits.gather(1, self._nearest(goal, logits, targets)).mean(dim=1)
-        if goal.against is not None:
-            contrasts = logits.gather(1, goal.against.clamp_min(0)[:, None])[:, 0]
-            means = torch.where(goal.against == NO_CONTRAST, means, contrasts)
-        return targets - self.strength * means
+    def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
+        """Return the target's logit less a share of the mean logit of D.
+
+        Raises:
+            TargetError: there is nothing to compare the target with.
+        """
+        means = objective.nearest(outputs, self.references)
+        if objective.against is not None:
+            means = torch.where(objective.is_contrasted, objective.contrast.scores(outputs), means)
+        return objective.alone.scores(outputs) - self.strength * means
 
     @property
     def score_key(self) -> Hashable:
         """The options of the score."""
         return "finercam", self.references, self.strength
-
-    def _nearest(self, goal: Goal, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the classes (N, |D|) whose logits are nearest to those of the targets, (N,)."""
-        if logits.shape[1] < 2:
-            raise TargetError("Finer-CAM compares classes, but the model has only one; use gradcam.")
-        distances = (logits - targets[:, None]).detach().abs().scatter(1, goal.targets[:, None], torch.inf)
-        return distances.topk(min(self.references, logits.shape[1] - 1), dim=1, largest=False).indices
 
 
 @method(
@@ -107,10 +101,10 @@ class ShapleyCAM(GradCAM):
         Field(description="What is shared out: the logit plus the logarithm of the probability, or the logit."),
     ] = "rest"
 
-    def scores(self, goal: Goal, logits: Tensor) -> Tensor:
+    def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
         """Return U."""
-        logits = logits.float()
-        return goal.scores(logits if self.utility == "logit" else logits + log_probabilities(logits))
+        outputs = outputs.float()
+        return objective.scores(outputs if self.utility == "logit" else outputs + objective.log_probabilities(outputs))
 
     @property
     def score_key(self) -> Hashable:
@@ -138,8 +132,8 @@ class ShapleyCAM(GradCAM):
 
             hooks.cut(*tensors.paths)
             hooks.after_forward(keep, *tensors.paths)
-            logits = checked_logits(host.run(question.images))
-            score = self.scores(tensors.goal, logits).sum()
+            outputs = question.outputs(host.run(question.images))
+            score = self.scores(tensors.objective, outputs).sum()
             products = _hessian_products(score, list(features.values()))
         gradients = {}
         for path, product in zip(features, products, strict=True):

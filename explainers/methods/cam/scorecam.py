@@ -10,7 +10,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.explainer import Question, Seed, part_of
+from seewhy.explainers.core.explainer import Seed
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.methods.cam.base import LayerTensors
 from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
@@ -82,13 +83,13 @@ class ScoreCAM(ForwardCAM):
 
         rows_per_pass = pass_size(question.module, images, backward=False)
         for number, variant in enumerate(self.variants(size, images.device)):
-            for rows in passes(len(pictures), rows_per_pass, part_of(question.report, number, self.rounds)):
+            for rows in passes(len(pictures), rows_per_pass, question.progress.part(number, self.rounds)):
                 picture, channel = pictures[rows], channels[rows]
                 masks = variant(unit_masks(activations[picture, channel], size))
-                logits = question.predict(images[picture] * masks.to(images.dtype))
-                scores[rows] += tensors.goal.rows(picture).scores(logits)
+                outputs = question.predict(images[picture] * masks.to(images.dtype))
+                scores[rows] += tensors.objective.rows(picture).scores(outputs)
                 rounds[rows] += 1
-                question.show(maps)
+                question.progress.show(maps)
         return LayerMap(maps())
 
 

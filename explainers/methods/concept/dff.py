@@ -6,7 +6,10 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from seewhy.explainers.core.explainer import Attribution, Question, Seed, Sign
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Seed
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.concept.factors import MOST, factorize, regions_of
@@ -57,5 +60,5 @@ class DFF(LayerExplainer):
         """
         parts = factorize(question, self.layers_of(question), self.concepts, self.iterations, self.seed)
         regions = regions_of(question, parts)
-        answer = self.answer(self.project(regions.maps[:, :1]), parts.goal, parts.logits, (parts.layer,))
+        answer = self.answer(self.project(regions.maps[:, :1]), parts.objective, parts.outputs, (parts.layer,))
         return replace(answer, regions=regions)

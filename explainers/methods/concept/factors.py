@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from seewhy.explainers.core.explainer import Question, Regions, checked_logits
-from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.core.attribution import Regions
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.hooks.session import HookSession
@@ -24,16 +25,16 @@ class Parts:
     """The activations of a layer as a sum of regions times concepts.
 
     Attributes:
-        goal: what is explained.
-        logits: (N, K) float32.
+        objective: what is explained.
+        outputs: (N, ...) float32.
         layer: its path.
         axes: the order of axes that permutes its output to (N, C, h, w).
         regions: (N, k, h, w) float32, not negative: how strong each concept is at each position.
         concepts: (N, k, C) float32, not negative, of length 1.
     """
 
-    goal: Goal
-    logits: Tensor
+    objective: Objective
+    outputs: Tensor
     layer: str
     axes: tuple[int, int, int, int]
     regions: Tensor
@@ -65,12 +66,12 @@ def factorize(question: Question, layers: Sequence[str], count: int, iterations:
     height, width = activations.shape[2:]
     total = _runs(len(activations), count)
     strengths, concepts = nonnegative_factors(
-        positive.flatten(2).mT, count, iterations, seed, lambda: question.report(0, total)
+        positive.flatten(2).mT, count, iterations, seed, lambda: question.progress.at(0, total)
     )
     lengths = concepts.norm(dim=2).clamp_min(TINY)
     regions = (strengths * lengths[:, None]).mT.reshape(len(activations), count, height, width)
     concepts = (concepts / lengths[:, :, None]).float()
-    return Parts(tensors.goal, tensors.logits, path, tensors.axes[path], regions.float(), concepts)
+    return Parts(tensors.objective, tensors.outputs, path, tensors.axes[path], regions.float(), concepts)
 
 
 def _runs(pictures: int, count: int) -> int:
@@ -126,18 +127,18 @@ def regions_of(question: Question, parts: Parts) -> Regions:
     # One run of the model for each row: nothing in the layer, each region alone, and each concept all over the layer.
     regions = torch.cat([nothing, parts.regions, parts.everywhere], dim=1)
     concepts = torch.cat([parts.concepts[:, :1], parts.concepts, parts.concepts], dim=1)
-    logits = continued(question, parts.layer, parts.axes, regions, concepts)
-    scores = torch.stack([parts.goal.scores(rows) for rows in logits.unbind(1)], dim=1)
+    outputs = continued(question, parts.layer, parts.axes, regions, concepts)
+    scores = torch.stack([parts.objective.scores(rows) for rows in outputs.unbind(1)], dim=1)
     gains = scores[:, 1 : rank + 1] - scores[:, :1]
     order = gains.argsort(dim=1, descending=True, stable=True)
     rows = torch.arange(count, device=order.device)[:, None]
-    return Regions(parts.regions[rows, order], gains[rows, order], logits[:, rank + 1 :][rows, order])
+    return Regions(parts.regions[rows, order], gains[rows, order], outputs[:, rank + 1 :][rows, order])
 
 
 def continued(
     question: Question, layer: str, axes: tuple[int, int, int, int], regions: Tensor, concepts: Tensor
 ) -> Tensor:
-    """Return the logits of the model when the layer's output is one concept in one region.
+    """Return the outputs of the model when the layer's output is one concept in one region.
 
     Args:
         question: its pictures run through the model up to the layer.
@@ -147,7 +148,7 @@ def continued(
         concepts: (N, R, C).
 
     Returns:
-        Logits (N, R, K) float32.
+        Outputs (N, R, ...) float32.
     """
     images = question.images
     count, runs = regions.shape[:2]
@@ -155,8 +156,8 @@ def continued(
     inverse = [axes.index(axis) for axis in range(4)]
     owners = torch.arange(count, device=images.device).repeat_interleave(runs)
     host = question.host((layer,))
-    logits = []
-    for part in passes(len(owners), pass_size(question.module, images, backward=False), question.report):
+    outputs = []
+    for part in passes(len(owners), pass_size(question.module, images, backward=False), question.progress):
         copies, features = images[owners[part]], torch.einsum("rhw,rc->rchw", regions[part], concepts[part])
 
         def replace_output(_module: nn.Module, _args: object, output: Tensor, features: Tensor = features) -> Tensor:
@@ -164,5 +165,6 @@ def continued(
 
         with torch.no_grad(), HookSession(host.module) as hooks:
             hooks.after_forward(replace_output, layer)
-            logits.append(checked_logits(host.run(copies)).float())
-    return torch.cat(logits).reshape(count, runs, -1)
+            outputs.append(question.outputs(host.run(copies)).float())
+    joined = torch.cat(outputs)
+    return joined.reshape(count, runs, *joined.shape[1:])

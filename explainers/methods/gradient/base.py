@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Question
-from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError
 
 
-def input_gradients(question: Question, images: Tensor, goal: Goal | None = None) -> tuple[Tensor, Goal, Tensor]:
+def input_gradients(
+    question: Question, images: Tensor, objective: Objective | None = None
+) -> tuple[Tensor, Objective, Tensor]:
     """Return gradients of the score with respect to pictures, from one forward and one backward pass.
 
     No parameter gets a gradient.
@@ -16,23 +18,23 @@ def input_gradients(question: Question, images: Tensor, goal: Goal | None = None
     Args:
         question: whose module is run.
         images: (R, C, H, W): the question's own, or copies of them that were changed.
-        goal: that of the rows; None to find the question's own (of its own images).
+        objective: that of the rows; None to find the question's own (of its own images).
 
     Returns:
-        Gradients (R, C, H, W) float32, the goal, and logits (R, K) float32.
+        Gradients (R, C, H, W) float32, the objective, and outputs (R, ...) float32.
 
     Raises:
-        ModelOutputError: no gradient flows to the input; or no logits came out.
+        ModelOutputError: no gradient flows to the input; or no outputs came out.
         TargetError: a class that the model lacks.
     """
     with torch.enable_grad():
         # The clone that `run` makes may be modified in place by the model's first layer; the leaf may not.
         leaf = images.detach().requires_grad_()
-        logits = question.run(leaf)
-        goal = goal or question.goal(logits)
-        if not logits.requires_grad:
+        outputs = question.run(leaf)
+        objective = objective or question.objective(outputs)
+        if not outputs.requires_grad:
             raise ModelOutputError("No gradient flows from the logits to the input: the model switches them off.")
-        (gradients,) = torch.autograd.grad(goal.scores(logits).sum(), leaf, allow_unused=True)
+        (gradients,) = torch.autograd.grad(objective.scores(outputs).sum(), leaf, allow_unused=True)
     if gradients is None:
         raise ModelOutputError("No gradient flows from the logits to the input: the model detaches it.")
-    return gradients.float(), goal, logits.detach().float()
+    return gradients.float(), objective, outputs.detach().float()

@@ -15,8 +15,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Sign, checked_logits, principal_component
-from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.projection import Sign, principal_component
+from seewhy.explainers.core.question import Question
+from seewhy.explainers.core.task import DEFAULT_ASK
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.hooks.selection import first_names, out_of_reach
@@ -74,20 +78,20 @@ class FullGradients:
     """What makes the score of each picture: it is the sum of all the terms.
 
     Attributes:
-        goal: what is explained.
-        logits: (N, K) float32.
+        objective: what is explained.
+        outputs: (N, ...) float32.
         terms: those of the picture (N, C, H, W), and of each call of a module whose bias, explicit or implicit, counts.
     """
 
-    goal: Goal
-    logits: Tensor
+    objective: Objective
+    outputs: Tensor
     terms: tuple[Term, ...]
 
     @property
     def missing(self) -> Tensor:
         """What the terms lack (N,) to make the scores, as a share of the terms."""
         sums = torch.stack([_sums(term.values) for term in self.terms])
-        lack = self.goal.scores(self.logits).double() - sums.sum(dim=0)
+        lack = self.objective.scores(self.outputs).double() - sums.sum(dim=0)
         return lack / sums.abs().sum(dim=0).clamp_min(1e-30)
 
 
@@ -162,8 +166,8 @@ def _find_units(question: Question) -> tuple[str, ...]:
     shape = (1, *question.images.shape[1:])
     for scale in PROBES:
         probe = scale * torch.randn(shape, generator=generator)
-        asked = replace(question, images=probe.to(question.images), targets=None, against=None)
-        whole = tuple(dict.fromkeys((*whole, *_Pass(asked, units, others).excessive())))
+        noise = replace(question, images=probe.to(question.images), ask=DEFAULT_ASK)
+        whole = tuple(dict.fromkeys((*whole, *_Pass(noise, units, others).excessive())))
     return *units, *(path for path in whole if not _within(path, whole))
 
 
@@ -205,24 +209,23 @@ class _Pass:
                 hooks.record(*curved, kinds=("input", "grad_output"))
             if others:
                 hooks.record(*others, kinds=("input", "output", "grad_input", "grad_output"))
-            logits = checked_logits(question.module(question.images.clone()))
-            self._goal = question.goal(logits)
-            hooks.backward(self._score(logits).sum())
+            outputs = question.outputs(question.module(question.images.clone()))
+            self._goal = question.objective(outputs)
+            hooks.backward(self._score(outputs).sum())
             self._inputs, self._outputs = hooks.inputs, hooks.outputs
             self._starts, self._ends = hooks.grad_inputs, hooks.grad_outputs
-        self._logits = logits.detach().float()
+        self._logits = outputs.detach().float()
         if not isinstance(self._starts[""][0], Tensor):
             raise UnsuitableModelError(
                 "No gradient flows from the logits to the picture; use a method that needs none."
             )
 
-    def _score(self, logits: Tensor) -> Tensor:
-        """Return the scores (N,); where modules around the units are looked at, a mixture of all logits."""
+    def _score(self, outputs: Tensor) -> Tensor:
+        """Return the scores (N,); where modules around the units are looked at, a mixture of all outputs."""
         if not self._others:
-            return self._goal.scores(logits)
-        return logits.float() @ torch.randn(logits.shape[1], generator=torch.Generator().manual_seed(0)).to(
-            logits.device
-        )
+            return self._goal.scores(outputs)
+        values = outputs.float().flatten(1)
+        return values @ torch.randn(values.shape[1], generator=torch.Generator().manual_seed(0)).to(values.device)
 
     def gradients(self) -> FullGradients:
         """Return the terms of the picture and of the units."""
@@ -337,11 +340,11 @@ class FullGrad(Explainer):
         units, known = units_of(question), surveyed_axes(question.model)
         # Inputs, gradients and terms are kept of each module.
         size = pass_size(question.module, question.images, backward=True, copies=2)
-        for rows in passes(len(question.images), size, question.report):
+        for rows in passes(len(question.images), size, question.progress):
             found.append(full_gradients(question.part(rows), units))
             maps.append(self._map(found[-1], (question.images.shape[2], question.images.shape[3]), known))
-        goal = Goal.joined([one.goal for one in found])
-        return self.answer(torch.cat(maps), goal, torch.cat([one.logits for one in found]))
+        objective = Objective.joined([one.objective for one in found])
+        return self.answer(torch.cat(maps), objective, torch.cat([one.outputs for one in found]))
 
     def _map(
         self, found: FullGradients, size: tuple[int, int], known: Mapping[str, tuple[int, int, int] | None]

@@ -7,7 +7,10 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Seed, Sign, widened
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Explainer, Seed
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.gradient.base import input_gradients
 from seewhy.explainers.methods.gradient.saliency import Saliency
@@ -46,8 +49,8 @@ class InputXGradient(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
-        gradients, goal, logits = input_gradients(question, question.images)
-        return self.answer(self.project(gradients * question.images.float()), goal, logits)
+        gradients, objective, outputs = input_gradients(question, question.images)
+        return self.answer(self.project(gradients * question.images.float()), objective, outputs)
 
 
 def noisy_copies(question: Question, samples: int, noise: float, seed: int) -> Iterator[Sample]:
@@ -103,11 +106,11 @@ class SmoothGrad(Saliency):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per noisy copy."""
-        goal, logits = question.plain()
+        objective, outputs = question.plain()
         copies = noisy_copies(question, self.samples, self.noise, self.seed)
         total = len(question.images) * self.samples
-        maps = maps_of_sums(question, goal, copies, total, lambda sums: self.project(sums / self.samples))
-        return self.answer(maps, goal, logits)
+        maps = maps_of_sums(question, objective, copies, total, lambda sums: self.project(sums / self.samples))
+        return self.answer(maps, objective, outputs)
 
 
 @method(
@@ -151,17 +154,17 @@ class VarGrad(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per noisy copy."""
-        goal, logits = question.plain()
+        objective, outputs = question.plain()
         copies = noisy_copies(question, self.samples, self.noise, self.seed)
         mean = torch.zeros_like(question.images, dtype=torch.float32)
         squares = torch.zeros_like(mean)
         seen = [0] * len(mean)
         total = len(mean) * self.samples
         # Welford's update: the difference of two large sums would lose a small variance.
-        for picture, gradient in gradient_terms(question, goal, copies, total):
+        for picture, gradient in gradient_terms(question, objective, copies, total):
             seen[picture] += 1
             before = gradient - mean[picture]
             mean[picture] += before / seen[picture]
             squares[picture] += before * (gradient - mean[picture])
-            question.show(lambda: self.project(squares / self.samples))
-        return self.answer(self.project(squares / self.samples), goal, logits)
+            question.progress.show(lambda: self.project(squares / self.samples))
+        return self.answer(self.project(squares / self.samples), objective, outputs)

@@ -9,8 +9,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Seed, Sign, widened
-from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Explainer, Seed
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.gradient.samples import KINKS, Sample, maps_of_sums
@@ -78,17 +81,17 @@ class IntegratedGradients(Explainer):
         """One pass to find the class, then a forward and a backward pass per step."""
         return self.answer(*self.contributions(question, self.project))
 
-    def contributions(self, question: Question, maps: Callable[[Tensor], Tensor]) -> tuple[Tensor, Goal, Tensor]:
-        """Return maps of what each value of the input adds to the score, the goal, and the logits (N, K).
+    def contributions(self, question: Question, maps: Callable[[Tensor], Tensor]) -> tuple[Tensor, Objective, Tensor]:
+        """Return maps of what each value of the input adds to the score, the objective, and the outputs (N, ...).
 
         Args:
             question: whose pictures are explained.
             maps: makes maps of the contributions (N, C, H, W) float32.
         """
         baselines = baseline_of(question.images, self.baseline, question.model, self.value)
-        goal, logits = question.plain()
+        objective, outputs = question.plain()
         points = points_of_lines(widened(question.images), baselines, self.steps)
-        return maps_of_sums(question, goal, points, len(baselines) * self.steps, maps), goal, logits
+        return maps_of_sums(question, objective, points, len(baselines) * self.steps, maps), objective, outputs
 
 
 @method(
@@ -142,10 +145,10 @@ class ExpectedGradients(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per sample."""
-        goal, logits = question.plain()
+        objective, outputs = question.plain()
         total = len(question.images) * self.samples
-        maps = maps_of_sums(question, goal, self._points(question), total, self.project)
-        return self.answer(maps, goal, logits)
+        maps = maps_of_sums(question, objective, self._points(question), total, self.project)
+        return self.answer(maps, objective, outputs)
 
     def _points(self, question: Question) -> Iterator[Sample]:
         for number, image in enumerate(widened(question.images)):

@@ -8,8 +8,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Sign, widened
-from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from seewhy.explainers.methods.catalogue import Paper, method
@@ -64,10 +67,10 @@ class BlurIG(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step."""
-        goal, logits = question.plain()
+        objective, outputs = question.plain()
         total = len(question.images) * self.steps
-        maps = maps_of_sums(question, goal, self._points(question), total, self.project)
-        return self.answer(maps, goal, logits)
+        maps = maps_of_sums(question, objective, self._points(question), total, self.project)
+        return self.answer(maps, objective, outputs)
 
     def _points(self, question: Question) -> Iterator[Sample]:
         for number, image in enumerate(widened(question.images)):
@@ -134,25 +137,31 @@ class GuidedIG(Explainer):
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step, one after the other."""
         baselines = baseline_of(question.images, self.baseline, question.model, self.value)
-        goal, logits = question.plain()
+        objective, outputs = question.plain()
         images = widened(question.images)
         size = pass_size(question.module, question.images, backward=True)
         parts = torch.split(torch.arange(len(images), device=images.device), size)
         total = len(parts) * (self.steps + 1)
-        told = iter(passes(total, 1, question.report))
+        told = iter(passes(total, 1, question.progress))
         found = torch.zeros_like(images, dtype=torch.float32)
         for rows in parts:
-            for contributions in self._integrated(question, goal, images, baselines, rows, told):
+            for contributions in self._integrated(question, objective, images, baselines, rows, told):
                 found[rows] = contributions.view(len(rows), *images.shape[1:])
-                question.show(lambda: self.project(found))
+                question.progress.show(lambda: self.project(found))
         next(told, None)
-        return self.answer(self.project(found), goal, logits)
+        return self.answer(self.project(found), objective, outputs)
 
     def _integrated(
-        self, question: Question, goal: Goal, images: Tensor, baselines: Tensor, rows: Tensor, told: Iterator[slice]
+        self,
+        question: Question,
+        objective: Objective,
+        images: Tensor,
+        baselines: Tensor,
+        rows: Tensor,
+        told: Iterator[slice],
     ) -> Iterator[Tensor]:
         """Yield after each step the contributions (R, D) so far of some rows of the pictures."""
-        target, start, part = images[rows].flatten(1), baselines[rows].flatten(1), goal.rows(rows)
+        target, start, part = images[rows].flatten(1), baselines[rows].flatten(1), objective.rows(rows)
 
         def gradient(values: Tensor) -> Tensor:
             next(told)

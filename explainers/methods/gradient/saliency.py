@@ -7,7 +7,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Sign, keep_sign
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.projection import Sign, keep_sign
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.gradient.base import input_gradients
 
@@ -45,8 +48,8 @@ class Saliency(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
-        gradients, goal, logits = input_gradients(question, question.images)
-        return self.answer(self.project(gradients), goal, logits)
+        gradients, objective, outputs = input_gradients(question, question.images)
+        return self.answer(self.project(gradients), objective, outputs)
 
     def project(self, values: Tensor) -> Tensor:
         """Return the channel of the largest magnitude instead of the sum."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Question
-from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.methods.gradient.base import input_gradients
 
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 
 def gradient_terms(
-    question: Question, goal: Goal, samples: Iterable[Sample], total: int
+    question: Question, objective: Objective, samples: Iterable[Sample], total: int
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield, for each sample, its picture and its factor times the gradient of the score there, (C, H, W) float32.
 
@@ -39,7 +39,7 @@ def gradient_terms(
 
     Args:
         question: whose module is run, in its dtype.
-        goal: of the question.
+        objective: of the question.
         samples: in the order in which the terms are wanted.
         total: how many there are.
 
@@ -48,26 +48,26 @@ def gradient_terms(
     """
     source = iter(samples)
     size = pass_size(question.module, question.images, backward=True)
-    for part in passes(total, size, question.report):
+    for part in passes(total, size, question.progress):
         taken = list(islice(source, part.stop - part.start))
         images = torch.stack([sample.image for sample in taken]).to(question.images)
-        pictures = torch.tensor([sample.picture for sample in taken], device=goal.targets.device)
-        gradients, _, _ = input_gradients(question, images, goal.rows(pictures))
+        pictures = torch.tensor([sample.picture for sample in taken], device=objective.targets.device)
+        gradients, _, _ = input_gradients(question, images, objective.rows(pictures))
         for sample, gradient in zip(taken, gradients, strict=True):
             yield sample.picture, (gradient * sample.factor).float()
 
 
 def maps_of_sums(
-    question: Question, goal: Goal, samples: Iterable[Sample], total: int, maps: Callable[[Tensor], Tensor]
+    question: Question, objective: Objective, samples: Iterable[Sample], total: int, maps: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Return the maps of the sums of each picture's terms, and show those of the sums so far.
 
     Args:
-        question, goal, samples, total: as `gradient_terms`; also the errors.
+        question, objective, samples, total: as `gradient_terms`; also the errors.
         maps: makes maps (N, h, w) of sums (N, C, H, W) float32.
     """
     found = torch.zeros_like(question.images, dtype=torch.float32)
-    for picture, term in gradient_terms(question, goal, samples, total):
+    for picture, term in gradient_terms(question, objective, samples, total):
         found[picture] += term
-        question.show(lambda: maps(found))
+        question.progress.show(lambda: maps(found))
     return maps(found)

@@ -13,16 +13,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.explainer import (
-    Attribution,
-    Explainer,
-    Question,
-    Sign,
-    keep_sign,
-    principal_component,
-    widened,
-)
-from seewhy.explainers.execution.chunks import unshown
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.projection import Sign, keep_sign, principal_component
+from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.gradient.integrated import points_of_lines
 from seewhy.explainers.methods.gradient.samples import maps_of_sums
@@ -83,24 +77,25 @@ class XRAI(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass to find the class, then a forward and a backward pass per step and baseline."""
-        goal, logits = question.plain()
+        objective, outputs = question.plain()
         images = widened(question.images)
         lines = torch.stack((images.amin(dim=(1, 2, 3)), images.amax(dim=(1, 2, 3))), dim=1)
         pairs = images.repeat_interleave(2, dim=0)
         points = points_of_lines(pairs, lines.view(-1, 1, 1, 1).expand_as(pairs), self.steps)
         halves = (point._replace(picture=point.picture // 2) for point in points)
         reduced = principal_component if self.smooth == "eigen" else partial(torch.sum, dim=1)
-        plain = replace(question, show=unshown)  # what is summed here is no map of regions yet
+        plain = replace(question, progress=question.progress.unseen)  # what is summed here is no map of regions yet
         total = len(pairs) * self.steps
-        values = maps_of_sums(plain, goal, halves, total, lambda sums: reduced(sums / 2))
+        values = maps_of_sums(plain, objective, halves, total, lambda sums: reduced(sums / 2))
         maps = []
         for value, image in zip(values, images, strict=True):
             cut = []
             for found in regions_at_scales(image):
                 cut.append(found)
-                question.report(total, total)  # segments take no pass, but time: others may run the model meanwhile
+                # Segments take no pass, but time: others may run the model meanwhile.
+                question.progress.at(total, total)
             maps.append(ranked(value.cpu().double(), torch.cat(cut), math.ceil(LEAST * value.numel() / SIDE**2)))
-        return self.answer(keep_sign(torch.stack(maps).to(values), self.sign), goal, logits)
+        return self.answer(keep_sign(torch.stack(maps).to(values), self.sign), objective, outputs)
 
 
 def regions(image: Tensor) -> Tensor:

@@ -10,11 +10,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Sign, widened
-from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
-from seewhy.explainers.tasks.classification import probabilities
 
 Segmentation = Literal["slic", "quickshift", "grid"]
 
@@ -58,21 +60,24 @@ class Perturbation(Explainer):
         "logit"
     )
 
-    def scores(self, goal: Goal, logits: Tensor) -> Tensor:
-        """Return the scores (R,) float32 of logits (R, K)."""
-        return goal.scores(probabilities(logits.float()) if self.score == "probability" else logits)
+    def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
+        """Return the scores (R,) float32 of outputs (R, ...)."""
+        return objective.scores(objective.probabilities(outputs) if self.score == "probability" else outputs)
 
-    def answer_of_changes(self, changes: Tensor, goal: Goal, logits: Tensor) -> Attribution:
+    def answer_of_changes(self, changes: Tensor, objective: Objective, outputs: Tensor) -> Attribution:
         """Return the attribution of changes (N, H, W) of the score; zero where rounding alone changes it."""
-        scores = self.scores(goal, logits).abs() if self.score == "probability" else logits.float().abs().amax(dim=1)
-        change = certain_change(changes.abs().amax(dim=(1, 2)), scores, logits.dtype)
+        if self.score == "probability":
+            largest = self.scores(objective, outputs).abs()
+        else:
+            largest = outputs.float().abs().flatten(1).amax(dim=1)
+        change = certain_change(changes.abs().amax(dim=(1, 2)), largest, outputs.dtype)
         maps = self.project(torch.where((change > 0)[:, None, None], changes, 0.0)[:, None])
-        return replace(self.answer(maps, goal, logits), change=change)
+        return replace(self.answer(maps, objective, outputs), change=change)
 
     def probe(
         self,
         question: Question,
-        goal: Goal,
+        objective: Objective,
         counts: Sequence[int],
         masks: Callable[[int, slice], Tensor],
     ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
@@ -80,7 +85,7 @@ class Perturbation(Explainer):
 
         Args:
             question: whose pictures are masked.
-            goal: that of the pictures.
+            objective: that of the pictures.
             counts: how many masks each picture has.
             masks: returns of a picture's index and a slice of its masks these masks (R, H, W), float32 on the
                 pictures' device: 1 keeps a pixel, 0 puts the baseline in its place.
@@ -93,25 +98,25 @@ class Perturbation(Explainer):
         owners = torch.repeat_interleave(torch.arange(len(images)), torch.tensor(counts))
         starts = np.cumsum([0, *counts])
         size = pass_size(question.module, images, backward=False)
-        for part in passes(len(owners), size, question.report):
+        for part in passes(len(owners), size, question.progress):
             drawn: list[tuple[int, slice, Tensor]] = []
             for picture in sorted(set(owners[part].tolist())):
                 first, last = int(starts[picture]), int(starts[picture + 1])
                 rows = slice(max(part.start, first) - first, min(part.stop, last) - first)
                 drawn.append((picture, rows, masks(picture, rows)))
             copies = torch.cat([masked(images[picture], hidden[picture], kept) for picture, _, kept in drawn])
-            found = self.scores(goal.rows(owners[part].to(images.device)), question.predict(copies))
+            found = self.scores(objective.rows(owners[part].to(images.device)), question.predict(copies))
             start = 0
             for picture, rows, kept in drawn:
                 yield picture, rows, kept, found[start : start + len(kept)]
                 start += len(kept)
 
     def probe_all(
-        self, question: Question, goal: Goal, counts: Sequence[int], masks: Callable[[int, slice], Tensor]
+        self, question: Question, objective: Objective, counts: Sequence[int], masks: Callable[[int, slice], Tensor]
     ) -> list[Tensor]:
         """Return the scores of each picture's masked copies, float64 on the processor; see `probe`."""
         found = [torch.zeros(count, dtype=torch.float64) for count in counts]
-        for picture, rows, _, scores in self.probe(question, goal, counts, masks):
+        for picture, rows, _, scores in self.probe(question, objective, counts, masks):
             found[picture][rows] = scores.double().cpu()
         return found
 

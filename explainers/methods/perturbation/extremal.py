@@ -12,8 +12,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.explainer import Attribution, Question, Sign
-from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError, OptionError
 from seewhy.explainers.execution import chunks as passes
 from seewhy.explainers.execution.chunks import pass_size
@@ -83,23 +85,25 @@ class ExtremalPerturbation(Perturbation):
         images = question.images
         weighed = self._weighed(images)
         hidden = baseline_of(images, self.baseline, question.model).to(images.dtype)
-        goal, logits = question.plain()
+        objective, outputs = question.plain()
         size = min(pass_size(question.module, images, backward=True), max(1, passes.MEMORY // (EACH * weighed)))
         groups = torch.arange(len(images), device=images.device).split(size)  # type: ignore[no-untyped-call]
         maps: list[Tensor] = []
         for number, rows in enumerate(groups):
-            empty = self.scores(goal.rows(rows), question.predict(hidden[rows]))
-            fall = (self.scores(goal, logits)[rows] - empty).abs()
+            empty = self.scores(objective.rows(rows), question.predict(hidden[rows]))
+            fall = (self.scores(objective, outputs)[rows] - empty).abs()
             scale = torch.where(fall > 0, fall, 1.0)
             done, total = number * (self.steps + 1), len(groups) * (self.steps + 1)
 
             def show(masks: Callable[[], Tensor], before: tuple[Tensor, ...] = tuple(maps)) -> None:
-                question.show(lambda: self.project(_padded(torch.cat([*before, masks()]), len(images))[:, None]))
+                question.progress.show(
+                    lambda: self.project(_padded(torch.cat([*before, masks()]), len(images))[:, None])
+                )
 
-            part = replace(question, images=images[rows], show=show)
-            maps.append(self._optimise(part, hidden[rows], goal.rows(rows), scale, (done, total)))
-        question.report(total, total)
-        return self.answer(self.project(torch.cat(maps)[:, None]), goal, logits)
+            part = replace(question, images=images[rows], progress=replace(question.progress, show=show))
+            maps.append(self._optimise(part, hidden[rows], objective.rows(rows), scale, (done, total)))
+        question.progress.at(total, total)
+        return self.answer(self.project(torch.cat(maps)[:, None]), objective, outputs)
 
     def _sides(self, images: Tensor) -> tuple[int, int]:
         """Return the rows and columns of the mask."""
@@ -124,7 +128,7 @@ class ExtremalPerturbation(Perturbation):
         return found
 
     def _optimise(
-        self, question: Question, hidden: Tensor, goal: Goal, scale: Tensor, progress: tuple[int, int]
+        self, question: Question, hidden: Tensor, objective: Objective, scale: Tensor, place: tuple[int, int]
     ) -> Tensor:
         """Return the masks (R, h, w) of pictures that make one pass."""
         images = question.images
@@ -134,7 +138,7 @@ class ExtremalPerturbation(Perturbation):
         parameters = torch.full((len(images), *sides), 0.5, device=images.device)
         optimiser = torch.optim.Adam([parameters], lr=RATE)
         for step in range(self.steps + 1):
-            question.report(progress[0] + step, progress[1])
+            question.progress.at(place[0] + step, place[1])
             weight = WEIGHTS[0] * (WEIGHTS[1] / WEIGHTS[0]) ** (step / self.steps) if step else 0.0
             with torch.enable_grad():
                 leaf = parameters.detach().requires_grad_()
@@ -142,7 +146,7 @@ class ExtremalPerturbation(Perturbation):
                 large = functional.interpolate(masks[:, None], size=images.shape[2:], mode="bilinear")[:, 0]
                 copies = masked(images, hidden, large)
                 excess = (masks.flatten(1).sort(dim=1).values - template).square().mean(dim=1)
-                rise = self._gradient(question, copies.detach(), goal, scale)
+                rise = self._gradient(question, copies.detach(), objective, scale)
                 (gradient,) = torch.autograd.grad((weight * excess.sum(), copies), leaf, (None, -rise))
             if step:
                 parameters.grad = gradient
@@ -150,16 +154,16 @@ class ExtremalPerturbation(Perturbation):
             else:
                 parameters -= 0.1 * gradient / gradient.abs().amax(dim=(1, 2), keepdim=True).clamp_min(1e-30)
             parameters.clamp_(0, 1)
-            question.show(partial(smooth_maximum, parameters, self.width * self.cells))
+            question.progress.show(partial(smooth_maximum, parameters, self.width * self.cells))
         return smooth_maximum(parameters, self.width * self.cells)
 
-    def _gradient(self, question: Question, copies: Tensor, goal: Goal, scale: Tensor) -> Tensor:
+    def _gradient(self, question: Question, copies: Tensor, objective: Objective, scale: Tensor) -> Tensor:
         """Return the gradient of the scores, each divided by its scale, with respect to masked pictures."""
         copies.requires_grad_()
-        logits = question.run(copies)
-        if not logits.requires_grad:
+        outputs = question.run(copies)
+        if not outputs.requires_grad:
             raise ModelOutputError("No gradient flows from the logits to the input: the model switches them off.")
-        scores = self.scores(goal, logits) / scale
+        scores = self.scores(objective, outputs) / scale
         (gradient,) = torch.autograd.grad(scores.sum(), copies, allow_unused=True)
         if gradient is None:
             raise ModelOutputError("No gradient flows from the logits to the input: the model detaches it.")

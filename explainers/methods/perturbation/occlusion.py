@@ -1,13 +1,15 @@
 """Occlusion: a patch slides over the picture."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Attribution, Question
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.model import AnyModel
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.perturbation.base import Perturbation
@@ -51,7 +53,7 @@ class Occlusion(Perturbation):
             raise ValueError(f"It must be at most the patch, {info.data['patch']}, or pixels would be left out")
         return stride
 
-    def quantities(self, model: Any, image_shape: tuple[int, int, int]) -> dict[str, int]:
+    def quantities(self, model: AnyModel, image_shape: tuple[int, int, int]) -> dict[str, int]:
         """Return the number of positions of the patch."""
         rows, columns = (len(range(0, side - self.patch + self.stride, self.stride)) for side in image_shape[1:])
         return {"positions": rows * columns}
@@ -76,16 +78,16 @@ class Occlusion(Perturbation):
             kept: Tensor = 1 - (down[:, :, None] & across[:, None, :]).float()
             return kept
 
-        goal, logits = question.plain()
-        whole = self.scores(goal, logits)
+        objective, outputs = question.plain()
+        whole = self.scores(objective, outputs)
         falls = images.new_zeros(len(images), height, width, dtype=torch.float32)
         hidden = torch.zeros_like(falls)
 
         def maps() -> Tensor:
             return self.project((falls / hidden.clamp_min(1))[:, None])
 
-        for picture, _, kept, scores in self.probe(question, goal, [len(corners)] * len(images), masks):
+        for picture, _, kept, scores in self.probe(question, objective, [len(corners)] * len(images), masks):
             falls[picture] += torch.einsum("r,rhw->hw", whole[picture] - scores, 1 - kept)
             hidden[picture] += (1 - kept).sum(dim=0)
-            question.show(maps)
-        return self.answer_of_changes(falls / hidden.clamp_min(1), goal, logits)
+            question.progress.show(maps)
+        return self.answer_of_changes(falls / hidden.clamp_min(1), objective, outputs)

@@ -8,7 +8,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.explainer import Attribution, Question, Seed, Sign
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Seed
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.perturbation.base import Perturbation, Score, varies
@@ -79,7 +82,7 @@ class RISE(Perturbation):
             places = zip(large[:, 0], tops[part], lefts[part], strict=True)
             return torch.stack([one[top : top + height, left : left + width] for one, top, left in places])
 
-        goal, logits = question.plain()
+        objective, outputs = question.plain()
         total = images.new_zeros(len(images), height, width, dtype=torch.float64)
         shown, watched = torch.zeros_like(total), torch.full((len(images), self.samples), torch.nan).to(total)
 
@@ -90,11 +93,11 @@ class RISE(Perturbation):
             found[[len(scores) < 2 or not varies(scores) for scores in known]] = 0
             return self.project(found[:, None])
 
-        for picture, rows, kept, scores in self.probe(question, goal, [self.samples] * len(images), masks):
+        for picture, rows, kept, scores in self.probe(question, objective, [self.samples] * len(images), masks):
             total[picture] += torch.einsum("r,rhw->hw", scores.double(), kept.double())
             shown[picture] += kept.double().sum(dim=0)
             watched[picture, rows] = scores.double()
-            question.show(maps)
+            question.progress.show(maps)
         if not bool((shown > 0).all()):
             raise OptionError("Some pixels are in no mask; draw more samples, or raise the probability.", "samples")
-        return self.answer(maps(), goal, logits)
+        return self.answer(maps(), objective, outputs)

@@ -9,7 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 from torch.quasirandom import SobolEngine
 
-from seewhy.explainers.core.explainer import Attribution, Question, Seed, Sign
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Seed
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.perturbation.base import ROUNDING, Perturbation
@@ -76,11 +79,11 @@ class Sobol(Perturbation):
             grids = drawn.reshape(-1, 1, self.cells, self.cells).to(images.device)
             return functional.interpolate(grids, size=size, mode="nearest")[:, 0]
 
-        goal, logits = question.plain()
-        scores = self.probe_all(question, goal, [self.samples * (cells + 2)] * count, masks)
+        objective, outputs = question.plain()
+        scores = self.probe_all(question, objective, [self.samples * (cells + 2)] * count, masks)
         maps = torch.stack([total_order(one.reshape(cells + 2, self.samples)) for one in scores])
         maps = maps.reshape(count, 1, self.cells, self.cells).to(images.device)
-        return self.answer(self.project(maps), goal, logits)
+        return self.answer(self.project(maps), objective, outputs)
 
 
 def total_order(scores: Tensor) -> Tensor:

@@ -10,7 +10,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Attribution, Question, Seed
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Seed
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.perturbation.base import Perturbation, Score, Segmentation, superpixels
@@ -58,14 +60,14 @@ class Superpixels(Perturbation):
         def masks(picture: int, part: slice) -> Tensor:
             return shown[picture][part].float().to(images.device)[:, labels[picture]]
 
-        goal, logits = question.plain()
-        whole = self.scores(goal, logits).double().cpu()
-        scores = self.probe_all(question, goal, [len(one) for one in shown], masks)
+        objective, outputs = question.plain()
+        whole = self.scores(objective, outputs).double().cpu()
+        scores = self.probe_all(question, objective, [len(one) for one in shown], masks)
         maps = [self.values(*of).to(one.device)[one] for one, *of in zip(labels, shown, scores, whole, strict=True)]
         changes = torch.stack(maps)
         if self.shrinks:
-            return self.answer(self.project(changes[:, None]), goal, logits)
-        return self.answer_of_changes(changes, goal, logits)
+            return self.answer(self.project(changes[:, None]), objective, outputs)
+        return self.answer_of_changes(changes, objective, outputs)
 
 
 @method(

@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from seewhy.explainers.core.explainer import Question
-from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError, UnsupportedOperationError
 from seewhy.explainers.hooks.gradient_tap import is_tap
 
@@ -165,7 +165,7 @@ class Rewriting(TorchFunctionMode):
             return args[0].copy_(operation(args[0]))
         return function(*args, **kwargs)
 
-    def finish(self, logits: Tensor) -> None:
+    def finish(self, outputs: Tensor) -> None:
         """Replace no more, and check all operations that led to the logits.
 
         Raises:
@@ -173,9 +173,9 @@ class Rewriting(TorchFunctionMode):
             ModelOutputError: no gradient leads from the logits to the input.
         """
         self._finished = True
-        if not logits.requires_grad:
+        if not outputs.requires_grad:
             raise ModelOutputError("No gradient flows from the logits to the input: the model switches it off.")
-        for node in _nodes(logits.grad_fn):
+        for node in _nodes(outputs.grad_fn):
             custom = getattr(node, "_forward_cls", None)
             if custom is _Replaced or is_tap(node):
                 continue
@@ -198,20 +198,21 @@ def propagate(
     question: Question,
     images: Tensor,
     rules: Rules,
-    begin: Callable[[Tensor, Tensor], Tensor] = lambda slopes, logits: slopes,
-    goal: Goal | None = None,
-) -> tuple[Tensor, Goal, Tensor]:
+    begin: Callable[[Tensor, Tensor], Tensor] = lambda slopes, outputs: slopes,
+    objective: Objective | None = None,
+) -> tuple[Tensor, Objective, Tensor]:
     """Return what arrives at the input when the model is gone back through by rules; no parameter gets a gradient.
 
     Args:
         question: whose module is run.
-        images: (R, C, H, W); those of the goal first.
+        images: (R, C, H, W); those of the objective first.
         rules: see `Rules`.
-        begin: what starts at the logits, given the gradients of the score there and the logits, each (R, K) float32.
-        goal: of the rows; None for that of the question's own pictures.
+        begin: what starts at the outputs, given the gradients of the score there and the outputs, each
+            (R, ...) float32.
+        objective: of the rows; None for that of the question's own pictures.
 
     Returns:
-        (R, C, H, W) float32, the goal, and logits (R, K) float32.
+        (R, C, H, W) float32, the objective, and outputs (R, ...) float32.
 
     Raises:
         UnsupportedOperationError: an operation of the model has no rule.
@@ -220,16 +221,16 @@ def propagate(
     with torch.enable_grad():
         leaf = images.detach().requires_grad_()
         with Rewriting(rules) as rewriting:
-            logits = question.run(leaf)
-            rewriting.finish(logits)
-        values = logits.detach().float().requires_grad_()
-        goal = goal or question.goal(values[: len(question.images)])
-        (slopes,) = torch.autograd.grad(goal.scores(values[: len(goal.targets)]).sum(), values)
-        start = begin(slopes, values.detach()).to(logits.dtype)
-        (found,) = torch.autograd.grad(logits, leaf, start, allow_unused=True)
+            outputs = question.run(leaf)
+            rewriting.finish(outputs)
+        values = outputs.detach().float().requires_grad_()
+        objective = objective or question.objective(values[: len(question.images)])
+        (slopes,) = torch.autograd.grad(objective.scores(values[: len(objective.targets)]).sum(), values)
+        start = begin(slopes, values.detach()).to(outputs.dtype)
+        (found,) = torch.autograd.grad(outputs, leaf, start, allow_unused=True)
     if found is None:
         raise ModelOutputError("No gradient flows from the logits to the input: the model detaches it.")
-    return found.float(), goal, values.detach()
+    return found.float(), objective, values.detach()
 
 
 def only_first_depends(operation: Operation) -> bool:

@@ -8,8 +8,11 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Sign
-from seewhy.explainers.core.objective import Goal
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import UnsupportedOperationError
 from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
@@ -168,30 +171,30 @@ class DeepLIFT(Explainer):
         """One pass forward and back, of picture and baseline together."""
         size = max(1, pass_size(question.module, question.images, backward=True) // 2)
         total = len(question.images)
-        maps, goals, logits = [], [], []
-        for rows in passes(total, size, question.report):
-            found, goal, scores = self._contributions(question.part(rows))
+        maps, objectives, outputs = [], [], []
+        for rows in passes(total, size, question.progress):
+            found, objective, scores = self._contributions(question.part(rows))
             maps.append(self.project(found))
-            goals.append(goal)
-            logits.append(scores)
-        return self.answer(torch.cat(maps), Goal.joined(goals), torch.cat(logits))
+            objectives.append(objective)
+            outputs.append(scores)
+        return self.answer(torch.cat(maps), Objective.joined(objectives), torch.cat(outputs))
 
-    def _contributions(self, question: Question) -> tuple[Tensor, Goal, Tensor]:
+    def _contributions(self, question: Question) -> tuple[Tensor, Objective, Tensor]:
         count = len(question.images)
         hidden = baseline_of(question.images, self.baseline, question.model).to(question.images.dtype)
         both = torch.cat([question.images, hidden])
-        found, goal, logits = propagate(question, both, _RULES)
+        found, objective, outputs = propagate(question, both, _RULES)
         difference = (both[:count] - both[count:]).float()
         contributions = found[:count] * difference
-        expected = goal.scores(logits[:count]) - goal.scores(logits[count:])
+        expected = objective.scores(outputs[:count]) - objective.scores(outputs[count:])
         # What no rule sees, such as a value that the model reads out of a tensor, would make the map wrong.
         missed = (contributions.sum(dim=(1, 2, 3)) - expected).abs()
         precise = question.images.dtype in (torch.float32, torch.float64)
-        allowed = (1e-3 if precise else 0.1) * contributions.abs().sum(dim=(1, 2, 3)) + 1e-6 * logits.abs().max()
+        allowed = (1e-3 if precise else 0.1) * contributions.abs().sum(dim=(1, 2, 3)) + 1e-6 * outputs.abs().max()
         if bool((missed > allowed).any()):
             raise UnsupportedOperationError(
                 "The contributions do not sum to the difference of the scores, so the model does something that no "
                 "rule of the method 'deeplift' covers; choose another method, such as saliency.",
                 "unknown",
             )
-        return contributions, goal, logits[:count]
+        return contributions, objective, outputs[:count]

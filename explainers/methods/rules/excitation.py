@@ -9,8 +9,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Attribution, Question
-from seewhy.explainers.core.objective import NO_CONTRAST, Goal
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.question import Question
+from seewhy.explainers.core.task import Ask
 from seewhy.explainers.methods.cam.base import LayerExplainer, collect, fuse
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.rules.base import Rewriting, propagate
@@ -60,31 +62,29 @@ class ExcitationBackprop(LayerExplainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass forward and back; two for a contrast."""
-        found, logits = self._probabilities(replace(question, against=None))
-        goal = question.goal(logits)
-        if goal.against is not None:
-            plain = goal.against == NO_CONTRAST
-            contrasts = torch.where(plain, goal.targets, goal.against)
-            others, _ = self._probabilities(replace(question, targets=contrasts, against=None))
-            left_out = plain[:, None, None, None]
+        found, outputs = self._probabilities(replace(question, ask=Ask(question.ask.targets)))
+        objective = question.objective(outputs)
+        if objective.against is not None:
+            others, _ = self._probabilities(replace(question, ask=objective.contrast.ask))
+            left_out = ~objective.is_contrasted[:, None, None, None]
             found = {path: values - others[path].masked_fill(left_out, 0) for path, values in found.items()}
         maps = fuse([self.project(values) for values in found.values()])
-        return self.answer(maps, goal, logits, tuple(path for path in found if self.layers))
+        return self.answer(maps, objective, outputs, tuple(path for path in found if self.layers))
 
     def _probabilities(self, question: Question) -> tuple[dict[str, Tensor], Tensor]:
-        """Return those at each layer, (N, C, h, w), and the logits."""
+        """Return those at each layer, (N, C, h, w), and the outputs."""
         rules = relevance_rules("excitation-backprop", _COMPOSITE)
         if not self.layers:
-            values, _, logits = propagate(question, question.images, rules)
-            return {"": _normalised(values)}, logits
+            values, _, outputs = propagate(question, question.images, rules)
+            return {"": _normalised(values)}, outputs
         with Rewriting(rules) as rewriting:
 
-            def scores(goal: Goal, logits: Tensor) -> Tensor:
-                rewriting.finish(logits)
-                return goal.scores(logits)
+            def scores(objective: Objective, outputs: Tensor) -> Tensor:
+                rewriting.finish(outputs)
+                return objective.scores(outputs)
 
             evidence = collect(question, self.layers, scores)
-        return {path: _normalised(values) for path, values in evidence.gradients.items()}, evidence.logits
+        return {path: _normalised(values) for path, values in evidence.gradients.items()}, evidence.outputs
 
 
 def _normalised(values: Tensor) -> Tensor:

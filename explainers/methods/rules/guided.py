@@ -8,7 +8,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Sign
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.methods.catalogue import Paper, method
@@ -86,8 +89,8 @@ class GuidedBackprop(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
-        found, goal, logits = propagate(question, question.images, GUIDED)
-        return self.answer(self.project(found), goal, logits)
+        found, objective, outputs = propagate(question, question.images, GUIDED)
+        return self.answer(self.project(found), objective, outputs)
 
 
 @method(
@@ -123,8 +126,8 @@ class Deconvnet(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
-        found, goal, logits = propagate(question, question.images, DECONVNET)
-        return self.answer(self.project(found), goal, logits)
+        found, objective, outputs = propagate(question, question.images, DECONVNET)
+        return self.answer(self.project(found), objective, outputs)
 
 
 @method(
@@ -158,7 +161,7 @@ class GuidedGradCAM(LayerExplainer):
     def attribute(self, question: Question) -> Attribution:
         """One pass forward and back for each of the two factors."""
         cam = GradCAM(layers=self.layers).attribute(question)
-        guided, goal, logits = propagate(question, question.images, GUIDED)
+        guided, objective, outputs = propagate(question, question.images, GUIDED)
         size = guided.shape[2:]
         mask = functional.interpolate(cam.maps[:, None], size=size, mode="bilinear", align_corners=False)
-        return self.answer(self.project(guided * mask.to(guided.device)), goal, logits, cam.layers)
+        return self.answer(self.project(guided * mask.to(guided.device)), objective, outputs, cam.layers)

@@ -3,10 +3,14 @@
 from functools import partial
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from seewhy.explainers.core.explainer import Attribution, Explainer, Question, Sign
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.rules.base import propagate
 from seewhy.explainers.methods.rules.relevance import (
@@ -94,8 +98,8 @@ class LRP(Explainer):
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
         rules = relevance_rules("lrp", self._composite())
-        found, goal, logits = propagate(question, question.images, rules, lambda slopes, logits: slopes * logits)
-        return self.answer(self.project(found), goal, logits)
+        found, objective, outputs = propagate(question, question.images, rules, torch.mul)
+        return self.answer(self.project(found), objective, outputs)
 
     def _composite(self) -> Composite:
         epsilon, gamma = partial(epsilon_rule, epsilon=self.epsilon), partial(gamma_rule, gamma=self.gamma)

@@ -8,6 +8,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from seewhy.explainers import get_method
+from seewhy.explainers.core.task import Ask
 from seewhy.explainers.methods.shared_pass import explain_together
 from tests import nets
 
@@ -148,7 +149,7 @@ def test_methods_of_activations_run_no_backward_pass(name, net, pictures, monkey
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_together_are_the_methods_alone(name, net, pictures):
     explainers = (built(name, layers=("conv",)), built("hirescam", layers=("conv",)))
-    together = explain_together(explainers, net, pictures, TARGETS)
+    together = explain_together(explainers, net, pictures, Ask(TARGETS))
     for explainer, found in zip(explainers, together, strict=True):
         assert torch.equal(found.maps, explainer.explain(net, pictures, TARGETS).maps)
 

@@ -6,8 +6,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from seewhy.explainers import explain, get_method
-from seewhy.explainers.core.explainer import asked
+from seewhy.explainers.core.question import pose
 from seewhy.explainers.errors import LayerError, OptionError
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.concept.dff import DFF
 from seewhy.explainers.methods.concept.factors import factorize, nonnegative_factors, regions_of
@@ -156,16 +157,16 @@ def test_all_regions_of_a_picture_have_their_classes_and_a_labelled_drawing(lite
 def test_gains_of_a_linear_head_are_what_the_regions_add_to_the_logit(lite0):
     with Image.open(EXAMPLES / "coffee.png") as picture:
         images = lite0.preprocess(picture.convert("RGB"))[None]
-    with asked(lite0, images) as question:
+    with pose(lite0, images) as question:
         parts = factorize(question, ("bn2",), 8, 300, 0)
         found = regions_of(question, parts)
     weight, bias = (value.detach() for value in lite0.module.classifier.parameters())
-    target = int(parts.goal.targets[0])
+    target = int(parts.objective.targets[0])
     concepts = torch.einsum("khw,kc->kc", parts.regions[0], parts.concepts[0]) / 49
     expected = (concepts @ weight[target]).sort(descending=True).values
     torch.testing.assert_close(found.gains[0], expected, rtol=1e-3, atol=1e-3)
     # What the factorisation leaves, and the bias, make up the rest of the logit.
-    assert abs(float(found.gains.sum() + bias[target] - parts.logits[0, target])) < 2
+    assert abs(float(found.gains.sum() + bias[target] - parts.outputs[0, target])) < 2
     torch.testing.assert_close(parts.concepts.norm(dim=2), torch.ones(1, 8))
 
 
@@ -185,7 +186,7 @@ def test_the_factorisation_ends_when_a_report_raises(corners):
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        DFF(layers=("layer",), concepts=3, iterations=1000).explain(ByHand(), corners, report=report)
+        DFF(layers=("layer",), concepts=3, iterations=1000).explain(ByHand(), corners, progress=Progress(report=report))
     assert told == [(0, 7)] * 7
 
 
@@ -193,5 +194,7 @@ def test_iterations_are_no_passes(corners, monkeypatch):
     monkeypatch.setattr("seewhy.explainers.execution.chunks.MOST", 14)
     told = []
     pictures = corners.expand(2, -1, -1, -1)
-    DFF(layers=("layer",), concepts=3, iterations=4).explain(ByHand(), pictures, report=lambda *one: told.append(one))
+    DFF(layers=("layer",), concepts=3, iterations=4).explain(
+        ByHand(), pictures, progress=Progress(report=lambda *one: told.append(one))
+    )
     assert told == [(0, 14)] * 5 + [(14, 14)]

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seewhy.explainers.errors import ModelOutputError, OptionError
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.baselines import baseline_of
 from seewhy.explainers.methods.perturbation.base import masked
 from seewhy.explainers.methods.perturbation.extremal import SHARPNESS, ExtremalPerturbation, smooth_maximum
@@ -87,7 +88,7 @@ def test_every_step_is_reported(images, monkeypatch):
     monkeypatch.setattr("seewhy.explainers.execution.chunks.MOST", 3)
     told = []
     ExtremalPerturbation(steps=3, cells=4).explain(
-        nets.seeded(nets.Net), images, report=lambda *pair: told.append(pair)
+        nets.seeded(nets.Net), images, progress=Progress(report=lambda *pair: told.append(pair))
     )
     assert told == [(step, 8) for step in range(9)]
 
@@ -104,7 +105,9 @@ def test_few_pictures_share_a_pass_where_the_gaussian_is_large(images, monkeypat
     # 16 by 16 cells, and 9 by 9 under the Gaussian: room for two pictures of four.
     monkeypatch.setattr("seewhy.explainers.execution.chunks.MEMORY", 2 * 24 * 16 * 16 * 9 * 9)
     explainer = ExtremalPerturbation(steps=1, cells=16, width=0.1)
-    found = explainer.explain(nets.seeded(nets.Net), images, report=lambda *pair: told.append(pair)).maps
+    found = explainer.explain(
+        nets.seeded(nets.Net), images, progress=Progress(report=lambda *pair: told.append(pair))
+    ).maps
     assert told == [(step, 4) for step in range(5)]
     monkeypatch.undo()
     torch.testing.assert_close(found, explainer.explain(nets.seeded(nets.Net), images).maps)

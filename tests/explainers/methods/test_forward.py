@@ -12,6 +12,7 @@ from seewhy.explainers import get_method
 from seewhy.explainers.core.explainer import AUGMENTATIONS, Explainer
 from seewhy.explainers.errors import LayerError, ModelOutputError, NonFiniteError, TargetError
 from seewhy.explainers.execution import chunks as room
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.cam.base import fuse
 from seewhy.models import LoadedModel
 from tests import nets
@@ -132,7 +133,9 @@ def test_a_channels_last_layer_gives_the_map_of_its_channels_first_twin(name, ge
 def test_several_layers_are_fused(name, net, pictures):
     maps = [made(name, layer).explain(net, pictures, TARGETS).maps for layer in ("stem", "conv")]
     told = []
-    found = made(name, "conv", "stem").explain(net, pictures, TARGETS, report=lambda *pair: told.append(pair))
+    found = made(name, "conv", "stem").explain(
+        net, pictures, TARGETS, progress=Progress(report=lambda *pair: told.append(pair))
+    )
     assert found.layers == ("stem", "conv")
     assert nets.relative_error(found.maps, fuse(maps)) < 1e-5
     parts = [done / total for done, total in told]
@@ -145,7 +148,7 @@ def test_a_report_may_end_the_explanation(name, net, pictures, untouched):
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        made(name, "relu").explain(untouched(net), pictures, report=late)
+        made(name, "relu").explain(untouched(net), pictures, progress=Progress(report=late))
 
 
 def test_smoothing_and_signs(name, net, pictures):

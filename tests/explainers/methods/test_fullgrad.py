@@ -8,9 +8,12 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
-from seewhy.explainers.core.explainer import AUGMENTATIONS, asked
+from seewhy.explainers.core.explainer import AUGMENTATIONS
+from seewhy.explainers.core.question import pose
+from seewhy.explainers.core.task import Ask
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.execution import chunks as passes
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.gradient import fullgrad
 from seewhy.explainers.methods.gradient.fullgrad import FullGrad, FullGradients, _stretched, full_gradients, units_of
 from tests import nets
@@ -21,7 +24,7 @@ TARGETS = torch.tensor([7, 999, 0, 7])
 
 
 def decomposed(model: nn.Module, images: Tensor, targets: Tensor, against: Tensor | None = None) -> FullGradients:
-    with asked(model, images, targets, against) as question:
+    with pose(model, images, Ask(targets, against)) as question:
         return full_gradients(question, units_of(question))
 
 
@@ -220,7 +223,7 @@ def test_a_batch_of_mixed_targets_equals_singles_and_passes_do_not_matter(
         assert nets.relative_error(together.maps[row], alone.maps[0]) < 1e-5
     monkeypatch.setattr(passes, "MOST", 1)
     told: list[tuple[int, int]] = []
-    again = explainer.explain(net, pictures, MIXED, against, report=lambda *pair: told.append(pair))
+    again = explainer.explain(net, pictures, MIXED, against, progress=Progress(report=lambda *pair: told.append(pair)))
     assert nets.relative_error(again.maps, together.maps) < 1e-5
     rounds = 6 if smooth == "tta" else 1
     assert [pair for pair in told if pair[1] == 3 * rounds][:2] == [(0, 3 * rounds), (1, 3 * rounds)]

@@ -5,6 +5,7 @@ from torch import nn
 
 from seewhy.explainers import get_method
 from seewhy.explainers.execution import chunks as passes
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus, SmoothGradCAMPlusPlus
 from tests import nets
 from tests.explainers.methods.test_cam_gradient import FEATURES, ByHand
@@ -112,7 +113,7 @@ def test_seeds_repeat_and_passes_do_not_matter(net, images, monkeypatch):
     explainer = SmoothGradCAMPlusPlus(layers=("conv",), sign="signed", samples=5)
     targets = torch.tensor([0, 1, 2, 0])
     told: list[tuple[int, int]] = []
-    found = explainer.explain(net, images, targets, report=lambda *pair: told.append(pair)).maps
+    found = explainer.explain(net, images, targets, progress=Progress(report=lambda *pair: told.append(pair))).maps
     assert told == [(0, 20), (8, 20), (16, 20), (20, 20)]
     assert torch.equal(explainer.explain(net, images, targets).maps, found)
     other = SmoothGradCAMPlusPlus(layers=("conv",), sign="signed", samples=5, seed=1).explain(net, images, targets).maps

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from seewhy.explainers import Explainer
 from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.execution import chunks as room
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.gradient import xrai
 from seewhy.explainers.methods.gradient.input_gradient import InputXGradient, SmoothGrad, VarGrad
@@ -72,7 +73,9 @@ def test_passes_of_one_row_give_the_same_map(explainer, net, pictures, monkeypat
     told: list[tuple[int, int]] = []
     rows: list[int] = []
     with net.register_forward_pre_hook(lambda _, args: rows.append(len(args[0]))):
-        found = explainer.explain(net, pictures, TARGETS, report=lambda *pair: told.append(pair)).maps
+        found = explainer.explain(
+            net, pictures, TARGETS, progress=Progress(report=lambda *pair: told.append(pair))
+        ).maps
     assert nets.relative_error(found, expected) < 1e-4
     if not isinstance(explainer, InputXGradient):
         assert rows == [1] * len(rows)

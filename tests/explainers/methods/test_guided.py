@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seewhy.explainers import GradCAM
-from seewhy.explainers.core.explainer import keep_sign
+from seewhy.explainers.core.projection import keep_sign
 from seewhy.explainers.methods.rules.guided import Deconvnet, GuidedBackprop, GuidedGradCAM
 from tests import nets
 

@@ -5,11 +5,12 @@ import torch
 from torch import Tensor, nn
 
 from seewhy.explainers import get_method
-from seewhy.explainers.core.explainer import predict
+from seewhy.explainers.core.question import predict
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.baselines import blurred
 from seewhy.explainers.methods.gradient.integrated import ExpectedGradients, IntegratedGradients
 from seewhy.explainers.methods.gradient.paths import GuidedIG
+from seewhy.explainers.tasks.classification import Classification
 from tests import nets
 from tests.grids import few
 
@@ -79,7 +80,7 @@ def test_a_baseline_like_the_picture_gets_nothing():
 
 def test_black_is_that_of_the_models_normalisation(pictures):
     preprocess = SimpleNamespace(mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.1))
-    model = SimpleNamespace(module=Cubes(), preprocess=preprocess)
+    model = SimpleNamespace(module=Cubes(), preprocess=preprocess, task=Classification(), accelerated=None)
     black = (-2.0, -2.0, -3.0)
     found = IntegratedGradients(steps=2, baseline="black").explain(model, pictures).maps
     expected = IntegratedGradients(steps=2, baseline="given", value=black).explain(Cubes(), pictures).maps

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from seewhy.explainers import get_method
-from seewhy.explainers.core.explainer import predict
+from seewhy.explainers.core.question import predict
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.baselines import blurred
 from seewhy.explainers.methods.gradient.paths import BlurIG, GuidedIG

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM, Saliency
-from seewhy.explainers.core.explainer import predict
+from seewhy.explainers.core.question import predict
 from seewhy.explainers.errors import ModelOutputError, NonFiniteError, TargetError
 from tests import nets
 
@@ -119,7 +119,7 @@ def test_maps_of_nan_are_told_though_the_logits_are_finite(images, untouched, ex
 
 
 def test_prediction_of_a_half_precision_model_takes_ordinary_pictures():
-    from seewhy.explainers.core.explainer import predict
+    from seewhy.explainers.core.question import predict
 
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(2))
     net(torch.rand(1, 3, 8, 8))

@@ -1,0 +1,69 @@
+"""What can be asked of a model: a task reads its outputs, turns them into scores, and describes them to people."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from seewhy.explainers.core.objective import Objective
+
+
+@dataclass(frozen=True, eq=False)
+class Ask:
+    """What is asked of each picture of a batch, still unchecked.
+
+    Attributes:
+        targets: (N,) integers, the numbers that the task gives to what can be explained, or `MOST_PROBABLE`; None for
+            the most probable target of each picture.
+        against: (N,) integers to contrast the targets with, or `NO_CONTRAST`; None for no contrast at all.
+    """
+
+    targets: Tensor | None = None
+    against: Tensor | None = None
+
+    def rows(self, rows: slice) -> "Ask":
+        """Return what is asked of some of the pictures."""
+        return Ask(*(None if numbers is None else numbers[rows] for numbers in (self.targets, self.against)))
+
+
+DEFAULT_ASK = Ask()
+"""The most probable target of each picture."""
+
+
+class Task(Protocol):
+    """What a model was trained for.
+
+    Methods know a task by this protocol alone: they run the model, take the `outputs`, and explain the scores of an
+    `Objective`. Outputs are one tensor with a row for each picture; the task says what its other axes are.
+    """
+
+    def outputs(self, raw: Any) -> Tensor:
+        """Return the outputs (N, ...) in whatever the module returned, in its dtype, with their graph.
+
+        They are values before any softmax, sigmoid or threshold, so that gradients are those of what was learnt.
+
+        Raises:
+            ModelOutputError: the module returned nothing of the kind.
+        """
+
+    def objective(self, outputs: Tensor, ask: Ask) -> "Objective":
+        """Return what is explained, checked, on the device of the outputs (N, ...).
+
+        Raises:
+            TargetError: a target that the outputs lack, or one that is contrasted with itself.
+        """
+
+    def target(self, target: int | str) -> int:
+        """Return the number of what a user names.
+
+        Raises:
+            TargetError: there is no such target, or it is one of several.
+        """
+
+    def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> Sequence[Any]:
+        """Return what a person reads of one picture's outputs (...): some targets, then the `top` most probable."""
+
+    def are_probabilities(self, outputs: Tensor) -> bool:
+        """Whether outputs (N, ...) look like probabilities, which a model should not return."""
