@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +13,20 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
+from seewhy.explainers.imaging.upload_checks import (
+    check_compression,
+    check_directory,
+    check_scans,
+    check_size,
+    check_whole,
+    keeps_coefficients,
+)
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """The only decoders that are ever tried."""
 
 MAX_PIXELS = 64_000_000
 """Largest picture that is decoded unless a caller asks for another limit: 64 megapixels."""
-
-MAX_SCANS = 32
-"""Most scans of a JPEG of as many pixels as allowed, three times what encoders write; a smaller one may have more."""
 
 PictureSource: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.generic]
 
@@ -34,24 +38,6 @@ PIXEL_BYTES = 16
 """Most bytes of memory that a pixel takes while it is decoded: those of WebP, with 8 of the decoder's own."""
 
 _SRGB = ImageCms.createProfile("sRGB")
-
-_TIFF = frozenset({b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0"})
-"""What Pillow takes for the start of a TIFF, or may once; with a plus sign places are of 64 bits."""
-
-_STRIPS, _STRIP_ROWS, _TILES, _TILE_WIDTH, _TILE_LENGTH = (273, 279), 278, (324, 325), 322, 323
-"""Tags of TIFF; of strips and tiles where each begins, and how many bytes it has."""
-
-_LAYOUT = frozenset({256, 257, 258, 259, 277, 284, *_STRIPS, _STRIP_ROWS, *_TILES, _TILE_WIDTH, _TILE_LENGTH})
-"""Tags of TIFF that tell how much there is to decode; those without a name are width, length, bits, and so on."""
-
-_INTEGERS = frozenset({1, 3, 4, 6, 8, 9, 16})
-"""Types of TIFF that Pillow and libtiff read alike."""
-
-_SCAN = b"\xff\xda"
-"""What a scan of a JPEG begins with; compressed samples cannot hold it."""
-
-_END = b"\xff\xd9"
-"""What a JPEG ends with; compressed samples cannot hold it either."""
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -91,12 +77,12 @@ class Probe:
         self._max_pixels = max_pixels
         self._part: Box | None = None
         with _faults(max_pixels):
-            _check_directory(content)
+            check_directory(content)
             self._image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
             self.size = self._image.size
-            self.pixels = _check_size(self._image, max_pixels)
-            _check_whole(self._image, content)
-            _check_scans(self._image, content, max_pixels)
+            self.pixels = check_size(self._image, max_pixels)
+            check_whole(self._image, content)
+            check_scans(self._image, content, max_pixels)
             self._lies = self._image.format == "JPEG" and _orientation(self._image) in _LYING
         if self._lies:
             self.size = self._image.size[::-1]
@@ -117,7 +103,7 @@ class Probe:
             whole = image.size
             draft = image.draft(None, least[::-1] if self._lies else least)
             self._part = None if draft is None or _size(draft[1]) == whole else draft[1]
-            coefficients = self.pixels // 2 if _keeps_coefficients(image, self._content) else 0
+            coefficients = self.pixels // 2 if keeps_coefficients(image, self._content) else 0
             self.pixels = image.width * image.height + coefficients
 
     def decode(self) -> Image.Image:
@@ -157,9 +143,9 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
     if isinstance(source, np.ndarray):
         source = _from_array(source)
     if isinstance(source, Image.Image):
-        _check_size(source, max_pixels)
+        check_size(source, max_pixels)
         if getattr(source, "tile", ()):  # not decoded yet
-            _check_compression(source)
+            check_compression(source)
         _load(source)
         return _rgb(ImageOps.exif_transpose(source), source.info.get("icc_profile"))
     if isinstance(source, bytes):
@@ -195,111 +181,6 @@ def _faults(max_pixels: int) -> Iterator[None]:
         raise UnreadablePictureError(
             "The picture is damaged or cut short and cannot be decoded; check the file and send it whole."
         ) from error
-
-
-def _check_size(image: Image.Image, max_pixels: int) -> int:
-    """Return how many pixels are decoded."""
-    width, height = image.size
-    if image.format == "TIFF":  # which is decoded in whole tiles, and these may be larger than the picture
-        tags = getattr(image, "tag_v2", {})
-        width, height = max(width, tags.get(_TILE_WIDTH, 0)), max(height, tags.get(_TILE_LENGTH, 0))
-    if width * height > max_pixels:
-        raise PictureTooLargeError(
-            f"The picture is {width}×{height} = {width * height:,} pixels, more than the {max_pixels:,} "
-            "allowed (SEEWHY_MAX_PIXELS of a service); send a smaller one."
-        )
-    if min(image.size) < 1:
-        raise UnreadablePictureError("The picture has no pixels; send one that has.")
-    return width * height
-
-
-def _check_directory(content: bytes) -> None:
-    """Refuse a TIFF that claims more tags than there can be, or whose size Pillow and libtiff may take differently.
-
-    Over the former Pillow would spend minutes. Tags of types that it does not know it passes over, and libtiff, which
-    decodes, does not; and of those that stand twice each may take another.
-    """
-    if content[:4] not in _TIFF:
-        return
-    order, is_big = "<" if content.startswith(b"II") else ">", b"+" in content[2:4]
-    count, entry = (struct.Struct(order + one) for one in (("Q", "HHQ8x") if is_big else ("H", "HHI4x")))
-    (place,) = struct.unpack_from(order + ("Q" if is_big else "I"), content, 8 if is_big else 4)
-    (tags,) = count.unpack_from(content, place)
-    if tags > 0xFFFF:
-        raise UnreadablePictureError(f"The TIFF file claims {tags:,} tags, which is damage; send it whole.")
-    first = place + count.size
-    entries = content[first : first + tags * entry.size]
-    whole = entries[: len(entries) // entry.size * entry.size]
-    found = [(tag, kind) for tag, kind, _ in entry.iter_unpack(whole) if tag in _LAYOUT]
-    if len({tag for tag, _ in found}) < len(found) or not {kind for _, kind in found} <= _INTEGERS:
-        raise UnreadablePictureError("The TIFF file may be read in two ways, which is damage; save it anew.")
-
-
-def _check_whole(image: Image.Image, content: bytes) -> None:
-    """Refuse what decoders take for whole though it need not be.
-
-    A download that broke off may leave zeros at the end of the file. Of these the decoder of JPEG makes grey, and that
-    of PNG, which compares no checksums of pixels, noise.
-    """
-    _check_compression(image)
-    if image.format == "PNG":
-        Image.open(io.BytesIO(content), formats=("PNG",)).verify()
-    elif image.format in ("JPEG", "MPO") and content.find(_END, _scan_start(image)) < 0:
-        raise UnreadablePictureError("The JPEG has no end: it is cut short or damaged; send it whole.")
-
-
-def _check_compression(image: Image.Image) -> None:
-    """Refuse a TIFF of compression 6: libtiff fills with grey what such a file lacks, and tells nobody."""
-    if image.format == "TIFF" and image.info.get("compression") == "tiff_jpeg":
-        raise UnreadablePictureError(
-            "The TIFF file holds old-style JPEG (compression 6), of which no decoder can tell whether it is whole; "
-            "send the picture as a JPEG or PNG, or save the TIFF anew with another compression."
-        )
-
-
-def _check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
-    """Refuse a JPEG that goes over its pixels too often: a scan of all of them may take no more than a few bytes."""
-    if image.format in ("JPEG", "MPO") or image.info.get("compression") == "jpeg":
-        scans, pixels = _scans(image, content)
-        if scans * pixels > MAX_SCANS * max_pixels:
-            raise PictureTooLargeError(
-                f"The picture is {image.width}×{image.height} pixels in {scans:,} scans, which would take too long to "
-                "decode; save it anew, as a baseline JPEG or as a PNG."
-            )
-
-
-def _scans(image: Image.Image, content: bytes) -> tuple[int, int]:
-    """Return how many scans of a JPEG there are, and how many pixels each of them may go over."""
-    if image.format == "TIFF":  # whose strips or tiles are a JPEG each
-        tags = image.tag_v2  # type: ignore[attr-defined]
-        tiled = _TILE_WIDTH in tags
-        firsts, sizes = (np.atleast_1d(tags.get(one, 0)).tolist() for one in (_TILES if tiled else _STRIPS))
-        # Where they overlap, or where the decoder would guess their sizes, each may hold all scans of the file.
-        if len(firsts) == len(sizes) and min(sizes) > 0 and sum(sizes) <= len(content):
-            rows = min(tags.get(_STRIP_ROWS, image.height), image.height)
-            part = tags[_TILE_WIDTH] * tags[_TILE_LENGTH] if tiled else image.width * rows
-            spans = zip(firsts, sizes, strict=True)
-            return sum(content.count(_SCAN, first, first + size) for first, size in spans), part
-    return content.count(_SCAN), image.width * image.height
-
-
-def _keeps_coefficients(image: Image.Image, content: bytes) -> bool:
-    """Whether the decoder of a JPEG has all coefficients in memory, at whatever scale it decodes.
-
-    It has where its scans are not the whole: in a progressive one, and where the first does not hold all components.
-    """
-    if "progressive" in image.info:
-        return True
-    end = _scan_start(image)
-    return any(
-        content.startswith(_SCAN + bytes([0, 6 + 2 * components, components]), end - 8 - 2 * components)
-        for components in range(1, len(image.getbands()))
-    )
-
-
-def _scan_start(image: Image.Image) -> int:
-    """Return where the samples of the first scan of a JPEG begin that was opened and not decoded."""
-    return int(image.fp.tell())  # type: ignore[attr-defined]
 
 
 def _size(part: Box) -> Size:

@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
-from seewhy.explainers.imaging.decode import FORMATS, MAX_SCANS, read_picture
+from seewhy.explainers.imaging.decode import FORMATS, read_picture
+from seewhy.explainers.imaging.upload_checks import MAX_SCANS
 from tools.hostile import pictures, trial
 
 SCAN = b"\xff\xda"
