@@ -69,9 +69,10 @@ def test_work_is_refused_only_where_it_takes_clearly_longer_than_there_is_time()
 
 @pytest.fixture
 def slow(service, monkeypatch):
-    """The service, whose model needs a second for each pass, as far as it knows."""
+    """The service with a minute for each request, whose model needs a second for each pass, as far as it knows."""
     pace = Pace()
     pace.learn(Passes(1), 1.0)
+    monkeypatch.setattr(service, "deadline", lambda: Deadline.after(60))
     monkeypatch.setattr(service.engine, "pace", lambda _: pace)
     return service
 
