@@ -55,7 +55,7 @@ def test_values_out_of_bounds_are_refused(monkeypatch, variable, value):
             "There is no file 'nowhere.toml'. `seewhy key NAME` makes a key and prints its line for the file.",
         ),
         ("WEIGHTS_DIR", "nowhere", "There is no folder 'nowhere'."),
-        ("DEVICE", "gpu", "It does not fit. Where models run: auto, cpu, cuda or cuda:N."),
+        ("DEVICE", "gpu", "It does not fit. Device of models: auto, cpu, cuda or cuda:N."),
         ("CORS_ORIGINS", "a.org", "'a.org' is no origin; write https://example.org or http://localhost:3000, "),
         ("PORT", "http", "It must be a whole number."),
         ("PORT", "tcp://10.0.0.1:80", "It must be a whole number, not 'tcp://10.0.0.1:80'. Kubernetes sets it so "),
