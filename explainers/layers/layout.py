@@ -131,19 +131,19 @@ class Layout(NamedTuple):
         """
         if len(self.axes) != 4 or self.axes[0].spatial:
             return None
-        found: dict[int, int] = {}
+        places: dict[int, int] = {}
         for index, axis in enumerate(self.axes[1:], 1):
             if axis.single is not None and axis.single.along is not None:
-                found.setdefault(axis.single.along, index)
-        if not found:
+                places.setdefault(axis.single.along, index)
+        if not places:
             return None
-        if len(found) == 1:  # of a single row or column, a reshaping loses which axis it was
-            ((known, at),) = found.items()
-            beside = at - 1 if known == COLUMNS else at + 1
+        if len(places) == 1:  # of a single row or column, a reshaping loses which axis it was
+            ((along, place),) = places.items()
+            beside = place - 1 if along == COLUMNS else place + 1
             if not 1 <= beside <= 3 or self.axes[beside].size != 1:
                 return None
-            found[1 - known] = beside
-        rows, columns = found[ROWS], found[COLUMNS]
+            places[1 - along] = beside
+        rows, columns = places[ROWS], places[COLUMNS]
         if any(axis.before or axis.after for axis in self.axes):
             return None
         (step_down, step_across) = (self.axes[index].factors[:1] for index in (rows, columns))

@@ -4,12 +4,12 @@ A rule takes a function from tensors to their layouts, the operation's result, a
 dispatcher passes them (positional ones that have their default may be missing).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
 
+from seewhy.explainers.layers.effects import Effect, Layouts, aten, default_effect, rule
 from seewhy.explainers.layers.layout import (
     Axis,
     Factor,
@@ -22,57 +22,6 @@ from seewhy.explainers.layers.layout import (
     windowed,
 )
 
-aten = torch.ops.aten
-
-Layouts = Callable[[Any], Layout | None]
-"""The layout of a tensor; None of what has no place in the picture, and of what is no tensor."""
-
-
-class Effect(NamedTuple):
-    """What an operation does.
-
-    Attributes:
-        layout: of its result; None if that has no place in the picture.
-        kernel: whether it looks at several neighbouring positions.
-        mixes: whether it looks at all positions by themselves, as attention does.
-        spent: whether a result that has no place in the picture is right: positions were summed up, or one taken.
-    """
-
-    layout: Layout | None
-    kernel: bool = False
-    mixes: bool = False
-    spent: bool = False
-
-
-Rule = Callable[..., Effect]
-
-RULES: dict[Any, Rule] = {}
-"""By operation, without its overload."""
-
-
-def _rule(*names: str) -> Callable[[Rule], Rule]:
-    def enter(rule: Rule) -> Rule:
-        for name in names:
-            if operation := getattr(aten, name, None):
-                RULES[operation] = rule
-        return rule
-
-    return enter
-
-
-def default_effect(layouts: Layouts, result: Tensor, tensors: Sequence[Tensor]) -> Effect:
-    """Return what an operation without a rule does, by the shapes of what it takes and returns."""
-    known = [layout for tensor in tensors if (layout := layouts(tensor)) is not None]
-    if not known:
-        return Effect(None)
-    found = broadcast(known, result.shape)
-    if found is None or not found.spatial:
-        found = next((layout for one in known if (layout := resized(one, result.shape)) is not None), None)
-    elif len(known) == 1 and len(known[0].axes) == result.ndim and known[0].shape != tuple(result.shape):
-        # One of several axes changed its size.
-        found = resized(known[0], result.shape) or found
-    return Effect(found)
-
 
 def _layout_of(layouts: Layouts, *tensors: Any) -> Layout | None:
     return next((layout for tensor in tensors if (layout := layouts(tensor)) is not None), None)
@@ -83,7 +32,7 @@ def _each(value: int | Sequence[int], count: int) -> list[int]:
     return values if len(values) == count else values[:1] * count
 
 
-@_rule("convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution", "cudnn_convolution")
+@rule("convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution", "cudnn_convolution")
 def _convolution(
     layouts: Layouts,
     result: Tensor,
@@ -105,15 +54,15 @@ def _convolution(
     steps, pads, gaps = (_each(value, len(kernel)) for value in (stride, padding, dilation))
     channels = layout.axes[1]
     if transposed is True:
-        found = resized(layout, result.shape) or layout
+        slid = resized(layout, result.shape) or layout
     else:
-        found = windowed(layout, result.shape, kernel, steps, pads, gaps)
-    found = found.with_axis(1, plain(result.shape[1]))
+        slid = windowed(layout, result.shape, kernel, steps, pads, gaps)
+    slid = slid.with_axis(1, plain(result.shape[1]))
     mixes = channels.spatial and all(factor.along is not None for factor in channels.factors)
-    return Effect(contracted(found, channels), kernel=max(kernel, default=1) > 1, mixes=mixes)
+    return Effect(contracted(slid, channels), kernel=max(kernel, default=1) > 1, mixes=mixes)
 
 
-@_rule("max_pool2d_with_indices", "max_pool2d", "max_pool3d_with_indices", "max_pool1d")
+@rule("max_pool2d_with_indices", "max_pool2d", "max_pool3d_with_indices", "max_pool1d")
 def _max_pool(
     layouts: Layouts,
     result: Tensor,
@@ -127,7 +76,7 @@ def _max_pool(
     return _pool(layouts, result, images, kernel, stride, padding, dilation)
 
 
-@_rule("avg_pool2d", "avg_pool1d", "avg_pool3d")
+@rule("avg_pool2d", "avg_pool1d", "avg_pool3d")
 def _avg_pool(
     layouts: Layouts, result: Tensor, images: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, *_: Any
 ) -> Effect:
@@ -147,20 +96,19 @@ def _pool(
     return Effect(windowed(layout, result.shape, size, steps, pads, gaps), kernel=True)
 
 
-@_rule("view", "_unsafe_view", "_reshape_alias", "reshape", "_reshape_copy", "view_copy", "flatten", "unflatten")
+@rule("view", "_unsafe_view", "_reshape_alias", "reshape", "_reshape_copy", "view_copy", "flatten", "unflatten")
 def _view(layouts: Layouts, result: Tensor, tensor: Tensor, *_: Any) -> Effect:
     layout = layouts(tensor)
-    found = None if layout is None else reshaped(layout, result.shape)
-    return Effect(found)
+    return Effect(layout and reshaped(layout, result.shape))
 
 
-@_rule("permute", "permute_copy")
+@rule("permute", "permute_copy")
 def _permute(layouts: Layouts, _result: Tensor, tensor: Tensor, order: Sequence[int]) -> Effect:
     layout = layouts(tensor)
     return Effect(layout and layout.with_axes([layout.axes[index] for index in order]))
 
 
-@_rule("transpose", "transpose_copy", "transpose_", "swapaxes")
+@rule("transpose", "transpose_copy", "transpose_", "swapaxes")
 def _transpose(layouts: Layouts, _result: Tensor, tensor: Tensor, first: int, second: int) -> Effect:
     layout = layouts(tensor)
     if layout is None:
@@ -170,13 +118,13 @@ def _transpose(layouts: Layouts, _result: Tensor, tensor: Tensor, first: int, se
     return Effect(layout.with_axes(axes))
 
 
-@_rule("t", "t_", "t_copy")
+@rule("t", "t_", "t_copy")
 def _t(layouts: Layouts, _result: Tensor, tensor: Tensor) -> Effect:
     layout = layouts(tensor)
     return Effect(layout and layout.with_axes(layout.axes[::-1]))
 
 
-@_rule("unsqueeze", "unsqueeze_", "unsqueeze_copy")
+@rule("unsqueeze", "unsqueeze_", "unsqueeze_copy")
 def _unsqueeze(layouts: Layouts, result: Tensor, tensor: Tensor, index: int) -> Effect:
     layout = layouts(tensor)
     if layout is None:
@@ -186,24 +134,25 @@ def _unsqueeze(layouts: Layouts, result: Tensor, tensor: Tensor, index: int) -> 
     return Effect(layout.with_axes(axes))
 
 
-@_rule("squeeze", "squeeze_", "squeeze_copy")
+@rule("squeeze", "squeeze_", "squeeze_copy")
 def _squeeze(layouts: Layouts, _result: Tensor, tensor: Tensor, index: int | Sequence[int] | None = None) -> Effect:
     layout = layouts(tensor)
     if layout is None:
         return Effect(None)
     count = len(layout.axes)
-    meant = range(count) if index is None else [one % count for one in ([index] if isinstance(index, int) else index)]
-    kept = [axis for number, axis in enumerate(layout.axes) if number not in meant or axis.size != 1]
-    return Effect(layout.with_axes(kept))
+    indices = range(count) if index is None else [index] if isinstance(index, int) else index
+    squeezed = {number % count for number in indices}
+    axes = [axis for number, axis in enumerate(layout.axes) if number not in squeezed or axis.size != 1]
+    return Effect(layout.with_axes(axes))
 
 
-@_rule("expand", "expand_copy", "repeat")
+@rule("expand", "expand_copy", "repeat")
 def _expand(layouts: Layouts, result: Tensor, tensor: Tensor, *_: Any, **__: Any) -> Effect:
     layout = layouts(tensor)
     return Effect(layout and broadcast([layout], result.shape))
 
 
-@_rule("select", "select_copy")
+@rule("select", "select_copy")
 def _select(layouts: Layouts, _result: Tensor, tensor: Tensor, index: int, *_: Any) -> Effect:
     layout = layouts(tensor)
     if layout is None:
@@ -213,7 +162,7 @@ def _select(layouts: Layouts, _result: Tensor, tensor: Tensor, index: int, *_: A
     return Effect(layout.with_axes(axes), spent=True)
 
 
-@_rule("slice", "slice_copy")
+@rule("slice", "slice_copy")
 def _slice(
     layouts: Layouts,
     result: Tensor,
@@ -250,43 +199,43 @@ def _part(layout: Layout, index: int, first: int, size: int, step: int = 1) -> L
 def pieces(layouts: Layouts, results: Sequence[Tensor], tensor: Tensor, index: int) -> list[Layout | None]:
     """Return the layouts of the pieces that a tensor is split into along an axis."""
     layout = layouts(tensor)
-    found: list[Layout | None] = []
+    parts: list[Layout | None] = []
     first = 0
     for result in results:
         size = result.shape[index]
-        found.append(layout and _part(layout, index, first, size))
+        parts.append(layout and _part(layout, index, first, size))
         first += size
-    return found
+    return parts
 
 
-@_rule("cat", "concat", "concatenate")
+@rule("cat", "concat", "concatenate")
 def _cat(layouts: Layouts, result: Tensor, tensors: Sequence[Tensor], index: int = 0) -> Effect:
     known = [layouts(tensor) for tensor in tensors]
-    joined = [layout for layout in known if layout is not None and len(layout.axes) == result.ndim]
+    joined = [part for part in known if part is not None and len(part.axes) == result.ndim]
     if not joined:
         return Effect(None)
-    found = broadcast(joined, [*result.shape[: index % result.ndim], 0, *result.shape[index % result.ndim + 1 :]])
-    if found is None:
+    layout = broadcast(joined, [*result.shape[: index % result.ndim], 0, *result.shape[index % result.ndim + 1 :]])
+    if layout is None:
         return Effect(None)
     axis = plain(result.shape[index])
-    placed = [number for number, layout in enumerate(known) if layout is not None and layout.axes[index].spatial]
+    placed = [number for number, part in enumerate(known) if part is not None and part.axes[index].spatial]
     if len(placed) == 1:
         (number,) = placed
-        one = joined[[layout is known[number] for layout in joined].index(True)].axes[index]
+        inner = joined[[part is known[number] for part in joined].index(True)].axes[index]
         sizes = [tensor.shape[index] for tensor in tensors]
-        axis = Axis(one.factors, one.before + sum(sizes[:number]), one.after + sum(sizes[number + 1 :]))
+        axis = Axis(inner.factors, inner.before + sum(sizes[:number]), inner.after + sum(sizes[number + 1 :]))
     elif placed:
-        singles = [layout.axes[index].single for layout in joined]
+        singles = [part.axes[index].single for part in joined]
         first = singles[0]
-        if first is not None and all(one and one[::2] == first[::2] for one in singles):
+        if first is not None and all(single and single[::2] == first[::2] for single in singles):
             # Parts side by side, perhaps rolled; or the axis, padded with parts of itself.
             axis = Axis((Factor(first.along, result.shape[index], first.step),))
-            start = min((layout.start for layout in joined), key=sum)
-            found = found._replace(start=start, exact=False)
-    return Effect(found.with_axis(index, axis))
+            start = min((part.start for part in joined), key=sum)
+            layout = layout._replace(start=start, exact=False)
+    return Effect(layout.with_axis(index, axis))
 
 
-@_rule("stack")
+@rule("stack")
 def _stack(layouts: Layouts, result: Tensor, tensors: Sequence[Tensor], index: int = 0) -> Effect:
     layout = _layout_of(layouts, *tensors)
     if layout is None:
@@ -296,7 +245,7 @@ def _stack(layouts: Layouts, result: Tensor, tensors: Sequence[Tensor], index: i
     return Effect(layout.with_axes(axes))
 
 
-@_rule(
+@rule(
     "constant_pad_nd",
     "pad",
     *(f"{kind}_pad{count}d" for kind in ("reflection", "replication") for count in (1, 2, 3)),
@@ -319,7 +268,7 @@ def _pad(layouts: Layouts, result: Tensor, tensor: Tensor, sizes: Sequence[int],
     return Effect(layout)
 
 
-@_rule("unfold")
+@rule("unfold")
 def _unfold(layouts: Layouts, result: Tensor, tensor: Tensor, index: int, size: int, step: int) -> Effect:
     layout = layouts(tensor)
     if layout is None:
@@ -333,7 +282,7 @@ def _unfold(layouts: Layouts, result: Tensor, tensor: Tensor, index: int, size: 
     return Effect(layout.with_axes([*layout.with_axis(index, axis).axes, window]))
 
 
-@_rule("im2col")
+@rule("im2col")
 def _im2col(
     layouts: Layouts, result: Tensor, images: Tensor, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> Effect:
@@ -350,7 +299,7 @@ def _im2col(
     return Effect(slid.with_axes([slid.axes[0], plain(result.shape[1]), Axis(factors)]), kernel=True)
 
 
-@_rule("col2im")
+@rule("col2im")
 def _col2im(layouts: Layouts, result: Tensor, columns: Tensor, *_: Any) -> Effect:
     layout = layouts(columns)
     if layout is None:
@@ -362,7 +311,7 @@ def _col2im(layouts: Layouts, result: Tensor, columns: Tensor, *_: Any) -> Effec
     return Effect(resized(coarse, result.shape))
 
 
-@_rule("mean", "sum", "amax", "amin", "max", "min", "var", "std", "prod", "logsumexp", "norm", "linalg_vector_norm")
+@rule("mean", "sum", "amax", "amin", "max", "min", "var", "std", "prod", "logsumexp", "norm", "linalg_vector_norm")
 def _reduction(layouts: Layouts, result: Tensor, tensor: Tensor, *arguments: Any, **_: Any) -> Effect:
     layout = layouts(tensor)
     if layout is None:
@@ -370,13 +319,13 @@ def _reduction(layouts: Layouts, result: Tensor, tensor: Tensor, *arguments: Any
     if result.ndim == tensor.ndim:
         return Effect(resized(layout, result.shape))
     # The axes are an integer or a list of them; of `norm` the order stands before them.
-    meant = [value for value in arguments if isinstance(value, list | tuple)]
-    axes = meant[0] if meant else [value for value in arguments[:1] if isinstance(value, int)]
-    gone = {index % tensor.ndim for index in axes}
-    if tensor.ndim - len(gone) != result.ndim:
+    lists = [value for value in arguments if isinstance(value, list | tuple)]
+    axes = lists[0] if lists else [value for value in arguments[:1] if isinstance(value, int)]
+    reduced = {index % tensor.ndim for index in axes}
+    if tensor.ndim - len(reduced) != result.ndim:
         return Effect(None, spent=True)
-    kept = [axis for index, axis in enumerate(layout.axes) if index not in gone]
-    return Effect(layout.with_axes(kept), spent=True)
+    remaining = [axis for index, axis in enumerate(layout.axes) if index not in reduced]
+    return Effect(layout.with_axes(remaining), spent=True)
 
 
 def _product(left: Layout | None, right: Layout | None, result: Tensor) -> Effect:
@@ -401,19 +350,19 @@ def _product(left: Layout | None, right: Layout | None, result: Tensor) -> Effec
     return Effect(contracted(base.with_axes(axes), inner), mixes=pure, spent=True)
 
 
-@_rule("mm", "bmm", "matmul")
+@rule("mm", "bmm", "matmul")
 def _mm(layouts: Layouts, result: Tensor, left: Tensor, right: Tensor, *_: Any) -> Effect:
     if not left.ndim == right.ndim == result.ndim:
         return default_effect(layouts, result, (left, right))
     return _product(layouts(left), layouts(right), result)
 
 
-@_rule("addmm", "baddbmm", "addbmm")
+@rule("addmm", "baddbmm", "addbmm")
 def _addmm(layouts: Layouts, result: Tensor, _bias: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any) -> Effect:
     return _mm(layouts, result, left, right)
 
 
-@_rule("linear")
+@rule("linear")
 def _linear(layouts: Layouts, result: Tensor, tensor: Tensor, *_: Any) -> Effect:
     layout = layouts(tensor)
     if layout is None:
@@ -421,7 +370,7 @@ def _linear(layouts: Layouts, result: Tensor, tensor: Tensor, *_: Any) -> Effect
     return _product(layout, None, result)
 
 
-@_rule(
+@rule(
     "scaled_dot_product_attention",
     "_scaled_dot_product_attention_math",
     "_scaled_dot_product_flash_attention",
@@ -441,7 +390,7 @@ def _attention(
     return Effect(contracted(layout, keys.axes[-2]) if keys is not None else layout, mixes=mixes)
 
 
-@_rule("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+@rule("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 def _fused_encoder(layouts: Layouts, result: Tensor, tensor: Tensor, *_: Any, **__: Any) -> Effect:
     layout = layouts(tensor)
     if layout is None or layout.shape != tuple(result.shape):

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from seewhy.explainers.layers.effects import RULES, Effect, default_effect
 from seewhy.explainers.layers.layout import Layout, of_pictures
-from seewhy.explainers.layers.layout_rules import JOINS, RULES, SPLITS, SUMS, Effect, default_effect, pieces
+from seewhy.explainers.layers.layout_rules import JOINS, SPLITS, SUMS, pieces
 
 aten = torch.ops.aten
 
