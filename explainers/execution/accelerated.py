@@ -46,15 +46,15 @@ class Parts:
 
 
 class Accelerated:
-    """What a model's parts run on; compiled when they are needed, and checked against the model then.
+    """The parts of a model, compiled when they are needed and compared with the model then.
 
-    Hooks on the model's modules and changed weights are seen, and the model runs whole; but for changes made through
-    ``.data`` that leave the first element of a tensor as it was.
+    The model runs whole while there are hooks on its modules, and once its weights were changed. Changes through
+    ``.data`` are seen only where they change the first element of a tensor.
 
     Args:
         module: the model, frozen.
-        image_shape: (C, H, W) of the images that it is made for; others run whole.
-        layers: where it is cut when no layer is asked for; empty for nowhere.
+        image_shape: (C, H, W) of the images that parts are compiled for; others run whole.
+        layers: the cut for `whole`; empty for none.
         accelerator: a name in `ACCELERATORS`, or ``auto``.
         device: where the module is.
 
@@ -76,7 +76,7 @@ class Accelerated:
         self._shape = image_shape
         self._layers = tuple(layers)
         self._parts: OrderedDict[tuple[str, ...], Parts | None] = OrderedDict()
-        self._asked: Counter[tuple[str, ...]] = Counter()
+        self._pictures: Counter[tuple[str, ...]] = Counter()
         self._lock = threading.Lock()
         self._watch = _Watch(module)
 
@@ -85,15 +85,15 @@ class Accelerated:
 
         Args:
             layers: dotted paths.
-            images: (N, C, H, W), those that are going to run.
+            images: (N, C, H, W), to be run next.
         """
         if not self._serves(images):
             return None
         key = tuple(sorted(layers))
         with self._lock:
             if key not in self._parts:
-                self._asked[key] += len(images)
-                if self._asked[key] < PATIENCE:
+                self._pictures[key] += len(images)
+                if self._pictures[key] < PATIENCE:
                     return None
                 with exclusive_if_free() as free:
                     if not free:  # another model is compiled, which may take long: this one runs whole meanwhile
@@ -103,11 +103,11 @@ class Accelerated:
             return self._parts[key]
 
     def whole(self, images: Tensor) -> Parts | None:
-        """Return what runs the model where nothing is hooked and no gradient wanted; None where it must run whole."""
+        """Return what runs the model without hooks and gradients; None where it must run whole."""
         return self.parts(self._layers, images) if self._layers else None
 
     def warm(self) -> None:
-        """Compile what `whole` needs now, rather than when it has been asked for often enough."""
+        """Compile what `whole` needs now, rather than after `PATIENCE` pictures."""
         with self._lock:
             key = tuple(sorted(self._layers))
             if key and key not in self._parts and self._is_float32():
@@ -117,7 +117,7 @@ class Accelerated:
         return all(value.dtype == torch.float32 for value in self._module.parameters())
 
     def _serves(self, images: Tensor) -> bool:
-        """Whether images are such as the parts are made for, and the model is as it was."""
+        """Whether the parts were compiled for such images, and the model is as it was."""
         return (
             tuple(images.shape[1:]) == self._shape
             and images.dtype == torch.float32
@@ -126,8 +126,8 @@ class Accelerated:
         )
 
     def _keep(self, key: tuple[str, ...]) -> None:
-        """Compile the parts of some layers, and let those go that nobody has asked for longest."""
-        self._asked.pop(key, None)
+        """Compile the parts for some layers, and drop those that were used least recently."""
+        self._pictures.pop(key, None)
         self._parts[key] = self._compile(key)
         while len(self._parts) > MOST_CUTS:
             self._parts.popitem(last=False)
@@ -141,7 +141,9 @@ class Accelerated:
             except UncuttableError as error:
                 _log.info("The model runs whole for %s: %s", ", ".join(layers), error)
                 return None
+            # Copies, for a model may modify its input in place.
             expected = cut.prefix(probe.clone()), logits_of(self._module(probe.clone()))
+            # PyTorch itself takes over where the accelerator fails; where both do, the model runs whole.
             for name in dict.fromkeys((self.name, "eager")):
                 try:
                     parts = Parts(ACCELERATORS[name](cut.prefix, probe[:1]), cut.suffix)
@@ -154,7 +156,10 @@ class Accelerated:
 
 
 class _Watch:
-    """Tells whether a module is as it was, and runs no code but its own."""
+    """Tells whether a module is as it was.
+
+    It looks at plain attributes only, before each use: properties and methods of modules may run code of the user's.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._modules = list(module.modules())

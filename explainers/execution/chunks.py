@@ -35,7 +35,7 @@ def limit_passes(memory: int) -> None:
 
 @contextmanager
 def one_by_one() -> Iterator[None]:
-    """Let passes in this block hold one picture each, where memory was too small for more."""
+    """Let each pass in this block hold one picture: memory was too small for more."""
     token = _one_by_one.set(True)
     try:
         yield
@@ -52,7 +52,7 @@ def pass_size(module: nn.Module, images: Tensor, backward: bool, copies: int = 1
         module: in evaluation mode.
         images: (N, C, H, W), of which the first is run.
         backward: whether autograd keeps the activations of all modules, or only those of the largest live.
-        copies: how many times as many bytes are kept of each picture.
+        copies: by how much to multiply the bytes of each picture.
     """
     if _one_by_one.get():
         return 1

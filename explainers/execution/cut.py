@@ -64,6 +64,7 @@ class _Tracer(fx.Tracer):
         except Exception:
             if m in self._whole:
                 raise
+            # It cannot be traced: forget its steps so far, and take it as one step.
             self._whole.add(m)
             for step in reversed(list(self.graph.nodes)[traced:]):
                 self.graph.erase_node(step)
@@ -154,6 +155,7 @@ def _split(traced: fx.GraphModule, first: fx.Node, tensors: set[fx.Node]) -> Cut
     back = fx.Graph()
     copies = {step: back.placeholder(f"value_{number}") for number, step in enumerate(crossing)}
     path = str(first.target)
+    # What the prefix hands over goes through a module at the layer's path, so that hooks find the layer there.
     copies[first] = back.call_module(path, (copies[first],))
     for step in (*(step for step in before if step in again), *after):
         copies[step] = back.node_copy(step, copies.__getitem__)

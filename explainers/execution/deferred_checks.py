@@ -1,6 +1,6 @@
-"""Conditions on tensors: looked at where they arise on a processor, once at the end of a batch on a GPU.
+"""Conditions on tensors: checked at once on a processor, at the end of a batch on a GPU.
 
-To look at a tensor of a GPU is to wait for all work that was given to it; within `deferred` that is put off.
+To read a tensor of a GPU is to wait for all work that is queued there; `deferred` puts that off.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def require(held: Tensor, error: Callable[[], Exception]) -> None:
 
 
 def settle() -> None:
-    """Look at the conditions that were put off so far: before long work that would be for nothing."""
+    """Check the conditions that were put off so far, before long work that would be for nothing."""
     pending = _pending.get()
     if pending:
         conditions = list(pending)
@@ -39,7 +39,7 @@ def settle() -> None:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Look at conditions on tensors of a GPU at the end of the block, in order; within another such block, at its end.
+    """Check conditions on tensors of a GPU at the end of the block, in order; nested blocks leave it to the outer one.
 
     Where the block raises after a condition failed, the error of the condition is raised: it came first.
     """

@@ -1,4 +1,4 @@
-"""Runs of only what lies after a layer, in batches of copies of one picture, for edits of that layer.
+"""Replays of a model for one picture in batches: only what lies after a layer is computed, for edits of that layer.
 
 A private copy of the model's structure, which shares its weights, stands in for the model; in it, modules that had
 returned before the layer did return what they returned then. No graph of the model is needed. Every batch holds one
@@ -42,7 +42,7 @@ class Replay:
 
     Attributes:
         module: the copy, in which hooks see the replay.
-        value: what the layer got or handed on in its call; None if there was no such call.
+        value: the layer's arguments or output in its call; None if there was no such call.
         calls: how often the layer ran.
     """
 
@@ -81,7 +81,8 @@ class Replay:
         self._size, self._copying = size, copying
         self._replayed.clear()
         output = self.module(_repeated(self._images, size).contiguous())
-        if self._version() != self._noted_version:  # writing by a mask into memory that rows share is no error
+        # PyTorch refuses most writes into memory that the rows share, but not those by a mask.
+        if self._version() != self._noted_version:
             raise UnreplayableError
         return output
 
@@ -106,13 +107,14 @@ class Replay:
         def forward(*args: Any, **kwargs: Any) -> Any:
             call = self._replayed[part]
             self._replayed[part] += 1
-            if call < len(outputs):
+            if call < len(outputs):  # later calls of the module come after the layer, and are computed
                 return tree_map_only(Tensor, self._row_by_row, outputs[call])
             return compute(*args, **kwargs)
 
         return forward
 
     def _row_by_row(self, tensor: Tensor) -> Tensor:
+        # Rows that share memory cost nothing, unless the model goes on to write into them.
         rows = _repeated(tensor, self._size)
         return rows.contiguous() if self._copying else rows
 

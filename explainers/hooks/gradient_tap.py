@@ -26,7 +26,7 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, receive: Receive, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.receive = receive
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(False)  # else a gradient that never came would arrive as zeros
         return tuple(tensor.clone() for tensor in tensors)
 
     @staticmethod
@@ -63,6 +63,7 @@ def edges_behind_taps(score: Tensor) -> list[GradientEdge]:
         ends += [GradientEdge(node, number) for number in metadata.get(_MARK, ())]
         for before, number in node.next_functions:
             waiting.append(before)
+            # Autograd runs only nodes that lead to an end, so the tap itself needs an end behind it.
             if before is not None and isinstance(node, _Tap._backward_cls):
                 ends.append(GradientEdge(before, number))
     return ends
@@ -111,7 +112,7 @@ class Gradients:
         return args, kwargs or {}
 
     def _built(self, leaves: Sequence[Tensor | None]) -> Any:
-        try:
+        try:  # structures of the user's may check what they are built of
             return tree_unflatten(list(leaves), self._spec)
         except (AssertionError, AttributeError, TypeError, ValueError):
             return _UNFIT
@@ -146,7 +147,7 @@ def leaf_of(tensor: Tensor, shared: bool) -> tuple[Tensor, Tensor]:
 
     A tensor that others hold too becomes a copy of the leaf itself, so that all of them depend on it.
     """
-    if shared and not tensor._is_view():
+    if shared and not tensor._is_view():  # `detach_` refuses views
         leaf = tensor.detach().clone().requires_grad_()
         return leaf, tensor.detach_().copy_(leaf)
     leaf = tensor.detach().requires_grad_()
