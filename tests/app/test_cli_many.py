@@ -61,9 +61,9 @@ def rows_of(path):
 
 
 def test_several_pictures_are_not_written_into_one(run, photos):
-    done = run("explain", photos, "-o", "one.png")
-    assert done.exit_code == 2
-    assert "several pictures need a folder" in done.output
+    result = run("explain", photos, "-o", "one.png")
+    assert result.exit_code == 2
+    assert "several pictures need a folder" in result.output
     assert not Path("one.png").exists()
 
 
@@ -72,9 +72,9 @@ def test_a_folder_means_the_pictures_in_it_and_below(run, photos):
     assert result.exit_code == 1
     assert lines(result) == ["photos/a.png", "photos/b.jpg", "photos/c.PNG", "photos/sub/a.png"]
     assert files("out") == ["a.seewhy.png", "b.seewhy.png", "c.seewhy.png", "sub/a.seewhy.png"]
-    told = result.stderr.splitlines()
-    assert told[0].startswith("Error: photos/bad.png: The picture is damaged")
-    assert told[-1] == "1 of 5 pictures failed."
+    errors = result.stderr.splitlines()
+    assert errors[0].startswith("Error: photos/bad.png: The picture is damaged")
+    assert errors[-1] == "1 of 5 pictures failed."
 
 
 def test_a_quoted_glob_is_expanded(run, photos):
@@ -84,7 +84,7 @@ def test_a_quoted_glob_is_expanded(run, photos):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["*.tiff"], "No file matches '*.tiff'"),
         (["empty"], "no picture in 'empty'"),
@@ -103,12 +103,12 @@ def test_a_quoted_glob_is_expanded(run, photos):
         (["photos", "--device", "tpu"], "device"),
     ],
 )
-def test_mistakes_are_told_once_with_status_2(run, photos, arguments, said):
+def test_mistakes_are_told_once_with_status_2(run, photos, arguments, message):
     Path("empty").mkdir()
     result = run("explain", *arguments)
     assert result.exit_code == 2, result.output
     assert result.stderr.count("Error: ") == 1 + ("bad.png" in result.stderr)
-    assert said in result.stderr
+    assert message in result.stderr
     assert not list(Path().rglob("*.part"))
     assert files("photos").count("e.seewhy.png") == len([name for name in files(".") if "seewhy" in name]) == 1
 
@@ -117,11 +117,11 @@ def test_pictures_share_passes(run, photos, monkeypatch):
     sizes = []
     answer = BatchRunner._answer
 
-    def counted(self, model, batch, jobs, offer_turn):
+    def count_and_answer(self, model, batch, jobs, offer_turn):
         sizes.append(len(jobs))
         answer(self, model, batch, jobs, offer_turn)
 
-    monkeypatch.setattr(BatchRunner, "_answer", counted)
+    monkeypatch.setattr(BatchRunner, "_answer", count_and_answer)
     for number in range(24):
         Image.new("RGB", (60, 50), (10 * number, 0, 0)).save(photos / f"f{number:02}.png")
     assert run("explain", "photos/f*.png", "-o", "out").exit_code == 0
@@ -181,9 +181,9 @@ def test_a_name_may_hold_any_byte(photos, suffix):
     Path("photos/a.png").rename(os.fsdecode(b"photos/a\xff\x1b[31m\xe2\x80\xa8.png"))
     command = [*COMMAND, "explain", "photos/a*", "photos/b.jpg", "-o", "out", "--summary", f"rows.{suffix}"]
     strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
-    done = subprocess.run([*command, "--sheet", "all.png"], capture_output=True, env=strict, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(
+    process = subprocess.run([*command, "--sheet", "all.png"], capture_output=True, env=strict, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith(
         "photos/a\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}.png: "
     )
     assert len(files("out")) == 2
@@ -260,9 +260,9 @@ def test_a_model_is_not_loaded_for_nothing(run, photos, monkeypatch):
 
 def test_the_sheet_shows_every_answer_under_its_name(run, photos):
     assert run("explain", "photos/a.png", "photos/b.jpg", "-o", "out", "--sheet", "s/all.jpg").exit_code == 0
-    with Image.open("s/all.jpg") as drawn:
-        assert drawn.size == (2 * 328, 20 + 20 + 248)
-        pixels = np.asarray(drawn.convert("L"))
+    with Image.open("s/all.jpg") as drawing:
+        assert drawing.size == (2 * 328, 20 + 20 + 248)
+        pixels = np.asarray(drawing.convert("L"))
     for left in (0, 328):
         assert pixels[20:40, left : left + 328].min() < 100  # the caption
         assert pixels[40:, left : left + 328].mean() < 200  # the drawing
@@ -278,10 +278,10 @@ def test_a_sheet_has_further_pages(run, photos, monkeypatch):
 def test_from_the_standard_input_to_the_standard_output(photos):
     picture = (EXAMPLES / "cat.png").read_bytes()
     command = [*COMMAND, "explain", "-", "-o", "-", "--format", "jpeg"]
-    done = subprocess.run(command, input=picture, capture_output=True, check=True)
-    with Image.open(io.BytesIO(done.stdout)) as drawn:
-        assert (drawn.format, drawn.size) == ("JPEG", (451, 300))
-    assert done.stderr == b"-: tiger cat 39.3% by gradcam\n"
+    process = subprocess.run(command, input=picture, capture_output=True, check=True)
+    with Image.open(io.BytesIO(process.stdout)) as drawing:
+        assert (drawing.format, drawing.size) == ("JPEG", (451, 300))
+    assert process.stderr == b"-: tiger cat 39.3% by gradcam\n"
 
 
 @pytest.mark.parametrize("command", ["trace", "capture"])
@@ -307,16 +307,16 @@ def test_an_interrupt_leaves_whole_files_and_the_same_command_goes_on(photos):
     )
     assert process.stdout.readline().startswith("photos/f00.png")
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
-    assert "of 24 pictures done" in said
+    _, text = process.communicate(timeout=30)
+    assert process.returncode == 130, text
+    assert "Traceback" not in text
+    assert "of 24 pictures done" in text
     there = files("out")
     assert 0 < len(there) < 24
     for name in there:
         assert name.endswith(".seewhy.png")
-        with Image.open(Path("out", name)) as drawn:
-            drawn.load()
+        with Image.open(Path("out", name)) as drawing:
+            drawing.load()
     subprocess.run(command, check=True, capture_output=True)
     assert len(files("out")) == 24
     pictures = [row["picture"] for row in rows_of("rows.csv")]
@@ -331,7 +331,7 @@ def on_a_terminal(*arguments, **environ):
     environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", **environ}
     process = subprocess.Popen([*COMMAND, *arguments], stdin=writer, stdout=writer, stderr=writer, env=environment)
     os.close(writer)
-    said = b""
+    text = b""
     while True:
         try:
             more = os.read(reader, 65536)
@@ -339,36 +339,36 @@ def on_a_terminal(*arguments, **environ):
             break
         if not more:
             break
-        said += more
+        text += more
     os.close(reader)
-    return said.decode(), process.wait()
+    return text.decode(), process.wait()
 
 
 def test_on_a_terminal_there_is_a_bar(photos):
-    said, status = on_a_terminal("explain", "photos", "-o", "out")
+    text, status = on_a_terminal("explain", "photos", "-o", "out")
     assert status == 1
-    assert "5/5" in said
-    assert "picture/s" in said or "s/picture" in said
-    assert "\033[31mError:" in said
+    assert "5/5" in text
+    assert "picture/s" in text or "s/picture" in text
+    assert "\033[31mError:" in text
 
 
 @pytest.mark.slow
 def test_no_color_is_respected(photos):
-    said, status = on_a_terminal("explain", "photos/a.png", "photos/bad.png", "-o", "out", NO_COLOR="1")
+    text, status = on_a_terminal("explain", "photos/a.png", "photos/bad.png", "-o", "out", NO_COLOR="1")
     assert status == 1
-    assert "\033[31m" not in said
-    assert "Error: photos/bad.png" in said
+    assert "\033[31m" not in text
+    assert "Error: photos/bad.png" in text
 
 
 @pytest.mark.slow
 def test_a_terminal_gets_no_bytes(photos):
     for form in ("npz", "png"):
-        said, status = on_a_terminal("explain", "photos/a.png", "-o", "-", "--format", form)
+        text, status = on_a_terminal("explain", "photos/a.png", "-o", "-", "--format", form)
         assert status == 2
-        assert "is a terminal" in said
-    said, status = on_a_terminal("explain", "-")
+        assert "is a terminal" in text
+    text, status = on_a_terminal("explain", "-")
     assert status == 2
-    assert "pipe a picture" in said
+    assert "pipe a picture" in text
 
 
 def test_what_cannot_be_written_leaves_what_was_there(run, photos, monkeypatch):
