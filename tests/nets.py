@@ -209,10 +209,6 @@ class OneByOne(Net):
         return features.relu()
 
 
-LARGE = {"vgg11", "densenet121"}
-"""Stock networks with which methods of many passes take long."""
-
-
 def seeded(kind: type[nn.Module], *args: Any) -> nn.Module:
     """Make a net with fixed random weights, in evaluation mode."""
     with torch.random.fork_rng():

@@ -104,6 +104,7 @@ def test_predict(run):
     assert len(result.output.strip().splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_predict_from_standard_input():
     command = [sys.executable, "-m", "seewhy.app.cli", "predict", "-"]
     picture = (EXAMPLES / "coffee.png").read_bytes()

@@ -348,15 +348,21 @@ def test_predict(post, cat):
     assert len(post(cat, "/predict", top=2).get_json()["predictions"]) == 2
 
 
-@pytest.mark.parametrize("view", ["overlay", "side-by-side"])
-@pytest.mark.parametrize("top", [1, 2, 5])
-def test_no_answer_is_longer_than_the_setting(cat, view, top):
+@pytest.fixture(scope="module")
+def short_sides():
     from seewhy.app import create_app
     from seewhy.app.settings import Settings
 
-    client = create_app(Settings(max_side=300)).test_client()
+    app = create_app(Settings(max_side=300))
+    yield app.test_client()
+    app.extensions["seewhy"].stop()
+
+
+@pytest.mark.parametrize("view", ["overlay", "side-by-side"])
+@pytest.mark.parametrize("top", [1, 2, 5])
+def test_no_answer_is_longer_than_the_setting(cat, short_sides, view, top):
     fields = {"image": (io.BytesIO(cat), "cat.png"), "view": view, "top": str(top)}
-    drawn = Image.open(io.BytesIO(client.post("/explain", data=fields).data))
+    drawn = Image.open(io.BytesIO(short_sides.post("/explain", data=fields).data))
     assert 100 < max(drawn.size) <= 300
 
 

@@ -12,6 +12,7 @@ from seewhy.app.settings import Settings
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.models import Registry, load_model
 from tests import nets
+from tests.grids import few
 
 FEW = {"samples": 3, "steps": 4, "masks": 20, "segments": 8, "iterations": 4, "grid": 4, "patch": 64, "stride": 64}
 ENOUGH = {"rise": 40, "kernel-shap": 40}
@@ -57,7 +58,7 @@ def test_an_operation_without_a_rule_is_named(model, client, cat):
     assert "hardswish" in found["detail"]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", few(METHODS, short={METHODS[name].family: name for name in METHODS}.values()))
 @pytest.mark.parametrize(
     "model",
     [pytest.param(name, marks=[pytest.mark.slow] if place else []) for place, name in enumerate(LAYERS)],

@@ -344,7 +344,7 @@ def test_what_cannot_be_recorded_ends_no_request_and_no_model(own_app, post, cat
     assert post(cat, method="gradcam++").status_code == 200
     assert "could not be recorded" in caplog.text
     monkeypatch.undo()
-    assert post(cat, method="scorecam", format="json").status_code == 200
+    assert post(cat, method="layercam", format="json").status_code == 200
 
 
 def test_the_processes_themselves(read, monkeypatch):

@@ -9,12 +9,13 @@ from PIL import Image
 from seewhy.explainers import Explanation, explain, explain_many
 from seewhy.explainers import explain_many as many
 from seewhy.explainers.errors import LayerError, NonFiniteError, OptionError, TargetError, UnreadablePictureError
+from tests.grids import few
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
 SMALL = [Image.effect_noise((60 + number, 50), 80).convert("RGB") for number in range(5)]
 
 
-@pytest.mark.parametrize("method", ["gradcam", "saliency", "smoothgrad", "dff"])
+@pytest.mark.parametrize("method", few(["gradcam", "saliency", "smoothgrad", "dff"], short=["gradcam", "smoothgrad"]))
 def test_the_maps_are_those_of_explain(lite0, untouched, method):
     untouched(lite0.module)
     options = {"samples": 3} if method == "smoothgrad" else {}

@@ -5,21 +5,20 @@ import re
 import pytest
 
 from seewhy.explainers.methods.catalogue import METHODS
-from tests.nets import LARGE
 from tools.peers import NETS, PAGE, PEERS, TOLERANCE, Peer, difference
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 LONG = {"scorecam", "ablationcam", "kernel-shap", "lime", "occlusion", "xrai", "integrated-gradients"}
-"""Methods of many passes, or of hundreds of areas; they are compared by `make test-all` alone."""
+"""Methods of many passes, or of hundreds of areas, which `make test-all` compares, as it does the other networks."""
 
 
 def pairs():
-    """Yield each peer with each network; the long ones are marked."""
+    """Yield each peer with each network; in the short run, with one."""
     for peer in PEERS:
         for name in NETS:
-            is_long = name in LARGE or peer.method in LONG
+            is_long = name != "resnet18" or peer.method in LONG
             marks = [pytest.mark.slow] if is_long else []
             yield pytest.param(peer, name, marks=marks, id=f"{peer.method}-{peer.library}-{name}")
 

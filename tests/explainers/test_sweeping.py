@@ -38,6 +38,7 @@ from seewhy.explainers.inspection.sheets import sweep_sheet
 from seewhy.explainers.inspection.sweep import ChannelEffect, Sweep, sweep_images
 from seewhy.models import LoadedModel
 from tests import nets
+from tests.grids import few
 
 CAT = Path(__file__).parents[2] / "examples" / "cat.png"
 ROWS = ((1.0, 2.0, 3.0), (4.0, 5.0, -6.0))
@@ -267,7 +268,10 @@ def test_small_batches_for_large_tensors(pictures, monkeypatch):
     assert len(ticks) == 3
 
 
-@pytest.mark.parametrize("layer", ["features.1", "features.2", "features.3.0.norm1", "norm", "permute", "head"])
+@pytest.mark.parametrize(
+    "layer",
+    few(["features.1", "features.2", "features.3.0.norm1", "norm", "permute", "head"], short=["features.2", "permute"]),
+)
 @pytest.mark.parametrize("at", ["input", "output"])
 def test_grids_with_the_channels_last(layer, at, images, untouched):
     with torch.random.fork_rng():
@@ -319,7 +323,7 @@ def test_a_resnet_at_every_kind_of_layer(resnet18, generator, untouched):
         check(resnet18, image, {"layer": "layer2.1.relu", "calls": calls, **OPS[3]}, other, [3, 100], tolerance=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=nets.label)
+@pytest.mark.parametrize("dtype", few([torch.bfloat16, torch.float16, torch.float64], short=[torch.bfloat16]))
 def test_other_precisions(dtype, generator):
     """In half precision a row differs from the picture alone by more than the tolerance of float32."""
     for seed in range(3):
