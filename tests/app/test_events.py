@@ -123,6 +123,7 @@ def test_a_preview_that_fails_costs_nobody_the_answer(broken, post, cat, monkeyp
     assert "before it is finished" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_large_picture_has_small_previews(post):
     buffer = io.BytesIO()
     Image.open(EXAMPLES / "cat.png").resize((1600, 1000)).save(buffer, "JPEG")

@@ -49,7 +49,7 @@ def net() -> nn.Module:
 
 def test_a_batch_of_mixed_targets_equals_singles(name, resnet18, images, untouched):
     cam = made(name, "layer1.0.conv1" if "recipro" not in name else "layer3", sign="signed")
-    images, targets = images[:3, :, :32, :48], torch.tensor([3, 999, 3])
+    images, targets = images[:2, :, :32, :48], torch.tensor([3, 999])
     together = cam.explain(untouched(resnet18), images, targets)
     assert together.maps.shape[1:] == ((8, 12) if "recipro" not in name else (2, 3))
     assert together.maps.abs().amax(dim=(1, 2)).min() > 0
