@@ -1,4 +1,4 @@
-"""What a picture is compared with, or what hides its pixels; and Gaussian blur."""
+"""Baselines, which pictures are compared with and which hide pixels; and Gaussian blur."""
 
 from typing import Annotated, Literal
 
@@ -24,8 +24,8 @@ BLUR = 0.1
 """Standard deviation of the blur of ``blur``, as a share of the picture's shorter side."""
 
 
-def _listed(value: object) -> object:
-    """Return what a form or a command line gives as one text, or one number, as a list."""
+def _as_list(value: object) -> object:
+    """Return one number, or the text of several, as a form or a command line has it, as a list."""
     if isinstance(value, str):
         return value.split(",")
     return [value] if isinstance(value, int | float) else value
@@ -33,7 +33,7 @@ def _listed(value: object) -> object:
 
 Colour = Annotated[
     tuple[Annotated[float, Field(ge=-1e4, le=1e4, allow_inf_nan=False)], ...],
-    BeforeValidator(_listed),
+    BeforeValidator(_as_list),
     Field(
         max_length=64,
         description="Colour of `baseline=given` in normalised units: one number, or one per channel (`0.1,0.2,0.3`).",
@@ -44,16 +44,16 @@ Colour = Annotated[
 def baseline_of(
     images: Tensor, baseline: Baseline, model: AnyModel | None = None, value: tuple[float, ...] = ()
 ) -> Tensor:
-    """Return the baselines of pictures, (N, C, H, W) like these, in float32 at least.
+    """Return the baselines of pictures, (N, C, H, W), in float32 at least.
 
     Args:
         images: (N, C, H, W), normalised.
-        baseline: which one, see `BASELINES`.
-        model: for ``black``: what knows the pictures' normalisation, such as a `LoadedModel`.
-        value: for ``given``, and only for it: in normalised units, one number or one per channel.
+        baseline: see `BASELINES`.
+        model: for ``black``: a model that knows the normalisation, such as a `LoadedModel`.
+        value: for ``given`` alone: in normalised units, one number or one per channel.
 
     Raises:
-        OptionError: no value or too many; or ``black`` where the normalisation is unknown.
+        OptionError: a number of values that does not fit; or ``black`` where the normalisation is unknown.
     """
     images = widened(images)
     if baseline != "given" and value:
@@ -92,8 +92,8 @@ def _of_colour(colour: tuple[float, ...], images: Tensor, field: str) -> Tensor:
 def blurred(images: Tensor, sigma: float) -> Tensor:
     """Return pictures (..., H, W) blurred by a Gaussian of `sigma` pixels, mirrored at their borders.
 
-    Mirrored pixel by pixel, as if heat could not leave the picture: blurring keeps each channel's mean, adds no new
-    extremes, and tends to the mean colour.
+    The border pixels themselves are mirrored too, as if heat could not leave the picture: blurring keeps the mean of
+    each channel, adds no new extremes, and tends to the mean colour.
     """
     if sigma == 0:
         return images

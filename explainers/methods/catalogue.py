@@ -21,7 +21,7 @@ Family = Literal["cam", "gradient", "rule", "perturbation", "concept"]
 COMMON = ("sign", "smooth")
 """Options that every method has."""
 
-Made = TypeVar("Made", bound=type[Any])
+Class = TypeVar("Class", bound=type[Any])
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Method:
         paper: where it was published.
         forwards, backwards: passes per picture: a number, or an expression of the options and the layer's channels or
             positions, such as ``samples`` or ``1 + channels``; see `seewhy.explainers.core.costs.evaluate`.
-        discriminates: whether the method claims that its maps differ between the classes in one picture.
-        fine: whether the map, with the options left alone, has a value for each pixel that the model saw. Of so many a
-            few are extreme: ``scale=robust`` leaves the others to see.
+        discriminates: whether maps of several classes in one picture are meant to differ.
+        fine: whether the map, with default options, has a value for each pixel of the model's input. A few of so many
+            values are extreme: ``scale=robust`` keeps the others visible.
         rounding: what rounding can decide, so that maps differ between processors, thread counts and batches; empty
-            for methods whose maps are the same but for rounding itself.
+            where only the last digits of maps differ.
     """
 
     name: str
@@ -88,8 +88,8 @@ class Method:
     def equation(self) -> str:
         """The method's equation in LaTeX, from its docstring."""
         text = cleandoc(self.explainer.__doc__ or "")
-        found = re.search(r"^\.\. math::(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
-        return cleandoc(found[1]) if found else ""
+        block = re.search(r"^\.\. math::(.*?)(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
+        return cleandoc(block[1]) if block else ""
 
     @property
     def counted(self) -> tuple[str, ...]:
@@ -126,47 +126,52 @@ class Method:
         """
         for option in options:
             if option not in self.options:
-                others = [method.name for method in METHODS.values() if option in method.options]
-                hint = f"These methods have it: {', '.join(others[:_MOST_NAMED])}" if others else ""
-                hint += (", and others." if len(others) > _MOST_NAMED else ".") if others else ""
+                owners = [method.name for method in METHODS.values() if option in method.options]
+                hint = f"These methods have it: {', '.join(owners[:_MOST_NAMES])}" if owners else ""
+                hint += (", and others." if len(owners) > _MOST_NAMES else ".") if owners else ""
                 hint = hint or near_matches(option, self.options)
                 hint = hint or f"It takes {', '.join(self.options) or 'no options'}."
                 raise OptionError(f"Method {self.name!r} has no option {option!r}. {hint}", field=option)
         try:
-            built: Explainer = self._adapter.validate_python(dict(options))
+            explainer: Explainer = self._adapter.validate_python(dict(options))
         except ValidationError as error:
             first = error.errors()[0]
-            field = {"layers": "layer"}.get(found := str(first["loc"][0]), found) if first["loc"] else "options"
+            field = _public(str(first["loc"][0])) if first["loc"] else "options"
             fault = plain_fault(first)
             message = f"Option {field!r} of method {self.name!r}: {fault}"
             raise OptionError(message, field=field, fault=fault) from error
-        return built
+        return explainer
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         return TypeAdapter(self.explainer)
 
 
+def _public(option: str) -> str:
+    """Return the name of an option as users type it."""
+    return "layer" if option == "layers" else option
+
+
 def build_methods(
     methods: Sequence[Method], options: Mapping[str, Any], others: Iterable[str] = ()
 ) -> tuple[Explainer, ...]:
-    """Return the explainers of methods, each with those of the options that it has.
+    """Return the explainers of methods, each with the options that it has.
 
     Args:
         methods: one or more.
-        options: as `Method.build` takes them.
-        others: names of options that are nobody's here, for near matches.
+        options: as for `Method.build`.
+        others: names of options that belong to no method, for near matches.
 
     Raises:
-        OptionError: an option that none of them has, or a value that one cannot take.
+        OptionError: an option that no method has, or a value that a method cannot take.
     """
-    known = {*others}.union(*(method.options for method in methods))
+    names = {*others}.union(*(method.options for method in methods))
     for name in options:
-        if name not in known:
-            which = f"Method {methods[0].name!r} has no" if len(methods) == 1 else "None of these methods has an"
-            shown, typed = {"layer" if one == "layers" else one for one in known}, {"layers": "layer"}.get(name, name)
-            hint = near_matches(typed, shown) or f"It takes {', '.join(sorted(shown))}."
-            raise OptionError(f"{which} option {typed!r}. {hint}", field=typed)
+        if name not in names:
+            subject = f"Method {methods[0].name!r} has no" if len(methods) == 1 else "None of these methods has an"
+            public = set(map(_public, names))
+            hint = near_matches(_public(name), public) or f"It takes {', '.join(sorted(public))}."
+            raise OptionError(f"{subject} option {_public(name)!r}. {hint}", field=_public(name))
     return tuple(
         method.build({name: value for name, value in options.items() if name in method.options}) for method in methods
     )
@@ -174,7 +179,7 @@ def build_methods(
 
 _methods: dict[str, Method] = {}
 
-_MOST_NAMED = 8
+_MOST_NAMES = 8
 
 METHODS: Mapping[str, Method] = MappingProxyType(_methods)
 """All methods by name."""
@@ -191,14 +196,14 @@ def method(
     discriminates: bool = True,
     fine: bool = False,
     rounding: str = "",
-) -> Callable[[Made], Made]:
+) -> Callable[[Class], Class]:
     """Return a decorator that puts an explainer into the catalogue; the arguments are those of `Method`.
 
     Raises:
         ValueError: the name is taken, or is not lower-case.
     """
 
-    def enter(explainer: Made) -> Made:
+    def enter(explainer: Class) -> Class:
         if name in _methods:
             raise ValueError(f"Two methods are named {name!r}.")
         if family not in get_args(Family):
@@ -217,10 +222,10 @@ def import_methods(modules: str) -> None:
     """Import modules that add methods by the decorator `method`.
 
     Args:
-        modules: dotted names, separated by commas; those that are imported already stay as they are.
+        modules: dotted names, separated by commas; modules that are already imported stay as they are.
 
     Raises:
-        OptionError: one that cannot be imported, or adds a method that cannot be.
+        OptionError: a module that cannot be imported, or that adds an impossible method.
     """
     for name in filter(None, (part.strip() for part in modules.split(","))):
         try:
@@ -233,14 +238,14 @@ def import_methods(modules: str) -> None:
             ) from error
 
 
-def passes_of(explainer: Explainer, model: AnyModel, image_shape: tuple[int, int, int]) -> Passes | None:
-    """Return how many passes an explainer takes for one picture, as `Method.passes`; None for one of no method."""
-    found = method_of(explainer)
-    return None if found is None else found.passes(explainer, model, image_shape)
+def passes_of(explainer: Explainer, model: Any, image_shape: tuple[int, int, int]) -> Passes | None:
+    """Return the passes of an explainer for one picture, as `Method.passes`; None where its class is no method's."""
+    entry = method_of(explainer)
+    return None if entry is None else entry.passes(explainer, model, image_shape)
 
 
 def method_of(explainer: Explainer) -> Method | None:
-    """Return the entry of the catalogue that an explainer is of; None where it is in none."""
+    """Return the catalogue's entry of an explainer's class; None where it has none."""
     return next((method for method in METHODS.values() if method.explainer is type(explainer)), None)
 
 
@@ -258,8 +263,8 @@ def get_method(name: str) -> Method:
     """
     if not isinstance(name, str):
         raise OptionError("A method is given by its name; `compare` takes several.", field="method")
-    found = METHODS.get(name.lower())
-    if found is None:
+    entry = METHODS.get(name.lower())
+    if entry is None:
         hint = near_matches(name, METHODS) or "`seewhy methods` or GET /methods lists all names."
         raise OptionError(f"There is no method {name!r}. {hint}", field="method")
-    return found
+    return entry

@@ -14,7 +14,8 @@ from seewhy.explainers.layers import survey_cache as surveys
 from seewhy.explainers.layers.survey import survey
 from seewhy.explainers.layers.survey_cache import survey_of
 from seewhy.explainers.methods.cam.refine import RefineCAM
-from seewhy.explainers.methods.gradient.fullgrad import FullGrad, FullGradients, Term
+from seewhy.explainers.methods.gradient.decomposition import FullGradients, Term
+from seewhy.explainers.methods.gradient.fullgrad import FullGrad
 from seewhy.explainers.process_wide import exclusive
 from seewhy.models import wrap_model
 from tests import nets

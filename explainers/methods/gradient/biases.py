@@ -1,4 +1,4 @@
-"""What a module adds that its input does not scale: its bias, explicit or implicit."""
+"""The bias of a module, explicit or implicit: the part of its output that does not scale with its input."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ HOMOGENEOUS = frozenset(
         nn.AdaptiveMaxPool2d,
     }
 )
-"""Types of modules f with f(az) = a f(z) for every positive a: they have no bias, neither explicit nor implicit."""
+"""Types of modules f with f(az) = a f(z) for every positive a: they have neither an explicit nor an implicit bias."""
 
 _ELEMENTWISE = frozenset(
     {
@@ -43,8 +43,8 @@ class Bias(NamedTuple):
 
     Attributes:
         values: (N, ...), at each position of the output.
-        magnitude: (N, ...), of the two values whose difference it was computed as; None where nothing was subtracted,
-            or in double precision, so that it is exact but for its own rounding.
+        magnitude: (N, ...), the sum of the magnitudes of the two values whose difference is the bias, which bounds its
+            rounding; None where the bias is no difference, or one in double precision.
     """
 
     values: Tensor
@@ -52,9 +52,10 @@ class Bias(NamedTuple):
 
 
 def implicit_bias(part: nn.Module, value: Tensor) -> Bias:
-    """Return f(z) - J z: what the tangent of a module f at its input z adds to the linear part, with its Jacobian J.
+    """Return f(z) - J z, the constant of the tangent of a module f at its input z, where its Jacobian is J.
 
-    It is taken in backward passes alone, for a forward derivative's state belongs to the process and not to the thread.
+    J z is computed by backward passes alone: forward-mode differentiation keeps its state in the process, and not in
+    the thread.
 
     Args:
         part: in evaluation mode; neither it nor its parameters change.
@@ -69,8 +70,8 @@ def implicit_bias(part: nn.Module, value: Tensor) -> Bias:
         with torch.no_grad():
             constant = part.forward(torch.zeros_like(value[:1]))
         return Bias(constant.expand(len(value), *constant.shape[1:]))
-    # What has no tensors runs in any precision: in double, rounding leaves no trace in a difference. PyTorch's own
-    # modules hold none but parameters and buffers; others may.
+    # A module without tensors runs in any precision, and in double rounding leaves no trace in the difference. Only
+    # PyTorch's own modules are sure to hold no tensors besides parameters and buffers.
     exact = (
         value.device.type != "mps"
         and all(type(inner).__module__.startswith("torch.nn.") for inner in part.modules())
@@ -105,7 +106,11 @@ def _of_elementwise(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _twice(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return f(z) and J z: the backward pass u -> u J is linear in u, and its own backward pass from z gives J z."""
+    """Return f(z) and J z by two backward passes.
+
+    The first is the map u -> u J, for a u that autograd follows. It is linear in u, and its own backward pass, begun
+    with z, gives J z. The value of u does not matter: it is zero.
+    """
     with torch.enable_grad(), _TwiceDifferentiable():
         leaf = value.requires_grad_()
         output = part.forward(leaf.clone())
@@ -113,9 +118,9 @@ def _twice(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:
         tangent = None
         try:
             if output.requires_grad:
-                (pulled,) = torch.autograd.grad(output, leaf, weights, create_graph=True, allow_unused=True)
-                if pulled is not None and pulled.requires_grad:
-                    (tangent,) = torch.autograd.grad(pulled, weights, leaf.detach(), allow_unused=True)
+                (vjp,) = torch.autograd.grad(output, leaf, weights, create_graph=True, allow_unused=True)
+                if vjp is not None and vjp.requires_grad:
+                    (tangent,) = torch.autograd.grad(vjp, weights, leaf.detach(), allow_unused=True)
         except (RuntimeError, NotImplementedError) as error:
             if "not implemented" not in str(error) and "twice" not in str(error):
                 raise
@@ -127,7 +132,7 @@ def _twice(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _TwiceDifferentiable(TorchFunctionMode):
-    """Computes in this thread, of what can be differentiated twice, what PyTorch has no second derivative of."""
+    """Replaces, in this thread, functions without a second derivative in PyTorch by equal ones that have one."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -138,13 +143,13 @@ class _TwiceDifferentiable(TorchFunctionMode):
         if function is functional.scaled_dot_product_attention:
             return _attention(*args, **kwargs)
         if function is functional.multi_head_attention_forward:
-            kwargs = {**kwargs, "need_weights": True}  # which must be computed, and so are no part of a fused kernel
+            kwargs = {**kwargs, "need_weights": True}  # a fused kernel, which has no second derivative, returns none
         return function(*args, **kwargs)
 
 
 def _hardsigmoid(values: Tensor, inplace: bool = False) -> Tensor:
-    found = functional.relu6(values + 3) / 6
-    return values.copy_(found) if inplace else found
+    output = functional.relu6(values + 3) / 6
+    return values.copy_(output) if inplace else output
 
 
 def _attention(
@@ -159,7 +164,7 @@ def _attention(
 ) -> Tensor:
     """Return what `scaled_dot_product_attention` does, without dropout, which is off in evaluation mode."""
     if enable_gqa:
-        key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], dim=-3) for one in (key, value))
+        key, value = (heads.repeat_interleave(query.shape[-3] // heads.shape[-3], dim=-3) for heads in (key, value))
     weights = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
         attn_mask = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device).tril()

@@ -1,4 +1,4 @@
-"""Made of the gradient at the picture and at noisy copies of it: input times gradient, SmoothGrad, VarGrad."""
+"""Gradients at the picture and at noisy copies of it: input times gradient, SmoothGrad, VarGrad."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -12,9 +12,8 @@ from seewhy.explainers.core.explainer import Explainer, Seed
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.catalogue import Paper, method
-from seewhy.explainers.methods.gradient.base import input_gradients
+from seewhy.explainers.methods.gradient.base import KINKS, Sample, gradient_terms, input_gradients, maps_of_sums
 from seewhy.explainers.methods.gradient.saliency import Saliency
-from seewhy.explainers.methods.gradient.samples import KINKS, Sample, gradient_terms, maps_of_sums
 
 MOST_SAMPLES = 10_000
 
@@ -35,12 +34,12 @@ MOST_SAMPLES = 10_000
 )
 @dataclass(frozen=True, kw_only=True)
 class InputXGradient(Explainer):
-    r"""Input times gradient: what each pixel adds to the score where the model is taken as linear.
+    r"""Input times gradient: what each pixel would add to the score if the model were linear.
 
     .. math:: M_{ij} = \sum_c x_{cij} \frac{\partial y^t}{\partial x_{cij}}
 
-    The input is the normalised one, so a pixel of the data set's mean colour gets zero whatever it does; a model
-    that is linear and has no bias is explained completely: the map sums to the score.
+    The input is the normalised picture, so a pixel of the data set's mean colour always gets zero. For a linear model
+    without bias the map sums to the score.
     """
 
     sign: Annotated[Sign, Field(description="Evidence for and against the class, for it only, or magnitudes.")] = (
@@ -54,13 +53,13 @@ class InputXGradient(Explainer):
 
 
 def noisy_copies(question: Question, samples: int, noise: float, seed: int) -> Iterator[Sample]:
-    """Yield noisy copies of one picture after the other; all get the same noise, times their range of values."""
+    """Yield noisy copies of one picture after the other; all get the same noise, scaled by their range of values."""
     for number, image in enumerate(widened(question.images)):
         generator = torch.Generator().manual_seed(seed)
         deviation = noise * (image.max() - image.min())
         for _ in range(samples):
-            drawn = torch.randn(image.shape, generator=generator).to(image)
-            yield Sample(number, image + deviation * drawn)
+            unit = torch.randn(image.shape, generator=generator).to(image)
+            yield Sample(number, image + deviation * unit)
 
 
 @method(
@@ -88,8 +87,8 @@ class SmoothGrad(Saliency):
               \sigma = s \, (x_{\max} - x_{\min})
 
     where s is the option ``noise`` and the range is that of the normalised picture. The signed gradients are averaged
-    before the channels are reduced as `Saliency` reduces them, so one sample without noise is saliency. All pictures
-    get the same noise for a seed, each scaled by its own range.
+    first, and then the channels are reduced as in `Saliency`, so one sample without noise gives saliency. For one seed
+    all pictures get the same noise, each scaled by its own range.
 
     Attributes:
         samples: how many noisy copies, n.
@@ -136,8 +135,9 @@ class VarGrad(Explainer):
               \qquad g^k = \frac{\partial y^t}{\partial x}\Big|_{x + \varepsilon_k}, \quad
               \varepsilon_k \sim \mathcal{N}(0, \sigma^2), \quad \sigma = s \, (x_{\max} - x_{\min})
 
-    The noise is SmoothGrad's. Variances of the channels add up to that of the pixel's gradient as a vector. No value
-    is negative, so all of ``sign`` give the same map. A model that is linear around the picture has a blank one.
+    The noise is SmoothGrad's. The variances of the channels add up to that of the pixel's gradient as a vector. No
+    value is negative, so every ``sign`` gives the same map. Where the model is linear around the picture, the map is
+    blank.
 
     Attributes:
         samples: how many noisy copies, n.
@@ -158,13 +158,13 @@ class VarGrad(Explainer):
         copies = noisy_copies(question, self.samples, self.noise, self.seed)
         mean = torch.zeros_like(question.images, dtype=torch.float32)
         squares = torch.zeros_like(mean)
-        seen = [0] * len(mean)
+        counts = [0] * len(mean)
         total = len(mean) * self.samples
         # Welford's update: the difference of two large sums would lose a small variance.
         for picture, gradient in gradient_terms(question, objective, copies, total):
-            seen[picture] += 1
-            before = gradient - mean[picture]
-            mean[picture] += before / seen[picture]
-            squares[picture] += before * (gradient - mean[picture])
+            counts[picture] += 1
+            difference = gradient - mean[picture]
+            mean[picture] += difference / counts[picture]
+            squares[picture] += difference * (gradient - mean[picture])
             question.progress.show(lambda: self.project(squares / self.samples))
         return self.answer(self.project(squares / self.samples), objective, outputs)

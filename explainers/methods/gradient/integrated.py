@@ -16,15 +16,15 @@ from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from seewhy.explainers.methods.catalogue import Paper, method
-from seewhy.explainers.methods.gradient.samples import KINKS, Sample, maps_of_sums
+from seewhy.explainers.methods.gradient.base import KINKS, Sample, maps_of_sums
 
 SIGN = "Evidence for and against the class, for it only, or magnitudes."
 
 
 def points_of_lines(images: Tensor, baselines: Tensor, steps: int) -> Iterator[Sample]:
-    """Yield the points of the lines from baselines to images (N, C, H, W) that a Gauss-Legendre rule looks at.
+    """Yield the points of a Gauss-Legendre rule on the lines from baselines to images, both (N, C, H, W).
 
-    Their terms sum to the integrated gradients of each picture.
+    The terms of a picture's points sum to its integrated gradients.
     """
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     for number, (image, baseline) in enumerate(zip(images, baselines, strict=True)):
@@ -58,13 +58,13 @@ class IntegratedGradients(Explainer):
     Section 3, equation 1, summed over the channels, which keeps the method complete: with ``sign="signed"`` the map
     sums to the score of the picture less that of the baseline x'.
 
-    The integral is a Gauss-Legendre rule of ``steps`` points instead of the paper's Riemann sum: near exact for smooth
-    scores with few points. Gradients of rectified models jump, most of all near the baseline, and there every rule
-    converges slowly: on EfficientNet-Lite0, 50 points leave errors of a tenth to a third of the score. How far the map
-    is from its sum tells whether there are enough.
+    A Gauss-Legendre rule of ``steps`` points takes the place of the paper's Riemann sum: for smooth scores it is nearly
+    exact with few points. The gradients of rectified models jump, most of all near the baseline, and every rule
+    converges slowly there: on EfficientNet-Lite0, 50 points leave errors of a tenth to a third of the score. The
+    difference between the map's sum and the difference of the scores tells whether the points are enough.
 
-    The paper's baseline is black. The default here is zero in the units of the normalised input, for it needs no
-    knowledge of the normalisation; it is grey, near the mean colour of the training pictures.
+    The paper's baseline is black. Here the default is zero in the units of the normalised input, grey near the mean
+    colour of the training pictures: it can be made without knowing the normalisation.
 
     Attributes:
         steps: points of the line where gradients are taken.
@@ -82,10 +82,10 @@ class IntegratedGradients(Explainer):
         return self.answer(*self.contributions(question, self.project))
 
     def contributions(self, question: Question, maps: Callable[[Tensor], Tensor]) -> tuple[Tensor, Objective, Tensor]:
-        """Return maps of what each value of the input adds to the score, the objective, and the outputs (N, ...).
+        """Return maps of the contribution of each value of the input, the objective, and the outputs (N, ...).
 
         Args:
-            question: whose pictures are explained.
+            question: its pictures are explained.
             maps: makes maps of the contributions (N, C, H, W) float32.
         """
         baselines = baseline_of(question.images, self.baseline, question.model, self.value)
@@ -116,19 +116,19 @@ class ExpectedGradients(Explainer):
     .. math:: M_{ij} = \sum_c \mathbb{E}_{x' \sim D,\ \alpha \sim U(0, 1)} \left[ (x_{cij} - x'_{cij})
               \frac{\partial y^t}{\partial x_{cij}}\Big|_{x' + \alpha (x - x')} \right]
 
-    Estimated from ``samples`` pairs of a baseline and an :math:`\alpha`. With ``sign="signed"`` the map sums, but for
-    the chance of sampling, to the score of the picture less the mean score of the baselines.
+    The expectation is estimated from ``samples`` pairs of a baseline and an :math:`\alpha`. With ``sign="signed"`` the
+    map sums, but for sampling error, to the score of the picture less the mean score of the baselines.
 
-    The paper draws the baselines from the training pictures. Nobody keeps those beside a model here, so D is not the
-    paper's: baselines are made up, and the map says what sets the picture apart from these, not from other pictures.
-    The :math:`\alpha` are stratified, one in each of ``samples`` equal parts of (0, 1), which is the same on average
-    and closer to it.
+    The paper draws the baselines from the training pictures, which are not available here. D is therefore not the
+    paper's: baselines are made up, and the map shows what sets the picture apart from these, not from other pictures.
+    The :math:`\alpha` are stratified, one in each of ``samples`` equal parts of (0, 1), which leaves the mean as it is
+    and lowers the variance.
 
     Attributes:
         samples: pairs of a baseline and a point between it and the picture.
         baselines: ``shuffle``, the picture with its pixels in random order; ``noise``, normal with mean 0 and standard
-            deviation 1 in normalised units, which is how values of training pictures are spread; ``blur``, the picture
-            blurred by a Gaussian whose standard deviation is uniform up to a quarter of the shorter side.
+            deviation 1 in normalised units, as are the values of training pictures; ``blur``, the picture blurred by a
+            Gaussian whose standard deviation is uniform up to a quarter of the shorter side.
         seed: of the baselines and the points.
     """
 
@@ -155,11 +155,11 @@ class ExpectedGradients(Explainer):
             generator = torch.Generator().manual_seed(self.seed)
             for stratum in range(self.samples):
                 alpha = (stratum + float(torch.rand((), generator=generator))) / self.samples
-                baseline = self._drawn(image, generator)
+                baseline = self._baseline(image, generator)
                 line = image - baseline
                 yield Sample(number, baseline + alpha * line, line / self.samples)
 
-    def _drawn(self, image: Tensor, generator: torch.Generator) -> Tensor:
+    def _baseline(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Return a random baseline (C, H, W) of a picture."""
         if self.baselines == "noise":
             return torch.randn(image.shape, generator=generator).to(image)

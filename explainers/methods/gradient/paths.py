@@ -16,9 +16,8 @@ from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from seewhy.explainers.methods.catalogue import Paper, method
-from seewhy.explainers.methods.gradient.base import input_gradients
+from seewhy.explainers.methods.gradient.base import KINKS, Sample, input_gradients, maps_of_sums
 from seewhy.explainers.methods.gradient.integrated import SIGN
-from seewhy.explainers.methods.gradient.samples import KINKS, Sample, maps_of_sums
 
 
 @method(
@@ -44,14 +43,14 @@ class BlurIG(Explainer):
               \frac{\partial y^t}{\partial x_{cij}}\Big|_{L(x, \sigma)}
               \frac{\partial L(x, \sigma)_{cij}}{\partial \sigma} d\sigma
 
-    where L is the picture blurred by a Gaussian of standard deviation :math:`\sigma`. No baseline need be chosen: with
-    ``sign="signed"`` the map sums to the score of the picture less that of the most blurred one.
+    where L is the picture blurred by a Gaussian of standard deviation :math:`\sigma`. The method needs no baseline:
+    with ``sign="signed"`` the map sums to the score of the picture less that of the most blurred one.
 
-    The path is cut into ``steps`` pieces; each adds the gradient in its middle times the difference that the piece
-    makes to the picture, so the pieces add up to the whole way, and a linear model is explained exactly. The authors'
-    code takes the gradient at the sharp end, and the difference from a small change of :math:`\sigma`; and its cuts
-    are equally far apart, which ours are in the square root of :math:`\sigma`, for the picture changes most where it is
-    nearly sharp. It blurs towards zeros outside the picture; here the picture is mirrored at its borders, so that
+    The path is cut into ``steps`` pieces. Each adds the gradient in its middle times the change of the picture along
+    the piece. The pieces add up to the whole way, so a linear model is explained exactly. The authors' code takes the
+    gradient at the sharp end of a piece, and the change from a small step of :math:`\sigma`. Its pieces are equally
+    long in :math:`\sigma`; here they are in the square root of :math:`\sigma`, for the picture changes most where it is
+    nearly sharp. It also blurs towards zeros outside the picture; here the picture is mirrored at its borders, so that
     blurring adds no dark frame to explain.
 
     Attributes:
@@ -105,15 +104,16 @@ class GuidedIG(Explainer):
               \left( x^{k+1}_{cij} - x^{k}_{cij} \right),
               \qquad g^{k} = \frac{\partial y^t}{\partial x}\Big|_{x^k}
 
-    The path goes from a baseline :math:`x^0` to the picture :math:`x^n`. Each step makes the same part of the whole
-    way, as the sum of magnitudes measures it, with the ``fraction`` of the values whose gradients have the smallest
-    magnitudes; with the next ones if these do not suffice. No value may be ahead of the straight line, or behind it,
-    by more than ``max_dist`` of its way; at 0 the path is that of integrated gradients. (The bound, and the defaults
-    of both options, are those of the authors' code; the paper passes anchors on the line instead.)
+    The path goes from a baseline :math:`x^0` to the picture :math:`x^n`. Each step covers the same part of the whole
+    way, measured by the sum of magnitudes. It moves the ``fraction`` of the values whose gradients have the smallest
+    magnitudes, and the next ones if these do not suffice. No value may be ahead of the straight line, or behind it, by
+    more than ``max_dist`` of its way; at 0 the path is that of integrated gradients. (The bound and the defaults of
+    both options are those of the authors' code; in the paper the path passes through anchors on the line.)
 
-    The authors' code takes the gradient at the start of each step. Here it is the mean of those at both ends, known
-    anyway, so that the sum is nearer the score of the picture less that of the baseline. Of values whose gradients
-    are nearly the same, rounding decides which moves first: in their details, maps differ between processors.
+    The authors' code takes the gradient at the start of each step. Here it is the mean of the gradients at both ends,
+    which costs no further pass and brings the sum nearer to the score of the picture less that of the baseline. Between
+    values whose gradients are nearly equal, rounding decides which moves first: the details of maps differ between
+    processors.
 
     Attributes:
         steps: of the path.
@@ -142,14 +142,14 @@ class GuidedIG(Explainer):
         size = pass_size(question.module, question.images, backward=True)
         parts = torch.split(torch.arange(len(images), device=images.device), size)
         total = len(parts) * (self.steps + 1)
-        told = iter(passes(total, 1, question.progress))
-        found = torch.zeros_like(images, dtype=torch.float32)
+        chunks = iter(passes(total, 1, question.progress))  # each gradient of a part of the batch takes one
+        contributions = torch.zeros_like(images, dtype=torch.float32)
         for rows in parts:
-            for contributions in self._integrated(question, objective, images, baselines, rows, told):
-                found[rows] = contributions.view(len(rows), *images.shape[1:])
-                question.progress.show(lambda: self.project(found))
-        next(told, None)
-        return self.answer(self.project(found), objective, outputs)
+            for values in self._integrated(question, objective, images, baselines, rows, chunks):
+                contributions[rows] = values.view(len(rows), *images.shape[1:])
+                question.progress.show(lambda: self.project(contributions))
+        next(chunks, None)
+        return self.answer(self.project(contributions), objective, outputs)
 
     def _integrated(
         self,
@@ -158,50 +158,69 @@ class GuidedIG(Explainer):
         images: Tensor,
         baselines: Tensor,
         rows: Tensor,
-        told: Iterator[slice],
+        chunks: Iterator[slice],
     ) -> Iterator[Tensor]:
-        """Yield after each step the contributions (R, D) so far of some rows of the pictures."""
+        """Yield, after each step, the contributions (R, D) so far of some rows of the pictures."""
         target, start, part = images[rows].flatten(1), baselines[rows].flatten(1), objective.rows(rows)
 
         def gradient(values: Tensor) -> Tensor:
-            next(told)
+            next(chunks)
             pictures = values.view(len(rows), *images.shape[1:]).to(question.images)
             return input_gradients(question, pictures, part)[0].flatten(1)
 
         point = start
         slope = gradient(point)
-        found = torch.zeros_like(slope)
+        contributions = torch.zeros_like(slope)
         for step in range(1, self.steps + 1):
-            ahead = self._step(point, slope.abs(), start, target, step / self.steps)
-            slope_ahead = gradient(ahead)
-            found += (slope + slope_ahead) / 2 * (ahead - point)
-            point, slope = ahead, slope_ahead
-            yield found
+            next_point = self._step(point, slope.abs(), start, target, step / self.steps)
+            next_slope = gradient(next_point)
+            contributions += (slope + next_slope) / 2 * (next_point - point)
+            point, slope = next_point, next_slope
+            yield contributions
 
     def _step(self, point: Tensor, steepness: Tensor, start: Tensor, target: Tensor, alpha: float) -> Tensor:
-        """Return the next points (R, D), where `alpha` of the way from start to target is made."""
+        """Return the next points (R, D), at `alpha` of the way from start to target.
+
+        Args:
+            point: (R, D), the last points.
+            steepness: (R, D), the magnitudes of the gradients there.
+            start, target: (R, D), the ends of the path.
+            alpha: above 0, up to 1.
+        """
         if alpha == 1:
             return target
         way = target - start
-        behind, ahead = max(alpha - self.max_dist, 0.0), min(alpha + self.max_dist, 1.0)
-        floor, ceiling = start + behind * way, start + ahead * way if ahead < 1 else target
-        point = torch.where((floor - point) * way > 0, floor, point)
-        left = way.abs().sum(dim=1, keepdim=True) * (1 - alpha)
-        rank = int(self.fraction * (way.shape[1] - 1)) + 1
-        free = (ceiling - point) * way > 0
-        gaps = ((target - point).abs().double().sum(dim=1, keepdim=True) - left).clamp_min(0)[:, 0].tolist()
-        keys, order = torch.where(free, steepness, torch.inf).sort(dim=1)
-        rooms = ((ceiling - point).abs() * free).gather(1, order).double().cumsum(dim=1).cpu().numpy()
+        low, high = max(alpha - self.max_dist, 0.0), min(alpha + self.max_dist, 1.0)
+        floor, ceiling = start + low * way, start + high * way if high < 1 else target
+        point = torch.where((floor - point) * way > 0, floor, point)  # values too far behind catch up first
+        movable = (ceiling - point) * way > 0
+        # By how much the point is still farther from the target than `alpha` allows: the way of this step.
+        distance = way.abs().sum(dim=1, keepdim=True) * (1 - alpha)
+        gaps = ((target - point).abs().double().sum(dim=1, keepdim=True) - distance).clamp_min(0)[:, 0]
+        shares = self._shares(torch.where(movable, steepness, torch.inf), (ceiling - point).abs() * movable, gaps)
+        return torch.where(shares < 1, point + shares * (ceiling - point), ceiling.where(movable, point))
+
+    def _shares(self, steepness: Tensor, lengths: Tensor, gaps: Tensor) -> Tensor:
+        """Return which share (R, D) of its length each value moves, the least steep ones first.
+
+        Args:
+            steepness: (R, D); infinite for values that cannot move.
+            lengths: (R, D), how far each value can move.
+            gaps: (R,), the sum of the moves of each row, if its lengths suffice.
+        """
+        rank = int(self.fraction * (steepness.shape[1] - 1)) + 1
+        keys, order = steepness.sort(dim=1)
+        sums = lengths.gather(1, order).double().cumsum(dim=1).cpu().numpy()
         ends = torch.searchsorted(keys, keys, right=True).cpu().numpy()
+        counts = steepness.isfinite().sum(dim=1).tolist()
         shares = torch.zeros_like(keys)
-        for row, (gap, count) in enumerate(zip(gaps, free.sum(dim=1).tolist(), strict=True)):
-            first, end, made, room = 0, 0, 0.0, 0.0
-            # Whole groups of `rank` values, and what is as steep as the last of each, until the gap is closed.
-            while end < count and room <= gap:
-                first, made = end, room
+        for row, (gap, count) in enumerate(zip(gaps.tolist(), counts, strict=True)):
+            first, end, before, total = 0, 0, 0.0, 0.0
+            # Whole groups of `rank` values, and all as steep as the last of each, until their sum exceeds the gap.
+            while end < count and total <= gap:
+                first, before = end, total
                 end = min(int(ends[row, min(first + rank, count) - 1]), count)
-                room = float(rooms[row, end - 1])
+                total = float(sums[row, end - 1])
             shares[row, :first] = 1
-            shares[row, first:end] = min(1.0, (gap - made) / (room - made)) if room > made else 1.0
-        shares = torch.zeros_like(shares).scatter(1, order, shares)
-        return torch.where(shares < 1, point + shares * (ceiling - point), ceiling.where(free, point))
+            shares[row, first:end] = min(1.0, (gap - before) / (total - before)) if total > before else 1.0
+        return torch.zeros_like(shares).scatter(1, order, shares)

@@ -35,10 +35,10 @@ class Saliency(Explainer):
 
     .. math:: M_{ij} = \max_c \left| \frac{\partial y^t}{\partial x_{cij}} \right|
 
-    Section 3.1; the gradient is that of the normalised input. ``sign="signed"`` keeps the sign of the channel with
-    the largest magnitude (of two equal ones the positive), so its absolute value is the paper's map; ``"positive"``
-    keeps only where that sign is positive. ``smooth="eigen"`` takes the first principal component over the channels
-    instead of the largest.
+    Section 3.1; the gradient is that of the normalised input. ``sign="signed"`` keeps the sign of the channel with the
+    largest magnitude (of two equal ones, the positive one), so the absolute value of that map is the paper's.
+    ``"positive"`` keeps only the places where that sign is positive. ``smooth="eigen"`` takes the first principal
+    component over the channels instead of the largest channel.
     """
 
     sign: Annotated[
@@ -52,9 +52,9 @@ class Saliency(Explainer):
         return self.answer(self.project(gradients), objective, outputs)
 
     def project(self, values: Tensor) -> Tensor:
-        """Return the channel of the largest magnitude instead of the sum."""
+        """Return the value of the largest magnitude over the channels, instead of their sum."""
         if self.smooth == "eigen":
             return super().project(values)
-        # On a processor an argmax over so few channels takes many times as long as these two.
+        # On a processor an argmax over so few channels takes many times as long as a maximum and a minimum.
         highest, lowest = values.amax(dim=1), values.amin(dim=1)
         return keep_sign(torch.where(highest >= -lowest, highest, lowest), self.sign)

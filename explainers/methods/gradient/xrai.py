@@ -18,17 +18,17 @@ from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.projection import Sign, keep_sign, principal_component
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.gradient.base import maps_of_sums
 from seewhy.explainers.methods.gradient.integrated import points_of_lines
-from seewhy.explainers.methods.gradient.samples import maps_of_sums
 
 SCALES = (50, 100, 150, 250, 500, 1200)
-"""Of Felzenszwalb's segmentation: the larger, the fewer and larger the segments."""
+"""Scales of Felzenszwalb's segmentation: the larger, the fewer and larger the segments."""
 
 SIDE = 224
-"""Pictures are segmented at the size of a square of this side, in their own proportions; what follows is for it."""
+"""Pictures are segmented at the area of a square of this side, in their own proportions. The next numbers suit it."""
 
 SMOOTHING, SMALLEST, DILATION, LEAST = 0.8, 150, 5, 50
-"""Blur before segmentation, pixels of a segment at least, pixels that it grows by, new pixels of a region at least."""
+"""In pixels: blur before segmentation, smallest segment, how far segments grow, fewest new pixels of a region."""
 
 
 @method(
@@ -55,14 +55,14 @@ class XRAI(Explainer):
               M_i = \frac{1}{|s_k \setminus R_k|} \sum_{j \in s_k \setminus R_k} A_j
               \ \text{ for } i \in s_k \setminus R_k
 
-    A are integrated gradients, the mean of those from two baselines, S the segments that Felzenszwalb's algorithm
-    finds at six scales, each grown by some pixels to hold its edges. The region of the highest density is taken first,
-    then the one that adds the most dense pixels, and so on; pixels that no region adds in number share their mean.
+    A are integrated gradients, the mean over two baselines. S are the segments of Felzenszwalb's algorithm at six
+    scales, each grown by some pixels to hold its edges. The region of the highest density is taken first, then the one
+    whose new pixels are the densest, and so on. The remaining pixels, too few for a region, share their mean.
 
-    As in the authors' code the baselines have the lowest and the highest value of the picture in all channels, black
-    and white where it has both, and the numbers of the segmentation are its own. Where it takes the largest of the
-    channels, here they are summed, so that with ``sign="signed"`` the map sums to what integrated gradients sum to.
-    And pictures that are not square are segmented in their own proportions.
+    As in the authors' code, the baselines have the lowest and the highest value of the picture in all channels (black
+    and white, where the picture has both), and the numbers of the segmentation are the same. That code takes the
+    largest of the channels; here they are summed, so that with ``sign="signed"`` the map sums to the same as integrated
+    gradients. Pictures that are not square are segmented in their own proportions.
 
     Attributes:
         steps: points of each line where gradients are taken.
@@ -83,18 +83,17 @@ class XRAI(Explainer):
         pairs = images.repeat_interleave(2, dim=0)
         points = points_of_lines(pairs, lines.view(-1, 1, 1, 1).expand_as(pairs), self.steps)
         halves = (point._replace(picture=point.picture // 2) for point in points)
-        reduced = principal_component if self.smooth == "eigen" else partial(torch.sum, dim=1)
-        plain = replace(question, progress=question.progress.unseen)  # what is summed here is no map of regions yet
+        project = principal_component if self.smooth == "eigen" else partial(torch.sum, dim=1)
+        plain = replace(question, progress=question.progress.unseen)  # the sums of pixels are no map of regions yet
         total = len(pairs) * self.steps
-        values = maps_of_sums(plain, objective, halves, total, lambda sums: reduced(sums / 2))
+        values = maps_of_sums(plain, objective, halves, total, lambda sums: project(sums / 2))
         maps = []
         for value, image in zip(values, images, strict=True):
-            cut = []
-            for found in regions_at_scales(image):
-                cut.append(found)
-                # Segments take no pass, but time: others may run the model meanwhile.
-                question.progress.at(total, total)
-            maps.append(ranked(value.cpu().double(), torch.cat(cut), math.ceil(LEAST * value.numel() / SIDE**2)))
+            segments = []
+            for masks in regions_at_scales(image):
+                segments.append(masks)
+                question.progress.at(total, total)  # segments take time but no pass: others may run the model meanwhile
+            maps.append(ranked(value.cpu().double(), torch.cat(segments), math.ceil(LEAST * value.numel() / SIDE**2)))
         return self.answer(keep_sign(torch.stack(maps).to(values), self.sign), objective, outputs)
 
 
@@ -126,7 +125,7 @@ def grown(labels: Tensor) -> Tensor:
     """Return the segments (R, h, w), true or false, of labels (h, w), each grown by a disk of radius `DILATION`."""
     height, width = labels.shape
     count = int(labels.max()) + 1
-    # What comes from beyond the border goes to a row of its own, which is dropped.
+    # Pixels from beyond the border have a label of their own, which is dropped at the end.
     padded = functional.pad(labels.long(), (DILATION,) * 4, value=count)
     masks = torch.zeros(count + 1, height * width, dtype=torch.bool)
     for down, across in product(range(2 * DILATION + 1), repeat=2):
@@ -142,11 +141,11 @@ def ranked(values: Tensor, regions: Tensor, least: int) -> Tensor:
     Args:
         values: (H, W) float64.
         regions: (R, H, W) true or false.
-        least: regions that add fewer pixels are left out.
+        least: regions that would add fewer pixels than this are left out.
     """
     flat, masks = values.flatten(), regions.flatten(1)
     members = masks.T.contiguous()
-    found, free = torch.zeros_like(flat), torch.ones_like(flat, dtype=torch.bool)
+    result, free = torch.zeros_like(flat), torch.ones_like(flat, dtype=torch.bool)
     sums, areas = torch.zeros(len(masks), dtype=flat.dtype), torch.zeros(len(masks), dtype=flat.dtype)
     for pixels in torch.split(torch.arange(len(flat)), 8192):
         sums += members[pixels].to(flat).T @ flat[pixels]
@@ -154,11 +153,12 @@ def ranked(values: Tensor, regions: Tensor, least: int) -> Tensor:
     while bool((areas >= least).any()):
         best = torch.where(areas >= least, sums / areas, -torch.inf).argmax()
         added = (masks[best] & free).nonzero()[:, 0]
-        found[added] = flat[added].mean()
+        result[added] = flat[added].mean()
         free[added] = False
-        # A region loses what another one has taken; each pixel is taken once.
+        # Sums and areas of all regions are kept up to date by the pixels just taken: each pixel is taken once, so the
+        # whole loop costs as much as one look at all regions.
         sums -= members[added].to(flat).T @ flat[added]
         areas -= members[added].sum(dim=0)
     if bool(free.any()):
-        found[free] = flat[free].mean()
-    return found.view_as(values)
+        result[free] = flat[free].mean()
+    return result.view_as(values)

@@ -1,4 +1,4 @@
-"""What the methods share that ask a model about changed pictures: baselines, superpixels, many masked copies."""
+"""What perturbations share: many masked copies of a picture, their scores, superpixels."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,19 +23,20 @@ Segmentation = Literal["slic", "quickshift", "grid"]
 Score = Literal["logit", "probability"]
 
 ROUNDING = 1e-6
-"""Standard deviation of scores, as part of the largest one, that is none."""
+"""Largest standard deviation of scores, as a share of the largest score, that counts as rounding."""
 
 UNCHANGED = 2.0**-18
-"""Change of a score, as part of the values that it is a difference of, that is none: 32 roundings."""
+"""Largest change of a score, as a share of the values that it is a difference of, that counts as rounding: 32 units in
+the last place."""
 
 
 def certain_change(changes: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return changes of scores as a share of values; 0 where rounding alone may have made them.
+    """Return changes of scores as a share of values, (N,) float32; 0 where they may be rounding alone.
 
     Args:
-        changes: (N,), the largest of each picture.
-        values: (N,), the largest magnitude of what the changes are differences of.
-        dtype: that the model computes in.
+        changes: (N,), the largest change of each picture.
+        values: (N,), the largest magnitude of the values that the changes are differences of.
+        dtype: of the model's computation.
     """
     change = changes.detach().float().abs() / values.float().abs().clamp_min(torch.finfo(torch.float32).tiny)
     return torch.where(change > max(UNCHANGED, 2 * torch.finfo(dtype).eps), change, 0.0)
@@ -43,13 +44,12 @@ def certain_change(changes: Tensor, values: Tensor, dtype: torch.dtype) -> Tenso
 
 @dataclass(frozen=True, kw_only=True)
 class Perturbation(Explainer):
-    """Base of the methods that compare what a model says of masked copies of a picture.
+    """Base of the methods that compare the scores of masked copies of a picture.
 
     Attributes:
         sign: see `Explainer`.
         baseline: what hides a pixel, see `baseline_of`.
-        score: the target's logit or its softmax probability, in either case less that of the class it is contrasted
-            with.
+        score: the target's logit, or its softmax probability; in either case less that of its contrast.
     """
 
     sign: Annotated[
@@ -65,7 +65,7 @@ class Perturbation(Explainer):
         return objective.scores(objective.probabilities(outputs) if self.score == "probability" else outputs)
 
     def answer_of_changes(self, changes: Tensor, objective: Objective, outputs: Tensor) -> Attribution:
-        """Return the attribution of changes (N, H, W) of the score; zero where rounding alone changes it."""
+        """Return the attribution of changes (N, H, W) of the score; zero where they may be rounding alone."""
         if self.score == "probability":
             largest = self.scores(objective, outputs).abs()
         else:
@@ -84,10 +84,10 @@ class Perturbation(Explainer):
         """Run masked copies of the pictures, as many at once as memory allows.
 
         Args:
-            question: whose pictures are masked.
+            question: its pictures are masked.
             objective: that of the pictures.
             counts: how many masks each picture has.
-            masks: returns of a picture's index and a slice of its masks these masks (R, H, W), float32 on the
+            masks: returns, for a picture's index and a slice of its masks, these masks (R, H, W), float32 on the
                 pictures' device: 1 keeps a pixel, 0 puts the baseline in its place.
 
         Yields:
@@ -98,27 +98,28 @@ class Perturbation(Explainer):
         owners = torch.repeat_interleave(torch.arange(len(images)), torch.tensor(counts))
         starts = np.cumsum([0, *counts])
         size = pass_size(question.module, images, backward=False)
+        # A pass may hold the last masks of one picture and the first ones of the next.
         for part in passes(len(owners), size, question.progress):
-            drawn: list[tuple[int, slice, Tensor]] = []
+            groups: list[tuple[int, slice, Tensor]] = []
             for picture in sorted(set(owners[part].tolist())):
                 first, last = int(starts[picture]), int(starts[picture + 1])
                 rows = slice(max(part.start, first) - first, min(part.stop, last) - first)
-                drawn.append((picture, rows, masks(picture, rows)))
-            copies = torch.cat([masked(images[picture], hidden[picture], kept) for picture, _, kept in drawn])
-            found = self.scores(objective.rows(owners[part].to(images.device)), question.predict(copies))
+                groups.append((picture, rows, masks(picture, rows)))
+            copies = torch.cat([masked(images[picture], hidden[picture], group) for picture, _, group in groups])
+            scores = self.scores(objective.rows(owners[part].to(images.device)), question.predict(copies))
             start = 0
-            for picture, rows, kept in drawn:
-                yield picture, rows, kept, found[start : start + len(kept)]
-                start += len(kept)
+            for picture, rows, group in groups:
+                yield picture, rows, group, scores[start : start + len(group)]
+                start += len(group)
 
     def probe_all(
         self, question: Question, objective: Objective, counts: Sequence[int], masks: Callable[[int, slice], Tensor]
     ) -> list[Tensor]:
         """Return the scores of each picture's masked copies, float64 on the processor; see `probe`."""
-        found = [torch.zeros(count, dtype=torch.float64) for count in counts]
+        totals = [torch.zeros(count, dtype=torch.float64) for count in counts]
         for picture, rows, _, scores in self.probe(question, objective, counts, masks):
-            found[picture][rows] = scores.double().cpu()
-        return found
+            totals[picture][rows] = scores.double().cpu()
+        return totals
 
 
 def varies(scores: Tensor) -> bool:
@@ -127,12 +128,12 @@ def varies(scores: Tensor) -> bool:
 
 
 def masked(image: Tensor, hidden: Tensor, masks: Tensor) -> Tensor:
-    """Return copies (R, C, H, W) of a picture, each pixel kept as far as its mask says, in the picture's dtype.
+    """Return copies (R, C, H, W) of a picture, blended with what hides it, in the picture's dtype.
 
     Args:
-        image: (C, H, W), or (R, C, H, W) for a picture to each mask.
-        hidden: likewise, what is put in the place of what is not kept.
-        masks: (R, H, W), 0 to 1.
+        image: (C, H, W), or (R, C, H, W) for a picture of each mask.
+        hidden: likewise, the values where the mask is 0.
+        masks: (R, H, W), 0 to 1; 1 keeps the picture.
     """
     exact = widened(image)
     return torch.lerp(hidden.to(exact), exact, masks[:, None].to(exact)).to(image.dtype)
@@ -141,16 +142,16 @@ def masked(image: Tensor, hidden: Tensor, masks: Tensor) -> Tensor:
 def superpixels(image: Tensor, kind: Segmentation, count: int) -> Tensor:
     """Cut a picture into regions of similar colour.
 
-    SLIC (Achanta et al. 2012) and quickshift (Vedaldi, Soatto 2008) are scikit-image's. They see the picture as the
-    model gets it, stretched to [0, 1] by its lowest and highest value.
+    SLIC (Achanta et al. 2012) and quickshift (Vedaldi, Soatto 2008) are scikit-image's. Their input is the model's,
+    stretched to [0, 1] by its lowest and highest value.
 
     Args:
         image: (C, H, W).
-        kind: `grid` cuts rectangles that know nothing of the picture.
+        kind: slic, quickshift, or `grid`: rectangles, whatever the picture shows.
         count: about how many regions; quickshift finds its own number.
 
     Returns:
-        (H, W) int64 on the picture's device: the region of each pixel, 0 to one less than there are.
+        (H, W) int64 on the picture's device: the region of each pixel, counted from 0.
     """
     height, width = image.shape[1:]
     if kind == "grid":
@@ -167,10 +168,10 @@ def superpixels(image: Tensor, kind: Segmentation, count: int) -> Tensor:
     pixels = np.ascontiguousarray((pixels - low) / (high - low) if high > low else np.zeros_like(pixels))
     coloured = pixels.shape[2] == 3
     if kind == "slic":
-        found = slic(pixels, n_segments=count, start_label=0, channel_axis=-1, convert2lab=coloured)
+        segments = slic(pixels, n_segments=count, start_label=0, channel_axis=-1, convert2lab=coloured)
     else:
-        found = quickshift(  # type: ignore[no-untyped-call]
+        segments = quickshift(  # type: ignore[no-untyped-call]
             pixels, kernel_size=4, max_dist=200, ratio=0.2, channel_axis=-1, convert2lab=coloured
         )
-    labels = np.unique(found, return_inverse=True)[1].reshape(height, width)
+    labels = np.unique(segments, return_inverse=True)[1].reshape(height, width)  # numbered without gaps
     return torch.from_numpy(labels.astype(np.int64)).to(image.device)

@@ -16,27 +16,28 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.errors import ModelOutputError, OptionError
+from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution import chunks as passes
 from seewhy.explainers.execution.chunks import pass_size
 from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.gradient.base import input_gradients
 from seewhy.explainers.methods.perturbation.base import Perturbation, masked
 
 RATE = 0.05
 """Step size of the optimiser, in units of the mask."""
 
 WEIGHTS = (1.0, 300.0)
-"""Of the area constraint, at the first step and the last; between them it grows by a constant factor."""
+"""Weight of the area constraint at the first and the last step; it grows by a constant factor from step to step."""
 
 SHARPNESS = 20.0
-"""Of the smooth maximum: its inverse temperature."""
+"""Inverse temperature of the smooth maximum."""
 
-MOST_WEIGHTED = 2**24
-"""Most values that the smooth maximum of one picture may weigh: cells of the mask times cells of the Gaussian."""
+MOST_VALUES = 2**24
+"""Largest number of values in the smooth maximum of one picture: cells of the mask times cells of the Gaussian."""
 
-EACH = 24
-"""Bytes that one of these values takes, with what autograd keeps of it."""
+BYTES = 24
+"""Bytes for each of these values, with the copies that autograd keeps."""
 
 
 @method(
@@ -61,14 +62,17 @@ class ExtremalPerturbation(Perturbation):
               m(u) = \mathrm{smax}_v \; k(u - v)\, \bar m(v)
 
     Section 3: :math:`m \otimes x` blends the picture with its baseline, :math:`r_a` is a share a of ones after zeros,
-    and m is made smooth by a smooth maximum of the parameters :math:`\bar m` (between 0 and 1) around each position,
-    weighted by a Gaussian k. The map is m, on its own grid. Deviations: the picture is blended with one blurred copy
-    (or another baseline), where the paper blurs each pixel as much as the mask tells; m is computed on a grid of
-    cells and enlarged bilinearly; the score is divided by its fall from the picture to the baseline and the norm by
-    the number of cells, that one :math:`\lambda` suits all models; it grows from 1 to 300; the optimiser is Adam; and
-    :math:`\bar m` starts at one half plus a tenth of the normalised gradient, for equal values have no order. No
-    draw is random. With few steps the area is only roughly met. Rounding, which differs between processors, can lead
-    the optimiser to another part that serves as well: what several areas have in common is safer to rely on.
+    and m is the smooth maximum of the parameters :math:`\bar m` (between 0 and 1) around each position, weighted by a
+    Gaussian k. The map is m, on its own grid.
+
+    Deviations: the picture is blended with one blurred copy (or another baseline); in the paper the mask says how much
+    each pixel is blurred. The mask is computed on a grid of cells and enlarged bilinearly. The score is divided by its
+    fall from the picture to the baseline, and the norm by the number of cells, so that one :math:`\lambda` suits all
+    models; it grows from 1 to 300. The optimiser is Adam. The parameters start at one half plus a tenth of the
+    normalised gradient, for equal values have no order. Nothing is random.
+
+    With few steps the area is met only roughly. Rounding, which differs between processors, can lead the optimiser to
+    another part of the picture that serves as well; rely on what several areas have in common.
     """
 
     sign: Annotated[Sign, Field(description="Without effect: a mask is never negative.")] = "positive"
@@ -81,19 +85,23 @@ class ExtremalPerturbation(Perturbation):
     ] = 0.08
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass of the pictures, one of their baselines, and a forward and a backward pass per step."""
+        """One forward pass of the pictures, one of their baselines, and a forward and a backward pass per step.
+
+        Raises:
+            OptionError: the Gaussian is too wide for so many cells.
+        """
         images = question.images
-        weighed = self._weighed(images)
+        values = self._values(images)
         hidden = baseline_of(images, self.baseline, question.model).to(images.dtype)
         objective, outputs = question.plain()
-        size = min(pass_size(question.module, images, backward=True), max(1, passes.MEMORY // (EACH * weighed)))
+        size = min(pass_size(question.module, images, backward=True), max(1, passes.MEMORY // (BYTES * values)))
         groups = torch.arange(len(images), device=images.device).split(size)  # type: ignore[no-untyped-call]
         maps: list[Tensor] = []
         for number, rows in enumerate(groups):
             empty = self.scores(objective.rows(rows), question.predict(hidden[rows]))
             fall = (self.scores(objective, outputs)[rows] - empty).abs()
             scale = torch.where(fall > 0, fall, 1.0)
-            done, total = number * (self.steps + 1), len(groups) * (self.steps + 1)
+            start, total = number * (self.steps + 1), len(groups) * (self.steps + 1)
 
             def show(masks: Callable[[], Tensor], before: tuple[Tensor, ...] = tuple(maps)) -> None:
                 question.progress.show(
@@ -101,7 +109,7 @@ class ExtremalPerturbation(Perturbation):
                 )
 
             part = replace(question, images=images[rows], progress=replace(question.progress, show=show))
-            maps.append(self._optimise(part, hidden[rows], objective.rows(rows), scale, (done, total)))
+            maps.append(self._optimise(part, hidden[rows], objective.rows(rows), scale, (start, total)))
         question.progress.at(total, total)
         return self.answer(self.project(torch.cat(maps)[:, None]), objective, outputs)
 
@@ -111,27 +119,39 @@ class ExtremalPerturbation(Perturbation):
         rows, columns = (max(1, round(self.cells * side / min(height, width))) for side in (height, width))
         return rows, columns
 
-    def _weighed(self, images: Tensor) -> int:
-        """Return how many values the smooth maximum of a picture weighs.
+    def _values(self, images: Tensor) -> int:
+        """Return the number of values in the smooth maximum of a picture.
 
         Raises:
-            OptionError: too many.
+            OptionError: there are more than `MOST_VALUES`.
         """
         rows, columns = self._sides(images)
-        found = rows * columns * (2 * reach(self.width * self.cells) + 1) ** 2
-        if found > MOST_WEIGHTED:
+        values = rows * columns * (2 * reach(self.width * self.cells) + 1) ** 2
+        if values > MOST_VALUES:
             raise OptionError(
-                f"A Gaussian of width {self.width:g} on a mask of {rows} by {columns} cells takes {found} values, and "
-                f"{MOST_WEIGHTED} are allowed; take a smaller width, or fewer cells.",
+                f"A Gaussian of width {self.width:g} on a mask of {rows} by {columns} cells takes {values} values, and "
+                f"{MOST_VALUES} are allowed; take a smaller width, or fewer cells.",
                 "width",
             )
-        return found
+        return values
 
     def _optimise(
         self, question: Question, hidden: Tensor, objective: Objective, scale: Tensor, place: tuple[int, int]
     ) -> Tensor:
-        """Return the masks (R, h, w) of pictures that make one pass."""
+        """Return the masks (R, h, w) of the pictures of one pass.
+
+        Args:
+            question: about these pictures.
+            hidden: (R, C, H, W), their baselines.
+            objective: of these pictures.
+            scale: (R,), the divisors of their scores.
+            place: the number of the first step, and how many there are in all.
+        """
         images = question.images
+
+        def scaled(objective: Objective, outputs: Tensor) -> Tensor:
+            return self.scores(objective, outputs) / scale
+
         sides = self._sides(images)
         template = torch.zeros(sides[0] * sides[1], device=images.device)
         template[len(template) - max(1, round(self.area * len(template))) :] = 1
@@ -146,8 +166,11 @@ class ExtremalPerturbation(Perturbation):
                 large = functional.interpolate(masks[:, None], size=images.shape[2:], mode="bilinear")[:, 0]
                 copies = masked(images, hidden, large)
                 excess = (masks.flatten(1).sort(dim=1).values - template).square().mean(dim=1)
-                rise = self._gradient(question, copies.detach(), objective, scale)
+                # The model's own graph is freed before the mask's is gone through: the gradient of the score by the
+                # masked pictures is carried on to the mask here.
+                rise = input_gradients(question, copies, objective, scaled)[0].to(copies.dtype)
                 (gradient,) = torch.autograd.grad((weight * excess.sum(), copies), leaf, (None, -rise))
+            # The step 0 only finds where the parameters start.
             if step:
                 parameters.grad = gradient
                 optimiser.step()
@@ -157,21 +180,9 @@ class ExtremalPerturbation(Perturbation):
             question.progress.show(partial(smooth_maximum, parameters, self.width * self.cells))
         return smooth_maximum(parameters, self.width * self.cells)
 
-    def _gradient(self, question: Question, copies: Tensor, objective: Objective, scale: Tensor) -> Tensor:
-        """Return the gradient of the scores, each divided by its scale, with respect to masked pictures."""
-        copies.requires_grad_()
-        outputs = question.run(copies)
-        if not outputs.requires_grad:
-            raise ModelOutputError("No gradient flows from the logits to the input: the model switches them off.")
-        scores = self.scores(objective, outputs) / scale
-        (gradient,) = torch.autograd.grad(scores.sum(), copies, allow_unused=True)
-        if gradient is None:
-            raise ModelOutputError("No gradient flows from the logits to the input: the model detaches it.")
-        return gradient
-
 
 def _padded(masks: Tensor, count: int) -> Tensor:
-    """Return masks (R, h, w) and empty ones, so many in all."""
+    """Return `count` masks (count, h, w): these (R, h, w), and then empty ones."""
     return torch.cat([masks, masks.new_zeros(count - len(masks), *masks.shape[1:])])
 
 
@@ -181,15 +192,15 @@ def reach(deviation: float) -> int:
 
 
 def smooth_maximum(values: Tensor, deviation: float) -> Tensor:
-    """Return (R, h, w): around each position the largest of values (R, h, w) under a Gaussian, smoothly.
+    """Return (R, h, w): at each position the smooth maximum of the values around it, weighted by a Gaussian.
 
     Args:
-        values: between 0 and 1; they are zero outside.
-        deviation: of the Gaussian, in cells.
+        values: (R, h, w), between 0 and 1; beyond the border they are zero.
+        deviation: standard deviation of the Gaussian, in cells.
     """
     radius = reach(deviation)
     offsets = torch.arange(-radius, radius + 1, device=values.device, dtype=values.dtype)
     kernel = torch.exp(-(offsets[:, None] ** 2 + offsets**2) / (2 * deviation**2))
     around = functional.unfold(values[:, None], kernel.shape[0], padding=radius) * kernel.reshape(-1, 1)
-    found: Tensor = (around * (SHARPNESS * around).softmax(dim=1)).sum(dim=1)
-    return found.reshape(values.shape)
+    maxima: Tensor = (around * (SHARPNESS * around).softmax(dim=1)).sum(dim=1)
+    return maxima.reshape(values.shape)

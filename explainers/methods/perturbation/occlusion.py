@@ -35,10 +35,10 @@ class Occlusion(Perturbation):
 
     .. math:: M_{ij} = \frac{1}{|\{P : (i,j) \in P\}|} \sum_{P : (i,j) \in P} \big( S(x) - S(x_{\setminus P}) \big)
 
-    where :math:`x_{\setminus P}` is the picture with the patch P replaced by the baseline (section 4.2 shows the
-    score at each position of a grey square; here each position counts for all pixels that it hides). Positions start
-    in the upper left corner; the last ones are cut off at the border. The score is the logit, the paper's the
-    probability, which ``score="probability"`` gives.
+    where :math:`x_{\setminus P}` is the picture with the patch P replaced by the baseline. Positions start in the upper
+    left corner; the last ones are cut off at the border. Section 4.2 of the paper shows the score at each position of a
+    grey square; here each position counts for all the pixels that it hides. The score here is the logit; the paper's is
+    the probability (``score="probability"``).
     """
 
     patch: Annotated[int, Field(ge=1, le=1024, description="Side of the patch in pixels of the model's input.")] = 32
@@ -59,7 +59,11 @@ class Occlusion(Perturbation):
         return {"positions": rows * columns}
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and one per position of the patch."""
+        """One forward pass, and one per position of the patch.
+
+        Raises:
+            OptionError: the patch is larger than the picture.
+        """
         images = question.images
         height, width = images.shape[2:]
         if self.patch > min(height, width):
@@ -75,19 +79,19 @@ class Occlusion(Perturbation):
             top, left = corners[part].T[:, :, None]
             down = (rows >= top) & (rows < top + self.patch)
             across = (columns >= left) & (columns < left + self.patch)
-            kept: Tensor = 1 - (down[:, :, None] & across[:, None, :]).float()
-            return kept
+            visible: Tensor = 1 - (down[:, :, None] & across[:, None, :]).float()
+            return visible
 
         objective, outputs = question.plain()
-        whole = self.scores(objective, outputs)
+        plain = self.scores(objective, outputs)
         falls = images.new_zeros(len(images), height, width, dtype=torch.float32)
-        hidden = torch.zeros_like(falls)
+        counts = torch.zeros_like(falls)
 
         def maps() -> Tensor:
-            return self.project((falls / hidden.clamp_min(1))[:, None])
+            return self.project((falls / counts.clamp_min(1))[:, None])
 
-        for picture, _, kept, scores in self.probe(question, objective, [len(corners)] * len(images), masks):
-            falls[picture] += torch.einsum("r,rhw->hw", whole[picture] - scores, 1 - kept)
-            hidden[picture] += (1 - kept).sum(dim=0)
+        for picture, _, visible, scores in self.probe(question, objective, [len(corners)] * len(images), masks):
+            falls[picture] += torch.einsum("r,rhw->hw", plain[picture] - scores, 1 - visible)
+            counts[picture] += (1 - visible).sum(dim=0)
             question.progress.show(maps)
-        return self.answer_of_changes(falls / hidden.clamp_min(1), objective, outputs)
+        return self.answer_of_changes(falls / counts.clamp_min(1), objective, outputs)

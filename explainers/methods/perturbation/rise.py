@@ -1,4 +1,4 @@
-"""RISE: random masks, weighted by what the model says of the pictures that they show."""
+"""RISE: random masks, weighted by the scores of the masked pictures."""
 
 from typing import Annotated
 
@@ -16,8 +16,8 @@ from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.perturbation.base import Perturbation, Score, varies
 
-MOST_DRAWN = 20_000_000
-"""Most cells of all masks together."""
+MOST_CELLS = 20_000_000
+"""Largest number of cells of all masks together."""
 
 
 @method(
@@ -42,12 +42,13 @@ class RISE(Perturbation):
               \approx \frac{\sum_i f_i\, M_i(\lambda)}{\sum_i M_i(\lambda)} - \frac{1}{N} \sum_i f_i,
               \qquad f_i = f(I \odot M_i)
 
-    Section 3: f is the softmax probability. A mask is a grid of cells x cells, each shown with `probability`, enlarged
-    bilinearly by whole cells to one cell more than the picture on each side, and cropped at a random place. Where the
-    paper divides by the number of masks times :math:`\mathbb{E}[M(\lambda)]`, the masks' own sum is taken, and
-    the mean score is subtracted, which the paper does not do: the order of the pixels stays, and zero means that a
-    pixel makes no difference. Where the scores differ by no more than rounding, the map is zero. Cells have their size
-    rounded up, that the enlarged grid covers the picture at any place.
+    Section 3: f is the softmax probability. A mask is a grid of cells x cells, each shown with `probability`. The grid
+    is enlarged bilinearly to one cell more than the picture along each side, and cropped at a random place. The size of
+    a cell is rounded up, so that the enlarged grid covers the picture at any place.
+
+    Deviations: the paper divides by the number of masks times :math:`\mathbb{E}[M(\lambda)]`, here by the sum of the
+    masks. And the mean score is subtracted: the order of the pixels stays, and zero means that a pixel makes no
+    difference. Where the scores differ by no more than rounding, the map is zero.
     """
 
     sign: Annotated[
@@ -62,11 +63,15 @@ class RISE(Perturbation):
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and one per mask."""
+        """One forward pass, and one per mask.
+
+        Raises:
+            OptionError: more than `MOST_CELLS` cells, or so few masks that some pixel is in none.
+        """
         images = question.images
-        if (drawn := self.samples * self.cells**2) > MOST_DRAWN:
+        if (total := self.samples * self.cells**2) > MOST_CELLS:
             raise OptionError(
-                f"{self.samples} masks of {self.cells} by {self.cells} cells are {drawn} cells, and {MOST_DRAWN} are "
+                f"{self.samples} masks of {self.cells} by {self.cells} cells are {total} cells, and {MOST_CELLS} are "
                 "allowed; draw fewer samples, or fewer cells.",
                 "samples",
             )
@@ -80,24 +85,25 @@ class RISE(Perturbation):
         def masks(_picture: int, part: slice) -> Tensor:
             large = functional.interpolate(grids[part][:, None].to(images.device), size=enlarged, mode="bilinear")
             places = zip(large[:, 0], tops[part], lefts[part], strict=True)
-            return torch.stack([one[top : top + height, left : left + width] for one, top, left in places])
+            return torch.stack([mask[top : top + height, left : left + width] for mask, top, left in places])
 
         objective, outputs = question.plain()
-        total = images.new_zeros(len(images), height, width, dtype=torch.float64)
-        shown, watched = torch.zeros_like(total), torch.full((len(images), self.samples), torch.nan).to(total)
+        sums = images.new_zeros(len(images), height, width, dtype=torch.float64)
+        weights = torch.zeros_like(sums)
+        history = torch.full((len(images), self.samples), torch.nan).to(sums)  # NaN: not run yet
 
         def maps() -> Tensor:
-            seen = shown > 0
-            found = torch.where(seen, total / shown.where(seen, 1) - watched.nanmean(dim=1)[:, None, None], 0)
-            known = [scores[~scores.isnan()] for scores in watched]
-            found[[len(scores) < 2 or not varies(scores) for scores in known]] = 0
-            return self.project(found[:, None])
+            covered = weights > 0
+            means = torch.where(covered, sums / weights.where(covered, 1) - history.nanmean(dim=1)[:, None, None], 0)
+            runs = [scores[~scores.isnan()] for scores in history]
+            means[[len(scores) < 2 or not varies(scores) for scores in runs]] = 0
+            return self.project(means[:, None])
 
-        for picture, rows, kept, scores in self.probe(question, objective, [self.samples] * len(images), masks):
-            total[picture] += torch.einsum("r,rhw->hw", scores.double(), kept.double())
-            shown[picture] += kept.double().sum(dim=0)
-            watched[picture, rows] = scores.double()
+        for picture, rows, group, scores in self.probe(question, objective, [self.samples] * len(images), masks):
+            sums[picture] += torch.einsum("r,rhw->hw", scores.double(), group.double())
+            weights[picture] += group.double().sum(dim=0)
+            history[picture, rows] = scores.double()
             question.progress.show(maps)
-        if not bool((shown > 0).all()):
+        if not bool((weights > 0).all()):
             raise OptionError("Some pixels are in no mask; draw more samples, or raise the probability.", "samples")
         return self.answer(maps(), objective, outputs)

@@ -1,4 +1,4 @@
-"""Sobol indices: how much of the score's variance each cell of a random mask has a part in."""
+"""Sobol indices: the share of the score's variance in which each cell of a random mask takes part."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.perturbation.base import ROUNDING, Perturbation
 
 MOST_PASSES = 1_000_000
-"""Most masked copies of one picture."""
+"""Largest number of masked copies of one picture."""
 
 
 @method(
@@ -42,10 +42,10 @@ class Sobol(Perturbation):
               \hat V = \frac{1}{2N} \sum_{j=1}^{N} \Big( \big( f(A_j) - \bar f \big)^2 +
               \big( f(B_j) - \bar f \big)^2 \Big)
 
-    where the rows of A and B are masks with cells of uniform brightness between 0 and 1, and :math:`C^{(i)}` is A with
-    the cell i of B. Both are halves of one scrambled Sobol sequence, so the masks cover their space evenly. A cell
-    has the same brightness all over; the picture is blended with the baseline. An index counts the effect of its cell
-    alone and together with others; it has no sign. Where the score varies by no more than rounding, the map is zero.
+    where the rows of A and B are masks whose cells are uniform between 0 and 1, and :math:`C^{(i)}` is A with the cell
+    i of B. A and B are the halves of one scrambled Sobol sequence, so the masks cover their space evenly. A mask has
+    one value all over a cell, and blends the picture with the baseline. An index counts the effect of its cell alone
+    and together with others; it has no sign. Where the score varies by no more than rounding, the map is zero.
     """
 
     sign: Annotated[Sign, Field(description="Without effect: a share of the variance is never negative.")] = "positive"
@@ -56,7 +56,11 @@ class Sobol(Perturbation):
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
-        """One forward pass, and one per mask: cells * cells + 2 for each sample."""
+        """One forward pass, and one per mask: cells * cells + 2 for each sample.
+
+        Raises:
+            OptionError: more than `MOST_PASSES` masks.
+        """
         images = question.images
         count, cells = len(images), self.cells**2
         if (needed := self.samples * (cells + 2)) > MOST_PASSES:
@@ -72,16 +76,16 @@ class Sobol(Perturbation):
         def masks(_picture: int, part: slice) -> Tensor:
             numbers = torch.arange(part.start, part.stop)
             block, row = numbers // self.samples, numbers % self.samples
-            # The first block of rows is A, the second B, and then one follows for each cell.
-            drawn = torch.where((block == 1)[:, None], second[row], first[row])
+            # The first block of rows is A, the second B; then follows a block C for each cell.
+            grids = torch.where((block == 1)[:, None], second[row], first[row])
             swapped = block >= 2
-            drawn[swapped, block[swapped] - 2] = second[row[swapped], block[swapped] - 2]
-            grids = drawn.reshape(-1, 1, self.cells, self.cells).to(images.device)
+            grids[swapped, block[swapped] - 2] = second[row[swapped], block[swapped] - 2]
+            grids = grids.reshape(-1, 1, self.cells, self.cells).to(images.device)
             return functional.interpolate(grids, size=size, mode="nearest")[:, 0]
 
         objective, outputs = question.plain()
         scores = self.probe_all(question, objective, [self.samples * (cells + 2)] * count, masks)
-        maps = torch.stack([total_order(one.reshape(cells + 2, self.samples)) for one in scores])
+        maps = torch.stack([total_order(values.reshape(cells + 2, self.samples)) for values in scores])
         maps = maps.reshape(count, 1, self.cells, self.cells).to(images.device)
         return self.answer(self.project(maps), objective, outputs)
 

@@ -1,4 +1,4 @@
-"""Methods that hide superpixels, regions of similar colour: feature ablation, LIME and Kernel SHAP."""
+"""Perturbations of superpixels, regions of similar colour: feature ablation, LIME and Kernel SHAP."""
 
 from abc import abstractmethod
 from itertools import product
@@ -20,11 +20,11 @@ from seewhy.explainers.methods.perturbation.base import Perturbation, Score, Seg
 
 @dataclass(frozen=True, kw_only=True)
 class Superpixels(Perturbation):
-    """Base of the methods that give each superpixel a value, which the map has at all of its pixels.
+    """Base of the methods that give each superpixel a value; the map has that value at all of its pixels.
 
     Attributes:
         segmentation, segments: see `seewhy.explainers.methods.perturbation.base.superpixels`.
-        shrinks: whether values are smaller than the changes of the score, by a penalty.
+        shrinks: whether a penalty makes the values smaller than the changes of the score.
     """
 
     shrinks: ClassVar[bool] = False
@@ -39,32 +39,34 @@ class Superpixels(Perturbation):
 
     @abstractmethod
     def coalitions(self, regions: int) -> Tensor:
-        """Return which of the superpixels are shown in each masked copy, (R, regions) of 0 and 1, float64."""
+        """Return the coalitions: for each masked copy which superpixels it shows, (R, regions) of 0 and 1, float64."""
 
     @abstractmethod
-    def values(self, shown: Tensor, scores: Tensor, whole: Tensor) -> Tensor:
-        """Return the value of each superpixel, all float64.
+    def values(self, coalitions: Tensor, scores: Tensor, plain: Tensor) -> Tensor:
+        """Return the value of each superpixel, (regions,) float64.
 
         Args:
-            shown: (R, regions), those of `coalitions`.
-            scores: (R,) of these masked copies.
-            whole: scalar, of the picture itself.
+            coalitions: (R, regions) float64.
+            scores: (R,) float64, the scores of these masked copies.
+            plain: scalar float64, the score of the picture itself.
         """
 
     def attribute(self, question: Question) -> Attribution:
         """One forward pass, and one per coalition of superpixels."""
         images = question.images
         labels = [superpixels(image, self.segmentation, self.segments) for image in images]
-        shown = [self.coalitions(int(one.max()) + 1) for one in labels]
+        coalitions = [self.coalitions(int(regions.max()) + 1) for regions in labels]
 
         def masks(picture: int, part: slice) -> Tensor:
-            return shown[picture][part].float().to(images.device)[:, labels[picture]]
+            return coalitions[picture][part].float().to(images.device)[:, labels[picture]]
 
         objective, outputs = question.plain()
-        whole = self.scores(objective, outputs).double().cpu()
-        scores = self.probe_all(question, objective, [len(one) for one in shown], masks)
-        maps = [self.values(*of).to(one.device)[one] for one, *of in zip(labels, shown, scores, whole, strict=True)]
-        changes = torch.stack(maps)
+        plain = self.scores(objective, outputs).double().cpu()
+        scores = self.probe_all(question, objective, list(map(len, coalitions)), masks)
+        values = map(self.values, coalitions, scores, plain)
+        changes = torch.stack(
+            [value.to(regions.device)[regions] for value, regions in zip(values, labels, strict=True)]
+        )
         if self.shrinks:
             return self.answer(self.project(changes[:, None]), objective, outputs)
         return self.answer_of_changes(changes, objective, outputs)
@@ -90,19 +92,18 @@ class FeatureAblation(Superpixels):
 
     .. math:: \phi_k = S(x) - S(x_{\setminus k})
 
-    where superpixel k is replaced by the baseline in :math:`x_{\setminus k}`. The paper's attributes are columns of a
-    table, a missing one is averaged over its values, and besides the difference of probabilities that of
-    information and the weight of evidence are considered; here the attributes are superpixels, and the score is the
-    logit.
+    where superpixel k is replaced by the baseline in :math:`x_{\setminus k}`. In the paper attributes are columns of a
+    table, a missing one is averaged over its values, and besides the difference of probabilities the paper considers
+    that of information and the weight of evidence. Here the attributes are superpixels, and the score is the logit.
     """
 
     def coalitions(self, regions: int) -> Tensor:
-        """All superpixels but one."""
+        """Return all sets without one superpixel."""
         return 1 - torch.eye(regions, dtype=torch.float64)
 
-    def values(self, shown: Tensor, scores: Tensor, whole: Tensor) -> Tensor:
+    def values(self, coalitions: Tensor, scores: Tensor, plain: Tensor) -> Tensor:
         """Return the falls."""
-        return whole - scores
+        return plain - scores
 
 
 @method(
@@ -127,11 +128,11 @@ class LIME(Superpixels):
               \qquad \pi(z) = \exp\big( -D(z)^2 / \sigma^2 \big)
 
     where :math:`z_i` says which superpixels are shown, each with probability 1/2 (the first sample shows all), f is
-    the softmax probability, and D is the distance from the picture (section 3.4). Deviations: all superpixels get a
-    weight, by ridge regression, as the authors' own program for pictures does it, where the paper first selects K of
-    them by Lasso; and D is, as there, the cosine distance of z and a vector of ones, where the paper names the
-    Euclidean distance for pictures. That program takes the square root of :math:`\pi` with a width of 0.25, which is
-    the width of 0.35 here; it hides a superpixel by its own mean colour unless told otherwise.
+    the softmax probability, and D is the distance from the picture (section 3.4). As in the authors' own program for
+    pictures, all superpixels get a weight by ridge regression, and D is the cosine distance of z and a vector of ones;
+    the paper first selects K superpixels by Lasso, and names the Euclidean distance for pictures. That program takes
+    the square root of :math:`\pi` with a width of 0.25, which is the width of 0.35 here. By default it hides a
+    superpixel by the superpixel's own mean colour.
     """
 
     shrinks: ClassVar[bool] = True
@@ -145,18 +146,18 @@ class LIME(Superpixels):
     seed: Seed = 0
 
     def coalitions(self, regions: int) -> Tensor:
-        """All, and then random halves."""
+        """Return the set of all superpixels, and then random ones."""
         generator = torch.Generator().manual_seed(self.seed)
-        shown = (torch.rand(self.samples, regions, generator=generator) < 0.5).double()
-        shown[0] = 1
-        return shown
+        coalitions = (torch.rand(self.samples, regions, generator=generator) < 0.5).double()
+        coalitions[0] = 1
+        return coalitions
 
-    def values(self, shown: Tensor, scores: Tensor, whole: Tensor) -> Tensor:
+    def values(self, coalitions: Tensor, scores: Tensor, plain: Tensor) -> Tensor:
         """Return the weights of the linear model."""
-        # The cosine of z and ones is |z| / sqrt(|z| K); nothing shown is at right angles to everything.
-        distance = 1 - shown.mean(dim=1).sqrt()
+        # The cosine of z and ones is |z| / sqrt(|z| K); where nothing is shown it is taken to be 0.
+        distance = 1 - coalitions.mean(dim=1).sqrt()
         nearness = torch.exp(-(distance**2) / self.width**2)
-        return weighted_ridge(shown, scores, nearness, self.ridge)
+        return weighted_ridge(coalitions, scores, nearness, self.ridge)
 
 
 @method(
@@ -181,17 +182,17 @@ class KernelSHAP(Superpixels):
               \sum_k \phi_k = f(x) - f(0), \qquad
               \pi(z) = \frac{K - 1}{\binom{K}{|z|}\, |z|\, (K - |z|)}
 
-    where z says which of K superpixels are shown, and nothing else than the baseline is in f(0) (theorem 2; the two
-    infinite weights are the constraint). Where `samples` are enough for all sets, all are run, and the values are the
-    Shapley values of the score. Otherwise sets are drawn by their kernel weight, each together with its complement,
-    which lowers the variance; the paper leaves open how they are drawn. There is no penalty on the values.
+    where z says which of K superpixels are shown, and f(0) is the score of the baseline alone (theorem 2; its two
+    infinite weights are the constraint). Where `samples` are enough, all sets run, and the values are the Shapley
+    values of the score. Otherwise sets are drawn by their kernel weight, each together with its complement, which
+    lowers the variance; the paper leaves open how to draw them. There is no penalty on the values.
     """
 
     samples: Annotated[int, Field(ge=2, le=20_000, description="How many sets of superpixels are shown.")] = 1000
     seed: Seed = 0
 
     def coalitions(self, regions: int) -> Tensor:
-        """None, and then all others but the whole, or as many drawn by their kernel weight.
+        """Return the empty set, and then all others but the full one, or a draw of them by their kernel weight.
 
         Raises:
             OptionError: too few samples for so many superpixels.
@@ -200,9 +201,10 @@ class KernelSHAP(Superpixels):
             return torch.tensor(list(product((0, 1), repeat=regions))[: max(1, 2**regions - 1)], dtype=torch.float64)
         generator = torch.Generator().manual_seed(self.seed)
         sizes = torch.arange(1, regions, dtype=torch.float64)
-        drawn = torch.multinomial(1 / (sizes * (regions - sizes)), self.samples // 2, True, generator=generator) + 1
-        ranks = torch.rand(len(drawn), regions, generator=generator).argsort(dim=1).argsort(dim=1)
-        half = (ranks < drawn[:, None]).double()
+        # All sets of one size have the same kernel weight: together that of (K - 1) / (|z| (K - |z|)).
+        draws = torch.multinomial(1 / (sizes * (regions - sizes)), self.samples // 2, True, generator=generator) + 1
+        ranks = torch.rand(len(draws), regions, generator=generator).argsort(dim=1).argsort(dim=1)
+        half = (ranks < draws[:, None]).double()
         pairs = torch.stack([half, 1 - half], dim=1).flatten(0, 1)
         if torch.linalg.matrix_rank(pairs[:, :-1] - pairs[:, -1:]) < regions - 1:
             raise OptionError(
@@ -212,35 +214,36 @@ class KernelSHAP(Superpixels):
             )
         return torch.cat([torch.zeros(1, regions, dtype=torch.float64), pairs])
 
-    def values(self, shown: Tensor, scores: Tensor, whole: Tensor) -> Tensor:
+    def values(self, coalitions: Tensor, scores: Tensor, plain: Tensor) -> Tensor:
         """Return the Shapley values."""
-        regions, empty = shown.shape[1], scores[0]
-        total = whole - empty
+        regions, empty = coalitions.shape[1], scores[0]
+        total = plain - empty
         if regions == 1:
             return total[None]
-        shown, gains = shown[1:], scores[1:] - empty
+        sets, gains = coalitions[1:], scores[1:] - empty
+        # A draw by the kernel weight counts its sets alike; all sets count by the kernel weight itself.
         weights = torch.ones_like(gains)
-        if len(shown) == 2**regions - 2:
+        if len(sets) == 2**regions - 2:
             kernel = [1 / (comb(regions, size) * size * (regions - size)) for size in range(1, regions)]
-            weights = torch.tensor(kernel, dtype=torch.float64)[shown.sum(dim=1).long() - 1]
-        # The last value is what is left of the total, which takes it out of the equations.
+            weights = torch.tensor(kernel, dtype=torch.float64)[sets.sum(dim=1).long() - 1]
+        # The values sum to the total, so the last one is the total less the others: it leaves the equations.
         roots = weights.sqrt()
-        sides = (gains - total * shown[:, -1]) * roots
-        found = torch.linalg.lstsq((shown[:, :-1] - shown[:, -1:]) * roots[:, None], sides[:, None]).solution[:, 0]
-        return torch.cat([found, total[None] - found.sum()])
+        sides = (gains - total * sets[:, -1]) * roots
+        first = torch.linalg.lstsq((sets[:, :-1] - sets[:, -1:]) * roots[:, None], sides[:, None]).solution[:, 0]
+        return torch.cat([first, total[None] - first.sum()])
 
 
-def weighted_ridge(shown: Tensor, scores: Tensor, weights: Tensor, penalty: float) -> Tensor:
-    """Return the coefficients of ridge regression with weighted samples and an intercept that is not penalised.
+def weighted_ridge(features: Tensor, scores: Tensor, weights: Tensor, penalty: float) -> Tensor:
+    """Return the coefficients (K,) of ridge regression with weighted samples and an intercept without penalty.
 
     Args:
-        shown: (R, K).
+        features: (R, K).
         scores, weights: (R,).
         penalty: on the squared coefficients.
     """
     share = weights / weights.sum()
-    centred, sides = shown - share @ shown, scores - share @ scores
+    centred, sides = features - share @ features, scores - share @ scores
     gram = (centred * weights[:, None]).T @ centred
     gram.diagonal().add_(penalty)
-    found: Tensor = torch.linalg.solve(gram, (centred * weights[:, None]).T @ sides)
-    return found
+    coefficients: Tensor = torch.linalg.solve(gram, (centred * weights[:, None]).T @ sides)
+    return coefficients

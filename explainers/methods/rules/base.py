@@ -1,10 +1,10 @@
-"""Backward passes by other rules than the chain rule's: operations of a forward pass are replaced as they are called.
+"""Backward passes by other rules than the derivative: operations of a forward pass are replaced as they are called.
 
-While a `Rewriting` is active in a thread, it sees every function that is called with tensors: by modules, functional,
-in place, or several times by one module. What a method has a rule for is replaced by an operation of the same value
-whose gradient is what the rule says; everything else stays. Ordinary autograd then carries relevance instead of
-gradients. Afterwards the whole graph is read: an operation that is neither replaced nor known to be right as it is, is
-refused by name, also one that no mode can see (a custom `autograd.Function`, or compiled or scripted code).
+A `Rewriting` that is active in a thread sees every function called with tensors: by modules, functional, in place, or
+several times by one module. Where the method has a rule for the operation, a node with the same value, whose backward
+pass is the rule, takes its place. Autograd then carries relevance instead of gradients. Afterwards the whole graph is
+read: an operation without a rule that may not stay as it is, is refused by name. So are operations that no mode can see
+(a custom `autograd.Function`, or compiled or scripted code), and a map is never silently wrong.
 """
 
 import re
@@ -23,8 +23,8 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError, UnsupportedOperationError
 from seewhy.explainers.hooks.gradient_tap import is_tap
 
-Pull = Callable[[Tensor], tuple[Tensor | None, ...]]
-"""Takes what arrives at an operation's output, and returns what goes on to each of its inputs."""
+Backward = Callable[[Tensor], tuple[Tensor | None, ...]]
+"""The backward pass of one operation: takes the relevance of its output, and returns that of each of its inputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,9 @@ class Operation:
 
     Attributes:
         name: without the underscores of in-place and operator functions.
+        function: as it is called.
         args, kwargs: of the call; parameters among them are detached.
+        writes: whether it modifies its first argument in place.
     """
 
     name: str
@@ -43,39 +45,39 @@ class Operation:
     writes: bool
 
     def __call__(self, value: Tensor) -> Any:
-        """Compute the function, out of place, of another first argument."""
+        """Return the function of another first argument, which stays as it is."""
         return self.function(value.clone() if self.writes else value, *self.args[1:], **self.kwargs)
 
     def apart(self) -> "Operation":
-        """Return it without its first argument, for a `Pull`, which must not hold that one (see `replaced`)."""
+        """Return the operation without its first argument, which a `Backward` must not hold (see `replaced`)."""
         return replace(self, args=(None, *self.args[1:]))
 
     def doubled(self) -> "Operation":
-        """Return it with its other arguments in double precision, for a first argument in double precision."""
+        """Return the operation for a first argument in double precision, with its other arguments in double too."""
 
-        def widened(value: Any) -> Any:
+        def widen(value: Any) -> Any:
             return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
-        kwargs = {name: widened(value) for name, value in self.kwargs.items()}
-        return replace(self, args=tuple(map(widened, self.args)), kwargs=kwargs)
+        kwargs = {name: widen(value) for name, value in self.kwargs.items()}
+        return replace(self, args=tuple(map(widen, self.args)), kwargs=kwargs)
 
     def bound(self, *names: str) -> dict[str, Any]:
-        """Return the arguments by name, given their order."""
+        """Return the arguments by name; `names` are those of the positional ones, in their order."""
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
 
 
 Handler = Callable[[Operation], Tensor | None]
-"""Returns what replaces an operation (see `replaced`), or None to leave it as it is."""
+"""Returns the tensor in the place of an operation's output (see `replaced`), or None to leave the operation alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """How one method goes back through a model.
+    """The backward pass of one method.
 
     Attributes:
         method: its name, for messages.
         handlers: by name of the operation.
-        keeps: whether a node of the graph, of this kind, may stay as autograd has it.
+        keeps: whether a node of the graph, given its kind and itself, may stay as autograd made it.
     """
 
     method: str
@@ -84,30 +86,32 @@ class Rules:
 
 
 class _Replaced(torch.autograd.Function):
-    """A value computed already, whose backward pass is a function."""
+    """A value that is already computed, with a backward pass of its own."""
 
     @staticmethod
-    def forward(ctx: Any, output: list[Tensor], pull: Pull, weighted: bool, *_inputs: Any) -> Tensor:
-        ctx.pull, ctx.weighted = pull, weighted
+    def forward(ctx: Any, output: list[Tensor], backward: Backward, weighted: bool, *_inputs: Any) -> Tensor:
+        # The output stands in a list: autograd would take a tensor among the arguments for an input.
+        ctx.rule, ctx.weighted = backward, weighted
         return output[0]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        return (None, None, None, *ctx.pull(gradient))
+        return (None, None, None, *ctx.rule(gradient))
 
 
-def replaced(output: Tensor, pull: Pull, *inputs: Tensor, weighted: bool = False) -> Tensor:
-    """Return the output as one that autograd goes back from by a rule.
+def replaced(output: Tensor, backward: Backward, *inputs: Tensor, weighted: bool = False) -> Tensor:
+    """Return the output of an operation with another backward pass.
 
     Args:
         output: no view of an input.
-        pull: must hold copies of what it needs, for the model may overwrite its tensors later; and no tensor of the
-            graph, for what is done in place to it makes the graph lead to the pull, and neither is ever freed.
-        inputs: whose gradients `pull` returns.
+        backward: holds copies of the tensors that it needs, for the model may overwrite its own later. It holds no
+            tensor of the graph: an in-place operation on such a tensor would make the graph lead to `backward` and
+            `backward` to the graph, a cycle that is never freed.
+        inputs: the tensors whose relevance `backward` returns.
         weighted: whether the operation has weights (`is_first`).
     """
-    found: Tensor = _Replaced.apply([output.detach()], pull, weighted, *inputs)
-    return found
+    tensor: Tensor = _Replaced.apply([output.detach()], backward, weighted, *inputs)
+    return tensor
 
 
 def is_first(value: Tensor) -> bool:
@@ -116,32 +120,37 @@ def is_first(value: Tensor) -> bool:
 
 
 class Rewriting(TorchFunctionMode):
-    """Replaces operations of this thread by those that follow rules, until `finish`."""
+    """Replaces the operations of this thread by those that follow rules, until `finish`."""
 
     def __init__(self, rules: Rules) -> None:
         super().__init__()
         self._rules = rules
         self._finished = False
-        self._cut = WeakTensorKeyDictionary()
+        # Tensors that depend on the picture but need no gradient, and the operation that lost it.
+        self._detached = WeakTensorKeyDictionary()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.__name__
         if self._finished or name in _ACCESS:
             return func(*args, **kwargs)
-        # Only what depends on the picture is to need gradients.
+        # With parameters detached, exactly the tensors that depend on the picture need a gradient.
         args, kwargs = tree_map_only(nn.Parameter, Tensor.detach, (args, kwargs))
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        live = any(tensor.requires_grad for tensor in tensors)
-        culprits = [self._cut[tensor] for tensor in tensors if tensor in self._cut and not tensor.requires_grad]
-        if live and culprits:
+        depends = any(tensor.requires_grad for tensor in tensors)
+        culprits = [
+            self._detached[tensor] for tensor in tensors if tensor in self._detached and not tensor.requires_grad
+        ]
+        # A tensor may lose its gradient (an index, a comparison) and do no harm by itself. Where it meets one that has
+        # a gradient, a part of the relevance would be lost without a trace.
+        if depends and culprits:
             raise self._unsupported(culprits[0], "whose result goes on without a gradient")
-        runs = live and torch.is_grad_enabled()
+        runs = depends and torch.is_grad_enabled()
         result = self._run(func, name, args, kwargs) if runs else func(*args, **kwargs)
-        if (live or culprits) and name not in _CONSTANTS:
+        if (depends or culprits) and name not in _CONSTANTS:
             for value in tree_leaves(result):
                 if isinstance(value, Tensor) and not value.requires_grad:
-                    self._cut[value] = culprits[0] if culprits else name
+                    self._detached[value] = culprits[0] if culprits else name
         return result
 
     def _run(self, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -157,20 +166,20 @@ class Rewriting(TorchFunctionMode):
         plain = {**kwargs, "inplace": False} if "inplace" in kwargs else kwargs
         operation = Operation(base, function, args, plain, writes)
         handler = self._rules.handlers.get(base)
-        made = None if handler is None else handler(operation)
-        if made is not None:
-            return args[0].copy_(made) if in_place else made
-        # What is done in place to a view has no node of its own in the graph.
+        output = None if handler is None else handler(operation)
+        if output is not None:
+            return args[0].copy_(output) if in_place else output
+        # An in-place operation on a view has no node of its own in the graph, so `finish` would not see it.
         if in_place and base not in _HARMLESS and args[0]._is_view():
             return args[0].copy_(operation(args[0]))
         return function(*args, **kwargs)
 
     def finish(self, outputs: Tensor) -> None:
-        """Replace no more, and check all operations that led to the logits.
+        """Replace no more operations, and check all that led to the outputs.
 
         Raises:
             UnsupportedOperationError: one of them has no rule.
-            ModelOutputError: no gradient leads from the logits to the input.
+            ModelOutputError: no gradient leads from the outputs to the input.
         """
         self._finished = True
         if not outputs.requires_grad:
@@ -186,9 +195,9 @@ class Rewriting(TorchFunctionMode):
                 raise self._unsupported(kind.lower())
 
     def _unsupported(self, operation: str, how: str = "") -> UnsupportedOperationError:
-        said = f"{operation!r} {how}".strip()
+        use = f"{operation!r} {how}".strip()
         return UnsupportedOperationError(
-            f"The method {self._rules.method!r} has no rule for the operation {said}, as this model uses it; choose "
+            f"The method {self._rules.method!r} has no rule for the operation {use}, as this model uses it; choose "
             "another method, such as saliency.",
             operation,
         )
@@ -201,18 +210,18 @@ def propagate(
     begin: Callable[[Tensor, Tensor], Tensor] = lambda slopes, outputs: slopes,
     objective: Objective | None = None,
 ) -> tuple[Tensor, Objective, Tensor]:
-    """Return what arrives at the input when the model is gone back through by rules; no parameter gets a gradient.
+    """Return the relevance of the input after a backward pass by rules; no parameter gets a gradient.
 
     Args:
-        question: whose module is run.
+        question: its module is run.
         images: (R, C, H, W); those of the objective first.
         rules: see `Rules`.
-        begin: what starts at the outputs, given the gradients of the score there and the outputs, each
+        begin: returns the relevance of the outputs, given the gradients of the score by them and the outputs, all
             (R, ...) float32.
         objective: of the rows; None for that of the question's own pictures.
 
     Returns:
-        (R, C, H, W) float32, the objective, and outputs (R, ...) float32.
+        Relevance (R, C, H, W) float32, the objective, and outputs (R, ...) float32.
 
     Raises:
         UnsupportedOperationError: an operation of the model has no rule.
@@ -227,28 +236,28 @@ def propagate(
         objective = objective or question.objective(values[: len(question.images)])
         (slopes,) = torch.autograd.grad(objective.scores(values[: len(objective.targets)]).sum(), values)
         start = begin(slopes, values.detach()).to(outputs.dtype)
-        (found,) = torch.autograd.grad(outputs, leaf, start, allow_unused=True)
-    if found is None:
+        (relevance,) = torch.autograd.grad(outputs, leaf, start, allow_unused=True)
+    if relevance is None:
         raise ModelOutputError("No gradient flows from the logits to the input: the model detaches it.")
-    return found.float(), objective, values.detach()
+    return relevance.float(), objective, values.detach()
 
 
 def only_first_depends(operation: Operation) -> bool:
     """Whether the first argument of an operation depends on the picture, and no other does."""
-    first, *rest = tree_leaves((operation.args, operation.kwargs))
+    first, *leaves = tree_leaves((operation.args, operation.kwargs))
     return (
         isinstance(first, Tensor)
         and first.requires_grad
-        and not any(isinstance(value, Tensor) and value.requires_grad for value in rest)
+        and not any(isinstance(value, Tensor) and value.requires_grad for value in leaves)
     )
 
 
 def slope_of(operation: Operation, at: Tensor) -> Tensor:
-    """Return the derivative of an elementwise function at given values."""
+    """Return the derivative of an elementwise function at values."""
     with torch.enable_grad():
         value = at.detach().requires_grad_()
-        (found,) = torch.autograd.grad(operation(value).sum(), value)
-    return found
+        (slopes,) = torch.autograd.grad(operation(value).sum(), value)
+    return slopes
 
 
 def rectifies(operation: Operation) -> bool:
@@ -261,32 +270,33 @@ def rectifies(operation: Operation) -> bool:
 
 
 def moves_only(kind: str, _node: Any = None) -> bool:
-    """Whether an operation only moves, copies or drops values, so that any rule goes back through it unchanged."""
+    """Whether an operation only moves, copies or drops values, so that its ordinary gradient fits any rule."""
     return kind in _MOVES
 
 
 def is_linear(kind: str, node: Any) -> bool:
-    """Whether an operation is linear, up to a constant, in all that depends on the picture together."""
+    """Whether an operation is linear, up to a constant, in all its operands that depend on the picture together."""
     if kind in _FACTORS:
         if getattr(node, "_saved_rounding_mode", None) is not None:
             return False
-        first, *others = (node.next_functions[place][0] is not None for place in _FACTORS[kind])
-        return not any(others) if kind in _FIRST_ONLY else first + sum(others) < 2
+        first, *second = (node.next_functions[place][0] is not None for place in _FACTORS[kind])
+        return not any(second) if kind in _FIRST_ONLY else first + sum(second) < 2
     if kind.endswith("BatchNorm"):
         return not getattr(node, "_saved_training", kind == "CudnnBatchNorm")
     return kind in _LINEAR or kind in _MOVES
 
 
 def _nodes(root: Any) -> Iterator[Any]:
-    seen = {None, root}
-    waiting = [] if root is None else [root]
-    while waiting:
-        node = waiting.pop()
+    """Yield the nodes of a graph, each once, beginning with its last one; nothing for no graph."""
+    visited = {None, root}
+    stack = [] if root is None else [root]
+    while stack:
+        node = stack.pop()
         yield node
         for before, _ in node.next_functions:
-            if before not in seen:
-                seen.add(before)
-                waiting.append(before)
+            if before not in visited:
+                visited.add(before)
+                stack.append(before)
 
 
 _ACCESS = frozenset({"__get__", "__set__", "__delete__", "size", "dim", "stride", "numel", "requires_grad_", "type"})
@@ -294,7 +304,7 @@ _CONSTANTS = frozenset(
     {"zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"}
     | {"new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"}
 )
-# In place without new values; or, like a copy, of which a view's node in the graph tells enough.
+# They move values in place and compute none, so a view needs no node for them.
 _HARMLESS = frozenset(
     {"copy", "detach", "squeeze", "unsqueeze", "transpose", "swapaxes", "swapdims", "t", "resize", "as_strided"}
 )
@@ -323,7 +333,7 @@ _LINEAR = frozenset(
     | {"MkldnnAdaptiveAvgPool2D", "UpsampleBilinear2D", "UpsampleBicubic2D", "Im2Col", "Col2Im"}
     | {"Cumsum", "UpsampleBilinear2DAa", "UpsampleBicubic2DAa"}
 )
-# Kinds whose operands are multiplied, and where these are.
+# Kinds that multiply operands, and the places of these.
 _FACTORS: dict[str, tuple[int, ...]] = {
     "Mul": (0, 1),
     "Mm": (0, 1),

@@ -12,7 +12,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign
-from seewhy.explainers.core.question import Question
+from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.errors import UnsupportedOperationError
 from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
@@ -38,35 +38,36 @@ def _rescale(operation: Operation) -> Tensor | None:
     """The rescale rule: the multiplier of an elementwise function is its difference over that of its input."""
     if not only_first_depends(operation):
         return None
-    values, same = operation.args[0].detach().clone(), operation.apart()
+    values, function = operation.args[0].detach().clone(), operation.apart()
     output = operation(values).detach()
-    # In double precision, a difference of two values of single precision is exact, and rounding makes no secant steep.
+    # A secant between close values divides by a small difference, which rounding would dominate. In double precision
+    # the difference of two single-precision values is exact, so the function is computed again in double. MPS has no
+    # double; there, and in other precisions, close values get the slope between them instead.
     exact = values.dtype == torch.float32 and values.device.type != "mps"
-    same = same.doubled() if exact else same
-    kept = None if exact else output.clone()
+    function = function.doubled() if exact else function
+    rounded = None if exact else output.clone()
 
-    def pull(arriving: Tensor) -> tuple[Tensor]:
-        places = values.double() if kept is None else values
-        given, made = (half.to(_wide(half)).chunk(2) for half in (places, same(places) if kept is None else kept))
-        difference = given[0] - given[1]
-        near = difference.abs() <= (0 if exact else 1e-6) * torch.maximum(given[0].abs(), given[1].abs())
-        slopes = (made[0] - made[1]) / torch.where(near, 1.0, difference)
+    def backward(multipliers: Tensor) -> tuple[Tensor]:
+        inputs = values.double() if rounded is None else values
+        outputs = function(inputs) if rounded is None else rounded
+        # The first half of the batch are the pictures, the second half their baselines.
+        x, baseline = widened(inputs).chunk(2)
+        y, baseline_output = widened(outputs).chunk(2)
+        difference = x - baseline
+        near = difference.abs() <= (0 if exact else 1e-6) * torch.maximum(x.abs(), baseline.abs())
+        slopes = (y - baseline_output) / torch.where(near, 1.0, difference)
         if bool(near.any()):
-            middle = ((given[0] + given[1]) / 2).to(places.dtype)
-            slopes = torch.where(near, slope_of(same, torch.cat([middle, middle])).chunk(2)[0].to(slopes), slopes)
-        return (arriving * torch.cat([slopes, slopes]).float(),)
+            middle = ((x + baseline) / 2).to(inputs.dtype)
+            slopes = torch.where(near, slope_of(function, torch.cat([middle, middle])).chunk(2)[0].to(slopes), slopes)
+        return (multipliers * torch.cat([slopes, slopes]).float(),)
 
-    return replaced(output, pull, operation.args[0])
-
-
-def _wide(values: Tensor) -> torch.dtype:
-    return torch.promote_types(values.dtype, torch.float32)
+    return replaced(output, backward, operation.args[0])
 
 
 def _max_pool(operation: Operation) -> Tensor | None:
-    """The multiplier of a maximum goes to the place of the larger of the two maxima, of the picture's and baseline's.
+    """The multiplier of a maximum goes to one place: that of the picture's maximum or the baseline's, the larger one.
 
-    There the input differs at least as much as the maximum does, so it is between zero and one.
+    There the inputs differ at least as much as the maxima do, so the multiplier is between zero and one.
     """
     pool = {"max_pool1d": functional.max_pool1d, "max_pool2d": functional.max_pool2d}.get(operation.name)
     if operation.kwargs.get("return_indices") or not only_first_depends(operation):
@@ -77,42 +78,43 @@ def _max_pool(operation: Operation) -> Tensor | None:
     else:
         options = {name: value for name, value in operation.kwargs.items() if name != "return_indices"}
         output, places = pool(values, *operation.args[1:], **options, return_indices=True)  # type: ignore[misc]
-    kept = output.clone()
+    maxima = output.clone()
 
-    def pull(arriving: Tensor) -> tuple[Tensor]:
-        made = kept.float().chunk(2)
-        given = (values.float()[: len(values) // 2] - values.float()[len(values) // 2 :]).flatten(2)
-        winner, other = places.chunk(2)
-        winner = torch.where(made[0] >= made[1], winner, other).flatten(2)
-        difference = given.gather(2, winner)
-        same = difference == 0
-        slopes = torch.where(same, 1.0, (made[0] - made[1]).flatten(2) / torch.where(same, 1.0, difference))
-        first = arriving.float().chunk(2)[0].flatten(2)
-        found = torch.zeros_like(given).scatter_add(2, winner, first * slopes)
-        found = found.view_as(values[: len(values) // 2])
-        return (torch.cat([found, torch.zeros_like(found)]),)
+    def backward(multipliers: Tensor) -> tuple[Tensor]:
+        maximum, baseline_maximum = maxima.float().chunk(2)
+        half = len(values) // 2
+        differences = (values.float()[:half] - values.float()[half:]).flatten(2)
+        place, baseline_place = places.chunk(2)
+        winner = torch.where(maximum >= baseline_maximum, place, baseline_place).flatten(2)
+        difference = differences.gather(2, winner)
+        equal = difference == 0
+        slopes = torch.where(equal, 1.0, (maximum - baseline_maximum).flatten(2) / torch.where(equal, 1.0, difference))
+        first = multipliers.float().chunk(2)[0].flatten(2)
+        result = torch.zeros_like(differences).scatter_add(2, winner, first * slopes).view_as(values[:half])
+        # Only the first half is read in the end; the baselines need none.
+        return (torch.cat([result, torch.zeros_like(result)]),)
 
-    return replaced(output, pull, operation.args[0])
+    return replaced(output, backward, operation.args[0])
 
 
 def _product(operation: Operation) -> Tensor | None:
     """A product of two activations: each factor's difference counts times the other's mean, which is complete."""
-    given = operation.bound("input", "other")
-    first, second = given["input"], given["other"]
+    arguments = operation.bound("input", "other")
+    first, second = arguments["input"], arguments["other"]
     if not all(isinstance(factor, Tensor) and factor.requires_grad for factor in (first, second)):
         return None
-    kept = [factor.detach().clone() for factor in (second, first)]
+    cofactors = [factor.detach().clone() for factor in (second, first)]
     shapes = [factor.shape for factor in (first, second)]
 
-    def pull(arriving: Tensor) -> tuple[Tensor, ...]:
-        found = []
-        for other, shape in zip(kept, shapes, strict=True):
-            halves = other.float().chunk(2)
+    def backward(multipliers: Tensor) -> tuple[Tensor, ...]:
+        results = []
+        for cofactor, shape in zip(cofactors, shapes, strict=True):
+            halves = cofactor.float().chunk(2)
             mean = (halves[0] + halves[1]) / 2
-            found.append((arriving * torch.cat([mean, mean])).sum_to_size(shape))
-        return tuple(found)
+            results.append((multipliers * torch.cat([mean, mean])).sum_to_size(shape))
+        return tuple(results)
 
-    return replaced(operation(first.detach()), pull, first, second)
+    return replaced(operation(first.detach()), backward, first, second)
 
 
 _RULES = Rules(
@@ -145,16 +147,16 @@ class DeepLIFT(Explainer):
     .. math:: C_i = m_i \, (x_i - x'_i), \qquad \sum_i C_i = S(x) - S(x'), \qquad
               m_i = \sum_j m_{ij} m_j, \quad m_{f(z)} = \frac{f(z) - f(z')}{z - z'}
 
-    These are the paper's summation to delta, chain rule for multipliers and rescale rule; linear operations have their
+    These are the paper's summation to delta, chain rule for multipliers and rescale rule. Linear operations have their
     ordinary gradient (the linear rule without the separation of signs, which only matters for RevealCancel). S is the
-    logit (of a contrast: the difference of two), not the probability. Where z and z' are all but equal, m is the slope
-    between them. Picture x and baseline x' run through the model in one batch, so every nonlinearity sees both, however
-    it is called.
+    logit (with a contrast, the difference of two), not the probability. Where z and z' are all but equal, m is the
+    slope between them. The picture x and its baseline x' run through the model in one batch, so every nonlinearity sees
+    both, however it is called.
 
-    Beyond the paper: the multiplier of max pooling goes to the maximum of whichever of the two is larger; in a product
-    of two activations (a gate) each factor's difference counts times the mean of the other in x and x', the Shapley
-    values of the two. That keeps the sum complete, which is checked: a model whose operations break it is refused, as
-    is one with softmax attention, layer norm or group norm.
+    Beyond the paper: the multiplier of max pooling goes to the place of the larger of the two maxima. In a product of
+    two activations (a gate) each factor's difference is multiplied by the mean of the other factor over x and x'; these
+    are the Shapley values of the two factors. Both keep the sum complete. Completeness is checked: a model whose
+    operations break it is refused, and so is one with softmax attention, layer norm or group norm.
 
     The standard deviation of ``baseline="blur"`` is a tenth of the picture's shorter side.
     """
@@ -173,25 +175,29 @@ class DeepLIFT(Explainer):
         total = len(question.images)
         maps, objectives, outputs = [], [], []
         for rows in passes(total, size, question.progress):
-            found, objective, scores = self._contributions(question.part(rows))
-            maps.append(self.project(found))
+            contributions, objective, scores = self._contributions(question.part(rows))
+            maps.append(self.project(contributions))
             objectives.append(objective)
             outputs.append(scores)
         return self.answer(torch.cat(maps), Objective.joined(objectives), torch.cat(outputs))
 
     def _contributions(self, question: Question) -> tuple[Tensor, Objective, Tensor]:
+        """Return the contributions (N, C, H, W) float32, the objective, and the outputs (N, ...) of the pictures.
+
+        Raises:
+            UnsupportedOperationError: an operation has no rule, or the contributions do not add up.
+        """
         count = len(question.images)
-        hidden = baseline_of(question.images, self.baseline, question.model).to(question.images.dtype)
-        both = torch.cat([question.images, hidden])
-        found, objective, outputs = propagate(question, both, _RULES)
-        difference = (both[:count] - both[count:]).float()
-        contributions = found[:count] * difference
+        baselines = baseline_of(question.images, self.baseline, question.model).to(question.images.dtype)
+        batch = torch.cat([question.images, baselines])
+        multipliers, objective, outputs = propagate(question, batch, _RULES)
+        contributions = multipliers[:count] * (batch[:count] - batch[count:]).float()
         expected = objective.scores(outputs[:count]) - objective.scores(outputs[count:])
-        # What no rule sees, such as a value that the model reads out of a tensor, would make the map wrong.
-        missed = (contributions.sum(dim=(1, 2, 3)) - expected).abs()
+        # A step that no rule sees, such as a number that the model reads out of a tensor, would make the map wrong.
+        error = (contributions.sum(dim=(1, 2, 3)) - expected).abs()
         precise = question.images.dtype in (torch.float32, torch.float64)
         allowed = (1e-3 if precise else 0.1) * contributions.abs().sum(dim=(1, 2, 3)) + 1e-6 * outputs.abs().max()
-        if bool((missed > allowed).any()):
+        if bool((error > allowed).any()):
             raise UnsupportedOperationError(
                 "The contributions do not sum to the difference of the scores, so the model does something that no "
                 "rule of the method 'deeplift' covers; choose another method, such as saliency.",

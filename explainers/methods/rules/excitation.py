@@ -16,7 +16,8 @@ from seewhy.explainers.core.task import Ask
 from seewhy.explainers.methods.cam.base import LayerExplainer, collect, fuse
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.rules.base import Rewriting, propagate
-from seewhy.explainers.methods.rules.relevance import Composite, excitation_rule, own_sign_rule, relevance_rules
+from seewhy.explainers.methods.rules.linear import excitation_rule, own_sign_rule
+from seewhy.explainers.methods.rules.relevance import Composite, relevance_rules
 
 _OWN_SIGN = partial(own_sign_rule, biased=False)
 _COMPOSITE = Composite(first=_OWN_SIGN, conv=_OWN_SIGN, dense=excitation_rule, sums=_OWN_SIGN)
@@ -43,16 +44,17 @@ class ExcitationBackprop(LayerExplainer):
     .. math:: P(a_j) = \sum_i P(a_j \mid a_i) \, P(a_i), \qquad
               P(a_j \mid a_i) = \frac{a_j w_{ij}^+}{\sum_k a_k w_{ik}^+}
 
-    where the walk goes from neuron i to the neurons j that feed it, in proportion to what they excite it by; biases do
-    not count. The map is the probability of each place, summed over channels, and sums to one. Max pooling hands it to
-    the maximum, average poolings and additions are neurons with equal weights. Batch normalisation, of which the paper
-    does not speak, is folded into the convolution before it; elsewhere it is a neuron with one input and a bias.
+    where the walk goes from neuron i to the neurons j that feed it, in proportion to their excitation of i; biases do
+    not count. The map is the probability of each place, summed over channels, and sums to one. Max pooling hands the
+    probability to the maximum; average poolings and additions are neurons with equal weights. The paper does not treat
+    batch normalisation: here it is folded into the convolution before it, and elsewhere it is a neuron with one input
+    and a bias.
 
-    The paper takes activations to be positive. Where they are not (the picture itself, and layers without a ReLU), a
+    The paper assumes positive activations. Where they are not (the picture itself, and layers without a ReLU), a
     contribution counts by the sign of weight times activation, and a negative neuron is fed by its negative
-    contributions. Dividing by the sum makes up for what is lost at neurons that nothing but a bias excites, and for
-    what passes a layer by in another branch. A contrast is the difference of two such maps; the paper's contrastive map
-    instead inverts the class's weights.
+    contributions. Neurons that only a bias excites lose probability, and so does a layer that another branch bypasses;
+    dividing by the sum makes up for both. A contrast is the difference of two such maps; the paper's contrastive map
+    inverts the weights of the class instead.
     """
 
     layers: Annotated[
@@ -62,17 +64,17 @@ class ExcitationBackprop(LayerExplainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass forward and back; two for a contrast."""
-        found, outputs = self._probabilities(replace(question, ask=Ask(question.ask.targets)))
+        layers, outputs = self._probabilities(replace(question, ask=Ask(question.ask.targets)))
         objective = question.objective(outputs)
         if objective.against is not None:
-            others, _ = self._probabilities(replace(question, ask=objective.contrast.ask))
-            left_out = ~objective.is_contrasted[:, None, None, None]
-            found = {path: values - others[path].masked_fill(left_out, 0) for path, values in found.items()}
-        maps = fuse([self.project(values) for values in found.values()])
-        return self.answer(maps, objective, outputs, tuple(path for path in found if self.layers))
+            contrasts, _ = self._probabilities(replace(question, ask=objective.contrast.ask))
+            mask = ~objective.is_contrasted[:, None, None, None]
+            layers = {path: values - contrasts[path].masked_fill(mask, 0) for path, values in layers.items()}
+        maps = fuse([self.project(values) for values in layers.values()])
+        return self.answer(maps, objective, outputs, tuple(path for path in layers if self.layers))
 
     def _probabilities(self, question: Question) -> tuple[dict[str, Tensor], Tensor]:
-        """Return those at each layer, (N, C, h, w), and the outputs."""
+        """Return the probabilities at each layer, (N, C, h, w) by path (empty for the picture), and the outputs."""
         rules = relevance_rules("excitation-backprop", _COMPOSITE)
         if not self.layers:
             values, _, outputs = propagate(question, question.images, rules)
@@ -83,10 +85,11 @@ class ExcitationBackprop(LayerExplainer):
                 rewriting.finish(outputs)
                 return objective.scores(outputs)
 
-            evidence = collect(question, self.layers, scores)
-        return {path: _normalised(values) for path, values in evidence.gradients.items()}, evidence.outputs
+            tensors = collect(question, self.layers, scores)
+        return {path: _normalised(values) for path, values in tensors.gradients.items()}, tensors.outputs
 
 
 def _normalised(values: Tensor) -> Tensor:
+    """Return values (N, C, h, w) of each picture divided by their sum; unchanged where it is not positive."""
     total = values.sum(dim=(1, 2, 3), keepdim=True)
     return values / torch.where(total > 0, total, 1.0)

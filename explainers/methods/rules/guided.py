@@ -1,7 +1,7 @@
-"""Gradients whose way back through rectifiers is changed: guided backpropagation, deconvnet, guided Grad-CAM."""
+"""Gradients with another rule for rectifiers: guided backpropagation, deconvnet, guided Grad-CAM."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -28,32 +28,53 @@ from seewhy.explainers.methods.rules.base import (
 
 _RECTIFIERS = ("relu", "relu6", "hardtanh", "clamp", "clamp_min", "threshold")
 
-# Nonlinear, but neither rectifiers nor activations in the place of one: their gradient is part of either method.
-_AS_THEY_ARE = frozenset(
+# Nonlinear, but neither rectifiers nor activations in the place of one: both methods take their ordinary gradient.
+_ORDINARY = frozenset(
     {"Mul", "Div", "Sigmoid", "Hardsigmoid", "MaxPool2DWithIndices", "MaxPool3DWithIndices", "AdaptiveMaxPool2D"}
     | {"Amax", "NativeBatchNorm", "CudnnBatchNorm", "NativeGroupNorm", "NativeLayerNorm"}
 )
 
 
 def _rules(name: str, backward: Callable[[Tensor, Tensor], Tensor]) -> Rules:
-    """Return rules that differ from the gradient's in rectifiers, given their slopes and the arriving gradient."""
+    """Return rules that differ from the derivative at rectifiers only.
+
+    Args:
+        name: of the method.
+        backward: returns the gradient of a rectifier's input, given its slopes and the gradient of its output.
+    """
 
     def rectify(operation: Operation) -> Tensor | None:
         if not (only_first_depends(operation) and rectifies(operation)):
             return None
-        values, same = operation.args[0].detach().clone(), operation.apart()
+        values, function = operation.args[0].detach().clone(), operation.apart()
         return replaced(
-            operation(values), lambda gradient: (backward(slope_of(same, values), gradient),), operation.args[0]
+            operation(values), lambda gradient: (backward(slope_of(function, values), gradient),), operation.args[0]
         )
 
     def keeps(kind: str, node: Any) -> bool:
-        return kind in _AS_THEY_ARE or is_linear(kind, node)
+        return kind in _ORDINARY or is_linear(kind, node)
 
     return Rules(name, dict.fromkeys(_RECTIFIERS, rectify), keeps)
 
 
 GUIDED = _rules("guided-backprop", lambda slope, gradient: slope * gradient.clamp_min(0))
 DECONVNET = _rules("deconvnet", lambda _, gradient: gradient.clamp_min(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RectifiedGradient(Explainer):
+    """Base of the gradients to the input with another rule for rectifiers."""
+
+    rules: ClassVar[Rules]
+
+    sign: Annotated[Sign, Field(description="Magnitude of the gradient, its sign too, or its positive part.")] = (
+        "absolute"
+    )
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward and one backward pass to the input."""
+        gradients, objective, outputs = propagate(question, question.images, self.rules)
+        return self.answer(self.project(gradients), objective, outputs)
 
 
 @method(
@@ -72,25 +93,18 @@ DECONVNET = _rules("deconvnet", lambda _, gradient: gradient.clamp_min(0))
     discriminates=False,
 )
 @dataclass(frozen=True, kw_only=True)
-class GuidedBackprop(Explainer):
+class GuidedBackprop(RectifiedGradient):
     r"""Guided backpropagation: the gradient, with its negative parts dropped at each ReLU.
 
     .. math:: R^l_i = \mathbb{1}[f^l_i > 0] \; \mathbb{1}[R^{l+1}_i > 0] \; R^{l+1}_i, \qquad
               f^{l+1}_i = \mathrm{ReLU}(f^l_i)
 
-    All other operations have their ordinary gradient, and the map is the sum over the colour channels.
-    ReLU6 counts as a rectifier whose slope is zero beyond six too. A model with other activations (SiLU, GELU,
-    leaky ReLU) is refused, for the rule is about rectifiers. Sharp maps, but they hardly depend on the class.
+    All other operations have their ordinary gradient, and the map is the sum over the colour channels. ReLU6 counts as
+    a rectifier; beyond six its slope is zero too. A model with other activations (SiLU, GELU, leaky ReLU) is refused,
+    for the rule is about rectifiers. The maps are sharp, but hardly depend on the class.
     """
 
-    sign: Annotated[Sign, Field(description="Magnitude of the gradient, its sign too, or its positive part.")] = (
-        "absolute"
-    )
-
-    def attribute(self, question: Question) -> Attribution:
-        """One forward and one backward pass to the input."""
-        found, objective, outputs = propagate(question, question.images, GUIDED)
-        return self.answer(self.project(found), objective, outputs)
+    rules: ClassVar[Rules] = GUIDED
 
 
 @method(
@@ -109,25 +123,22 @@ class GuidedBackprop(Explainer):
     discriminates=False,
 )
 @dataclass(frozen=True, kw_only=True)
-class Deconvnet(Explainer):
+class Deconvnet(RectifiedGradient):
     r"""Deconvnet: features are projected back through transposed filters and rectified on the way.
 
     .. math:: R^l_i = \mathbb{1}[R^{l+1}_i > 0] \; R^{l+1}_i, \qquad f^{l+1}_i = \mathrm{ReLU}(f^l_i)
 
-    Filters are transposed, max pooling goes back to where the maximum was ("switches"), and the signal itself is
-    rectified where the model rectified. All but the last is the ordinary gradient, as Simonyan et al. (2013) note. The
-    paper starts from one activation of a feature map, with its value; here it is the score of the class, with one.
-    Activations other than rectifiers are refused.
+    Filters are transposed, max pooling goes back to the place of the maximum ("switches"), and where the model
+    rectifies, the signal itself is rectified. All but the last is the ordinary gradient, as Simonyan et al. (2013)
+    note. The paper starts from one activation of a feature map, with its value; here the pass starts from the score of
+    the class, with one. Activations other than rectifiers are refused.
     """
+
+    rules: ClassVar[Rules] = DECONVNET
 
     sign: Annotated[Sign, Field(description="Magnitude of the signal, its sign too, or its positive part.")] = (
         "absolute"
     )
-
-    def attribute(self, question: Question) -> Attribution:
-        """One forward and one backward pass to the input."""
-        found, objective, outputs = propagate(question, question.images, DECONVNET)
-        return self.answer(self.project(found), objective, outputs)
 
 
 @method(
@@ -146,12 +157,12 @@ class Deconvnet(Explainer):
 )
 @dataclass(frozen=True, kw_only=True)
 class GuidedGradCAM(LayerExplainer):
-    r"""Guided Grad-CAM: the detail of guided backpropagation where Grad-CAM sees the class.
+    r"""Guided Grad-CAM: guided backpropagation, weighted by Grad-CAM.
 
     .. math:: M_{ij} = \sum_c G_{cij} \; \mathrm{up}(L^t)_{ij}
 
     G is guided backpropagation to the input, L is Grad-CAM with its ReLU, resized bilinearly to the picture. Grad-CAM
-    is not normalised first, which would only scale the map; that of several layers is fused.
+    is not normalised first, which would only scale the map. The Grad-CAMs of several layers are fused.
     """
 
     sign: Annotated[Sign, Field(description="Magnitude of the product, its sign too, or its positive part.")] = (

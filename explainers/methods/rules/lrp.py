@@ -13,16 +13,15 @@ from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.rules.base import propagate
-from seewhy.explainers.methods.rules.relevance import (
-    Composite,
+from seewhy.explainers.methods.rules.linear import (
     alpha_beta_rule,
     box_rule,
     epsilon_rule,
     flat_rule,
     gamma_rule,
     own_sign_rule,
-    relevance_rules,
 )
+from seewhy.explainers.methods.rules.relevance import Composite, relevance_rules
 
 CompositeName = Literal[
     "epsilon",
@@ -61,26 +60,26 @@ class LRP(Explainer):
               R_i = \sum_j \frac{z_{ij} + \gamma z_{ij}^+}{z_j + \gamma z_j^+} R_j \quad (z_j \geq 0), \qquad
               R_i = \sum_j \Big( \alpha \frac{z_{ij}^+}{z_j^+} - \beta \frac{z_{ij}^-}{z_j^-} \Big) R_j
 
-    from the logit itself as relevance (of a contrast: one logit, less the other). These are ``epsilon`` and, below, the
-    gamma rule (``gamma``; Montavon et al. 2019, "Layer-Wise Relevance Propagation: An Overview") and the alpha-beta
-    rule. ``z-plus`` is the limit of a large gamma, which for positive outputs is alpha 1, beta 0. In names of several
-    parts, dense layers follow the first rule and convolutions the second, where ``plus`` is z-plus; with a third part,
-    the first convolution follows ``flat`` (even shares) or ``box`` (the :math:`z^B` rule of Montavon et al. 2017,
-    "Explaining nonlinear classification decisions with deep Taylor decomposition": contributions beyond those of the
-    smallest and largest values possible).
+    The relevance of the output is the logit itself (with a contrast, the two logits with opposite signs). The rules are
+    ``epsilon`` and, below it, the gamma rule (``gamma``; Montavon et al. 2019, "Layer-Wise Relevance Propagation: An
+    Overview") and the alpha-beta rule. ``z-plus`` is the limit of a large gamma; for positive outputs it is alpha 1,
+    beta 0. In names of several parts, dense layers follow the first rule and convolutions the second, where ``plus`` is
+    z-plus. With a third part, the first convolution follows ``flat`` (even shares) or ``box`` (the :math:`z^B` rule of
+    Montavon et al. 2017, "Explaining nonlinear classification decisions with deep Taylor decomposition": contributions
+    beyond those of the smallest and largest possible values).
 
     Rectifiers and constant factors hand relevance on, max pooling to the place of the maximum. Additions (of shortcuts)
     and average poolings share by the epsilon rule, under ``z-plus`` by z-plus. Batch normalisation is folded into the
-    convolution or dense layer before it; where there is none, as in DenseNet, it shares between its input and its bias
-    as an addition does. Biases, and constants that are added, keep their share: where there are none, the map sums to
-    the logit, up to epsilon. In trained networks with batch normalisation they keep nearly all of it: a map tells
-    where relevance is, not how much there is in all.
+    convolution or dense layer before it. Without one, as in DenseNet, it shares between its input and its bias as an
+    addition does. Biases and added constants keep their share: without any, the map sums to the logit, up to epsilon.
+    In trained networks with batch normalisation they keep nearly all of it, so a map shows where relevance is, not how
+    much there is in all.
 
-    Beyond the papers: the gamma rule, and so z-plus, favours the negative contributions to a negative output (which
-    only layers without a ReLU have); under alpha-beta the contributions of one sign share all where there are none of
-    the other, so that nothing is made or lost; ``box`` takes each channel's own extremes in the picture, for the range
-    of a bare module's input is not known. Products of two activations and activations other than rectifiers (SiLU,
-    GELU, sigmoid, softmax) have no rule here, and a model with them is refused.
+    Beyond the papers: for a negative output (only layers without a ReLU have them) the gamma rule, and so z-plus,
+    favours the negative contributions. Under alpha-beta, where contributions of one sign are missing, those of the
+    other share all the relevance, so that none is made or lost. ``box`` takes the extremes of each channel in the
+    picture, for the range of a bare module's input is unknown. Products of two activations, and activations other than
+    rectifiers (SiLU, GELU, sigmoid, softmax), have no rule here; a model with them is refused.
     """
 
     composite: Annotated[
@@ -98,10 +97,11 @@ class LRP(Explainer):
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
         rules = relevance_rules("lrp", self._composite())
-        found, objective, outputs = propagate(question, question.images, rules, torch.mul)
-        return self.answer(self.project(found), objective, outputs)
+        relevance, objective, outputs = propagate(question, question.images, rules, torch.mul)
+        return self.answer(self.project(relevance), objective, outputs)
 
     def _composite(self) -> Composite:
+        """Return the rules of the option `composite`: of the first layer, convolutions, dense layers and sums."""
         epsilon, gamma = partial(epsilon_rule, epsilon=self.epsilon), partial(gamma_rule, gamma=self.gamma)
         plus, two_one = own_sign_rule, partial(alpha_beta_rule, alpha=2, beta=1)
         return {

@@ -1,9 +1,8 @@
-"""How the relevance of an operation's outputs is shared among its inputs: layer-wise relevance propagation.
+"""Layer-wise relevance propagation: the rules of a composite, applied to the operations of a model.
 
-Convolutions, dense layers, additions and average poolings are all linear: each output is a sum of contributions, and a
-rule says how much of the output's relevance each contribution gets. Rectifiers hand on what they get, max pooling hands
-it to the winner. Batch normalisation is folded into the convolution or dense layer whose output it takes; of other
-things it is a linear operation with a bias.
+Convolutions, dense layers, additions and average poolings are linear and follow a rule. Rectifiers hand their relevance
+on, max pooling hands it to the maximum. Batch normalisation is folded into the convolution or dense layer before it;
+elsewhere it is a linear operation with a bias.
 """
 
 from collections.abc import Callable
@@ -26,165 +25,15 @@ from seewhy.explainers.methods.rules.base import (
     rectifies,
     replaced,
 )
-
-Run = tuple[Tensor, Callable[[Tensor], Tensor]]
-"""The outputs of a linear operation, and what shares out factors of the outputs in proportion to contributions."""
-
-
-@dataclass(frozen=True, eq=False)
-class Linear:
-    """A linear operation on float32 values.
-
-    Attributes:
-        apply: computes it, without bias, of an input and a weight.
-        values: the input.
-        weight: None where all weights are positive and fixed (addition, average).
-        bias: of a shape that can be added to the output; or zero.
-        output: what the model computed, with bias. Rules divide by it rather than by what can be computed from the
-            rest, for in half precision the two may differ in sign, and relevance is in proportion to the former.
-    """
-
-    apply: Callable[[Tensor, Tensor | None], Tensor]
-    values: Tensor
-    weight: Tensor | None
-    bias: Tensor
-    output: Tensor
-
-    def run(self, values: Tensor, weight: Tensor | None) -> Run:
-        """Run it on other values and weights."""
-        with torch.enable_grad():
-            leaf = values.detach().requires_grad_()
-            output = self.apply(leaf, weight)
-
-        def share(factors: Tensor) -> Tensor:
-            (found,) = torch.autograd.grad(output, leaf, factors, retain_graph=True)
-            return leaf.detach() * found
-
-        return output.detach(), share
-
-    def all(self) -> Run:
-        """Run it as it is."""
-        return self.run(self.values, self.weight)
-
-    def part(self, positive: bool) -> Run:
-        """Run it on the positive contributions only, or on the negative ones only."""
-        plus, minus = self.values.clamp_min(0), self.values.clamp_max(0)
-        if self.weight is None:
-            return self.run(plus if positive else minus, None)
-        same, other = self.weight.clamp_min(0), self.weight.clamp_max(0)
-        if not positive:
-            same, other = other, same
-        first = self.run(plus, same)
-        if not bool((minus < 0).any()):
-            return first
-        second = self.run(minus, other)
-        return first[0] + second[0], lambda factors: first[1](factors) + second[1](factors)
-
-
-Rule = Callable[[Linear, Tensor], Tensor]
-"""Takes a linear operation and the relevance of its outputs, and returns that of its inputs."""
-
-
-def epsilon_rule(linear: Linear, relevance: Tensor, epsilon: float) -> Tensor:
-    """Share in proportion to contributions; a small term keeps the denominator from zero."""
-    _, share = linear.all()
-    return share(relevance / (linear.output + torch.where(linear.output < 0, -epsilon, epsilon)))
-
-
-def gamma_rule(linear: Linear, relevance: Tensor, gamma: float) -> Tensor:
-    """Share in proportion to contributions, those of the output's own sign counted 1 + gamma times."""
-    _, share = linear.all()
-    above = linear.output >= 0
-    found = torch.zeros_like(linear.values)
-    denominator = linear.output
-    parts = [linear.part(positive) for positive in (True, False)]
-    for (total, _), mask, bias in zip(parts, (above, ~above), _signs(linear.bias), strict=True):
-        denominator = denominator + gamma * (total + bias) * mask
-    factors = _divided(relevance, denominator)
-    for (_, share_part), mask in zip(parts, (above, ~above), strict=True):
-        found = found + gamma * share_part(factors * mask)
-    return share(factors) + found
-
-
-def own_sign_rule(linear: Linear, relevance: Tensor, biased: bool = True) -> Tensor:
-    """Share among the contributions of the output's own sign, in proportion: z-plus where outputs are positive.
-
-    Biases of that sign get their share too, if `biased`.
-    """
-    above = linear.output >= 0
-    found = torch.zeros_like(linear.values)
-    for positive, mask, bias in zip((True, False), (above, ~above), _signs(linear.bias), strict=True):
-        if bool((wanted := relevance * mask).any()):
-            total, share = linear.part(positive)
-            found = found + share(_divided(wanted, total + bias if biased else total))
-    return found
-
-
-def excitation_rule(linear: Linear, relevance: Tensor) -> Tensor:
-    """Share among positive contributions, in proportion; biases get no share."""
-    total, share = linear.part(positive=True)
-    return share(_divided(relevance, total))
-
-
-def alpha_beta_rule(linear: Linear, relevance: Tensor, alpha: float, beta: float) -> Tensor:
-    """Share alpha times the relevance among positive, and take back beta times it from negative contributions.
-
-    Where those of one sign are missing, those of the other share the relevance itself.
-    """
-    parts = [linear.part(positive) for positive in (True, False)]
-    totals = [total + bias for (total, _), bias in zip(parts, _signs(linear.bias), strict=True)]
-    found = torch.zeros_like(linear.values)
-    for (_, share), total, other, factor in zip(parts, totals, reversed(totals), (alpha, -beta), strict=True):
-        found = found + share(_divided(relevance * torch.where(other == 0, 1.0, factor), total))
-    return found
-
-
-def flat_rule(linear: Linear, relevance: Tensor) -> Tensor:
-    """Share evenly among all inputs of an output."""
-    weight = None if linear.weight is None else torch.ones_like(linear.weight)
-    total, share = linear.run(torch.ones_like(linear.values), weight)
-    return share(_divided(relevance, total))
-
-
-def box_rule(linear: Linear, relevance: Tensor) -> Tensor:
-    """Share in proportion to contributions beyond those of the darkest and brightest values of each picture's channels.
-
-    Values (N, F) of a dense layer have no channels: then those of the whole picture.
-    """
-    axes = _places(linear)
-    ends = (linear.values.amin(axes, keepdim=True), linear.values.amax(axes, keepdim=True))
-    low, high = (end.expand_as(linear.values).contiguous() for end in ends)
-    weights = (None, None) if linear.weight is None else (linear.weight.clamp_min(0), linear.weight.clamp_max(0))
-    total, share = linear.all()
-    runs = [linear.run(low, weights[0]), linear.run(high, weights[1])]
-    factors = _divided(relevance, total - runs[0][0] - runs[1][0])
-    return share(factors) - runs[0][1](factors) - runs[1][1](factors)
-
-
-def _places(linear: Linear) -> tuple[int, ...]:
-    """Return the axes of a linear operation's input that are neither the batch's nor, if there are others, channels."""
-    axes = linear.values.ndim
-    if axes == 2:
-        return (1,)
-    dense = linear.weight is not None and linear.weight.ndim == 2
-    return tuple(range(1, axes - 1) if dense else range(2, axes))
-
-
-def _signs(bias: Tensor) -> tuple[Tensor, Tensor]:
-    return bias.clamp_min(0), bias.clamp_max(0)
-
-
-def _divided(relevance: Tensor, total: Tensor) -> Tensor:
-    """Return relevance / total; zero where nothing contributes, which then keeps it."""
-    return torch.where(total == 0, 0.0, relevance / torch.where(total == 0, 1.0, total))
+from seewhy.explainers.methods.rules.linear import Linear, Rule
 
 
 @dataclass(frozen=True)
 class Composite:
-    """Which rule which operation follows.
+    """The rules of the kinds of operations.
 
     Attributes:
-        first: convolutions and dense layers that the picture reaches before any other one.
+        first: convolutions and dense layers that the picture reaches before any other.
         conv: other convolutions.
         dense: other dense layers.
         sums: additions, average poolings, and batch normalisations that cannot be folded into another operation.
@@ -197,7 +46,7 @@ class Composite:
 
 
 def relevance_rules(method: str, composite: Composite) -> Rules:
-    """Return the rules of one pass by a composite; they must not be used for another."""
+    """Return the rules of a backward pass by a composite; make them anew for each pass, for they remember layers."""
     weighted = _Weighted(composite)
     handlers: dict[str, Handler] = {
         "linear": weighted.dense,
@@ -222,14 +71,15 @@ class _Affine:
     """A convolution or dense layer of the forward pass.
 
     Attributes:
-        given: its input, in the graph.
-        apply: computes it, without bias, of an input and a weight.
-        axis: of the weight, along which the outputs lie.
-        places: axes of the output after that of its channels.
-        rule: which it follows.
+        values: its input, in the graph.
+        weight, bias: its own, or with a batch normalisation folded in.
+        apply: computes the layer, without bias, of an input and a weight.
+        axis: the axis of the weight that counts the output channels.
+        places: how many axes the output has after that of its channels.
+        rule: the rule that it follows.
     """
 
-    given: Tensor
+    values: Tensor
     weight: Tensor
     bias: Tensor | None
     apply: Callable[[Tensor, Tensor | None], Tensor]
@@ -238,22 +88,22 @@ class _Affine:
     rule: Rule
 
     def replace(self, output: Tensor) -> Tensor:
-        """Return its output as one that follows the rule."""
-        kept = self.given.detach().clone()
+        """Return the output with a backward pass by the rule."""
+        # `backward` must not hold `self`, whose values are in the graph (see `replaced`).
+        values, copy = self.values.detach().clone(), output.detach().clone()
         apply, weight, bias, rule, places = self.apply, self.weight, self.bias, self.rule, self.places
-        made = output.detach().clone()
 
-        def pull(relevance: Tensor) -> tuple[Tensor]:
-            shift = kept.new_zeros(1) if bias is None else bias
+        def backward(relevance: Tensor) -> tuple[Tensor]:
+            shift = values.new_zeros(1) if bias is None else bias
             shift = shift.float().view(-1, *[1] * places)
-            linear = Linear(apply, kept.float(), weight.float(), shift, made.float())
+            linear = Linear(apply, values.float(), weight.float(), shift, copy.float())
             return (rule(linear, relevance.float()),)
 
-        return replaced(output, pull, self.given, weighted=True)
+        return replaced(output, backward, self.values, weighted=True)
 
     def normalised(self, mean: Tensor, scale: Tensor, shift: Tensor) -> "_Affine | None":
-        """Return it with (output - mean) * scale + shift folded in; None where the channels do not fit."""
-        if self.weight.shape[self.axis] != len(scale) or self.given.ndim != self.weight.ndim:
+        """Return the layer with (output - mean) * scale + shift folded in; None where the channels do not fit."""
+        if self.weight.shape[self.axis] != len(scale) or self.values.ndim != self.weight.ndim:
             return None
         bias = torch.zeros_like(mean) if self.bias is None else self.bias.float()
         weight = self.weight.float() * scale.view([-1 if axis == self.axis else 1 for axis in range(self.weight.ndim)])
@@ -261,11 +111,12 @@ class _Affine:
 
 
 class _Weighted:
-    """Operations with weights, and the batch normalisation after them."""
+    """The handlers of operations with weights, and of the batch normalisation after them."""
 
     def __init__(self, composite: Composite) -> None:
         self._composite = composite
-        self._made = WeakTensorKeyDictionary()
+        # By output: the layer, and the versions of its input and output, which tell whether either was modified since.
+        self._layers = WeakTensorKeyDictionary()
 
     def dense(self, operation: Operation) -> Tensor | None:
         def apply(values: Tensor, weight: Tensor | None) -> Tensor:
@@ -275,20 +126,21 @@ class _Weighted:
 
     def conv(self, operation: Operation) -> Tensor | None:
         transposed = "transpose" in operation.name
-        more = ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
-        given = operation.bound("input", "weight", "bias", "stride", "padding", *more)
-        options = {name: value for name, value in given.items() if name not in ("input", "weight", "bias")}
+        names = ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
+        arguments = operation.bound("input", "weight", "bias", "stride", "padding", *names)
+        options = {name: value for name, value in arguments.items() if name not in ("input", "weight", "bias")}
+        function, places = operation.function, arguments["weight"].ndim - 2
 
         def apply(values: Tensor, weight: Tensor | None) -> Tensor:
-            found: Tensor = operation.function(values, weight, None, **options)
-            return found
+            output: Tensor = function(values, weight, None, **options)
+            return output
 
-        return self._replace(operation, given, apply, self._composite.conv, int(transposed), given["weight"].ndim - 2)
+        return self._replace(operation, arguments, apply, self._composite.conv, int(transposed), places)
 
     def _replace(
         self,
         operation: Operation,
-        given: dict[str, Any],
+        arguments: dict[str, Any],
         apply: Callable[[Tensor, Tensor | None], Tensor],
         rule: Rule,
         axis: int = 0,
@@ -296,30 +148,31 @@ class _Weighted:
     ) -> Tensor | None:
         if not only_first_depends(operation):
             return None
-        values, weight, bias = given["input"], given["weight"], given.get("bias")
+        values, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
         rule = self._composite.first if is_first(values) else rule
         affine = _Affine(values, weight, bias, apply, axis, places, rule)
-        made = affine.replace(operation(values.detach()))
-        self._made[made] = affine, values._version, made._version
-        return made
+        output = affine.replace(operation(values.detach()))
+        self._layers[output] = affine, values._version, output._version
+        return output
 
     def batch_norm(self, operation: Operation) -> Tensor | None:
-        """Fold it into what made its input; where that is something else, it is a linear operation of its own."""
+        """Fold it into the layer that made its input; without such a layer it is a linear operation of its own."""
         if operation.function is functional.batch_norm:
-            given = operation.bound("input", "running_mean", "running_var", "weight", "bias", "training", "", "eps")
-        else:
-            given = operation.bound("input", "weight", "bias", "running_mean", "running_var", "training", "", "eps")
-        values, mean = given["input"], given["running_mean"]
-        if given.get("training") or mean is None or not only_first_depends(operation):
+            names = ("input", "running_mean", "running_var", "weight", "bias", "training", "", "eps")
+        else:  # torch.batch_norm
+            names = ("input", "weight", "bias", "running_mean", "running_var", "training", "", "eps")
+        arguments = operation.bound(*names)
+        values, mean = arguments["input"], arguments["running_mean"]
+        if arguments.get("training") or mean is None or not only_first_depends(operation):
             return None
         output = operation(values.detach())
-        scale = (given["running_var"].float() + given.get("eps", 1e-5)).rsqrt()
-        if given.get("weight") is not None:
-            scale = scale * given["weight"].float()
-        shift = torch.zeros_like(scale) if given.get("bias") is None else given["bias"].float()
+        scale = (arguments["running_var"].float() + arguments.get("eps", 1e-5)).rsqrt()
+        if arguments.get("weight") is not None:
+            scale = scale * arguments["weight"].float()
+        shift = torch.zeros_like(scale) if arguments.get("bias") is None else arguments["bias"].float()
         affine: _Affine | None
-        affine, *versions = self._made.get(values, (None,))  # type: ignore[no-untyped-call]
-        if affine is not None and [affine.given._version, values._version] == versions:
+        affine, *versions = self._layers.get(values, (None,))  # type: ignore[no-untyped-call]
+        if affine is not None and [affine.values._version, values._version] == versions:
             affine = affine.normalised(mean.float(), scale, shift)
             if affine is not None:
                 return affine.replace(output)
@@ -327,49 +180,55 @@ class _Weighted:
 
 
 def _diagonal(output: Tensor, values: Tensor, scale: Tensor, shift: Tensor, rule: Rule) -> Tensor:
+    """Return the output, scale and shift of each channel of values, with a backward pass by the rule."""
     shape = (1, -1, *[1] * (values.ndim - 2))
-    kept, made = values.detach().clone(), output.clone()
+    inputs, copy = values.detach().clone(), output.clone()
 
     def apply(inputs: Tensor, weight: Tensor | None) -> Tensor:
         return inputs if weight is None else inputs * weight
 
-    def pull(relevance: Tensor) -> tuple[Tensor]:
-        linear = Linear(apply, kept.float(), scale.view(shape), shift.view(shape), made.float())
+    def backward(relevance: Tensor) -> tuple[Tensor]:
+        linear = Linear(apply, inputs.float(), scale.view(shape), shift.view(shape), copy.float())
         return (rule(linear, relevance.float()),)
 
-    return replaced(output, pull, values)
+    return replaced(output, backward, values)
 
 
 def _sum(rule: Rule, operation: Operation) -> Tensor | None:
     """Addition and subtraction; constants are biases, which take their share."""
-    given = operation.bound("input", "other")
-    terms, alpha = (given["input"], given["other"]), given.get("alpha", 1)
+    arguments = operation.bound("input", "other")
+    terms, alpha = (arguments["input"], arguments["other"]), arguments.get("alpha", 1)
     factors = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[operation.name]
     output = operation(terms[0].detach())
-    made = output.detach().clone()
-    kept = torch.stack([_copied(term, output) * factor for term, factor in zip(terms, factors, strict=True)])
-    live = {place: term for place, term in enumerate(terms) if isinstance(term, Tensor) and term.requires_grad}
-    shapes = {place: term.shape for place, term in live.items()}
+    copy = output.detach().clone()
+    addends = torch.stack([_expanded(term, output) * factor for term, factor in zip(terms, factors, strict=True)])
+    inputs = {place: term for place, term in enumerate(terms) if isinstance(term, Tensor) and term.requires_grad}
+    shapes = {place: term.shape for place, term in inputs.items()}
 
-    def pull(relevance: Tensor) -> tuple[Tensor, ...]:
-        shares = rule(_weightless(lambda values, _: values.sum(dim=0), kept, made), relevance.float())
+    def backward(relevance: Tensor) -> tuple[Tensor, ...]:
+        shares = rule(_weightless(lambda values, _: values.sum(dim=0), addends, copy), relevance.float())
         return tuple(shares[place].sum_to_size(shape) for place, shape in shapes.items())
 
-    return replaced(output, pull, *live.values())
+    return replaced(output, backward, *inputs.values())
 
 
-def _copied(value: Any, like: Tensor) -> Tensor:
+def _expanded(value: Any, like: Tensor) -> Tensor:
     tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value)
     return tensor.to(like).expand_as(like)
 
 
 def _scaled(operation: Operation) -> Tensor | None:
-    """Scaling by constants: each output has one input, which gets all."""
-    given = operation.bound("input", "other")
-    live = [name for name in ("input", "other") if isinstance(given.get(name), Tensor) and given[name].requires_grad]
-    if len(live) != 1 or (operation.name == "div" and live != ["input"]) or given.get("rounding_mode") is not None:
+    """Scaling by constants: each output has one input, which gets all its relevance."""
+    arguments = operation.bound("input", "other")
+    names = [name for name in ("input", "other") if isinstance(arguments.get(name), Tensor)]
+    names = [name for name in names if arguments[name].requires_grad]
+    if (
+        len(names) != 1
+        or (operation.name == "div" and names != ["input"])
+        or arguments.get("rounding_mode") is not None
+    ):
         return None
-    (value,) = (given[name] for name in live)
+    value = arguments[names[0]]
     shape = value.shape
     output = operation(operation.args[0].detach())
     return replaced(output, lambda relevance: (relevance.sum_to_size(shape),), value)
@@ -390,14 +249,14 @@ def _average(rule: Rule, operation: Operation) -> Tensor | None:
     """Averages and sums over places."""
     if not only_first_depends(operation):
         return None
-    kept = operation.args[0].detach().clone()
-    output = operation(kept)
-    made = output.clone()
+    values, function = operation.args[0].detach().clone(), operation.apart()
+    output = operation(values)
+    copy = output.clone()
 
-    def pull(relevance: Tensor) -> tuple[Tensor]:
-        return (rule(_weightless(lambda values, _: operation(values), kept, made), relevance.float()),)
+    def backward(relevance: Tensor) -> tuple[Tensor]:
+        return (rule(_weightless(lambda inputs, _: function(inputs), values, copy), relevance.float()),)
 
-    return replaced(output, pull, operation.args[0])
+    return replaced(output, backward, operation.args[0])
 
 
 def _weightless(apply: Callable[[Tensor, Tensor | None], Tensor], values: Tensor, output: Tensor) -> Linear:

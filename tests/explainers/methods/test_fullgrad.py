@@ -14,8 +14,9 @@ from seewhy.explainers.core.task import Ask
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.execution import chunks as passes
 from seewhy.explainers.execution.progress import Progress
-from seewhy.explainers.methods.gradient import fullgrad
-from seewhy.explainers.methods.gradient.fullgrad import FullGrad, FullGradients, _stretched, full_gradients, units_of
+from seewhy.explainers.methods.gradient import decomposition
+from seewhy.explainers.methods.gradient.decomposition import FullGradients, full_gradients, units_of
+from seewhy.explainers.methods.gradient.fullgrad import FullGrad, _stretched
 from tests import nets
 from tests.explainers.methods.test_cam_family import both  # noqa: F401
 from tests.grids import few
@@ -332,8 +333,8 @@ def test_changed_weights_are_seen(images):
 def test_units_are_found_once_for_each_size_until_weights_change(images, monkeypatch):
     net = nn.Sequential(Gate(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)).eval()
     searched = []
-    find = fullgrad._find_units
-    monkeypatch.setattr(fullgrad, "_find_units", lambda question: searched.append(1) or find(question))
+    find = decomposition._find_units
+    monkeypatch.setattr(decomposition, "_find_units", lambda question: searched.append(1) or find(question))
     for _ in range(2):
         for side in (16, 20):
             decomposed(net, images[:1, :, :side, :side], TARGETS[:1] % 2)

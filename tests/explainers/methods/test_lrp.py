@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from seewhy.explainers.methods.rules.linear import Linear, box_rule
 from seewhy.explainers.methods.rules.lrp import LRP, CompositeName
-from seewhy.explainers.methods.rules.relevance import Linear, box_rule
 from tests import nets
 from tests.grids import few
 
