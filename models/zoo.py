@@ -121,29 +121,29 @@ def _torchvision_names() -> tuple[str, ...]:
 
 
 def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
-    known = torchvision_models.get_model_weights(name)
+    members = torchvision_models.get_model_weights(name)
     # A set without categories, such as VGG-16's IMAGENET1K_FEATURES, has no classifier.
-    named = {member.name: member for member in known if member.meta["categories"]}
-    if weights is not None and weights not in named:
-        raise UnknownModelError(f"{name!r} has no weight set {weights!r}; it has {', '.join(named)}.")
-    chosen = named[weights] if weights is not None else known.DEFAULT
-    transforms = chosen.transforms()
+    sets = {member.name: member for member in members if member.meta["categories"]}
+    if weights is not None and weights not in sets:
+        raise UnknownModelError(f"{name!r} has no weight set {weights!r}; it has {', '.join(sets)}.")
+    weight_set = sets[weights] if weights is not None else members.DEFAULT
+    transforms = weight_set.transforms()
     side, scale = transforms.crop_size[0], transforms.resize_size[0]
-    file_name = chosen.url.rsplit("/", 1)[-1]
+    file_name = weight_set.url.rsplit("/", 1)[-1]
 
     def cache_path() -> Path:
-        return _hub_file(chosen.url)
+        return _hub_file(weight_set.url)
 
     def download() -> Path:
         cache_path().parent.mkdir(parents=True, exist_ok=True)
         digest = file_name.rsplit("-", 1)[-1].split(".")[0]
-        torch.hub.download_url_to_file(chosen.url, str(cache_path()), hash_prefix=digest, progress=False)
+        torch.hub.download_url_to_file(weight_set.url, str(cache_path()), hash_prefix=digest, progress=False)
         return cache_path()
 
     return ModelSpec(
         name=name,
         source="torchvision",
-        licence=chosen.meta.get("license") or "BSD-3-Clause",
+        licence=weight_set.meta.get("license") or "BSD-3-Clause",
         preprocess=Preprocess(
             size=(side, side),
             scale_size=(scale, scale),
@@ -151,11 +151,11 @@ def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
             mean=tuple(transforms.mean),
             std=tuple(transforms.std),
         ),
-        labels=tuple(chosen.meta["categories"]),
+        labels=tuple(weight_set.meta["categories"]),
         build=partial(build_torchvision, name, **_as_trained(name, side)),
         fill=fill_by_name,
         weights=WeightsSource(
-            chosen.name,
+            weight_set.name,
             (*_file_names(name if weights is None else f"{name}-{weights}"), file_name),
             lambda: cache_path() if is_file(cache_path()) else None,
             download,
@@ -194,9 +194,10 @@ def _timm_spec(name: str, weights: str | None) -> ModelSpec:
     full = name.removeprefix(TIMM_PREFIX) + (f".{weights}" if weights is not None else "")
     base = full.split(".", 1)[0]
     if base not in _timm_names():
-        hint = near_matches(name, (TIMM_PREFIX + known for known in _timm_names()))
+        hint = near_matches(name, (TIMM_PREFIX + classifier for classifier in _timm_names()))
         raise UnknownModelError(f"timm has no classifier {base!r}. {hint or _LIST_TIMM}")
-    tags = [known.split(".", 1)[1] for known in timm.list_pretrained(base + "*") if known.split(".", 1)[0] == base]
+    parts = [pretrained.partition(".") for pretrained in timm.list_pretrained(base + "*")]
+    tags = [tag for architecture, _, tag in parts if architecture == base]
     if "." in full and full.split(".", 1)[1] not in tags:
         raise UnknownModelError(
             f"{TIMM_PREFIX}{base} has no weight set {full.split('.', 1)[1]!r}; it has {', '.join(tags) or 'none'}."
@@ -244,8 +245,8 @@ def _timm_weights(full: str, config: Any) -> WeightsSource | None:
 
     def cached() -> Path | None:
         if repository is not None:
-            found = try_to_load_from_cache(repository, file_name)
-            return Path(found) if isinstance(found, str) else None
+            file = try_to_load_from_cache(repository, file_name)
+            return Path(file) if isinstance(file, str) else None
         return path if is_file(path := _hub_file(config.url)) else None
 
     def download() -> Path:
