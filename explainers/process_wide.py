@@ -8,17 +8,17 @@ other's changes, for good:
 * Tracing with `torch.fx` replaces `nn.Module.__call__`, `nn.Module.__getattr__` and the functions that were given to
   `torch.fx.wrap` (torchvision's, timm's). `seewhy.explainers.execution.cut` traces.
 * `torch.onnx.export` keeps the version of its operators, the mode of training and the paths of the modules that it
-  traces in globals, and says `torch.onnx.is_in_onnx_export()` to all threads.
+  traces in globals, and `torch.onnx.is_in_onnx_export()` is true for all threads.
 * `torch.compile` reads `nn.Module.__call__` and `__getattr__`, which must not be replaced while it does.
 * Builders of networks: timm's `create_model` sets flags of its layers, and the user's own factories may do any of this
   (quantisation and feature extraction trace with `torch.fx`).
-* `TorchDispatchMode` belongs to a thread, but whether any is open, which `torch.compile` asks, is told to all, and put
-  back as each found it. `seewhy.explainers.layers.survey` follows the picture through a model with one.
+* `TorchDispatchMode` belongs to a thread, but whether any is open, which `torch.compile` asks, is a global that each
+  restores. `seewhy.explainers.layers.forward_pass` follows the picture through a model with one.
 * `warnings.catch_warnings` replaces the filters of the process.
 
-All of it stands in ``with exclusive():``, held by a test that reads the sources. (Not `models/hub.py`, it silences
-warnings while it is imported itself: whoever imports holds Python's lock of a package, and must not wait for this one.)
-Nothing here uses what else is global: the default device, global hooks, the generator of random numbers, forward-mode
+All of it stands in ``with exclusive():``; a test reads the sources and holds that. (The exception is `models/hub.py`,
+which silences warnings while it is imported: an import holds Python's lock of the package, and must not wait for this.)
+Nothing here uses other global state: the default device, global hooks, the generator of random numbers, forward-mode
 differentiation (`torch.func.jvp`, whose levels are counted once for all threads); the default dtype is put back only.
 """
 
@@ -47,7 +47,7 @@ def exclusive(check: Callable[[], None] | None = None) -> Iterator[None]:
     """Wait until no other thread is here, and keep others out. A thread may enter again where it is already.
 
     Args:
-        check: called now and then while this thread waits; it ends the wait by raising.
+        check: called now and then while this thread waits; an exception ends the wait.
     """
     if check is None:
         _lock.acquire()
@@ -63,7 +63,7 @@ def exclusive(check: Callable[[], None] | None = None) -> Iterator[None]:
 
 @contextmanager
 def exclusive_if_free() -> Iterator[bool]:
-    """Enter as `exclusive` does and yield True, or yield False at once where another thread is there."""
+    """Enter as `exclusive` does and yield True; yield False at once where another thread has entered."""
     entered = _lock.acquire(blocking=False)
     try:
         yield entered
@@ -83,10 +83,10 @@ def silenced(category: type[Warning] = Warning) -> Iterator[None]:
 def changes() -> list[str] | None:
     """Return what of PyTorch's state is not as it was at the start of the process; None while a thread may change it.
 
-    None too while changes are accepted, for an import may take back what it changes for a while.
+    None too while changes are accepted, for an import may undo its changes before it ends.
 
-    Looked at are the functions that calls of modules go through, those of `math`, which `torch.fx` replaces too unless
-    told otherwise, hooks on all modules, the default dtype, and whether an ONNX export is under way.
+    The state is the functions that calls of modules go through, those of `math`, which `torch.fx` replaces too by
+    default, hooks on all modules, the default dtype, and whether an ONNX export is under way.
     """
     with exclusive_if_free() as entered:
         if not entered or _accepting:
@@ -97,10 +97,10 @@ def changes() -> list[str] | None:
 
 @contextmanager
 def accepted_changes() -> Iterator[None]:
-    """Take what changes in here for the state at the start: a package of the user's may instrument PyTorch.
+    """Take changes in this block for the state at the start: a package of the user's may instrument PyTorch.
 
-    What runs in here is not alone: another thread that imports the same package holds Python's lock of it, and may wait
-    to be alone itself.
+    The block is not exclusive: another thread that imports the same package holds Python's lock of it, and may wait to
+    be exclusive itself.
     """
     with exclusive():
         before = _state()
@@ -133,7 +133,7 @@ def restored() -> Iterator[list[str]]:
 
 
 def _state() -> dict[str, object]:
-    """Return what must stay, by what it is called; values are equal only where nothing was changed."""
+    """Return the state by name; values are equal only where nothing was changed."""
     # PyTorch has no public way to see hooks on all modules.
     hooks = [value for name, value in sorted(vars(module_globals).items()) if name.startswith("_global_")]
     return {
@@ -149,7 +149,7 @@ _MENDED: dict[str, Callable[[Any], None]] = {
     **{f"torch.nn.Module.{name}": partial(setattr, nn.Module, name) for name in _METHODS},
     "torch.get_default_dtype()": torch.set_default_dtype,
 }
-"""What puts back what a model's factory must not leave changed, for it changes what other models compute."""
+"""What restores the state that a model's factory must not leave changed, for other models compute with it."""
 
 _accepting: list[None] = []
 """One entry for each time that changes are accepted at present."""
