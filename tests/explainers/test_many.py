@@ -8,7 +8,7 @@ from PIL import Image
 
 from seewhy.explainers import Explanation, explain, explain_many
 from seewhy.explainers.errors import LayerError, NonFiniteError, OptionError, TargetError, UnreadablePictureError
-from seewhy.explainers.explain import _Task
+from seewhy.explainers.explain import _Series
 from tests.grids import few
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
@@ -39,13 +39,13 @@ def test_a_target_and_a_layer_are_those_of_all(lite0):
 @pytest.fixture
 def batches(monkeypatch):
     sizes = []
-    explained = many._Series.explain
+    explained = _Series.explain
 
     def counted(task, batch):
         sizes.append(len(batch))
         return explained(task, batch)
 
-    monkeypatch.setattr(many._Series, "explain", counted)
+    monkeypatch.setattr(_Series, "explain", counted)
     return sizes
 
 
