@@ -20,7 +20,7 @@ def input_gradients(
     question: Question,
     images: Tensor,
     objective: Objective | None = None,
-    scores: Callable[[Objective, Tensor], Tensor] = Objective.scores,
+    scores: Callable[[Objective, Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Objective, Tensor]:
     """Return gradients of the score with respect to pictures, from one forward and one backward pass.
 
@@ -30,7 +30,7 @@ def input_gradients(
         question: its module is run.
         images: (R, C, H, W): the question's own, or others made of them.
         objective: of the rows; None for that of the question's own images.
-        scores: makes scores (R,) of the objective and outputs (R, ...).
+        scores: makes scores (R,) of the objective and outputs (R, ...); None for the objective's own.
 
     Returns:
         Gradients (R, C, H, W) float32, the objective, and outputs (R, ...) float32.
@@ -46,7 +46,8 @@ def input_gradients(
         objective = objective or question.objective(outputs)
         if not outputs.requires_grad:
             raise ModelOutputError("No gradient flows from the logits to the input: the model switches them off.")
-        (gradients,) = torch.autograd.grad(scores(objective, outputs).sum(), leaf, allow_unused=True)
+        score = objective.scores(outputs) if scores is None else scores(objective, outputs)
+        (gradients,) = torch.autograd.grad(score.sum(), leaf, allow_unused=True)
     if gradients is None:
         raise ModelOutputError("No gradient flows from the logits to the input: the model detaches it.")
     return gradients.float(), objective, outputs.detach().float()
