@@ -59,7 +59,7 @@ def test_terms_by_hand(untouched):
     assert terms["0"].tolist() == [[[[15.0, 0.0]], [[-40.0, -40.0]]]]
     assert terms["4"].tolist() == [[6.0, 0.0]]
     assert set(terms) == {"", "0", "4"}
-    assert float(found.logits[0, 0]) == 50 - 20 + 15 - 80 + 6
+    assert float(found.outputs[0, 0]) == 50 - 20 + 15 - 80 + 6
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_terms_add_up_to_the_logit(name, images, untouched):
     for against in (None, torch.tensor([1, 2])):
         found = decomposed(model, images[:2], TARGETS[:2], against)
         total = sum(term.double().flatten(1).sum(dim=1) for _, term in pairs(found))
-        scores = found.goal.scores(found.logits).double()
+        scores = found.objective.scores(found.outputs).double()
         size = sum(term.double().flatten(1).sum(dim=1).abs() for _, term in pairs(found))
         assert float(((total - scores) / size).abs().max()) < 1e-4
         (picture,) = (term for path, term in pairs(found) if path == "")
