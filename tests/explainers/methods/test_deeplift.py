@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from seewhy.explainers import Saliency
 from seewhy.explainers.errors import UnsupportedOperationError
+from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.baselines import baseline_of
 from seewhy.explainers.methods.rules.deeplift import DeepLIFT
 from tests import nets
@@ -139,7 +140,8 @@ def test_passes_stay_within_memory_and_are_reported(monkeypatch, images):
     expected = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1))
     monkeypatch.setattr("seewhy.explainers.methods.rules.deeplift.pass_size", lambda *_, **__: 3)
     done: list[tuple[int, int]] = []
-    found = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1), lambda *pair: done.append(pair))
+    progress = Progress(report=lambda *pair: done.append(pair))
+    found = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1), progress)
     assert done == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
     assert nets.relative_error(found.maps, expected.maps) < 1e-5
     assert torch.equal(found.against, expected.against)
