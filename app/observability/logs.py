@@ -3,11 +3,13 @@
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seewhy.app.pipeline.record import Observer, Record, current
 from seewhy.app.settings import Settings
-from seewhy.models import LoadedModel
+
+if TYPE_CHECKING:  # it imports PyTorch, and the first process of the server reads this before it divides the processors
+    from seewhy.models import LoadedModel
 
 _log = logging.getLogger(__name__)
 _requests = logging.getLogger("seewhy.requests")
@@ -58,7 +60,7 @@ class Logs(Observer):
             message = f"{record.verb} {record.route} {record.status}"
             _requests.log(level, "%s", message, extra={"fields": fields(record)})
 
-    def loaded(self, model: LoadedModel, seconds: float) -> None:
+    def loaded(self, model: "LoadedModel", seconds: float) -> None:
         """Log a model, and that the service is ready where it is the default one."""
         _log.info("Loaded the model %s in %.1f s", model.name, seconds)
         if model.name == self._settings.default_model:
@@ -72,7 +74,7 @@ class Logs(Observer):
         """Log a model without weights. It is not counted as a failure: clients may name any model."""
         _log.warning("The model %s cannot be loaded: %s", name, error)
 
-    def unloaded(self, model: LoadedModel) -> None:
+    def unloaded(self, model: "LoadedModel") -> None:
         """Log a model that has made room."""
         _log.info("Dropped the model %s to make room", model.name)
 
