@@ -120,7 +120,7 @@ def test_plot_makes_a_figure_of_pyplot_only_where_no_axes_are_given(cat):
 @pytest.mark.slow
 def test_explaining_imports_no_matplotlib():
     code = (
-        "import sys; from explainers import explain; from models import load_model; "
+        "import sys; from seewhy import explain, load_model; "
         f"explain(load_model('efficientnet_lite0'), {str(CAT)!r})._repr_png_(); print('matplotlib' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -195,7 +195,7 @@ def test_in_jupyter_it_is_imported_in_silence():
         "sys.modules['IPython'] = types.SimpleNamespace(get_ipython=lambda: kernel, version_info=(9,))\n"
         "sys.modules['ipykernel.zmqshell'] = types.ModuleType('zmqshell')\n"
         "sys.modules['ipywidgets'] = None\n"
-        "import models\n"
+        "from seewhy import load_model\n"
         "assert 'tqdm.autonotebook' in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
