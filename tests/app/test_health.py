@@ -4,6 +4,7 @@ import hashlib
 import io
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from tests.app.test_engine import allocate, give_up, hold, loaded, module, out_o
 from tests.waiting import GUARD, until
 
 
+def loads_by(engine, load):
+    engine._options = replace(engine._options, load=load)
+
+
 @pytest.fixture
 def own_app(module):  # noqa: F811
     """An application whose models are slow ones; `app.gate` holds up loading."""
@@ -31,7 +36,7 @@ def own_app(module):  # noqa: F811
         made.gate.wait(GUARD)
         return loaded(module, name)
 
-    made.extensions["seewhy"].engine._load = load
+    loads_by(made.extensions["seewhy"].engine, load)
     yield made
     made.gate.set()
     module.gate.set()
@@ -72,7 +77,7 @@ def test_readiness_goes_on_saying_why_while_a_model_is_tried_again(own_app, modu
         own_app.gate.wait(20)
         return loaded(module, name)
 
-    own_app.extensions["seewhy"].engine._load = load
+    loads_by(own_app.extensions["seewhy"].engine, load)
     monkeypatch.setattr("seewhy.app.pipeline.model_store.RETRY_SECONDS", 0.0)
     assert becomes(own_app, "model-unusable")
     assert len(attempts) == 2
@@ -92,7 +97,7 @@ def test_probes_try_again_now_and_then_and_take_no_place(own_app, module, monkey
             raise ModelError("its weights are damaged")
         return loaded(module, name)
 
-    service.engine._load = load
+    loads_by(service.engine, load)
     assert becomes(own_app, "model-unusable")
     assert [probe(own_app, "/readyz") for _ in range(20)] == [503] * 20
     assert len(attempts) == 1
