@@ -11,13 +11,14 @@ from torch import Tensor, fx, nn
 from torch._dynamo.utils import counters
 from torch.nn import functional
 
-from seewhy.explainers import GradCAM
+from seewhy.explainers import Classification, GradCAM
 from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.question import predict
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.accelerated import MOST_CUTS, PATIENCE, Accelerated, Parts
 from seewhy.explainers.execution.accelerators import ACCELERATORS, _exported, _folded, choose, onnxruntime
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
+from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.models import LoadedModel, load_model
 from tests import nets
@@ -65,6 +66,8 @@ class Carried(LoadedModel):
         self.accelerated.warm()
 
     default_layers = ()
+    task = Classification()
+    survey = Survey((), (), None)
 
 
 def steady(explainer: Explainer, module: nn.Module, images: Tensor) -> Tensor:
