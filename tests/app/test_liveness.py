@@ -198,7 +198,7 @@ def test_a_thread_that_has_ended_is_told_of(work, clock):
         if thread.name.startswith("model-slow") and not (thread.name == "model-slow" and isinstance(work, Alone)):
             thread.join(GUARD)
     assert living.faults() == ["A thread of the model 'slow' has ended."]
-    engine.stop(GUARD)
+    engine.stop(1)  # the thread that has ended never gives its turn back, so the other one cannot end
 
 
 def test_threads_that_are_stopped_or_could_not_load_are_not_lost(clock):
