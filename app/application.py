@@ -1,18 +1,19 @@
-"""The Flask application and what it is made of."""
+"""The Flask application, put together: what it is made of, and what stands between the server and the routes."""
 
-from urllib.parse import urlsplit, urlunsplit
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from flask import Flask, Response, request
+from flask import Flask, request
 
 from seewhy.app.compatible import torchserve, v1, v2
-from seewhy.app.compatible.openapi import compatible_paths
 from seewhy.app.compatible.routes import ModelName, protocol_error
-from seewhy.app.http.access import register_access
-from seewhy.app.http.accounting import register_accounts
+from seewhy.app.http.access import allow_origins, behind_proxies, require_keys
+from seewhy.app.http.accounting import Accounting, keep_answer
 from seewhy.app.http.in_flight import Admission
 from seewhy.app.http.problems import register_errors
-from seewhy.app.http.rate_limit import tell_cost
-from seewhy.app.http.request_id import Envelope
+from seewhy.app.http.rate_limit import limit_requests, report_cost
+from seewhy.app.http.request_id import Envelope, redirect_within, restrict_page
 from seewhy.app.http.routes import catalogue, health, hooks, pages, pictures
 from seewhy.app.http.uploads import InMemoryRequest
 from seewhy.app.observability.listeners import Operations
@@ -22,22 +23,101 @@ from seewhy.app.pipeline.disconnect import watch
 from seewhy.app.pipeline.liveness import Liveness
 from seewhy.app.settings import Settings
 
-_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data: blob:",
-        "connect-src 'self'",
-        "object-src 'none'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    )
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+ROUTES = (pictures, hooks, catalogue, health, pages, v1, v2, torchserve)
+
+ERROR_FORMS = dict.fromkeys(("v1", "v2"), protocol_error) | dict.fromkeys(
+    ("predictions", "explanations", "ping"), torchserve.torchserve_error
 )
-"""What a page may load and run: files of this service alone, no inline script or style, no text turned into markup."""
+"""How routes of other servers tell of errors, by the first part of their paths."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an application is made of.
+
+    Attributes:
+        settings: of the application.
+        strict: refuse a file of keys that cannot be read; otherwise it lets nobody in until it can.
+        service: answers.
+        operations: listen.
+    """
+
+    settings: Settings
+    strict: bool
+    service: Service
+    operations: Operations
+
+
+class Stage(NamedTuple):
+    """Something between the server and the routes: a wrapper around all of Flask, or what it calls for each request.
+
+    Attributes:
+        name: what it is about.
+        why: why it stands where it does.
+        hook: registers functions before a request (those of earlier stages come first), after it (last), or for errors.
+        wrap: returns what answers in place of an application.
+    """
+
+    name: str
+    why: str
+    hook: Callable[[Flask, Parts], object] = lambda app, parts: None
+    wrap: Callable[["WSGIApplication", Parts], "WSGIApplication"] = lambda inner, parts: inner
+
+
+STAGES = (
+    Stage("envelope", "refusals of all others carry its headers too", wrap=lambda inner, _: Envelope(inner)),
+    Stage(
+        "accounts",
+        "a body counts before anybody reads it, an answer until it is sent",
+        wrap=lambda inner, parts: Accounting(inner, parts.service.models.memory),
+    ),
+    Stage(
+        "proxies",
+        "whoever asks for the address gets the client's",
+        wrap=lambda inner, parts: behind_proxies(inner, parts.settings.trusted_proxies),
+    ),
+    Stage(
+        "observers",
+        "all others may fill in the record, and the answer is counted as it is sent",
+        lambda app, parts: parts.operations.watch(app),
+    ),
+    Stage("errors", "what others raise is a problem document", lambda app, _: register_errors(app, ERROR_FORMS)),
+    Stage(
+        "costs", "nobody is charged until limits say who; refusals tell the cost too", lambda app, _: report_cost(app)
+    ),
+    Stage(
+        "keys",
+        "requests count for the owner of a key",
+        lambda app, parts: require_keys(app, parts.settings.api_keys, parts.strict),
+    ),
+    Stage(
+        "limits",
+        "what is refused takes no place among what is answered",
+        lambda app, parts: limit_requests(app, parts.settings.rate_limit, parts.settings.rate_storage),
+    ),
+    Stage(
+        "origins",
+        "pages elsewhere may read the limits",
+        lambda app, parts: allow_origins(app, parts.settings.cors_origins),
+    ),
+    Stage(
+        "disconnect",
+        "from here on it matters whether the client still waits",
+        lambda app, _: app.before_request(lambda: watch(request.environ)),
+    ),
+    Stage(
+        "admission",
+        "only who may come in takes a place",
+        lambda app, parts: Admission(parts.settings.max_in_flight).register(app),
+    ),
+    Stage("kept", "while an answer is sent, it alone is held", lambda app, _: app.after_request(keep_answer)),
+    Stage("redirects", "they change the body, which others measure", lambda app, _: app.after_request(redirect_within)),
+    Stage("pages", "the envelope leaves a policy as it is", lambda app, _: app.after_request(restrict_page)),
+)
+"""What a request passes on its way to a route, the outermost first; the answer passes them the other way."""
 
 
 def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
@@ -48,45 +128,26 @@ def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
         strict: refuse a file of keys that cannot be read; otherwise it lets nobody in until it can.
     """
     settings = settings or Settings()
+    quiet_decoders()
     app = Flask("seewhy.app", static_folder="web", static_url_path="/static")
     app.request_class = InMemoryRequest
     app.config["MAX_CONTENT_LENGTH"] = settings.max_upload_bytes
-    quiet_decoders()
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    operations = Operations(settings)
-    operations.watch(app)
-    service = app.extensions["seewhy"] = Service(settings, observer=operations)
-    living = app.extensions["seewhy-liveness"] = Liveness(service.engine, settings.deadline)
-    operations.listeners.append(living)
-    app.extensions["seewhy-operations"] = operations
-    app.extensions["seewhy-paths"] = compatible_paths
     app.url_map.converters["model"] = ModelName
-    for module in (pictures, hooks, catalogue, health, pages, v1, v2, torchserve):
+    for module in ROUTES:
         app.register_blueprint(module.blueprint)
-    theirs = dict.fromkeys(("v1", "v2"), protocol_error)
-    register_errors(app, theirs | dict.fromkeys(("predictions", "explanations", "ping"), torchserve.told))
-    tell_cost(app)
-    register_access(app, settings, strict)
-    app.before_request(lambda: watch(request.environ))
-    Admission(settings.max_in_flight).register(app)
-    register_accounts(app, service.memory)
-    app.after_request(_relative)
-    app.after_request(_secure)
-    app.wsgi_app = Envelope(app.wsgi_app)  # type: ignore[method-assign]  # the outermost
+    operations = Operations(settings)
+    service = Service(settings, observer=operations)
+    living = Liveness(service.models.engine, settings.deadline)
+    operations.listeners.append(living)
+    app.extensions |= {
+        "seewhy": service,
+        "seewhy-liveness": living,
+        "seewhy-operations": operations,
+    }
+    parts = Parts(settings, strict, service, operations)
+    for stage in STAGES:
+        stage.hook(app, parts)
+    for stage in reversed(STAGES):  # what wraps last is the outermost
+        app.wsgi_app = stage.wrap(app.wsgi_app, parts)  # type: ignore[assignment, method-assign]
     return app
-
-
-def _secure(response: Response) -> Response:
-    if response.mimetype == "text/html":
-        response.headers.setdefault("Content-Security-Policy", _POLICY)
-    return response
-
-
-def _relative(response: Response) -> Response:
-    """Redirect within this service alone: the host that a client names must not send others elsewhere."""
-    if response.location is not None:
-        target = urlsplit(response.location)
-        path = "/" + target.path.lstrip("/")  # two slashes would name a host again
-        response.location = urlunsplit(("", "", path, target.query, target.fragment))
-        response.data = b""  # which names the host too
-    return response

@@ -185,11 +185,17 @@ HTTP_KINDS = {
     429: Kind(429, "rate-limited", "Too many requests"),
 }
 INTERNAL = Kind(500, "internal", "Something went wrong here, not with your request")
-GONE = "client-gone"
+CLIENT_GONE = "client-gone"
 """The code in metrics and logs of a request whose client has left."""
 
-CODES = sorted({*(kind.code for kind in (*KINDS.values(), *HTTP_KINDS.values(), INTERNAL)), GONE})
+CODES = sorted({*(kind.code for kind in (*KINDS.values(), *HTTP_KINDS.values(), INTERNAL)), CLIENT_GONE})
 """All codes of problems."""
+
+
+def field_of(error: Exception) -> str | None:
+    """Return the field of a request that is at fault, if one is."""
+    named = error.field if isinstance(error, ServiceError | explainer_errors.ExplainerError) else None
+    return named or kind_of(error).field
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -4,15 +4,10 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, DirectoryPath, Field, FilePath
 from pydantic_settings import BaseSettings, SettingsConfigDict
-
-from seewhy.app.errors import FieldError
-
-if TYPE_CHECKING:
-    import torch
 
 PREFIX = "SEEWHY_"
 
@@ -154,23 +149,6 @@ class Settings(BaseSettings):
         le=16,
         description="Number of proxies in front of the service that add to X-Forwarded-For; with 0 it is ignored.",
     )
-
-    def torch_device(self) -> "torch.device":
-        """Return the device that `device` names.
-
-        Raises:
-            FieldError: this machine has no such device.
-        """
-        import torch  # late: reading settings alone does not need it
-
-        # Counted through the driver's management library, which is safe before a fork.
-        count = torch.cuda.device_count()
-        if self.device == "auto":
-            return torch.device("cuda" if count else "cpu")
-        if self.device.startswith("cuda") and int(self.device.partition(":")[2] or 0) >= count:
-            message = f"SEEWHY_DEVICE or --device: there is no device {self.device} on this machine; use cpu or auto"
-            raise FieldError(message, "device")
-        return torch.device(self.device)
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield variable, present value, default and help of each setting."""

@@ -32,7 +32,7 @@ PER_PASS = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Workload:
     """What all contestants do.
 
     Attributes:
@@ -65,8 +65,8 @@ def load(name: str, device: str = "cpu") -> LoadedModel:
     return model
 
 
-def task(model: LoadedModel, batch: int, stack: ExitStack, side: int | None = None) -> Task:
-    """Return the task for a batch of random pictures.
+def workload(model: LoadedModel, batch: int, stack: ExitStack, side: int | None = None) -> Workload:
+    """Return the workload for a batch of random pictures.
 
     Args:
         model: as `load` returns it.
@@ -79,48 +79,48 @@ def task(model: LoadedModel, batch: int, stack: ExitStack, side: int | None = No
     images = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(model.device)
     with torch.no_grad():
         targets = model.module(images).argmax(dim=1)
-    return Task(model, images, targets, stack)
+    return Workload(model, images, targets, stack)
 
 
-def contestants(method: str, task: Task) -> dict[str, Run]:
+def contestants(method: str, workload: Workload) -> dict[str, Run]:
     """Return those who have a method, ready to run."""
     explainer = get_method(method).build(OPTIONS[method])
-    runs: dict[str, Run] = {SEEWHY: lambda: explainer.explain(task.model, task.images, task.targets).maps}
-    return runs | {library: make(task) for library, make in PEERS[method].items()}
+    runs: dict[str, Run] = {SEEWHY: lambda: explainer.explain(workload.model, workload.images, workload.targets).maps}
+    return runs | {library: make(workload) for library, make in PEERS[method].items()}
 
 
-def _grad_cam(name: str, batch_size: int | None = None) -> Callable[[Task], Run]:
+def _grad_cam(name: str, batch_size: int | None = None) -> Callable[[Workload], Run]:
     """Return a CAM of pytorch-grad-cam; its maps are numpy arrays of the picture's size."""
 
-    def make(task: Task) -> Run:
+    def make(workload: Workload) -> Run:
         import pytorch_grad_cam
         from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
-        network = task.network()
-        layers = [network.get_submodule(task.layer)]
-        cam = task.stack.enter_context(getattr(pytorch_grad_cam, name)(model=network, target_layers=layers))
+        network = workload.network()
+        layers = [network.get_submodule(workload.layer)]
+        cam = workload.stack.enter_context(getattr(pytorch_grad_cam, name)(model=network, target_layers=layers))
         if batch_size:
             cam.batch_size = batch_size
-        targets = [ClassifierOutputTarget(int(target)) for target in task.targets]
-        return lambda: cam(input_tensor=task.images, targets=targets)
+        targets = [ClassifierOutputTarget(int(target)) for target in workload.targets]
+        return lambda: cam(input_tensor=workload.images, targets=targets)
 
     return make
 
 
-def _torchcam(name: str) -> Callable[[Task], Run]:
+def _torchcam(name: str) -> Callable[[Workload], Run]:
     """Return a CAM of torchcam, with its own number of pictures in a pass, which is ours."""
 
-    def make(task: Task) -> Run:
+    def make(workload: Workload) -> Run:
         import torchcam.methods
 
-        network = task.network()
-        cam = task.stack.enter_context(getattr(torchcam.methods, name)(network, task.layer))
-        classes = task.targets.tolist()
+        network = workload.network()
+        cam = workload.stack.enter_context(getattr(torchcam.methods, name)(network, workload.layer))
+        classes = workload.targets.tolist()
         forward_only = name == "ScoreCAM"
 
         def run() -> Tensor:
             with torch.inference_mode(forward_only):
-                scores = network(task.images)
+                scores = network(workload.images)
             found: Tensor = (cam(classes) if forward_only else cam(classes, scores))[0]
             return found
 
@@ -129,25 +129,25 @@ def _torchcam(name: str) -> Callable[[Task], Run]:
     return make
 
 
-def _captum_gradcam(task: Task) -> Run:
+def _captum_gradcam(workload: Workload) -> Run:
     from captum.attr import LayerGradCam
 
-    network = task.network()
-    cam = LayerGradCam(network, network.get_submodule(task.layer))
-    return lambda: cam.attribute(task.images, target=task.targets, relu_attributions=True)[:, 0]
+    network = workload.network()
+    cam = LayerGradCam(network, network.get_submodule(workload.layer))
+    return lambda: cam.attribute(workload.images, target=workload.targets, relu_attributions=True)[:, 0]
 
 
-def _captum_saliency(task: Task) -> Run:
+def _captum_saliency(workload: Workload) -> Run:
     from captum.attr import Saliency
 
-    saliency, images = Saliency(task.network()), task.images.clone().requires_grad_()
-    return lambda: saliency.attribute(images, target=task.targets).amax(dim=1)
+    saliency, images = Saliency(workload.network()), workload.images.clone().requires_grad_()
+    return lambda: saliency.attribute(images, target=workload.targets).amax(dim=1)
 
 
-def _captum_smoothgrad(task: Task) -> Run:
+def _captum_smoothgrad(workload: Workload) -> Run:
     from captum.attr import NoiseTunnel, Saliency
 
-    tunnel, images = NoiseTunnel(Saliency(task.network())), task.images.clone().requires_grad_()
+    tunnel, images = NoiseTunnel(Saliency(workload.network())), workload.images.clone().requires_grad_()
     deviation = 0.15 * float(images.max() - images.min())
     options = {
         "nt_type": "smoothgrad",
@@ -155,18 +155,18 @@ def _captum_smoothgrad(task: Task) -> Run:
         "nt_samples_batch_size": max(1, PER_PASS // len(images)),
         "stdevs": deviation,
     }
-    return lambda: tunnel.attribute(images, target=task.targets, **options).amax(dim=1)
+    return lambda: tunnel.attribute(images, target=workload.targets, **options).amax(dim=1)
 
 
-def _captum_integrated(task: Task) -> Run:
+def _captum_integrated(workload: Workload) -> Run:
     from captum.attr import IntegratedGradients
 
-    integrated, images = IntegratedGradients(task.network()), task.images.clone().requires_grad_()
+    integrated, images = IntegratedGradients(workload.network()), workload.images.clone().requires_grad_()
     options = {"n_steps": OPTIONS["integrated-gradients"]["steps"], "internal_batch_size": PER_PASS}
-    return lambda: integrated.attribute(images, target=task.targets, **options).sum(dim=1)
+    return lambda: integrated.attribute(images, target=workload.targets, **options).sum(dim=1)
 
 
-PEERS: Mapping[str, Mapping[str, Callable[[Task], Run]]] = {
+PEERS: Mapping[str, Mapping[str, Callable[[Workload], Run]]] = {
     "gradcam": {
         "pytorch-grad-cam": _grad_cam("GradCAM"),
         "captum": _captum_gradcam,

@@ -8,24 +8,24 @@ from importlib.util import find_spec
 
 import torch
 
-from benchmarks.contestants import Task
+from benchmarks.contestants import Workload
 from benchmarks.rounds import Run
 
 EAGER, COMPILED, ONNXRUNTIME, OPENVINO = "PyTorch", "torch.compile", "ONNX Runtime", "OpenVINO"
 
 
-def eager(task: Task) -> Run:
+def eager(workload: Workload) -> Run:
     """PyTorch, channels last, in inference mode."""
-    return _forward(task, task.network().to(memory_format=torch.channels_last))
+    return _forward(workload, workload.network().to(memory_format=torch.channels_last))
 
 
-def compiled(task: Task) -> Run:
+def compiled(workload: Workload) -> Run:
     """PyTorch compiled for this batch, channels last, in inference mode."""
-    return _forward(task, torch.compile(task.network().to(memory_format=torch.channels_last), dynamic=False))
+    return _forward(workload, torch.compile(workload.network().to(memory_format=torch.channels_last), dynamic=False))
 
 
-def _forward(task: Task, network: Callable[[torch.Tensor], torch.Tensor]) -> Run:
-    images = task.images.to(memory_format=torch.channels_last)
+def _forward(workload: Workload, network: Callable[[torch.Tensor], torch.Tensor]) -> Run:
+    images = workload.images.to(memory_format=torch.channels_last)
 
     def run() -> torch.Tensor:
         with torch.inference_mode():
@@ -34,20 +34,20 @@ def _forward(task: Task, network: Callable[[torch.Tensor], torch.Tensor]) -> Run
     return run
 
 
-def on_processor(task: Task) -> dict[str, Run]:
+def on_processor(workload: Workload) -> dict[str, Run]:
     """Return the yardsticks on a processor, all in float32 and with as many threads; those that are installed."""
-    runs = {EAGER: eager(task)}
-    exported = _exported(task)
+    runs = {EAGER: eager(workload)}
+    exported = _exported(workload)
     if find_spec("onnxruntime"):
-        runs[ONNXRUNTIME] = _onnxruntime(task, exported)
+        runs[ONNXRUNTIME] = _onnxruntime(workload, exported)
     if find_spec("openvino"):
-        runs[OPENVINO] = _openvino(task, exported)
+        runs[OPENVINO] = _openvino(workload, exported)
     return runs
 
 
-def on_gpu(task: Task) -> dict[str, Run]:
+def on_gpu(workload: Workload) -> dict[str, Run]:
     """Return the yardsticks on a GPU; without the compiled one where it cannot be compiled."""
-    runs, again = {EAGER: eager(task)}, compiled(task)
+    runs, again = {EAGER: eager(workload)}, compiled(workload)
     try:
         again()
     except Exception as error:  # of whatever the compiler lacks on this machine
@@ -56,17 +56,22 @@ def on_gpu(task: Task) -> dict[str, Run]:
     return runs | {COMPILED: again}
 
 
-def _exported(task: Task) -> bytes:
+def _exported(workload: Workload) -> bytes:
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            task.network(), (task.images,), buffer, dynamo=False, input_names=["images"], output_names=["logits"]
+            workload.network(),
+            (workload.images,),
+            buffer,
+            dynamo=False,
+            input_names=["images"],
+            output_names=["logits"],
         )
     return buffer.getvalue()
 
 
-def _onnxruntime(task: Task, exported: bytes) -> Run:
+def _onnxruntime(workload: Workload, exported: bytes) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -75,11 +80,11 @@ def _onnxruntime(task: Task, exported: bytes) -> Run:
     # Its threads would go on waiting busily while the next contestant runs.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
-    inputs = {"images": task.images.numpy()}
+    inputs = {"images": workload.images.numpy()}
     return lambda: torch.from_numpy(session.run(None, inputs)[0])
 
 
-def _openvino(task: Task, exported: bytes) -> Run:
+def _openvino(workload: Workload, exported: bytes) -> Run:
     import openvino
 
     core = openvino.Core()
@@ -88,5 +93,5 @@ def _openvino(task: Task, exported: bytes) -> Run:
         "INFERENCE_PRECISION_HINT": "f32",  # processors with bfloat16 would use it
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
     }
-    network, images = core.compile_model(core.read_model(exported, b""), "CPU", options), task.images.numpy()
+    network, images = core.compile_model(core.read_model(exported, b""), "CPU", options), workload.images.numpy()
     return lambda: torch.from_numpy(network(images)[0])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks import page
-from benchmarks.contestants import LIBRARIES, OPTIONS, SEEWHY, contestants, load, task
+from benchmarks.contestants import LIBRARIES, OPTIONS, SEEWHY, contestants, load, workload
 from benchmarks.forwards import COMPILED, EAGER, on_gpu
 from benchmarks.library import MODELS, Case, beside, cases
 from benchmarks.machine import description
@@ -42,7 +42,7 @@ def timed(case: Case, model: Any, effort: Effort) -> tuple[Times, dict[str, int 
     """Return the times of all contestants of a case, and how busy SeeWhy and the plain forward keep the GPU."""
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other libraries
-        asked = task(model, case.batch, stack)
+        asked = workload(model, case.batch, stack)
         runs = {**on_gpu(asked), **contestants(case.method, asked)}
         found = interleaved(runs, effort, torch.cuda.synchronize)
         busy = {name: utilisation(runs[name]) if effort.seconds else None for name in (SEEWHY, EAGER)}

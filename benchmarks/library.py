@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import page
-from benchmarks.contestants import LIBRARIES, OPTIONS, SEEWHY, contestants, load, task
+from benchmarks.contestants import LIBRARIES, OPTIONS, SEEWHY, contestants, load, workload
 from benchmarks.forwards import EAGER, ONNXRUNTIME, OPENVINO, on_processor
 from benchmarks.machine import description
 from benchmarks.rounds import QUICK, Effort, Run, Times, interleaved, ratio
@@ -67,14 +67,14 @@ def timed(case: Case, model: Any, effort: Effort, side: int | None = None) -> Ti
     """Return the times of all contestants of a case."""
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other libraries
-        asked = task(model, case.batch, stack, side)
+        asked = workload(model, case.batch, stack, side)
         return interleaved({**on_processor(asked), **contestants(case.method, asked)}, effort)
 
 
 def memory(model: Any, side: int | None = None) -> dict[str, int]:
     """Return the bytes that Grad-CAM of one picture keeps for backward, with SeeWhy and with pytorch-grad-cam."""
     with ExitStack() as stack:
-        asked = task(model, 1, stack, side)
+        asked = workload(model, 1, stack, side)
         found = contestants("gradcam", asked)
         return {name: kept_bytes(found[name], model.module) for name in (SEEWHY, "pytorch-grad-cam")}
 

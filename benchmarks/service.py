@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, median, quantiles
 
 import aiohttp
@@ -139,13 +140,16 @@ def bodies(photographs: Sequence[bytes]) -> Iterator[bytes]:
 
 
 @contextmanager
-def running(command: Sequence[str], extra: Mapping[str, str], cores: int | None = None) -> Iterator[Server]:
+def running(
+    command: Sequence[str], extra: Mapping[str, str], cores: int | None = None, folder: Path = page.ROOT
+) -> Iterator[Server]:
     """Start a server and wait until it answers; stop it afterwards.
 
     Args:
         command: with `{port}` for its port.
         extra: what it gets in the environment.
         cores: how many processors it may use; all if None.
+        folder: in which it starts.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -153,7 +157,7 @@ def running(command: Sequence[str], extra: Mapping[str, str], cores: int | None 
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SEEWHY_", "OMP_"))}
     process = subprocess.Popen(
         [word.format(port=port) for word in command],
-        cwd=page.ROOT,
+        cwd=folder,
         env={**kept, **extra},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

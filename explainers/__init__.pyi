@@ -1,6 +1,5 @@
-# The public names. `__init__.py` reads them here, and imports what is asked for.
+# The public names. `__init__.py` reads this file, and imports a name on first use.
 from .core.attribution import Attribution as Attribution
-from .core.explainer import Explainer as Explainer
 from .core.objective import Objective as Objective
 from .core.task import Task as Task
 from .errors import ExplainerError as ExplainerError
@@ -22,7 +21,6 @@ from .inspection.sweep import sweep_channels as sweep_channels
 from .inspection.trace import Trace as Trace
 from .inspection.trace import trace as trace
 from .layers.survey import Survey as Survey
-from .layers.survey import survey as survey
 from .methods.cam.ablation import AblationCAM as AblationCAM
 from .methods.cam.ablation import ReciproCAM as ReciproCAM
 from .methods.cam.base import CAM as CAM
@@ -51,6 +49,7 @@ from .methods.catalogue import get_method as get_method
 from .methods.catalogue import list_methods as list_methods
 from .methods.catalogue import method as method
 from .methods.concept.dff import DFF as DFF
+from .methods.explainer import Explainer as Explainer
 from .methods.gradient.fullgrad import FullGrad as FullGrad
 from .methods.gradient.input_gradient import InputXGradient as InputXGradient
 from .methods.gradient.input_gradient import SmoothGrad as SmoothGrad
@@ -77,3 +76,4 @@ from .methods.rules.lrp import LRP as LRP
 from .results.agreement import rank_correlation as rank_correlation
 from .results.explanation import Explanation as Explanation
 from .tasks.classification import Classification as Classification
+from .tasks.pose import survey as survey

@@ -1,20 +1,20 @@
-"""What can go wrong in an explanation, as one tree.
+"""Errors of explanations, as one tree.
 
     ExplainerError
     ├── PictureError
-    │   ├── UnreadablePictureError   the bytes are no picture we can read
+    │   ├── UnreadablePictureError   the bytes are no readable picture
     │   └── PictureTooLargeError     more pixels than allowed
-    ├── OptionError                  a method, or an option of one, that does not exist or is out of bounds
-    │   ├── UnknownOptionError       an argument that an explainer does not take; a TypeError too
+    ├── OptionError                  an unknown method or option, or a value out of bounds
+    │   ├── UnknownOptionError       an unknown argument of an explainer; a TypeError too
     │   └── EditError                an edit that cannot be applied
-    ├── CaptureTooLargeError         tensors that would take more memory than allowed
+    ├── CaptureTooLargeError         tensors of more memory than allowed
     ├── LayerError                   a layer that does not exist, does not run, or has no grid
-    │   └── UnsuitableModelError     a model that is not what the method takes it to be
-    ├── TargetError                  a class that the model does not have
-    ├── UnsupportedModuleError       a module that hooks cannot see into
+    │   └── UnsuitableModelError     a model without the structure that the method needs
+    ├── TargetError                  a class that the model lacks
+    ├── UnsupportedModuleError       a module that hooks cannot reach
     ├── UnsupportedOperationError    an operation of the model for which a method has no rule
-    └── ModelOutputError             no usable logits came out of the model
-        └── NonFiniteError           NaN or infinity where a number belongs
+    └── ModelOutputError             the model returned no usable logits
+        └── NonFiniteError           NaN or infinity
 
 Every message says what to do next.
 """
@@ -26,7 +26,9 @@ from typing import Any
 
 
 class ExplainerError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Root of everything this package raises on purpose. `field` names the option at fault, where that is known."""
+
+    field: str | None = None
 
 
 class PictureError(ExplainerError):
@@ -34,7 +36,7 @@ class PictureError(ExplainerError):
 
 
 class UnreadablePictureError(PictureError):
-    """The bytes are not a picture in one of the supported formats, or they are cut short."""
+    """The bytes are no picture of a supported format, or incomplete."""
 
 
 class PictureTooLargeError(PictureError):
@@ -42,9 +44,11 @@ class PictureTooLargeError(PictureError):
 
 
 class OptionError(ExplainerError):
-    """An unknown method, or an option with a value it cannot take.
+    """An unknown method or option, or an option with an invalid value.
 
-    `field` names the option; `fault` says what is wrong with it where it need not be named any more.
+    Attributes:
+        field: name of the option.
+        fault: the message without the name of the option.
     """
 
     def __init__(self, message: str, field: str, fault: str | None = None) -> None:
@@ -54,11 +58,11 @@ class OptionError(ExplainerError):
 
 
 class UnknownOptionError(OptionError, TypeError):
-    """An argument that an explainer does not take. It is a `TypeError` too, as for any other dataclass."""
+    """An unknown argument of an explainer. It is a `TypeError` too, as for any other dataclass."""
 
 
 class CaptureTooLargeError(ExplainerError):
-    """What is to be captured would take more memory than allowed."""
+    """The captured tensors would take more memory than allowed."""
 
 
 class EditError(OptionError):
@@ -69,11 +73,11 @@ class EditError(OptionError):
 
 
 class LayerError(ExplainerError):
-    """A layer that the model lacks, or that cannot carry the explanation asked for."""
+    """A layer that the model lacks, or that does not suit the method."""
 
 
 class UnsuitableModelError(LayerError):
-    """No gradient flows where the method needs one, or the logits are not made as the method takes them to be."""
+    """The method needs a gradient that does not flow, or a structure of the model's head that is missing."""
 
 
 class TargetError(ExplainerError):
@@ -85,7 +89,7 @@ class UnsupportedModuleError(ExplainerError):
 
 
 class UnsupportedOperationError(ExplainerError):
-    """The model computes something for which the method has no rule. `operation` names it."""
+    """The model uses an operation for which the method has no rule; `operation` names it."""
 
     def __init__(self, message: str, operation: str) -> None:
         super().__init__(message)
@@ -119,7 +123,7 @@ _PLAIN = {
 
 
 def plain_fault(fault: Mapping[str, Any]) -> str:
-    """Return what pydantic found wrong with a value as a sentence for whoever sent it, who need not know Python.
+    """Return a fault that pydantic reports as a sentence for the sender of the value, free of Python's terms.
 
     Args:
         fault: one of `pydantic.ValidationError.errors()`.
@@ -134,8 +138,8 @@ def plain_fault(fault: Mapping[str, Any]) -> str:
         return f"It has too many items; it may have {context['max_length']}."
     if kind == "string_too_long":
         return f"It is too long; it may have {context['max_length']} characters."
-    said = str(fault["msg"]).removeprefix("Value error, ").replace("Input should be", "It must be").rstrip(".")
-    return f"{said[:1].upper()}{said[1:]}."
+    text = str(fault["msg"]).removeprefix("Value error, ").replace("Input should be", "It must be").rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def near_matches(name: str, names: Iterable[str], limit: int = 5) -> str:
@@ -145,15 +149,15 @@ def near_matches(name: str, names: Iterable[str], limit: int = 5) -> str:
 
 
 def nearest(name: str, names: Iterable[str], limit: int = 5) -> list[str]:
-    """Return the names that may be meant by one that is none of them.
+    """Return the names closest to an unknown name; case is ignored.
 
-    Case is ignored. Names that have it as a word come first, the shortest of them before the others, as ``tiger cat``
-    for ``cat``; names that merely contain it come last.
+    Names with it as a word come first, the shortest before the others, as ``tiger cat`` for ``cat``; names that merely
+    contain it come last.
     """
-    name = name[:100]  # the search is quadratic in it
+    name = name[:100]  # the search is quadratic in its length
     by_lower = {candidate.lower(): candidate for candidate in names if candidate}
-    wanted = name.lower()
-    holding = [candidate for candidate in by_lower if wanted and wanted in candidate]
-    close = sorted((one for one in holding if wanted in re.split(r"[^a-z0-9]+", one)), key=len)
-    close += difflib.get_close_matches(wanted, by_lower, n=limit, cutoff=0.6)
-    return [by_lower[candidate] for candidate in [*dict.fromkeys([*close, *holding])][:limit]]
+    query = name.lower()
+    containing = [candidate for candidate in by_lower if query and query in candidate]
+    close = sorted((candidate for candidate in containing if query in re.split(r"[^a-z0-9]+", candidate)), key=len)
+    close += difflib.get_close_matches(query, by_lower, n=limit, cutoff=0.6)
+    return [by_lower[candidate] for candidate in [*dict.fromkeys([*close, *containing])][:limit]]

@@ -13,19 +13,20 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.model import Model, must_know_pictures
-from seewhy.explainers.core.task import Ask
+from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import ExplainerError, OptionError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.decode import PictureSource, read_picture
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
-from seewhy.explainers.methods.shared_pass import explain_together
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.methods.shared_pass import explain_jointly
 from seewhy.explainers.results.explanation import Explanation, explanations
 
 Failure: TypeAlias = ExplainerError | OSError
-"""What may be wrong with one picture of many."""
+"""The errors that belong to one picture of many."""
 
 _Answers: TypeAlias = Generator[Explanation | Failure, None, None]
 
@@ -45,7 +46,7 @@ def explain(
     """Explain why a model gave a picture a class.
 
     Args:
-        model: a `LoadedModel`, from `load_model` or `wrap_model`.
+        model: a `LoadedModel`, from `load_model` or `wrap_model`; left as it was.
         picture: a path, bytes, PIL image or array; see `read_picture`.
         method: a name of `list_methods()`.
         target: class index or label; None for the most probable class.
@@ -53,11 +54,14 @@ def explain(
         against: class index or label to contrast the target with; None for no contrast.
         options: the method's own options.
 
+    Returns:
+        The heatmap in upload coordinates, with predictions and diagnostics.
+
     Raises:
         PictureError: the picture cannot be read.
         OptionError: an unknown method or option, or a value out of bounds.
         LayerError, TargetError: a layer or class that the model lacks.
-        UnsupportedModuleError: a bare module, which does not tell how it sees pictures.
+        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
     """
     return compare(model, picture, (method,), target, layer, against, **options)[0]
 
@@ -71,14 +75,14 @@ def compare(
     against: int | str | None = None,
     **options: Any,
 ) -> list[Explanation]:
-    """Explain by several methods, which share forward and backward passes where they can.
+    """Explain by several methods, which share forward and backward passes where possible.
 
-    `agreement.rank_correlation` says how much two of the maps agree.
+    `rank_correlation` measures the agreement of two of the maps.
 
     Args:
         model, picture, target, layer, against: as `explain`; also the errors.
         methods: names of `list_methods()`.
-        options: each method takes those that it has.
+        options: of the methods; each method gets its own.
 
     Returns:
         One explanation per method, all of the same class.
@@ -87,8 +91,7 @@ def compare(
     entries = [get_method(name) for name in methods]
     explainers = explainers_of(entries, layer, options)
     view = prepare(model, picture)
-    ask = Ask(*(None if name is None else torch.tensor([model.task.target(name)]) for name in (target, against)))
-    attributions = explain_together(explainers, model, view.images, ask)
+    attributions = explain_jointly(explainers, model, view.images, named_ask(model.task, target, against))
     return [
         explanations(model, entry.name, view.picture, view.geometry, attribution)[0]
         for entry, attribution in zip(entries, attributions, strict=True)
@@ -106,12 +109,12 @@ def explainers_of(
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A picture, and what a model sees of it.
+    """A picture, and the model's input made from it.
 
     Attributes:
         picture: upright, RGB.
         image: (C, H, W) float32, normalised.
-        geometry: which part of the picture that is.
+        geometry: the part of the picture that the model sees.
         device: of the model.
     """
 
@@ -127,11 +130,11 @@ class View:
 
 
 def prepare(model: Model, picture: PictureSource) -> View:
-    """Read a picture and make the model's input of it.
+    """Read a picture and make the model's input from it.
 
     Raises:
         PictureError: the picture cannot be read.
-        UnsupportedModuleError: a bare module, which does not tell how it sees pictures.
+        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model)
     upright = read_picture(picture)
@@ -141,30 +144,27 @@ def prepare(model: Model, picture: PictureSource) -> View:
 
 @dataclass(frozen=True)
 class _Series:
-    """What is asked about each picture of many."""
+    """The question about each picture of many."""
 
     model: Model
     method: str
     explainer: Explainer
-    target: int | None
-    against: int | None
+    ask: Ask
 
-    def answer(self, waiting: Sequence["Future[View]"]) -> list[Explanation | Failure]:
-        """Return the explanation of each picture of a batch, or what is wrong with it."""
-        views = [_view(future) for future in waiting]
+    def answer(self, futures: Sequence["Future[View]"]) -> list[Explanation | Failure]:
+        """Return the explanation, or the error, of each picture of a batch."""
+        views = [_view(future) for future in futures]
         answers = iter(self.explain([view for view in views if isinstance(view, View)]))
         return [next(answers) if isinstance(view, View) else view for view in views]
 
     def explain(self, batch: Sequence[View]) -> list[Explanation | Failure]:
-        """Explain pictures in one pass; where it fails, each by itself, so that a bad one fails alone."""
+        """Explain pictures in one batch; if it fails, one by one, so that a bad picture fails alone."""
         if not batch:
             return []
         images = torch.stack([view.image for view in batch]).to(self.model.device)
-        targets, against = (
-            None if number is None else torch.full((len(batch),), number) for number in (self.target, self.against)
-        )
+        ask = Ask.stacked([self.ask] * len(batch))
         try:
-            rows = self.explainer.explain(self.model, images, targets, against).rows()
+            rows = self.explainer.explain(self.model, images, ask.targets, ask.against).rows()
         except ExplainerError as error:
             return [error] if len(batch) == 1 else [answer for view in batch for answer in self.explain([view])]
         return [
@@ -218,18 +218,18 @@ def explain_many(
     on_error: Literal["raise", "yield"] = "raise",
     **options: Any,
 ) -> Iterator[Explanation | Failure]:
-    """Explain many pictures, several in each pass through the model; the maps are those of `explain`.
+    """Explain many pictures, several in each pass of the model; the maps are those of `explain`.
 
-    Options are checked at once. Pictures are taken from the iterable as they are needed, two batches ahead, so there
-    may be any number of them: at most that many are in memory, but for what the caller keeps.
+    Options are checked at once. Pictures are read from the iterable on demand, two batches ahead, so their number is
+    unlimited: no more than two batches are in memory.
 
     Args:
         model, method, target, layer, against: as `explain`, and the same for all pictures.
         pictures: paths, bytes, PIL images or arrays.
-        batch_size: how many share a pass.
-        progress: whether to show a bar with the rate and the time left.
-        on_error: what to do about a picture that cannot be read or explained: ``raise``, once those before it have
-            been given back, or ``yield`` the exception in its place and go on.
+        batch_size: pictures in a pass, at least 1.
+        progress: whether to show a bar with the rate and the remaining time.
+        on_error: ``raise`` the exception of a picture that cannot be read or explained, after the explanations before
+            it; or ``yield`` the exception in its place and go on.
         options: the method's own options.
 
     Returns:
@@ -250,28 +250,27 @@ def explain_many(
     (explainer,) = explainers_of([entry], layer, options)
     if layer is not None:
         module_paths(model.module, (layer,) if isinstance(layer, str) else tuple(layer))
-    targets = [None if name is None else model.task.target(name) for name in (target, against)]
-    series = _Series(model, entry.name, explainer, *targets)
+    series = _Series(model, entry.name, explainer, named_ask(model.task, target, against))
     total = len(pictures) if isinstance(pictures, Sized) else None
-    return _delivered(_in_batches(series, pictures, batch_size), total, progress, on_error == "raise")
+    return _deliver(_in_batches(series, pictures, batch_size), total, progress, on_error == "raise")
 
 
 def _in_batches(series: _Series, pictures: Iterable[PictureSource], batch_size: int) -> _Answers:
     source = iter(pictures)
-    waiting: deque[Future[View]] = deque()
+    futures: deque[Future[View]] = deque()
     pool = ThreadPoolExecutor(min(_DECODERS, batch_size), thread_name_prefix="decode")
     try:
         while True:
-            for picture in islice(source, 2 * batch_size - len(waiting)):
-                waiting.append(pool.submit(prepare, series.model, picture))
-            if not waiting:
+            for picture in islice(source, 2 * batch_size - len(futures)):
+                futures.append(pool.submit(prepare, series.model, picture))
+            if not futures:
                 return
-            yield from series.answer([waiting.popleft() for _ in range(min(batch_size, len(waiting)))])
+            yield from series.answer([futures.popleft() for _ in range(min(batch_size, len(futures)))])
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _delivered(answers: _Answers, total: int | None, progress: bool, raises: bool) -> Iterator[Explanation | Failure]:
+def _deliver(answers: _Answers, total: int | None, progress: bool, raises: bool) -> Iterator[Explanation | Failure]:
     with closing(answers):
         rows: Iterable[Explanation | Failure] = answers
         if progress:
@@ -284,8 +283,8 @@ def _delivered(answers: _Answers, total: int | None, progress: bool, raises: boo
             yield row
 
 
-def _view(waiting: "Future[View]") -> View | Failure:
+def _view(future: "Future[View]") -> View | Failure:
     try:
-        return waiting.result()
+        return future.result()
     except (ExplainerError, OSError) as error:
         return error

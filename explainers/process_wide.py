@@ -1,25 +1,25 @@
-"""What must be alone in the process: uses of PyTorch that change state which all threads share.
+"""The process-wide lock: for uses of PyTorch that change state shared by all threads.
 
 Threads that *run* models need no lock: gradient mode, inference mode, autocast, the stack of `TorchFunctionMode`,
-`torch.device` as a context, hooks for saved tensors and TorchScript's tracing state belong to a thread each. What
-follows belongs to the process; it is saved, changed and put back, so two threads that do it at once put back each
+`torch.device` as a context, hooks for saved tensors and TorchScript's tracing state belong to one thread each. The
+following state belongs to the process. It is saved, changed and restored, so two threads at once would restore each
 other's changes, for good:
 
 * Tracing with `torch.fx` replaces `nn.Module.__call__`, `nn.Module.__getattr__` and the functions that were given to
   `torch.fx.wrap` (torchvision's, timm's). `seewhy.explainers.execution.cut` traces.
-* `torch.onnx.export` keeps the version of its operators, the mode of training and the paths of the modules that it
-  traces in globals, and `torch.onnx.is_in_onnx_export()` is true for all threads.
-* `torch.compile` reads `nn.Module.__call__` and `__getattr__`, which must not be replaced while it does.
-* Builders of networks: timm's `create_model` sets flags of its layers, and the user's own factories may do any of this
+* `torch.onnx.export` keeps the version of its operators, the training mode and the paths of traced modules in globals,
+  and `torch.onnx.is_in_onnx_export()` is true for all threads.
+* `torch.compile` reads `nn.Module.__call__` and `__getattr__`, which must not be replaced meanwhile.
+* Builders of networks: timm's `create_model` sets flags of its layers, and the user's factories may do any of this
   (quantisation and feature extraction trace with `torch.fx`).
-* `TorchDispatchMode` belongs to a thread, but whether any is open, which `torch.compile` asks, is a global that each
-  restores. `seewhy.explainers.layers.forward_pass` follows the picture through a model with one.
+* `TorchDispatchMode` belongs to a thread, but each restores a global that says whether any is open, which
+  `torch.compile` reads. `seewhy.explainers.layers.forward_pass` follows the picture through a model with one.
 * `warnings.catch_warnings` replaces the filters of the process.
 
-All of it stands in ``with exclusive():``; a test reads the sources and holds that. (The exception is `models/hub.py`,
-which silences warnings while it is imported: an import holds Python's lock of the package, and must not wait for this.)
-Nothing here uses other global state: the default device, global hooks, the generator of random numbers, forward-mode
-differentiation (`torch.func.jvp`, whose levels are counted once for all threads); the default dtype is put back only.
+All of it stands in ``with exclusive():``, and a test reads the sources for that. (The exception is `models/hub.py`,
+which silences warnings during its import: an import holds Python's lock of the package, and must not wait for this.)
+Nothing here uses other global state: the default device, global hooks, the global random generator, or forward-mode
+differentiation (`torch.func.jvp`, whose levels are counted once for all threads). The default dtype is only restored.
 """
 
 import math
@@ -35,7 +35,7 @@ from torch import nn
 from torch.nn.modules import module as module_globals
 
 _GLANCE = 0.1
-"""Seconds between two calls of what a thread that waits has to check."""
+"""Seconds between two calls of a waiting thread's `check`."""
 
 _METHODS = ("__call__", "__getattr__", "__setattr__")
 
@@ -44,7 +44,7 @@ _lock = threading.RLock()
 
 @contextmanager
 def exclusive(check: Callable[[], None] | None = None) -> Iterator[None]:
-    """Wait until no other thread is here, and keep others out. A thread may enter again where it is already.
+    """Hold the process-wide lock. A thread that holds it may enter again.
 
     Args:
         check: called now and then while this thread waits; an exception ends the wait.
@@ -63,7 +63,7 @@ def exclusive(check: Callable[[], None] | None = None) -> Iterator[None]:
 
 @contextmanager
 def exclusive_if_free() -> Iterator[bool]:
-    """Enter as `exclusive` does and yield True; yield False at once where another thread has entered."""
+    """Hold the lock and yield True; yield False at once if another thread holds it."""
     entered = _lock.acquire(blocking=False)
     try:
         yield entered
@@ -81,12 +81,12 @@ def silenced(category: type[Warning] = Warning) -> Iterator[None]:
 
 
 def changes() -> list[str] | None:
-    """Return what of PyTorch's state is not as it was at the start of the process; None while a thread may change it.
+    """Return the parts of PyTorch's state that differ from the start of the process; None while a thread may change it.
 
-    None too while changes are accepted, for an import may undo its changes before it ends.
+    It is also None while changes are accepted, because an import may undo its changes before it ends.
 
-    The state is the functions that calls of modules go through, those of `math`, which `torch.fx` replaces too by
-    default, hooks on all modules, the default dtype, and whether an ONNX export is under way.
+    The state comprises the functions in calls of modules, those of `math`, which `torch.fx` replaces by default, hooks
+    on all modules, the default dtype, and whether an ONNX export is running.
     """
     with exclusive_if_free() as entered:
         if not entered or _accepting:
@@ -97,10 +97,10 @@ def changes() -> list[str] | None:
 
 @contextmanager
 def accepted_changes() -> Iterator[None]:
-    """Take changes in this block for the state at the start: a package of the user's may instrument PyTorch.
+    """Count changes in this block as the state at the start: a package of the user may instrument PyTorch.
 
-    The block is not exclusive: another thread that imports the same package holds Python's lock of it, and may wait to
-    be exclusive itself.
+    The block does not hold the lock: another thread that imports the same package holds Python's lock of it, and may be
+    waiting for ours.
     """
     with exclusive():
         before = _state()
@@ -115,10 +115,10 @@ def accepted_changes() -> Iterator[None]:
 
 @contextmanager
 def restored() -> Iterator[list[str]]:
-    """Run alone, and put back the methods of all modules and the default dtype.
+    """Hold the lock, and restore the methods of all modules and the default dtype.
 
     Yields:
-        A list that holds the names of what was put back, once this has ended.
+        A list; at the end of the block it holds the names of what was restored.
     """
     undone: list[str] = []
     with exclusive():
@@ -133,8 +133,8 @@ def restored() -> Iterator[list[str]]:
 
 
 def _state() -> dict[str, object]:
-    """Return the state by name; values are equal only where nothing was changed."""
-    # PyTorch has no public way to see hooks on all modules.
+    """Return the state by name; unchanged values are equal."""
+    # PyTorch has no public access to hooks on all modules.
     hooks = [value for name, value in sorted(vars(module_globals).items()) if name.startswith("_global_")]
     return {
         **{f"torch.nn.Module.{name}": getattr(nn.Module, name) for name in _METHODS},
@@ -149,9 +149,9 @@ _MENDED: dict[str, Callable[[Any], None]] = {
     **{f"torch.nn.Module.{name}": partial(setattr, nn.Module, name) for name in _METHODS},
     "torch.get_default_dtype()": torch.set_default_dtype,
 }
-"""What restores the state that a model's factory must not leave changed, for other models compute with it."""
+"""Setters of the state that a model's factory must not leave changed, because other models use it."""
 
 _accepting: list[None] = []
-"""One entry for each time that changes are accepted at present."""
+"""One entry for each open block of `accepted_changes`."""
 
 _start = _state()

@@ -1,19 +1,19 @@
-"""What can go wrong before a model answers, as one tree.
+"""Errors of models, as one tree.
 
     ModelError
     ├── UnknownModelError         no model, or no weight set, has that name
-    ├── ModelsFileError           the file of own models does not make sense
-    ├── ModelTooLargeError        it can never fit into the memory that the service has
+    ├── ModelsFileError           the TOML file of the user's models is wrong
+    ├── ModelTooLargeError        the model can never fit into the service's memory
     └── WeightsError
         ├── WeightsUnavailableError   the weights are not on this machine
         └── BadWeightsError           the file is damaged, or belongs to another architecture
 
-Every message says what to do next, and none holds a path of the machine it runs on.
+Every message says what to do next, and none holds a path of the machine.
 """
 
 
 class ModelError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Root of all errors that this package raises on purpose."""
 
 
 class UnknownModelError(ModelError):
@@ -21,11 +21,11 @@ class UnknownModelError(ModelError):
 
 
 class ModelsFileError(ModelError):
-    """The TOML file of own models is malformed, or names something that does not exist."""
+    """The TOML file of the user's models is malformed, or names something that does not exist."""
 
 
 class ModelTooLargeError(ModelError):
-    """The model can never fit into the memory that there is for models."""
+    """The model can never fit into the memory for models."""
 
 
 class WeightsError(ModelError):

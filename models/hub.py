@@ -1,15 +1,15 @@
-"""What we use of timm and of the Hugging Face Hub.
+"""The parts of timm and of the Hugging Face Hub that SeeWhy uses.
 
-Both import tqdm's bar for notebooks, which in Jupyter warns where ipywidgets is missing: of a bar that nobody asked
-for. So they are imported here alone, and in silence.
+Both import tqdm's bar for notebooks, which warns in Jupyter if ipywidgets is missing, though SeeWhy shows no such bar.
+So they are imported here alone, with that warning off.
 """
 
 import warnings
 
 from tqdm import TqdmWarning
 
-# Not within `process_wide.exclusive`: who imports holds a lock of Python's, which another thread that is in
-# there may be waiting for.
+# Outside `process_wide.exclusive`: an importing thread holds Python's import lock, and a thread inside `exclusive` may
+# wait for that lock.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", TqdmWarning)
     import timm

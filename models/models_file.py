@@ -1,9 +1,9 @@
-"""Models of the user's own, declared in a TOML file.
+"""The user's models, declared in a TOML file.
 
 [models.pneumonia]
 architecture = "resnet18"            # a torchvision name, "timm/NAME", or "package.module:factory"
 weights = "pneumonia.safetensors"    # paths are relative to this file
-sha256 = "9f86d081884c7d65..."        # what the file's SHA-256 begins with, 8 digits at least; default: not checked
+sha256 = "9f86d081884c7d65..."        # of the file: its first digits, at least 8; default: not checked
 labels = "labels.txt"                # one label per line, or a list: labels = ["healthy", "pneumonia"]
 input_size = 224                     # or [height, width]
 resize = 256                         # shorter side before the centre crop; default: input_size
@@ -43,7 +43,7 @@ Side = Annotated[int, Field(ge=8, le=4096)]
 Spread = Annotated[FiniteFloat, Field(gt=0)]
 
 
-class OwnModel(BaseModel):
+class Declaration(BaseModel):
     """One table of the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,7 +65,7 @@ def own_specs(file: Path) -> dict[str, ModelSpec]:
     """Read the declarations.
 
     Raises:
-        ModelsFileError: no TOML, an unknown key, a value that cannot be, or no file of labels.
+        ModelsFileError: no TOML, an unknown key, an invalid value, or no file of labels.
     """
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8")).get("models", {})
@@ -81,32 +81,36 @@ def own_specs(file: Path) -> dict[str, ModelSpec]:
 
 def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
     try:
-        own = OwnModel.model_validate(table)
+        declaration = Declaration.model_validate(table)
     except ValidationError as error:
-        # A misspelt key explains a missing one.
+        # A misspelt key comes first: it explains a missing one.
         first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         field = ".".join(map(str, first["loc"]))
-        hint = near_matches(field, OwnModel.model_fields) if first["type"] == "extra_forbidden" else ""
+        hint = near_matches(field, Declaration.model_fields) if first["type"] == "extra_forbidden" else ""
         raise ModelsFileError(f"{file.name}, [models.{name}], {field}: {first['msg']}. {hint}".rstrip()) from error
-    labels = own.labels if isinstance(own.labels, tuple) else _read_labels(name, file.parent / own.labels)
-    weights = file.parent / own.weights
+    labels = (
+        declaration.labels
+        if isinstance(declaration.labels, tuple)
+        else _read_labels(name, file.parent / declaration.labels)
+    )
+    weights = file.parent / declaration.weights
     return ModelSpec(
         name=name,
         source="own",
-        licence=own.licence,
-        preprocess=_preprocess(own),
+        licence=declaration.licence,
+        preprocess=_preprocess(declaration),
         labels=labels,
-        build=_builder(name, own.architecture, len(labels)),
+        build=_builder(name, declaration.architecture, len(labels)),
         fill=fill_by_name,
         weights=WeightsSource(
-            own.weights.name,
-            (own.weights.name,),
+            declaration.weights.name,
+            (declaration.weights.name,),
             lambda: weights if is_file(weights) else None,
             download=None,
-            digests={weights.name: own.sha256.lower()} if own.sha256 else {},
+            digests={weights.name: declaration.sha256.lower()} if declaration.sha256 else {},
         ),
-        default_layers=own.default_layers,
-        prepare=partial(_imported, name, own.architecture) if ":" in own.architecture else nothing,
+        default_layers=declaration.default_layers,
+        prepare=partial(_imported, name, declaration.architecture) if ":" in declaration.architecture else nothing,
     )
 
 
@@ -121,22 +125,26 @@ def _read_labels(name: str, path: Path) -> tuple[str, ...]:
     return labels
 
 
-def _preprocess(own: OwnModel) -> Preprocess:
-    """Start from the architecture's own preprocessing and apply what the table says."""
+def _preprocess(declaration: Declaration) -> Preprocess:
+    """Return the architecture's own preprocessing, with the declared changes."""
     defaults = (
-        zoo_spec(own.architecture).preprocess if own.architecture in zoo_names() else Preprocess((224, 224), (256, 256))
+        zoo_spec(declaration.architecture).preprocess
+        if declaration.architecture in zoo_names()
+        else Preprocess((224, 224), (256, 256))
     )
-    size = own.input_size
+    size = declaration.input_size
     if isinstance(size, int):
         size = (size, size)
-    scale = (own.resize, own.resize) if own.resize is not None else (size or defaults.scale_size)
+    scale = (
+        (declaration.resize, declaration.resize) if declaration.resize is not None else (size or defaults.scale_size)
+    )
     return Preprocess(
         size=size or defaults.size,
         scale_size=scale,
         resize=defaults.resize,
-        interpolation=own.interpolation or defaults.interpolation,
-        mean=own.mean or defaults.mean,
-        std=own.std or defaults.std,
+        interpolation=declaration.interpolation or defaults.interpolation,
+        mean=declaration.mean or defaults.mean,
+        std=declaration.std or defaults.std,
     )
 
 
@@ -153,7 +161,7 @@ def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Modu
     hint = near_matches(architecture, zoo_names())
     raise ModelsFileError(
         f"[models.{name}]: there is no architecture {architecture!r}. {hint} "
-        "Own code is named 'package.module:factory'."
+        "Your own code is named 'package.module:factory'."
     )
 
 
@@ -173,8 +181,8 @@ def _from_factory(name: str, architecture: str) -> nn.Module:
         module = getattr(code, architecture.partition(":")[2])()
     if changes:
         raise ModelsFileError(
-            f"[models.{name}]: {architecture!r} left {' and '.join(changes)} changed, which all models share; put it "
-            "back before the factory returns."
+            f"[models.{name}]: {architecture!r} left {' and '.join(changes)} changed, which all models share; restore "
+            "it before the factory returns."
         )
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
@@ -184,7 +192,7 @@ def _from_factory(name: str, architecture: str) -> nn.Module:
 
 @contextmanager
 def _blaming(name: str, architecture: str) -> Iterator[None]:
-    """Make a `ModelsFileError`, which names the table, of whatever the user's own code raises."""
+    """Turn any exception of the user's code into a `ModelsFileError` that names the table."""
     try:
         yield
     except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""From an upright RGB picture to the model's input, remembering which part of the picture that is."""
+"""Preprocessing: from an upright RGB picture to the model's input, and which part of the picture that is."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,23 +15,23 @@ from seewhy.explainers.imaging.geometry import Geometry
 Resize = Literal["shorter", "longer", "exact"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
-# A strip of one pixel by a million would be resized to gigabytes. Where the resized picture is this many
-# times the crop, only the crop is computed: the same but for the rounding of the box and of samples.
+# A strip of one pixel by a million would be resized to gigabytes. If the resized picture is this many times the crop,
+# only the crop is computed, which differs by roundings of the box and of samples.
 _LARGEST = 32
 
-# A smaller copy has at least this many pixels for each of the resized picture, along either side.
+# A smaller copy has at least this many times the pixels of the resized picture, along either side.
 _LEAST = 2
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Resize, centre crop, scale to [0, 1], normalise: the same numbers as torchvision's and timm's own.
+    """Resize, centre crop, scale to [0, 1], normalise, with the same numbers as torchvision and timm.
 
     Attributes:
-        size: (height, width) of the model's input.
+        size: (height, width) of the model's input, in pixels.
         scale_size: (height, width) to resize to before the crop.
-        resize: "shorter" keeps the proportions and covers `scale_size`, so that the crop loses the ends of
-            the longer side; "longer" keeps them and fits inside it, padding the rest; "exact" does not.
+        resize: ``shorter`` keeps the proportions and covers `scale_size`, so that the crop loses the ends of the longer
+            side; ``longer`` keeps them and fits inside it, padded; ``exact`` changes the proportions.
         interpolation: of the resize, with antialiasing.
         mean, std: per channel, for values in [0, 1].
     """
@@ -48,8 +48,8 @@ class Preprocess:
 
         Args:
             picture: upright.
-            size: width and height of the upload, where `picture` is a smaller copy of it, see `least`; the same part of
-                it is seen, and samples differ by a level of 255 at most places at most.
+            size: width and height of the upload, if `picture` is a smaller copy of it (see `least`). The model then
+                sees the same part, and nearly all samples differ by at most one level of 255.
         """
         upright = picture if picture.mode == "RGB" else picture.convert("RGB")
         samples = np.asarray(self._cropped(upright, size or picture.size))
@@ -60,14 +60,14 @@ class Preprocess:
         return torch.from_numpy(normalized)
 
     def least(self, width: int, height: int) -> tuple[int, int]:
-        """Return the least size of a smaller copy of a picture that is as good an input as the picture itself."""
-        if self.interpolation == "nearest":  # each sample is that of one pixel
+        """Return the width and height of the smallest copy that makes as good an input as the picture itself."""
+        if self.interpolation == "nearest":  # each sample is one pixel of the picture
             return width, height
         columns, rows = self._resized(width, height)
         return min(width, _LEAST * columns), min(height, _LEAST * rows)
 
     def geometry(self, width: int, height: int) -> Geometry:
-        """Return which part of a picture of `width` by `height` pixels the model sees."""
+        """Return the part of a picture of `width` by `height` pixels that the model sees."""
         resized_width, resized_height = self._resized(width, height)
         left, top = self._offset(resized_width, resized_height)
         across, down = width / resized_width, height / resized_height
@@ -82,7 +82,7 @@ class Preprocess:
         if left >= 0 and top >= 0 and width * height > _LARGEST * shape[0] * shape[1]:
             box = self.geometry(*size).scaled(*picture.size).box
             return picture.resize(shape, resampling, box=box)
-        # The input of a smaller copy is not exactly that of the upload, so whole pixels may be averaged first.
+        # From a smaller copy the input is not exact anyway, so Pillow may average whole pixels first, which is faster.
         gap = None if size == picture.size else 3.0
         resized = picture.resize((width, height), resampling, reducing_gap=gap)
         if left < 0 or top < 0:
@@ -100,7 +100,7 @@ class Preprocess:
         if self.resize == "exact":
             return columns, rows
         if self.resize == "shorter" and rows == columns:
-            # torchvision truncates the longer side, timm's general case below rounds it.
+            # torchvision truncates the longer side; timm, in the general case below, rounds it.
             if width <= height:
                 return rows, int(rows * height / width)
             return int(rows * width / height), rows
@@ -113,7 +113,7 @@ class Preprocess:
 
 
 def _centred(length: int, crop: int) -> int:
-    # round() to even where it crops, floor where it pads, as in torchvision's centre crop.
+    # As in torchvision's centre crop: half to even for a crop, floor for padding.
     return round((length - crop) / 2) if length >= crop else -((crop - length) // 2)
 
 

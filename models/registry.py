@@ -1,4 +1,4 @@
-"""All models by name, and the one way to load one."""
+"""All models by name, and how to load them."""
 
 import logging
 import os
@@ -16,8 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.execution.accelerators import choose
-from seewhy.explainers.layers.survey import Survey, survey
+from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
+from seewhy.explainers.tasks.pose import survey
 from seewhy.models.errors import ModelError, ModelsFileError, UnknownModelError
 from seewhy.models.models_file import own_specs
 from seewhy.models.spec import LoadedModel, ModelSpec
@@ -27,27 +28,32 @@ from seewhy.models.zoo import zoo_names, zoo_spec
 _log = logging.getLogger(__name__)
 
 DEFAULT = "default"
-"""The weight set that the library itself takes by default."""
+"""Stands for the library's default weight set."""
 
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a model's weights are on this machine, and if not, why and what to do."""
+    """Whether a model's weights are on this machine.
+
+    Attributes:
+        available: whether they are.
+        reason: why not, and what to do; None if they are.
+    """
 
     available: bool
     reason: str | None
 
 
 class Registry:
-    """Every model that this process can name: the ready-made ones and the user's own.
+    """All models by name: the ready-made ones and the user's own.
 
     Args:
-        weights_dir: a folder of weights files, looked into before the libraries' caches.
-        models_file: the TOML file of own models.
-        download: whether weights may be fetched from the internet.
+        weights_dir: a folder of weights files, searched before the libraries' caches; None for no folder.
+        models_file: the TOML file of the user's models; None for no file.
+        download: whether weights may be downloaded.
 
     Raises:
-        ModelsFileError: the file is malformed, or an own model has the name of a ready-made one.
+        ModelsFileError: the file is malformed, or declares the name of a ready-made model.
     """
 
     def __init__(
@@ -60,11 +66,11 @@ class Registry:
             raise ModelsFileError(f"A ready-made model is named {min(clashes)!r} already; choose another name.")
 
     def names(self) -> list[str]:
-        """Return all names: own models first."""
+        """Return all names, the user's models first."""
         return [*self._own, *zoo_names()]
 
     def specs(self) -> list[ModelSpec]:
-        """Return what is known of every model, in the order of `names`."""
+        """Return the description of every model, in the order of `names`."""
         with _listing:
             return [self.spec(name) for name in self.names()]
 
@@ -77,29 +83,29 @@ class Registry:
         if name not in self._own:
             return _zoo_spec(name, weights)
         if weights is not None:
-            raise UnknownModelError(f"{name!r} is an own model: its weights are those that the models file names.")
+            raise UnknownModelError(f"{name!r} has the weights that the models file names; leave out {weights!r}.")
         return self._own[name]
 
     def availability(self, spec: ModelSpec) -> Availability:
-        """Say whether the weights of a model are at hand."""
+        """Return whether the weights of a model are on this machine."""
         if find_weights(spec, self._weights_dir) is not None:
             return Availability(True, None)
         return Availability(False, missing_reason(spec))
 
     def file_size(self, spec: ModelSpec) -> int:
-        """Return the bytes of a model's weights file; 0 where it is not on this machine yet."""
+        """Return the bytes of a model's weights file; 0 if it is not on this machine."""
         path = find_weights(spec, self._weights_dir)
         try:
             return 0 if path is None else path.stat().st_size
-        except OSError:  # it is gone, or nobody may look at it: loading it says so
+        except OSError:  # the file vanished, or is unreadable: loading the model reports that
             return 0
 
     def survey(self, spec: ModelSpec, check: Callable[[], None] = lambda: None) -> Survey:
-        """Describe the layers of a model that need not be loaded: no weights are read.
+        """Describe the layers of a model without reading its weights.
 
         Args:
             spec: of the model.
-            check: called now and then while another survey is made; ends the wait by raising.
+            check: called now and then while this thread waits for another survey; it ends the wait by raising.
         """
         return _survey(spec, check)
 
@@ -115,7 +121,7 @@ class Registry:
         spec = self.spec(name, None if weights == DEFAULT else weights)
         path = obtain_weights(spec, self._weights_dir, self._download) if weights is not None else None
         spec.prepare()
-        module, digest = _built(spec), None
+        module, digest = _build(spec), None
         if path is not None:
             try:
                 digest = checked_sha256(spec, path)
@@ -124,7 +130,7 @@ class Registry:
                 raise type(error)(f"{spec.name}: {error}") from error
         module = module.eval().requires_grad_(False).to(device)
         for value in (*module.parameters(), *module.buffers()):
-            if value.ndim == 4:  # convolutions are fastest so, forward and backward
+            if value.ndim == 4:  # channels last is the fastest format of convolutions, forward and backward
                 value.data = value.data.contiguous(memory_format=torch.channels_last)
         surveyed = _surveyed(spec, module)
         outputs = surveyed.layers[0].output_shape
@@ -144,7 +150,7 @@ class Registry:
 
 
 def list_models() -> list[str]:
-    """Return the names of all models, own ones (``SEEWHY_MODELS``) first."""
+    """Return the names of all models, those of ``SEEWHY_MODELS`` first."""
     return _from_environment().names()
 
 
@@ -156,28 +162,33 @@ def load_model(
     accelerator: str = "auto",
     dtype: torch.dtype = torch.float32,
 ) -> LoadedModel:
-    """Load a pretrained CNN, in evaluation mode, its parameters frozen, weights of convolutions channels last.
+    """Load a pretrained CNN in evaluation mode, with frozen parameters, weights of convolutions channels last.
 
     (To save these with safetensors, make them contiguous first: ``module.to(memory_format=torch.contiguous_format)``.)
 
-    Weights come from the package that ships them, the folder ``SEEWHY_WEIGHTS_DIR``, the caches of
-    torchvision and timm, or the internet.
+    Weights come from the package that ships them, the folder ``SEEWHY_WEIGHTS_DIR``, the caches of torchvision and
+    timm, or the internet.
 
     Args:
         name: a name of `list_models()`.
-        weights: a weight set of the library, such as ``"IMAGENET1K_V1"``; "default" for the library's
-            default; None for the architecture with random weights.
-        device: where to put it.
-        download: whether weights that are not on this machine may be fetched.
-        accelerator: what runs the parts of the model that need no hooks: ``onnxruntime`` (on a processor), ``eager``
-            (PyTorch), ``compile`` (`torch.compile`), or ``auto`` for onnxruntime on a processor where it is installed
-            and eager elsewhere.
-        dtype: of its weights; in another than float32 it runs in PyTorch alone, and maps are float32 all the same.
+        weights: a weight set of the library, such as ``"IMAGENET1K_V1"``; ``"default"`` for the library's default; None
+            for random weights.
+        device: of the module.
+        download: whether missing weights may be downloaded.
+        accelerator: runs the parts of the model that need no hooks: ``onnxruntime`` (on a processor), ``eager``
+            (PyTorch), ``compile`` (`torch.compile`), or ``auto`` for onnxruntime on a processor if installed, else
+            eager.
+        dtype: of the weights. A model that is not float32 runs in PyTorch alone; maps are float32 in any case.
+
+    Returns:
+        The model.
 
     Raises:
         UnknownModelError: no such model or weight set.
-        WeightsUnavailableError: the weights cannot be had; the message says how to get them.
+        WeightsUnavailableError: the weights are missing; the message says how to get them.
         BadWeightsError: the file is damaged, or belongs to another architecture.
+        ModelsFileError: a declared model cannot be built, or has another number of classes than labels.
+        OptionError: an accelerator that is unknown, not installed, or not for the device.
     """
     if not isinstance(name, str):
         raise UnknownModelError(
@@ -196,19 +207,19 @@ def _zoo_spec(name: str, weights: str | None) -> ModelSpec:
     return zoo_spec(name, weights)
 
 
-_listing = threading.Lock()  # the first list takes seconds and fills a cache: later ones wait for it, and use that
+_listing = threading.Lock()  # the first list takes seconds and fills a cache, for which later ones wait
 
 _surveys: dict[ModelSpec, Survey] = {}
 
 MOST_SURVEYS = 256
-"""Largest number of surveys in memory; the oldest is dropped first."""
+"""Most surveys in memory; the oldest is dropped first."""
 
 
 def _survey(spec: ModelSpec, check: Callable[[], None]) -> Survey:
     layers = _surveys.get(spec)
     if layers is None:
         spec.prepare()
-        with exclusive(check):  # also because a large model takes seconds, and a processor
+        with exclusive(check):  # one at a time, because a large model takes seconds of a processor
             layers = _surveys.get(spec) or _surveyed(spec, _without_weights(spec))
             if spec not in _surveys and len(_surveys) >= MOST_SURVEYS:
                 del _surveys[next(iter(_surveys))]
@@ -232,9 +243,9 @@ def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
 
 
 class _EmptyOnMeta(TorchFunctionMode):
-    """Makes uninitialised tensors, which is what parameters start as, on the meta device: no memory, no random numbers.
+    """Makes uninitialised tensors, as parameters first are, on the meta device: they take no memory or random numbers.
 
-    Other tensors stay real, for builders that compute widths or drop rates with tensors.
+    Other tensors stay real, because builders compute widths or drop rates with them.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -242,15 +253,15 @@ class _EmptyOnMeta(TorchFunctionMode):
         return func(*args, **({**kwargs, "device": "meta"} if func is torch.empty else kwargs))
 
 
-def _built(spec: ModelSpec) -> nn.Module:
+def _build(spec: ModelSpec) -> nn.Module:
     with exclusive():
         return spec.build()
 
 
 def _without_weights(spec: ModelSpec) -> nn.Module:
-    """Return the architecture on the meta device, where shapes are computed and numbers are not."""
-    everything: AbstractContextManager[Any] = torch.device("meta")  # for builders that run what they have built
+    """Return the architecture on the meta device, which computes shapes without values."""
+    everything: AbstractContextManager[Any] = torch.device("meta")  # for builders that run the network
     for place in (_EmptyOnMeta(), everything):
         with exclusive(), suppress(RuntimeError, NotImplementedError), place:
             return spec.build().to("meta")
-    return _built(spec).to("meta")  # a builder that reads the numbers of its parameters
+    return _build(spec).to("meta")  # for builders that read values of parameters

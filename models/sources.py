@@ -1,4 +1,4 @@
-"""Where models come from. Without PyTorch: the help and the completion of commands name the sources."""
+"""The sources of models. It imports no PyTorch, because the help and the completion of commands use it."""
 
 from typing import Literal, get_args
 

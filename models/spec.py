@@ -1,4 +1,4 @@
-"""The two values of this floor: what is known of a model before it is loaded, and the loaded model."""
+"""The two values of this floor: the description of a model before it is loaded, and the loaded model."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from seewhy.explainers.execution.accelerated import Accelerated
+from seewhy.explainers.execution.accelerated import AcceleratedModel
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.tasks.classification import Classification, Head, head_of
 from seewhy.models.preprocess import Preprocess
@@ -18,14 +18,14 @@ from seewhy.models.sources import Source
 
 @dataclass(frozen=True)
 class WeightsSource:
-    """Where the weights of a model may be found.
+    """The places of a model's weights.
 
     Attributes:
         name: of the weight set, such as ``IMAGENET1K_V2``.
-        file_names: what the file may be called in the folder of weights, without a folder, best first.
-        cached: returns the file in the library's own cache, or None.
-        download: fetches the file into that cache and returns it; None where nobody offers it.
-        digests: what the SHA-256 of files of these names begins with, hexadecimal, where somebody tells it.
+        file_names: names of the file in the folder of weights, best first.
+        cached: returns the file in the library's cache, or None.
+        download: fetches the file into that cache and returns it; None if no library offers it.
+        digests: the first hexadecimal digits of a file's SHA-256, by file name, if published.
     """
 
     name: str
@@ -41,7 +41,7 @@ def nothing() -> None:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What is known of a model before it is loaded.
+    """The description of a model before it is loaded.
 
     Attributes:
         name: as users type it.
@@ -51,9 +51,9 @@ class ModelSpec:
         labels: one per class.
         build: makes the architecture with random weights.
         fill: loads a state dict into the architecture that `build` made.
-        weights: where the weights may be found; None where none were ever published.
+        weights: where to find the weights; None if none were published.
         default_layers: declared default layers; empty to find them.
-        prepare: is called before `build` and, unlike it, while other threads may change the process: it imports.
+        prepare: imports what `build` needs. It is called before `build` and outside the process-wide lock.
     """
 
     name: str
@@ -69,7 +69,7 @@ class ModelSpec:
 
     @property
     def head(self) -> Head:
-        """What makes probabilities of the logits."""
+        """The function from logits to probabilities."""
         return head_of(len(self.labels))
 
     @property
@@ -80,16 +80,16 @@ class ModelSpec:
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model that is ready to answer.
+    """A model that is ready to run.
 
     Attributes:
-        spec: what was known of it before.
+        spec: its description.
         module: in evaluation mode, its parameters frozen.
         survey: its layers, in execution order.
-        device: where the module lives.
+        device: of the module.
         weights: name of the weight set; None for random weights.
         sha256: of the weights file, hexadecimal; None for random weights.
-        accelerator: what runs the parts of the model that need no hooks, a name in `execution.accelerators`.
+        accelerator: runs the parts of the model that need no hooks: a name in `execution.accelerators`, or ``auto``.
     """
 
     spec: ModelSpec
@@ -101,10 +101,12 @@ class LoadedModel:
     accelerator: str = "auto"
 
     @cached_property
-    def accelerated(self) -> Accelerated:
+    def accelerated(self) -> AcceleratedModel:
         """The model cut before its default layers, on its accelerator."""
         layers = self.default_layers or self.survey.last_weighted
-        return Accelerated(self.module, self.spec.image_shape, layers, self.accelerator, self.device)
+        return AcceleratedModel(
+            self.module, self.spec.image_shape, layers, self.task.outputs, self.accelerator, self.device
+        )
 
     @property
     def name(self) -> str:
@@ -128,12 +130,12 @@ class LoadedModel:
 
     @property
     def default_layers(self) -> tuple[str, ...]:
-        """The layers that CAMs use unless told otherwise; empty where no layer can carry one."""
+        """Dotted paths of the layers that CAMs use by default; empty if none suits."""
         return self.survey.default_layers
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of everything that the model's answers depend on: weights, preprocessing, labels, default layers."""
+        """Hexadecimal digest of all that determines answers: weights, preprocessing, labels, default layers."""
         dtype = next((value.dtype for value in self.module.parameters()), None)
         parts = (self.name, self.sha256, self.preprocess, self.labels, self.default_layers, self.device, dtype)
         return hashlib.sha256(repr(parts).encode()).hexdigest()

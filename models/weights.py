@@ -1,4 +1,4 @@
-"""Weights files: finding them, reading them without running code, loading them into a module."""
+"""Weights files: finding them, reading them without running their code, loading them into a module."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ SUFFIXES = (".safetensors", ".pth", ".pt")
 
 
 def find_weights(spec: ModelSpec, folder: Path | None) -> Path | None:
-    """Return the weights file of a model on this machine: from the folder first, then the library's cache."""
+    """Return a model's weights file on this machine, from the folder or else the library's cache; None without one."""
     if spec.weights is None:
         return None
     for name in spec.weights.file_names if folder is not None else ():
@@ -28,21 +28,21 @@ def find_weights(spec: ModelSpec, folder: Path | None) -> Path | None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file, where one may look."""
-    return os.path.isfile(path)  # `Path.is_file` raises where one may not
+    """Whether there is such a file, in a folder that this process may read."""
+    return os.path.isfile(path)  # `Path.is_file` raises on a folder without permission
 
 
 def missing_reason(spec: ModelSpec) -> str:
-    """Say why the weights of a model are not at hand, and the way out."""
+    """Return why a model's weights are missing, and what to do."""
     if spec.weights is None:
         return (
-            f"No weights are published for {spec.name!r}. Train your own and declare them in the file that "
+            f"No weights are published for {spec.name!r}. Train it, and declare your weights in the file that "
             "SEEWHY_MODELS names."
         )
     if spec.source == "own":
         return (
-            f"The weights file {spec.weights.file_names[0]!r} of {spec.name!r} is not there: put it beside the models "
-            "file, or where `weights` in that file says, relative to it, and let the user that runs this read it."
+            f"The weights file {spec.weights.file_names[0]!r} of {spec.name!r} is missing or unreadable: put it where "
+            "`weights` in the models file says, relative to that file, and let this process read it."
         )
     ways = [f"put them as {spec.weights.file_names[0]!r} into the folder that SEEWHY_WEIGHTS_DIR names"]
     if spec.source == "embedded":
@@ -60,10 +60,10 @@ def missing_reason(spec: ModelSpec) -> str:
 
 
 def obtain_weights(spec: ModelSpec, folder: Path | None, download: bool) -> Path:
-    """Return the weights file of a model, fetching it first where that is allowed.
+    """Return a model's weights file; download it first if allowed.
 
     Raises:
-        WeightsUnavailableError: it is not on this machine and was not, or could not be, fetched.
+        WeightsUnavailableError: it is not on this machine, and the download is not allowed or failed.
     """
     path = find_weights(spec, folder)
     if path is not None:
@@ -73,7 +73,7 @@ def obtain_weights(spec: ModelSpec, folder: Path | None, download: bool) -> Path
     try:
         return spec.weights.download()
     except (OSError, RuntimeError) as error:
-        # What urllib, torch.hub and the hub client raise without a network.
+        # urllib, torch.hub and the client of the Hugging Face Hub raise these without a network.
         raise WeightsUnavailableError(
             f"The download of the weights of {spec.name!r} failed ({type(error).__name__}): "
             f"check the connection, or put them as {spec.weights.file_names[0]!r} into the folder that "
@@ -82,7 +82,7 @@ def obtain_weights(spec: ModelSpec, folder: Path | None, download: bool) -> Path
 
 
 def published_digest(file_name: str) -> dict[str, str]:
-    """Return, by file name, the digest at the end of the name, as in PyTorch's hub; nothing where there is none."""
+    """Return, by file name, the digest at the end of the name, as in PyTorch's hub; empty if there is none."""
     match = re.search(r"-([0-9a-f]{8,64})\.(pth|pt|safetensors)$", file_name)
     return {file_name: match[1]} if match else {}
 
@@ -91,13 +91,13 @@ def checked_sha256(spec: ModelSpec, path: Path) -> str:
     """Return the SHA-256 of a weights file, hexadecimal.
 
     Raises:
-        BadWeightsError: it cannot be read, or is not what its publisher, or the models file, says.
+        BadWeightsError: the file cannot be read, or its digest differs from the published or declared one.
     """
     try:
         digest = sha256_of(path)
     except OSError as error:
         raise BadWeightsError(
-            f"The weights file {path.name!r} cannot be read ({error.strerror}): let the user that runs this read it."
+            f"The weights file {path.name!r} cannot be read ({error.strerror}): let this process read it."
         ) from error
     expected = spec.weights.digests.get(path.name, "") if spec.weights is not None else ""
     if not digest.startswith(expected):
@@ -105,16 +105,16 @@ def checked_sha256(spec: ModelSpec, path: Path) -> str:
         mend = "install its package again" if spec.source == "embedded" else "copy it again"
         raise BadWeightsError(
             f"The weights file {path.name!r} is not the one that was published: its SHA-256 {verb} "
-            f"{digest[: len(expected)]}, not {preposition}{expected}. It is damaged, or half copied: {mend}."
+            f"{digest[: len(expected)]}, not {preposition}{expected}. It is damaged or incomplete: {mend}."
         )
     return digest
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Read a .safetensors, .pth or .pt file; no code in it can run.
+    """Read a .safetensors, .pth or .pt file without running code in it.
 
-    Training checkpoints that hold the weights under ``state_dict`` or ``model``, and names with the
-    ``module.`` that data-parallel training puts before them, are understood.
+    In training checkpoints the weights may stand under ``state_dict`` or ``model``, and names may begin with the
+    ``module.`` of data-parallel training.
 
     Raises:
         BadWeightsError: the file is damaged or holds no state dict.
@@ -125,11 +125,10 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         else:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        # The restricted unpickler raises whatever the damage leads it to: there is no list to rely on.
+        # The restricted unpickler may raise anything on damaged data.
         raise BadWeightsError(
-            f"The weights file {path.name!r} cannot be read ({type(error).__name__}); it is damaged, half "
-            "copied, or needs pickled code, which is never run. Copy it again, or save the state dict as "
-            ".safetensors."
+            f"The weights file {path.name!r} cannot be read ({type(error).__name__}); it is damaged, incomplete, "
+            "or needs pickled code, which is never run. Copy it again, or save the state dict as .safetensors."
         ) from error
     for key in ("state_dict", "model"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
@@ -141,11 +140,17 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
 
 
 def fill_by_name(module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
-    """Load a state dict whose names and shapes are the module's own.
+    """Load a state dict with the module's own names and shapes.
 
     Raises:
         BadWeightsError: names or shapes differ.
     """
+    versioned = module.state_dict()
+    if versioned.keys() == state_dict.keys():
+        # A file of bare tensors has lost the versions without which some modules (torchvision's MNASNet) refuse to
+        # load; a state dict of the module itself has them.
+        versioned.update(state_dict)
+        state_dict = versioned
     try:
         module.load_state_dict(state_dict, strict=True)
     except RuntimeError as error:

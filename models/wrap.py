@@ -1,4 +1,4 @@
-"""A module that is in memory already, made a model that knows how it sees pictures and what its classes are called."""
+"""A model from a module in memory, with its preprocessing and the labels of its classes."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.registered import remove_leftovers
-from seewhy.explainers.hooks.selection import logits_of
-from seewhy.explainers.layers.survey import survey
+from seewhy.explainers.tasks.classification import Classification
+from seewhy.explainers.tasks.pose import survey
 from seewhy.models.errors import ModelError
 from seewhy.models.preprocess import Interpolation, Preprocess
 from seewhy.models.spec import LoadedModel, ModelSpec
@@ -28,28 +28,30 @@ def wrap_model(
     name: str | None = None,
     accelerator: str = "auto",
 ) -> LoadedModel:
-    """Return a module as a model for `explain` and everything else that takes a picture.
+    """Return a module as a model for `explain` and all other functions that take a picture.
 
-    Say what the module was trained with: a heatmap of a model that sees its pictures otherwise explains mistakes of the
-    preprocessing. The module itself is used, not a copy, in evaluation mode while it answers, and is left as
-    it was; it may be trained between answers.
+    Give the preprocessing of its training: with another one, heatmaps explain mistakes of the preprocessing. The model
+    uses the module itself, not a copy, switches it to evaluation mode while it runs, and leaves it as it was; the
+    module may be trained in between.
 
     Args:
         module: a classifier: (N, 3, H, W) to logits (N, K), or to a tuple or dictionary that holds them.
-        labels: K of them, in the order of the logits; None for ``class 0``, ``class 1`` and so on.
-            Probabilities are the softmax of the logits, or the sigmoid of a single one.
-        input_size: side of its input, or (height, width).
-        resize: what the shorter side of a picture is resized to before the centre of `input_size` is cut out; None for
-            `input_size`.
+        labels: K of them, in the order of the logits; None for ``class 0``, ``class 1`` and so on. Probabilities are
+            the softmax of the logits, or the sigmoid of a single one.
+        input_size: side of the input in pixels, or (height, width).
+        resize: length of a picture's shorter side before the centre crop to `input_size`; None for `input_size`.
         interpolation: of the resize: nearest, bilinear, bicubic or lanczos.
-        mean, std: of red, green and blue in [0, 1], which are normalised with them; by default those of ImageNet.
-        default_layers: that CAMs use unless told otherwise; empty to find them.
+        mean, std: of red, green and blue in [0, 1], for the normalisation; by default those of ImageNet.
+        default_layers: paths of the layers that CAMs use by default; empty to find them.
         name: of the model; None for that of the module's class.
         accelerator: see `load_model`.
 
+    Returns:
+        The model; its `module` is the given one.
+
     Raises:
-        ModelError: the module fails on a picture of that size, or gives no logits, or not as many as there are labels.
-        OptionError: an accelerator that is none, or not installed.
+        ModelError: the module fails on a picture of this size, returns no logits, or not one for each label.
+        OptionError: an accelerator that is unknown or not installed.
     """
     if not isinstance(module, nn.Module):
         raise ModelError(f"A torch.nn.Module is needed, not {type(module).__name__}; `load_model` takes names.")
@@ -63,7 +65,7 @@ def wrap_model(
     try:
         layers = survey(module, (3, *size), tuple(default_layers))
         with torch.no_grad(), evaluation_mode(module):
-            classes = logits_of(module(empty)).shape[1]
+            classes = Classification().outputs(module(empty)).shape[1]
     except ExplainerError as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:

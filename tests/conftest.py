@@ -2,6 +2,8 @@
 
 import gc
 import hashlib
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from weakref import WeakSet, ref
@@ -14,6 +16,7 @@ from torch.nn.modules import module as module_globals
 
 from seewhy.explainers import process_wide
 from seewhy.models import LoadedModel, load_model
+from tests.waiting import GUARD
 
 HOOKS = (
     "_forward_hooks",
@@ -31,32 +34,40 @@ class Modules:
 
     def __init__(self) -> None:
         self._references: list[ref[nn.Module]] = []
+        self._hooked: WeakSet[nn.Module] = WeakSet()
+
+    def __len__(self) -> int:
+        return len(self._references)
 
     def add(self, module: nn.Module) -> None:
         self._references.append(ref(module))
 
-    def count(self) -> int:
-        """Forget those that are gone, and return how many are left."""
-        self._references = [reference for reference in self._references if reference() is not None]
-        return len(self._references)
-
-    def hooked(self) -> list[nn.Module]:
-        return [module for module in self._alive(None) if any(map(vars(module).get, HOOKS))]
-
-    def left(self, hooked: WeakSet[nn.Module], count: int) -> list[nn.Module]:
-        """Return those with hooks that had none, and those of the first so many whose parameters have gradients.
-
-        The traceback of a failed test keeps its modules, with their hooks: they are not the next test's.
-        """
-        return [module for module in self.hooked() if module not in hooked] + [
+    def left(self, count: int) -> list[nn.Module]:
+        """Return those with hooks that had none, and those of the first so many whose parameters have gradients."""
+        hooked = [
             module
-            for module in self._alive(count)
+            for module in self._alive(self._references)
+            if any(map(vars(module).get, HOOKS)) and module not in self._hooked
+        ]
+        return hooked + [
+            module
+            for module in self._alive(self._references[:count])
             for value in vars(module)["_parameters"].values()
             if value is not None and value.grad is not None
         ]
 
-    def _alive(self, count: int | None) -> Iterator[nn.Module]:
-        return (module for reference in self._references[:count] if (module := reference()) is not None)
+    def forget(self, left: list[nn.Module]) -> None:
+        """Forget those that are gone, and the hooks of those that were left: they are not the next test's.
+
+        The traceback of a failed test keeps its modules.
+        """
+        self._hooked.update(module for module in left if any(map(vars(module).get, HOOKS)))
+        references = self._references[:]
+        self._references[: len(references)] = [reference for reference in references if reference() is not None]
+
+    @staticmethod
+    def _alive(references: list[ref[nn.Module]]) -> Iterator[nn.Module]:
+        return (module for reference in references if (module := reference()) is not None)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,16 +87,27 @@ def live_modules() -> Iterator[Modules]:
     nn.Module.__init__ = original
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_logger_of_torch() -> None:
+    """PyTorch has dozens of loggers with handlers of their own; pytest adds its own to each, six times a test."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.startswith("torch.") and name != "torch.__trace":
+            logger.handlers.clear()
+            logger.propagate = True
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(live_modules: Modules) -> Iterator[None]:
-    shared, hooked = live_modules.count(), WeakSet(live_modules.hooked())
+    count = len(live_modules)
     yield
-    limit = time.monotonic() + 30
-    if live_modules.left(hooked, shared):
+    if left := live_modules.left(count):
+        left = None
         gc.collect()  # what hangs in a reference cycle is not left behind, only late
-    while live_modules.left(hooked, shared) and time.monotonic() < limit:
-        time.sleep(0.05)  # and so is what a thread does whose work nobody waits for any more
-    assert live_modules.left(hooked, shared) == []
+        limit = time.monotonic() + GUARD  # and so is what a thread does whose work nobody waits for any more
+        while (left := live_modules.left(count)) and threading.active_count() > 1 and time.monotonic() < limit:
+            time.sleep(0.05)
+    live_modules.forget(left)
+    assert left == []
     assert not any(vars(module_globals)[name] for name in GLOBAL_HOOKS)
     assert not process_wide.changes()
     assert torch.is_grad_enabled()

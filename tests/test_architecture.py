@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -21,7 +22,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def parsed(file: Path) -> ast.AST:
@@ -50,6 +51,13 @@ def room_of(path: str) -> str:
     return next((room for room in ROOMS if path.startswith(room.removesuffix("/").removesuffix(".py"))), "")
 
 
+def reach_of(name: str) -> str:
+    """Return the room of an imported name; of what a front hands out, the highest that it may come from."""
+    floor, _, _ = name.removeprefix("seewhy").removeprefix(".").partition(".")
+    rooms = [room for room in ROOMS if room.startswith(floor if floor in FLOORS else "models")]
+    return room_of("/".join(name.split(".")[1:])) or rooms[-1]
+
+
 def test_the_page_lists_each_room_and_none_that_is_not_there():
     fronts = {f"{floor}/__init__.py" for floor in FLOORS}
     assert [file for file in map(str, MODULES) if not room_of(file) and file not in fronts] == []
@@ -60,10 +68,31 @@ def test_rooms_use_only_what_the_page_lists_before_them():
     upwards = []
     for file in filter(room_of, map(str, MODULES)):
         for name in imported(parsed(Path(file))):
-            used = room_of("/".join(name.split(".")[1:])) if name.startswith("seewhy.") else ""
-            if used and ROOMS.index(used) > ROOMS.index(room_of(file)):
+            is_ours = name.partition(".")[0] == "seewhy"
+            if is_ours and ROOMS.index(reach_of(name)) > ROOMS.index(room_of(file)):
                 upwards.append(f"{file} uses {name}")
     assert upwards == []
+
+
+def test_no_files_import_each_other():
+    """Not even to name a type, or inside a function."""
+    files = {".".join(["seewhy", *file.with_suffix("").parts]): file for file in MODULES if file.name != "__init__.py"}
+    names = {name: {*imported(parsed(file))} for name, file in files.items()}
+    used = {
+        name: {*files} & {*others, *(other.rpartition(".")[0] for other in others)} for name, others in names.items()
+    }
+    TopologicalSorter(used).prepare()  # which raises, and names the circle
+
+
+def test_methods_and_inspection_know_tasks_by_their_protocol_alone():
+    offenders = [
+        f"{file} uses {name}"
+        for file in map(str, MODULES)
+        if file.startswith(("explainers/methods/", "explainers/inspection/"))
+        for name in imported(parsed(Path(file)))
+        if name.startswith("seewhy.explainers.tasks.") and not name.startswith("seewhy.explainers.tasks.pose.")
+    ]
+    assert offenders == []
 
 
 def test_hooks_are_registered_in_one_room_only():

@@ -31,9 +31,9 @@ def model():
 
 
 @pytest.fixture
-def task(model):
+def workload(model):
     with ExitStack() as stack:
-        yield contestants.task(model, 2, stack, SIDE)
+        yield contestants.workload(model, 2, stack, SIDE)
 
 
 def shown(found) -> Tensor:
@@ -47,8 +47,8 @@ def shown(found) -> Tensor:
 
 @pytest.mark.parametrize("method", ["gradcam", "saliency", "integrated-gradients"])
 @pytest.mark.filterwarnings("ignore")
-def test_contestants_compute_the_same_map(method, task):
-    runs = contestants.contestants(method, task)
+def test_contestants_compute_the_same_map(method, workload):
+    runs = contestants.contestants(method, workload)
     expected = shown(runs.pop(contestants.SEEWHY)())
     assert expected.isfinite().all()
     assert set(runs) == set(contestants.PEERS[method])
@@ -58,15 +58,15 @@ def test_contestants_compute_the_same_map(method, task):
 
 @pytest.mark.parametrize("method", ["smoothgrad"])
 @pytest.mark.filterwarnings("ignore")
-def test_other_contestants_run(method, task):
-    for name, run in contestants.contestants(method, task).items():
+def test_other_contestants_run(method, workload):
+    for name, run in contestants.contestants(method, workload).items():
         assert torch.as_tensor(run()).shape == (2, SIDE, SIDE), name
 
 
-def test_forwards_compute_the_same_logits(task):
+def test_forwards_compute_the_same_logits(workload):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        runs = forwards.on_processor(task)
+        runs = forwards.on_processor(workload)
     expected = runs.pop(forwards.EAGER)()
     for name, run in runs.items():
         torch.testing.assert_close(run(), expected, rtol=1e-3, atol=1e-3, msg=name)
@@ -137,7 +137,7 @@ def test_uploads_differ_and_are_pictures():
     app = create_app(Settings())
     headers = {"Content-Type": service.HEADERS["Content-Type"]}
     answer = app.test_client().post("/explain", data=first, headers=headers)
-    app.extensions["seewhy"].engine.stop()
+    app.extensions["seewhy"].models.stop()
     assert answer.status_code == 200
     assert set(service.STAGES) == {
         stage.partition(";")[0].strip() for stage in answer.headers["Server-Timing"].split(",")

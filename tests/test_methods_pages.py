@@ -1,10 +1,4 @@
-"""The pages about methods: generated ones are what the catalogue says, and the example is taken up."""
-
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
+"""The pages about methods are what the catalogue says and draws."""
 
 import numpy as np
 import pytest
@@ -13,7 +7,6 @@ from PIL import Image
 from docs.methods import FAMILIES, IMAGES, PAGE, _file, drawing, page
 from seewhy.explainers.methods.catalogue import METHODS
 
-ROOT = Path(__file__).parents[1]
 CHEAP = [name for name, method in METHODS.items() if method.forwards == "1"]
 
 BY_ROUNDING = {"extremal-perturbation", "guided-ig"}
@@ -42,14 +35,3 @@ def test_pictures_of_methods_are_what_the_software_draws(name, lite0):
     # JPEG blurs the noise of fine maps; what is left must be the same.
     coarse = [np.asarray(one.reduce(4)).astype(int) for one in (drawn, committed)]
     assert np.abs(coarse[0] - coarse[1]).mean() < 2
-
-
-def test_the_service_takes_up_the_example_of_a_new_method(tmp_path):
-    """In a process of its own, for the method stays in the catalogue."""
-    text = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
-    (tmp_path / "my_methods.py").write_text(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)[0])
-    environment = {**os.environ, "SEEWHY_METHODS": "my_methods", "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    command = [sys.executable, "-m", "seewhy.app.cli", "explain", "examples/cat.png", "--method", "powercam"]
-    command += ["--option", "power=3", "-o", tmp_path / "power.png"]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
-    assert (tmp_path / "power.png").is_file()

@@ -79,9 +79,9 @@ def test_dashboard_and_alerts_use_metrics_and_labels_that_exist(families):
 
 
 def test_values_that_dashboard_and_alerts_ask_for_exist():
-    from seewhy.app.errors import GONE, KINDS
+    from seewhy.app.errors import CLIENT_GONE, KINDS
 
-    codes = {kind.code for kind in KINDS.values()} | {GONE}
+    codes = {kind.code for kind in KINDS.values()} | {CLIENT_GONE}
     text = "".join(expressions())
     assert set(re.findall(r'reason="([^"]+)"', text)) <= codes
     assert set(re.findall(r'route="([^"]+)"', text)) == {"/explain"}
@@ -109,11 +109,11 @@ def test_alerts_say_what_to_do():
 
 
 def test_whatever_breaks_here_stands_in_the_table_of_failures():
-    from seewhy.app.errors import GONE, HTTP_KINDS, INTERNAL, KINDS
+    from seewhy.app.errors import CLIENT_GONE, HTTP_KINDS, INTERNAL, KINDS
 
     table = PAGE.partition("## What breaks")[2]
     kinds = {*KINDS.values(), *HTTP_KINDS.values(), INTERNAL}
-    codes = {kind.code for kind in kinds if kind.status >= 500} | {GONE}
+    codes = {kind.code for kind in kinds if kind.status >= 500} | {CLIENT_GONE}
     assert {code for code in codes if f"`{code}`" not in table} == set()
     for row in table.strip().splitlines()[2:]:
         assert all(cell.strip() for cell in row.split("|")[1:-1]), row

@@ -63,7 +63,7 @@ def test_one_package_carries_its_types_and_the_page(wheel):
     floors = [ROOT / name for name in ("app", "explainers", "models")]
     modules = {f"seewhy/{path.relative_to(ROOT)}" for floor in floors for path in floor.rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == {"seewhy/__init__.py", *modules}
-    stubs = {"seewhy/__init__.pyi", "seewhy/explainers/__init__.pyi", "seewhy/models/__init__.pyi"}
+    stubs = {f"seewhy/{floor}__init__.pyi" for floor in ("", "app/", "explainers/", "models/")}
     assert {name for name in names if name.endswith((".pyi", "py.typed"))} == {"seewhy/py.typed", *stubs}
     page = {f"seewhy/{path.relative_to(ROOT)}" for path in (ROOT / "app" / "web").rglob("*") if path.is_file()}
     assert {"seewhy/app/web/js/page.js", "seewhy/app/web/css/base.css", "seewhy/app/web/examples/cat.jpg"} <= page

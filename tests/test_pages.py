@@ -53,7 +53,7 @@ def url() -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
-    app.extensions["seewhy"].engine.stop()
+    app.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 import seewhy.explainers.methods  # noqa: F401  which enters the methods into the catalogue
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.models import load_model, wrap_model
 from seewhy.models.spec import LoadedModel
 from tests import nets

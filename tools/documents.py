@@ -37,8 +37,8 @@ class Item:
 
     Attributes:
         facts: what must be equal, without arrays and numbers with a point.
-        words: what may differ, by place in the document.
-        arrays: maps, drawings, and the numbers of documents, by place.
+        words: what may differ, by member.
+        arrays: maps and drawings by place (members and items), the numbers of documents by member.
     """
 
     facts: Any = None
@@ -72,18 +72,17 @@ class Reader:
             words = WORDS | {"title"} if "detail" in value else WORDS
             return {str(name): self._member(str(name), value[name], place, words) for name in value}
         if isinstance(value, list | tuple):
-            facts = [self._fact(part, place) for part in value]
+            facts = [self._fact(part, f"{place}[{_item_key(part, number)}]") for number, part in enumerate(value)]
             is_even = len(facts) > 1 and isinstance(facts[0], str) and facts == facts[:1] * len(facts)
             return f"{len(facts)} x {facts[0]}" if is_even else facts
         if isinstance(value, float):
-            self._numbers.setdefault(place, []).append(value)
+            self._numbers.setdefault(_member_of(place), []).append(value)
             return "number"
         if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
             return value.tolist()
         if isinstance(value, np.ndarray | Image.Image | torch.Tensor):
             array = value.detach().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-            count = sum(key.startswith(f"{place} #") for key in self._item.arrays)
-            self._item.arrays[f"{place} #{count}"] = array
+            self._item.arrays[place] = array
             return f"{value.mode if isinstance(value, Image.Image) else array.dtype} {array.shape}"
         if isinstance(value, str) and re.match(r'\{\s*"', value):
             return self._fact(json.loads(value), place)
@@ -95,7 +94,7 @@ class Reader:
         if name in MOMENTARY:
             return sorted(value) if isinstance(value, dict) else "of the moment"
         if name in words and isinstance(value, str):
-            self._item.words.setdefault(f"{place}.{name}", []).append(self._steady(value))
+            self._item.words.setdefault(_member_of(f"{place}.{name}"), []).append(self._steady(value))
             return "words"
         return self._fact(value, f"{place}.{name}")
 
@@ -103,6 +102,16 @@ class Reader:
         for momentary, name in self._names.items():
             text = text.replace(momentary, name)
         return re.sub("|".join(UNSTEADY), "...", text)
+
+
+def _item_key(item: Any, number: int) -> Any:
+    """Return by what an item of a list is known: its key, if it has one, or its number."""
+    return item.get("key", number) if isinstance(item, dict) else number
+
+
+def _member_of(place: str) -> str:
+    """Return a place without items of lists: the member that all of them have."""
+    return re.sub(r"\[[^]]*\]", "", place)
 
 
 def decoded(kind: str, body: bytes) -> Any:

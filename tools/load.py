@@ -10,15 +10,15 @@ from seewhy.explainers.methods.catalogue import METHODS as METHODS_OF_THE_CATALO
 LAYERS = {
     "efficientnet_lite0": ("blocks.0", "blocks.4"),
     "efficientnet_lite1": ("blocks.0", "blocks.4"),
-    "efficientnet_lite2": ("blocks.0", "blocks.4"),
+    "mnasnet0_5": ("layers.0", "layers.10"),
     "mobilenet_v3_small": ("features.1", "features.8"),
-    "resnet18": ("layer1", "layer3"),
+    "shufflenet_v2_x0_5": ("conv1.0", "stage3"),
 }
 """Each model's early layer, of few channels, and one further on."""
 
 MODELS = tuple(LAYERS)
 
-UNTRAINED = ("mobilenet_v3_small", "resnet18")
+UNTRAINED = ("mnasnet0_5", "mobilenet_v3_small", "shufflenet_v2_x0_5")
 """Whose weights are made here, at random, always the same."""
 
 PICTURES = ("cat.png", "coffee.png", "rocket.png")

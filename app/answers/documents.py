@@ -26,13 +26,14 @@ from seewhy.app.answers.schemas import (
     RegionAnswer,
     TargetAnswer,
 )
+from seewhy.app.answers.stream import Body, file_parts, json_parts
 from seewhy.app.errors import AnswerTooLargeError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
-from seewhy.app.pipeline.choices import Drawing
+from seewhy.app.pipeline.choices import Drawing, Format
 from seewhy.app.pipeline.results import ExplainResult, PredictResult
-from seewhy.explainers.core.explainer import Explainer
+from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.render import (
     Style,
     default_colormap,
@@ -45,6 +46,7 @@ from seewhy.explainers.imaging.render import (
     value_range,
 )
 from seewhy.explainers.methods.catalogue import Method
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.explainers.results.array_files import ArrayFile
 from seewhy.explainers.results.explanation import Explanation
@@ -63,39 +65,60 @@ _ENCODED_BYTES = 12
 
 def prediction_document(result: PredictResult) -> PredictAnswer:
     """Return the answer of /predict."""
-    return PredictAnswer(model=identity(result.model), predictions=ranked(result.predictions))
+    return PredictAnswer(model=model_identity(result.model), predictions=ranked(result.predictions))
 
 
-def drawing(explained: ExplainResult, form: Drawing) -> bytes:
-    """Draw the answer and encode it; raises what `draw` raises, and `OutOfMemoryError`."""
-    with account().holding(_drawing_bytes(explained), ANSWER):
-        with explained.timings.stage("render"):
-            picture = draw(explained)
-        with explained.timings.stage("encode"):
+def explain_body(result: ExplainResult, form: Format, values: bool | Literal["map"], settings: Settings) -> Body:
+    """Return explanations in a format.
+
+    Args:
+        result: the explanations.
+        form: the format.
+        values: as for `json_documents`.
+        settings: which limit the numbers of an answer.
+
+    Raises:
+        AnswerTooLargeError, DeadlineError, OutOfMemoryError: as `json_documents`, `arrays` or `draw`.
+    """
+    if form == "json":
+        body = json_parts(json_documents([result], values, settings.max_json_values)[0])
+        return body if values is True else body.join()
+    if form == "npz":
+        with result.timings.stage("encode"):
+            return file_parts(arrays(result, settings.max_values))
+    return drawing(result, form)
+
+
+def drawing(result: ExplainResult, form: Drawing) -> bytes:
+    """Draw explanations and encode the drawing; raises what `draw` raises, and `OutOfMemoryError`."""
+    with account().holding(_drawing_bytes(result), ANSWER):
+        with result.timings.stage("render"):
+            picture = draw(result)
+        with result.timings.stage("encode"):
             return encode(picture, form)
 
 
-def draw(explained: ExplainResult) -> Image.Image:
-    """Draw the answer: one picture, or a labelled panel where several classes are explained.
+def draw(result: ExplainResult) -> Image.Image:
+    """Draw explanations: one picture, or a labelled panel of several.
 
     Raises:
         DeadlineError: too many tiles for the time that is left.
     """
-    explanations = explained.explanations
-    columns = _columns(explained)
-    style = _fitting(explained.style, columns, ceil(len(explanations) / columns))
+    explanations = result.explanations
+    columns = _columns(result)
+    style = _fitting(result.style, columns, ceil(len(explanations) / columns))
     small = fit(explanations[0].picture, style.max_side)  # all are of one upload
     tiles = []
     for explanation in explanations:
-        explained.deadline.check()
+        result.deadline.check()
         # Beside other maps a map is one picture, whatever regions it has.
-        if explanation.regions and len(explained.methods) == 1:
-            tiles.append(explanation.drawn(style))
+        if explanation.regions and len(result.methods) == 1:
+            tiles.append(explanation.draw(style))
         else:
-            tiles.append(replace(explanation, picture=small).drawn_map(style))
+            tiles.append(replace(explanation, picture=small).draw_map(style))
     if len(tiles) == 1:
         return tiles[0]
-    return panel(tiles, [_caption(explanation, explained) for explanation in explanations], columns)
+    return panel(tiles, [_caption(explanation, result) for explanation in explanations], columns)
 
 
 def encode(picture: Image.Image, form: Drawing) -> bytes:
@@ -108,8 +131,8 @@ def encode(picture: Image.Image, form: Drawing) -> bytes:
     return buffer.getvalue()
 
 
-def arrays(explained: ExplainResult, max_values: int) -> ArrayFile:
-    """Return the answer as an npz file: heatmaps (T, H, W), maps (T, h, w), targets and methods (T), logits (K).
+def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
+    """Return explanations as an npz file: heatmaps (T, H, W), maps (T, h, w), targets and methods (T), logits (K).
 
     Where methods have maps of several shapes, these are maps_0, maps_1 and so on; a method that cuts the picture into
     regions has these as regions (T, k, h, w).
@@ -118,12 +141,12 @@ def arrays(explained: ExplainResult, max_values: int) -> ArrayFile:
         AnswerTooLargeError: more numbers than allowed, or than there is ever memory for.
         OutOfMemoryError: there is no memory for them at present.
     """
-    explanations = explained.explanations
+    explanations = result.explanations
     take_values(explanations, max_values)
     geometry = explanations[0].geometry
     heatmaps = np.empty((len(explanations), geometry.height, geometry.width), dtype=np.float32)
     for heatmap, explanation in zip(heatmaps, explanations, strict=True):
-        explained.deadline.check()
+        result.deadline.check()
         heatmap[:] = normalize(explanation.raw_heatmap, explanation.signed)
     contents: dict[str, Any] = {
         "heatmaps": heatmaps,
@@ -131,82 +154,75 @@ def arrays(explained: ExplainResult, max_values: int) -> ArrayFile:
         **_regions(explanations),
         "targets": np.array([explanation.target.index for explanation in explanations], dtype=np.int64),
         "methods": np.array([explanation.method for explanation in explanations]),
-        "logits": explained.logits,
+        "logits": result.outputs,
     }
     return ArrayFile("npz", contents)
 
 
-def json_body(
-    explained: Sequence[ExplainResult], values: bool | Literal["map"], max_values: int
+def json_documents(
+    results: Sequence[ExplainResult], values: bool | Literal["map"], max_values: int
 ) -> list[dict[str, Any]]:
-    """Return answers as `document` does, as JSON in which heatmaps are still arrays; see `stream.json_parts`.
-
-    Raises:
-        AnswerTooLargeError, OutOfMemoryError: as `arrays`.
-    """
-    if values is True:
-        take_values([explanation for result in explained for explanation in result.explanations], max_values)
-    answers = []
-    for result in explained:
-        with account().holding(_drawing_bytes(result), ANSWER):
-            answer = document(result, "map" if values == "map" else False, max_values)
-            content = answer.model_dump(mode="json", exclude_unset=True)
-        if values is True:
-            for part, explanation in zip(content["explanations"], result.explanations, strict=True):
-                part["heatmap"]["values"] = explanation.heatmap
-        answers.append(content)
-    return answers
-
-
-def document(explained: ExplainResult, values: bool | Literal["map"], max_values: int) -> ExplainAnswer:
-    """Return the answer as a JSON document.
+    """Return explanations as JSON documents, in which heatmaps are still arrays; see `stream.json_parts`.
 
     Args:
-        explained: what to tell.
-        values: whether to include the numbers of the heatmaps; ``map`` for the maps as the methods gave them.
+        results: the explanations, of one picture each.
+        values: whether to include the numbers of the heatmaps; ``map`` for the maps as the methods made them.
         max_values: most numbers of heatmaps.
 
     Raises:
-        AnswerTooLargeError: more numbers than allowed.
+        AnswerTooLargeError, OutOfMemoryError: as `arrays`.
+        DeadlineError: too many drawings for the time that is left.
     """
     if values is True:
-        check_values(explained.explanations, max_values)
+        take_values([explanation for result in results for explanation in result.explanations], max_values)
+    documents = []
+    for result in results:
+        with account().holding(_drawing_bytes(result), ANSWER):
+            document = _document(result, with_map=values == "map").model_dump(mode="json", exclude_unset=True)
+        if values is True:
+            for part, explanation in zip(document["explanations"], result.explanations, strict=True):
+                part["heatmap"]["values"] = explanation.heatmap
+        documents.append(document)
+    return documents
+
+
+def _document(result: ExplainResult, with_map: bool) -> ExplainAnswer:
+    style = _fitting(result.style, 1)
     answers = []
-    style = _fitting(explained.style, 1)
-    for explanation in explained.explanations:
-        explained.deadline.check()
-        with explained.timings.stage("render"):
-            overlay = explanation.drawn(style)
-        with explained.timings.stage("encode"):
-            png = base64.b64encode(encode(overlay, "png")).decode("ascii")
-        heatmap, colours = _heatmap(explanation, values, style)
-        answers.append(
-            ExplanationAnswer(
-                method=explanation.method,
-                target=TargetAnswer(**asdict(explanation.target)),
-                against=None if explanation.against is None else TargetAnswer(**asdict(explanation.against)),
-                heatmap=heatmap,
-                drawn=colours,
-                overlay=f"data:image/png;base64,{png}",
-                diagnostics=[DiagnosticAnswer(**asdict(diagnostic)) for diagnostic in explanation.diagnostics],
-                regions=[
-                    RegionAnswer(gain=region.gain, predictions=ranked(region.predictions))
-                    for region in explanation.regions
-                ],
-            )
-        )
-    first = explained.explanations[0]
-    methods = [method_identity(method, explainer) for method, explainer in explained.methods]
+    for explanation in result.explanations:
+        result.deadline.check()
+        answers.append(_explanation(explanation, result, style, with_map))
+    methods = [method_identity(method, explainer) for method, explainer in result.methods]
     return ExplainAnswer(
-        model=identity(explained.model),
+        model=model_identity(result.model),
         method=methods[0],
         methods=methods,
-        agreement=_agreement(explained.explanations),
-        layers=list(layers_of(explained)),
-        predictions=ranked(first.predictions),
+        agreement=_agreement(result.explanations),
+        layers=list(layers_of(result)),
+        predictions=ranked(result.explanations[0].predictions),
         explanations=answers,
-        timings_ms={name: round(milliseconds, 3) for name, milliseconds in explained.timings.stages.items()},
+        timings_ms=result.timings.milliseconds,
         versions=VERSIONS,
+    )
+
+
+def _explanation(explanation: Explanation, result: ExplainResult, style: Style, with_map: bool) -> ExplanationAnswer:
+    with result.timings.stage("render"):
+        overlay = explanation.draw(style)
+    with result.timings.stage("encode"):
+        png = encode(overlay, "png")
+    heatmap, colours = _heatmap(explanation, style, with_map)
+    return ExplanationAnswer(
+        method=explanation.method,
+        target=TargetAnswer(**asdict(explanation.target)),
+        against=None if explanation.against is None else TargetAnswer(**asdict(explanation.against)),
+        heatmap=heatmap,
+        drawn=colours,
+        overlay=data_url(png),
+        diagnostics=diagnostic_answers(explanation),
+        regions=[
+            RegionAnswer(gain=region.gain, predictions=ranked(region.predictions)) for region in explanation.regions
+        ],
     )
 
 
@@ -224,9 +240,9 @@ def _regions(explanations: list[Explanation]) -> dict[str, Any]:
     return {"regions": np.stack(maps)} if maps[0].size and len({array.shape for array in maps}) == 1 else {}
 
 
-def layers_of(explained: ExplainResult) -> tuple[str, ...]:
+def layers_of(result: ExplainResult) -> tuple[str, ...]:
     """Return the layers that the explanations used, each once."""
-    return tuple(dict.fromkeys(layer for explanation in explained.explanations for layer in explanation.layers))
+    return tuple(dict.fromkeys(layer for explanation in result.explanations for layer in explanation.layers))
 
 
 def _agreement(explanations: list[Explanation]) -> list[AgreementAnswer]:
@@ -251,29 +267,23 @@ def _fitting(style: Style, columns: int, rows: int = 1) -> Style:
     return replace(style, max_side=max(16, int(style.max_side / across / captions)))
 
 
-def _columns(explained: ExplainResult) -> int:
+def _columns(result: ExplainResult) -> int:
     """Return how many columns a panel has: one per method where there are several methods and several classes."""
-    methods, maps = len(explained.methods), len(explained.explanations)
+    methods, maps = len(result.methods), len(result.explanations)
     return methods if methods > 1 and maps > methods else panel_columns(maps)
 
 
-def _caption(explanation: Explanation, explained: ExplainResult) -> str:
+def _caption(explanation: Explanation, result: ExplainResult) -> str:
     target, against = explanation.target, explanation.against
     text = f"{target.label} {target.probability:.1%}" if target.probability >= 0.001 else f"{target.label} <0.1%"
     text += f" against {against.label}" if against else ""
-    return f"{explanation.method}: {text}" if len(explained.methods) > 1 else text
+    return f"{explanation.method}: {text}" if len(result.methods) > 1 else text
 
 
-def _heatmap(
-    explanation: Explanation, values: bool | Literal["map"], style: Style
-) -> tuple[ExplainedHeatmapAnswer, DrawnAnswer]:
+def _heatmap(explanation: Explanation, style: Style, with_map: bool) -> tuple[ExplainedHeatmapAnswer, DrawnAnswer]:
     geometry, signed = explanation.geometry, explanation.signed
     raw = geometry.scaled(*explanation.picture.size).lay_back(explanation.map)
-    numbers: dict[str, Any] = {}
-    if values == "map":
-        numbers["map"] = geometry.covering(explanation.map).tolist()
-    elif values:
-        numbers["values"] = explanation.heatmap.tolist()
+    numbers = {"map": geometry.covering(explanation.map).tolist()} if with_map else {}
     heatmap = ExplainedHeatmapAnswer(
         shape=(geometry.height, geometry.width),
         min=float(raw.min()),
@@ -292,9 +302,19 @@ def method_identity(method: Method, explainer: Explainer) -> MethodIdentity:
     return MethodIdentity(name=method.name, options=options)
 
 
-def identity(model: LoadedModel) -> ModelIdentity:
+def model_identity(model: LoadedModel) -> ModelIdentity:
     """Return which model answered."""
     return ModelIdentity(name=model.name, weights=model.weights, sha256=model.sha256, head=model.spec.head)
+
+
+def diagnostic_answers(explanation: Explanation) -> list[DiagnosticAnswer]:
+    """Return what a reader of a map should know, as answers have it."""
+    return [DiagnosticAnswer(**asdict(diagnostic)) for diagnostic in explanation.diagnostics]
+
+
+def data_url(png: bytes) -> str:
+    """Return a PNG as a data URL."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
 
 
 def ranked(predictions: tuple[Prediction, ...]) -> list[PredictionAnswer]:
@@ -312,24 +332,13 @@ def take_values(explanations: Sequence[Explanation], limit: int) -> None:
         AnswerTooLargeError: more numbers than `limit`, or than there is ever memory for.
         OutOfMemoryError: there is no memory for them at present.
     """
-    count = check_values(explanations, limit)
-    largest = max((explanation.geometry.width * explanation.geometry.height for explanation in explanations), default=0)
-    account().take(4 * (count + _COPIES * largest), ANSWER)
-
-
-def check_values(explanations: Sequence[Explanation], limit: int) -> int:
-    """Return how many numbers these heatmaps have.
-
-    Raises:
-        AnswerTooLargeError: more than `limit`.
-    """
-    count = sum(explanation.geometry.width * explanation.geometry.height for explanation in explanations)
-    if count > limit:
+    sizes = [explanation.geometry.width * explanation.geometry.height for explanation in explanations]
+    if sum(sizes) > limit:
         raise AnswerTooLargeError(
-            f"The heatmaps hold {count:,} numbers, more than the {limit:,} that one answer may; explain fewer classes "
-            "at a time, or send a smaller picture."
+            f"The heatmaps hold {sum(sizes):,} numbers, more than the {limit:,} that one answer may; explain fewer "
+            "classes at a time, or send a smaller picture."
         )
-    return count
+    account().take(4 * (sum(sizes) + _COPIES * max(sizes, default=0)), ANSWER)
 
 
 def drawn_bytes(width: int, height: int, drawings: int = 1) -> int:
@@ -337,7 +346,7 @@ def drawn_bytes(width: int, height: int, drawings: int = 1) -> int:
     return width * height * (_DRAWN_BYTES + _ENCODED_BYTES * drawings)
 
 
-def _drawing_bytes(explained: ExplainResult) -> int:
-    geometry, count = explained.explanations[0].geometry, len(explained.explanations)
-    width, height = fitted(geometry.width, geometry.height, explained.style.max_side)
-    return drawn_bytes(width, height, count) * (2 if explained.style.view == "side-by-side" else 1)
+def _drawing_bytes(result: ExplainResult) -> int:
+    geometry, count = result.explanations[0].geometry, len(result.explanations)
+    width, height = fitted(geometry.width, geometry.height, result.style.max_side)
+    return drawn_bytes(width, height, count) * (2 if result.style.view == "side-by-side" else 1)

@@ -12,7 +12,7 @@ from seewhy.explainers.inspection.editor import Applied
 from seewhy.explainers.inspection.edits import AnyEdit
 from seewhy.explainers.inspection.statistics import Statistics
 from seewhy.explainers.inspection.sweep import ChannelEffect
-from seewhy.explainers.inspection.trace import Event, Summary
+from seewhy.explainers.inspection.trace_events import Event, Summary
 from seewhy.explainers.tasks.classification import Head
 
 

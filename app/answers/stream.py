@@ -33,17 +33,17 @@ class Parts:
 
     Attributes:
         pieces: makes it.
-        held: bytes of what it is made from.
-        most: bytes that it has at the most.
+        source_bytes: of what it is made from.
+        most_bytes: that it has at the most.
         length: bytes that it has; None where that is not known beforehand.
     """
 
     pieces: Callable[[], Iterator[bytes]]
-    held: int
-    most: int
+    source_bytes: int
+    most_bytes: int
     length: int | None = None
 
-    def whole(self) -> bytes:
+    def join(self) -> bytes:
         """Return the body in one piece."""
         return b"".join(self.pieces())
 
@@ -70,17 +70,17 @@ def json_parts(document: Any) -> Parts:
         arrays.append(array)
         return place
 
-    first, *rest = to_json(document, fallback=set_apart, inf_nan_mode="null").split(f'"{place}"'.encode())
+    head, *texts = to_json(document, fallback=set_apart, inf_nan_mode="null").split(f'"{place}"'.encode())
 
     def pieces() -> Iterator[bytes]:
-        yield first
-        for array, text in zip(arrays, rest, strict=True):
+        yield head
+        for array, text in zip(arrays, texts, strict=True):
             yield from _lists(array)
             yield text
 
-    texts = len(first) + sum(map(len, rest))
-    most = texts + sum(_NUMBER_TEXT * array.size + 3 * _list_count(array) for array in arrays)
-    return Parts(pieces, texts + sum(array.nbytes for array in arrays), most)
+    text_bytes = len(head) + sum(map(len, texts))
+    most_bytes = text_bytes + sum(_NUMBER_TEXT * array.size + 3 * _list_count(array) for array in arrays)
+    return Parts(pieces, text_bytes + sum(array.nbytes for array in arrays), most_bytes)
 
 
 def _list_count(array: NDArray[Any]) -> int:
@@ -113,9 +113,9 @@ def respond(body: Body, mimetype: str, seconds: float) -> Response:
     if isinstance(body, bytes):
         if len(body) <= _SMALL:
             return Response(body, mimetype=mimetype)
-        whole = body
-        body = Parts(lambda: iter([whole]), len(whole), len(whole), len(whole))
-    account().keep(min(account().held, body.held), ANSWER)
+        content, size = body, len(body)
+        body = Parts(lambda: iter([content]), size, size, size)
+    account().keep(min(account().held, body.source_bytes), ANSWER)
     response = Response(in_time(body.pieces(), seconds), mimetype=mimetype)
     if body.length is not None:
         response.content_length = body.length

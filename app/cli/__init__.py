@@ -16,6 +16,7 @@ from seewhy.app.cli.options import device_option
 from seewhy.app.cli.output import INTERRUPTED, table
 from seewhy.app.cli.pictures import explain, predict
 from seewhy.app.errors import EXPECTED, kind_of
+from seewhy.app.http.keys import new_key
 from seewhy.app.system.processors import share_processors
 
 
@@ -82,8 +83,6 @@ def key(name: str) -> None:
 
     `seewhy key alice >> keys.toml` adds the line to a file, and shows the key, which is nowhere else, this once.
     """
-    from seewhy.app.http.keys import new_key
-
     try:
         secret, line = new_key(name)
     except ValueError as error:

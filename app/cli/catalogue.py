@@ -6,19 +6,20 @@ from typing import Any
 import click
 
 from seewhy.app.cli.names import complete_model
+from seewhy.app.cli.options import option
 from seewhy.app.cli.output import table, yes
-from seewhy.app.pipeline.option_texts import SOURCE
+from seewhy.app.pipeline.option_table import SOURCE
 from seewhy.models.sources import SOURCES
 
 
 @click.command()
-@click.option("--source", type=click.Choice(SOURCES), help=SOURCE)
+@option("source", SOURCE, type=click.Choice(SOURCES))
 @click.option("--available", is_flag=True, help="List only the models whose weights are on this machine.")
 def models(source: str | None, available: bool) -> None:
     """List the models and whether their weights are at hand."""
     from seewhy.app.cli.run import open_service
 
-    registry = open_service(None).registry
+    registry = open_service(None).models.registry
     rows: list[tuple[str, ...]] = []
     for spec in registry.specs():
         at_hand = registry.availability(spec).available
@@ -38,7 +39,7 @@ def layers(model: str) -> None:
     """
     from seewhy.app.cli.run import open_service
 
-    registry = open_service(None).registry
+    registry = open_service(None).models.registry
     survey = registry.survey(registry.spec(model))
     table(
         ("PATH", "TYPE", "OUTPUT", "PARAMETERS", "CALLS", "CAM"),

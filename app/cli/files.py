@@ -30,7 +30,7 @@ _parts = itertools.count()
 
 
 @dataclass(frozen=True)
-class Task:
+class Item:
     """One picture, and where its answer goes.
 
     Attributes:
@@ -57,7 +57,7 @@ class _Source:
 
 def plan(
     arguments: Sequence[Path], output: str | None, form: Form | None, forms: Sequence[Form], sheet: Path | None = None
-) -> tuple[Form, list[Task]]:
+) -> tuple[Form, list[Item]]:
     """Return the format of the answers, and the pictures with the files that their answers go into.
 
     A folder means all pictures below it but hidden ones and earlier answers, and its answers keep their
@@ -79,17 +79,17 @@ def plan(
     if place == DASH and len(sources) > 1:
         raise click.UsageError(f"The standard output takes the answer of one picture, and these are {len(sources)}.")
     if place == DASH:
-        return form or forms[0], [Task(sources[0].picture, DASH)]
+        return form or forms[0], [Item(sources[0].picture, DASH)]
     single = len(arguments) == 1 and sources[0].picture == arguments[0]
     is_folder = not output or output.endswith(_SLASHES) or place.is_dir()
     if single and not is_folder:
-        return form or _form_of(place, forms), [Task(sources[0].picture, place)]
+        return form or _form_of(place, forms), [Item(sources[0].picture, place)]
     several = "several pictures need a folder, such as heatmaps/; --sheet puts them on one page"
     named_as_file = not is_folder and place.suffix.lower() in (".jpg", *(f".{form}" for form in forms))
     if named_as_file or (place.exists() and not place.is_dir()):
         raise click.BadParameter(several, param_hint="-o")
     form = form or forms[0]
-    return form, list(_tasks(sources, place, ".jpg" if form == "jpeg" else f".{form}"))
+    return form, list(_items(sources, place, ".jpg" if form == "jpeg" else f".{form}"))
 
 
 def printable(path: Path) -> str:
@@ -158,7 +158,7 @@ def _is_output(file: Path, sheet: Path | None) -> bool:
     return bool(is_page) and file.parent.resolve() == sheet.parent.resolve()
 
 
-def _tasks(sources: Sequence[_Source], folder: Path, suffix: str) -> Iterator[Task]:
+def _items(sources: Sequence[_Source], folder: Path, suffix: str) -> Iterator[Item]:
     """Name answers by the stems of their pictures; by the whole names where a stem is shared, then with a number.
 
     The number, needed where several folders hold the same name, is all that depends on the order of pictures.
@@ -173,7 +173,7 @@ def _tasks(sources: Sequence[_Source], folder: Path, suffix: str) -> Iterator[Ta
         candidates = (folder / source.place.parent / f"{name}{_MARK}{suffix}" for name in names)
         output = next(candidate for candidate in candidates if candidate not in outputs)
         outputs.add(output)
-        yield Task(source.picture, output)
+        yield Item(source.picture, output)
 
 
 def _form_of(output: Path, forms: Sequence[Form]) -> Form:

@@ -15,6 +15,7 @@ from seewhy.app.cli.options import (
     heatmap_options,
     layer_option,
     method_option,
+    option,
     output_option,
     picture_options,
 )
@@ -27,7 +28,7 @@ from seewhy.app.pipeline.choices import (
     InterveneFormat,
     TraceFormat,
 )
-from seewhy.app.pipeline.option_texts import CAPTURE, HEATMAP, INTERVENE, TRACE
+from seewhy.app.pipeline.option_table import CAPTURE, HEATMAP, INTERVENE, METHOD, TRACE
 from seewhy.explainers.hooks.kinds import KINDS
 
 _EXAMPLE = '{"op": "zero", "layer": "bn2"}'
@@ -50,7 +51,7 @@ class _Edits(click.File):
 @click.command()
 @picture_options
 @output_option
-@click.option("--target", help=TRACE["target"])
+@option("target", TRACE["target"])
 @layer_option(TRACE["layer"])
 @format_option(TRACE_FORMATS)
 def trace(
@@ -60,22 +61,22 @@ def trace(
 
     Prints what stands out in it.
     """
-    answer_form, tasks = plan(pictures, output, form, TRACE_FORMATS)
+    answer_form, items = plan(pictures, output, form, TRACE_FORMATS)
 
     from seewhy.app.cli.hook_answers import write_traces
 
-    write_traces(tasks, answer_form, fields(options), device)
+    write_traces(items, answer_form, fields(options), device)
 
 
 @click.command()
 @picture_options
 @output_option
 @layer_option(CAPTURE["layer"], required=True)
-@click.option("--kind", multiple=True, type=click.Choice(KINDS), help=f"{CAPTURE['kind']} Default: output.")
-@click.option("--target", help=CAPTURE["target"])
+@option("kind", CAPTURE["kind"], multiple=True, type=click.Choice(KINDS))
+@option("target", CAPTURE["target"])
 @format_option(CAPTURE_FORMATS)
-@click.option("--top", type=int, default=16, show_default=True, help=CAPTURE["top"])
-@click.option("--rank", type=click.Choice(RANKS), default="activation", show_default=True, help=CAPTURE["rank"])
+@option("top", CAPTURE["top"])
+@option("rank", CAPTURE["rank"], type=click.Choice(RANKS))
 @drawing_options
 def capture(
     pictures: tuple[Path, ...], device: str | None, output: str | None, form: CaptureFormat | None, **options: Any
@@ -84,11 +85,11 @@ def capture(
 
     That is statistics, arrays, or the strongest feature maps.
     """
-    answer_form, tasks = plan(pictures, output, form, CAPTURE_FORMATS)
+    answer_form, items = plan(pictures, output, form, CAPTURE_FORMATS)
 
     from seewhy.app.cli.hook_answers import write_captures
 
-    write_captures(tasks, answer_form, fields(options), device)
+    write_captures(items, answer_form, fields(options), device)
 
 
 @click.command()
@@ -102,12 +103,17 @@ def capture(
     metavar="FILE",
     help="The picture that the op `swap` takes from.",
 )
-@click.option("--each-channel", is_flag=True, help=f"{INTERVENE['each_channel']} It can be written as csv, too.")
-@method_option(help="A name of `seewhy methods`. Default: gradcam.")
-@click.option("--target", help=INTERVENE["target"])
+@option(
+    "each_channel",
+    INTERVENE["each_channel"],
+    is_flag=True,
+    help=f"{INTERVENE['each_channel'].text} It can be written as csv, too.",
+)
+@method_option(help=f"A name of `seewhy methods`. Default: {METHOD}.")
+@option("target", INTERVENE["target"])
 @layer_option(HEATMAP["layer"])
 @format_option(_SWEEP_FORMATS)
-@click.option("--top", type=int, default=16, show_default=True, help=INTERVENE["top"])
+@option("top", INTERVENE["top"])
 @heatmap_options
 def intervene(
     pictures: tuple[Path, ...],
@@ -124,7 +130,7 @@ def intervene(
 
     That is predictions and heatmaps before and after.
     """
-    answer_form, tasks = plan(pictures, output, form, _SWEEP_FORMATS)
+    answer_form, items = plan(pictures, output, form, _SWEEP_FORMATS)
     if answer_form == "csv" and not options["each_channel"]:
         raise click.UsageError(
             f"Only a sweep can be written as csv: add --each-channel, or choose {', '.join(INTERVENE_FORMATS)}."
@@ -140,9 +146,9 @@ def intervene(
     from seewhy.app.cli.hook_answers import write_interventions, write_sweeps
 
     if answer_form == "csv" or options["each_channel"]:
-        write_sweeps(tasks, answer_form, request, other, device)
+        write_sweeps(items, answer_form, request, other, device)
     else:
-        write_interventions(tasks, answer_form, request, other, device)
+        write_interventions(items, answer_form, request, other, device)
 
 
 def _json(text: str, option: str) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
+from seewhy.models.errors import ModelError
 
 _REGISTRATION = re.compile(r'^@method\(\s*"([^"]+)"', re.MULTILINE)
 
@@ -43,7 +44,6 @@ def layer_names(model: str) -> list[str]:
     """Return the paths of the modules of a model; nothing where there is no such model."""
 
     def search() -> list[str]:
-        from seewhy.models.errors import ModelError
         from seewhy.models.registry import Registry
 
         file = os.environ.get("SEEWHY_MODELS")

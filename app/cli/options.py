@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from seewhy.app.cli.names import complete_colormap, complete_layer, complete_method, complete_model
-from seewhy.app.pipeline.option_texts import DRAWING, HEATMAP
+from seewhy.app.pipeline.option_table import DRAWING, HEATMAP, Option
 from seewhy.explainers.imaging.choices import VIEWS
 
 Command = Callable[..., Any]
@@ -34,34 +34,46 @@ def format_option(forms: tuple[str, ...]) -> Callable[[Command], Command]:
     return click.option("--format", "form", type=click.Choice(forms), help=text)
 
 
+def option(name: str, entry: Option, **settings: Any) -> Callable[[Command], Command]:
+    """Return what adds an option of requests, with the text and the default of their table."""
+    default = {"default": entry.default, "show_default": True} if entry.default else {"default": None}
+    return click.option(f"--{name.replace('_', '-')}", **{"help": entry.text, **default, **settings})
+
+
 def method_option(**settings: Any) -> Callable[[Command], Command]:
     """Return what adds the option --method."""
     return click.option("--method", shell_complete=complete_method, show_default=True, **settings)
 
 
-def layer_option(text: str, **settings: Any) -> Callable[[Command], Command]:
+def layer_option(entry: Option, **settings: Any) -> Callable[[Command], Command]:
     """Return what adds the option --layer."""
-    return click.option("--layer", multiple=True, shell_complete=complete_layer, help=text, **settings)
+    return option("layer", entry, multiple=True, shell_complete=complete_layer, **settings)
 
 
-def drawing_options(command: Command) -> Command:
-    """Add the options about how maps are drawn."""
-    for option in (
-        click.option("--scale", default="image", show_default=True, help=DRAWING["scale"]),
-        click.option("--alpha", type=float, metavar="0..1", default=0.5, show_default=True, help=DRAWING["alpha"]),
-        click.option("--colormap", shell_complete=complete_colormap, help=DRAWING["colormap"]),
-        click.option("--view", type=click.Choice(VIEWS), default="overlay", show_default=True, help=DRAWING["view"]),
-    ):
-        command = option(command)
-    return command
+def table_options(table: dict[str, Option], **settings: dict[str, Any]) -> Callable[[Command], Command]:
+    """Return what adds all options of a table; `settings` are those of some, by name."""
+
+    def add(command: Command) -> Command:
+        for name, entry in reversed(table.items()):
+            command = option(name, entry, **settings.get(name, {}))(command)
+        return command
+
+    return add
+
+
+drawing_options = table_options(
+    DRAWING,
+    view={"type": click.Choice(VIEWS)},
+    colormap={"shell_complete": complete_colormap},
+    alpha={"metavar": "0..1"},
+)
 
 
 def heatmap_options(command: Command) -> Command:
     """Add the options of commands that explain: those about drawing, --values and --option."""
     text = "An option of the method, as `seewhy methods` lists them; repeatable."
     command = click.option("--option", "extra", multiple=True, metavar="NAME=VALUE", help=text)(command)
-    command = click.option("--values", is_flag=True, default=None, help=HEATMAP["values"])(command)
-    return drawing_options(command)
+    return drawing_options(option("values", HEATMAP["values"], is_flag=True)(command))
 
 
 def fields(options: dict[str, Any], extra: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -12,20 +12,20 @@ from seewhy.app.cli.options import (
     heatmap_options,
     layer_option,
     method_option,
+    option,
     output_option,
     picture_options,
+    table_options,
 )
 from seewhy.app.pipeline.choices import FORMATS, Format
-from seewhy.app.pipeline.option_texts import EXPLAIN, HEATMAP, PREDICT
+from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, METHOD, PREDICT
 
 
 @click.command()
 @picture_options
 @output_option
-@method_option(multiple=True, default=["gradcam"], help="A name of `seewhy methods`; repeatable.")
-@click.option("--against", help=EXPLAIN["against"])
-@click.option("--target", multiple=True, help=EXPLAIN["target"])
-@click.option("--top", type=int, help=EXPLAIN["top"])
+@method_option(multiple=True, default=[METHOD], help="A name of `seewhy methods`; repeatable.")
+@table_options(EXPLAIN, target={"multiple": True}, top={"type": int})
 @layer_option(HEATMAP["layer"])
 @format_option(FORMATS)
 @heatmap_options
@@ -50,21 +50,21 @@ def explain(
     \b
     Exit status: 0 all done, 1 some pictures failed, 2 a mistake in the options, 130 interrupted.
     """
-    answer_form, tasks = plan(pictures, output, form, FORMATS, sheet)
+    answer_form, items = plan(pictures, output, form, FORMATS, sheet)
     request = {**fields(options, extra), "format": answer_form}
 
-    from seewhy.app.cli.explaining import Extras, explain_pictures
+    from seewhy.app.cli.picture_answers import Extras, explain_pictures
 
-    explain_pictures(tasks, answer_form, request, Extras(skip_existing, sheet, summary), device)
+    explain_pictures(items, answer_form, request, Extras(skip_existing, sheet, summary), device)
 
 
 @click.command()
 @picture_options
-@click.option("--top", type=int, default=5, show_default=True, help=PREDICT["top"])
+@option("top", PREDICT["top"])
 def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> None:
     """Print the most probable classes of each PICTURE."""
-    _, tasks = plan(pictures, None, None, ("txt",))
+    _, items = plan(pictures, None, None, ("txt",))
 
-    from seewhy.app.cli.explaining import predict_pictures
+    from seewhy.app.cli.picture_answers import predict_pictures
 
-    predict_pictures(tasks, fields(options), device)
+    predict_pictures(items, fields(options), device)

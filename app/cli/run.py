@@ -9,14 +9,16 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import click
+from pydantic_core import from_json, to_json
 from tqdm.std import tqdm
 
+from seewhy.app.answers.stream import Body
 from seewhy.app.cli.environment import read_settings
-from seewhy.app.cli.files import DASH, Task, printable, write
+from seewhy.app.cli.files import DASH, Item, printable, write
 from seewhy.app.cli.output import FAILED, INTERRUPTED, print_bytes
-from seewhy.app.errors import EXPECTED, kind_of
+from seewhy.app.errors import EXPECTED, field_of, kind_of
 from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.disconnect import client_gone
+from seewhy.app.pipeline.disconnect import client_disconnected
 from seewhy.models import LoadedModel
 
 T = TypeVar("T")
@@ -40,7 +42,7 @@ def open_service(device: str | None) -> Service:
         overrides["deadline"] = float("inf")
     service = Service(read_settings(**overrides), warm=False)  # for a picture or two it does not pay
     # A process that ends while PyTorch runs in another thread is aborted.
-    click.get_current_context().call_on_close(lambda: service.stop(_LAST_PASS))
+    click.get_current_context().call_on_close(lambda: service.models.stop(_LAST_PASS))
     return service
 
 
@@ -57,11 +59,11 @@ def load_model(service: Service, name: str | None) -> LoadedModel:
         ModelError: it cannot be loaded for another reason.
     """
     settings = service.settings
-    spec = service.registry.spec(name or settings.default_model)
-    availability = service.registry.availability(spec)
+    spec = service.models.registry.spec(name or settings.default_model)
+    availability = service.models.registry.availability(spec)
     source = spec.weights
     if availability.available or source is None or spec.source == "own" or (settings.download and source.download):
-        return service.model(spec.name, service.deadline())
+        return service.models.model(spec.name, service.deadline())
     names = " or ".join(source.file_names)
     folder = "" if settings.weights_dir is None else f"; it is not in {str(settings.weights_dir)!r}"
     ways = [f"SEEWHY_WEIGHTS_DIR=FOLDER  with a folder that holds it as {names}{folder}"]
@@ -76,10 +78,10 @@ def load_model(service: Service, name: str | None) -> LoadedModel:
 
 
 def for_each(
-    tasks: Sequence[Task],
-    work: Callable[[Task], T],
-    report: Callable[[Task, T], None],
-    report_failure: Callable[[Task, str], None] = lambda task, message: None,
+    items: Sequence[Item],
+    work: Callable[[Item], T],
+    report: Callable[[Item, T], None],
+    report_failure: Callable[[Item, str], None] = lambda item, message: None,
     threads: int = 1,
 ) -> None:
     """Do the work for each picture, several at once, with a bar for many; exit with `FAILED` if any failed.
@@ -87,72 +89,79 @@ def for_each(
     A failure that all pictures would share, such as a bad option, is raised at the first picture.
 
     Args:
-        tasks: the pictures; a few more than `threads` are in work at any time.
+        items: the pictures; a few more than `threads` are in work at any time.
         work: runs in threads.
         report: takes each result, in order, in this thread.
         report_failure: takes the message of each picture that failed.
         threads: how many pictures are in work at once.
     """
-    failures = done = 0
+    failures = count = 0
     try:
-        with _bar(len(tasks)) as lines:
-            for task, future in _in_order(tasks, work, threads):
+        with _bar(len(items)) as lines:
+            for item, future in _in_order(items, work, threads):
                 with lines():
                     fault = _fault(future.exception())
                     if fault is None:
-                        report(task, future.result())
+                        report(item, future.result())
                     else:
                         failures += 1
-                        click.echo(f"{click.style('Error:', fg='red')} {printable(task.picture)}: {fault}", err=True)
-                        report_failure(task, fault)
-                done += 1
+                        click.echo(f"{click.style('Error:', fg='red')} {printable(item.picture)}: {fault}", err=True)
+                        report_failure(item, fault)
+                count += 1
     except KeyboardInterrupt:
-        click.echo(f"Interrupted: {done} of {len(tasks)} pictures done.", err=True)
+        click.echo(f"Interrupted: {count} of {len(items)} pictures done.", err=True)
         sys.exit(INTERRUPTED)
     if failures:
-        if len(tasks) > 1:
-            click.echo(f"{failures} of {len(tasks)} pictures failed.", err=True)
+        if len(items) > 1:
+            click.echo(f"{failures} of {len(items)} pictures failed.", err=True)
         sys.exit(FAILED)
 
 
-def write_each(tasks: Sequence[Task], form: str, work: Callable[[Task], tuple[str, bytes]]) -> None:
+def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[str, Body]]) -> None:
     """Write what the work makes of each picture, one picture after the other, and print its line; as `for_each`.
 
     Raises:
         click.UsageError: the standard output is a terminal, and the answer is no text.
     """
-    if tasks[0].output == DASH and sys.stdout.isatty() and form not in _TEXTS:
+    if items[0].output == DASH and sys.stdout.isatty() and form not in _TEXTS:
         raise click.UsageError("The standard output is a terminal, and the answer is no text: name a file.")
 
-    def written(task: Task) -> tuple[str, bytes]:
-        line, body = work(task)
-        if task.output == DASH:
-            return f"{printable(task.picture)}: {line}", body
-        write(task.output, body)
-        return f"{printable(task.picture)}: {line} -> {printable(task.output)}", b""
+    def write_answer(item: Item) -> tuple[str, bytes]:
+        line, answer = work(item)
+        body = in_one_piece(answer, form)
+        if item.output == DASH:
+            return f"{printable(item.picture)}: {line}", body
+        write(item.output, body)
+        return f"{printable(item.picture)}: {line} -> {printable(item.output)}", b""
 
-    def report(task: Task, answer: tuple[str, bytes]) -> None:
+    def report(item: Item, answer: tuple[str, bytes]) -> None:
         line, body = answer
         if body:
             print_bytes(body)
-        click.echo(line, err=task.output == DASH)
+        click.echo(line, err=item.output == DASH)
 
-    for_each(tasks, written, report)
+    for_each(items, write_answer, report)
 
 
-def _in_order(tasks: Sequence[Task], work: Callable[[Task], T], threads: int) -> Iterator[tuple[Task, "Future[T]"]]:
-    """Yield each task when it is finished. Where this ends early, work that is under way is given up."""
+def in_one_piece(body: Body, form: str) -> bytes:
+    """Return the bytes of an answer; JSON with a line for each value."""
+    content = body if isinstance(body, bytes) else body.join()
+    return to_json(from_json(content), indent=2) if form == "json" else content
+
+
+def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) -> Iterator[tuple[Item, "Future[T]"]]:
+    """Yield each item when it is finished. Where this ends early, work that is under way is given up."""
     stopped = threading.Event()
 
     def begin() -> None:
         # The pipeline drops work whose client is gone: the end of this command looks like that to it.
-        client_gone.set(stopped.is_set)
+        client_disconnected.set(stopped.is_set)
 
     pool = ThreadPoolExecutor(threads, "pictures", begin)
-    pending: deque[tuple[Task, Future[T]]] = deque()
+    pending: deque[tuple[Item, Future[T]]] = deque()
     try:
-        for task in tasks:
-            pending.append((task, pool.submit(work, task)))
+        for item in items:
+            pending.append((item, pool.submit(work, item)))
             # Results wait for the oldest picture; this bounds how many of them are held in memory.
             if len(pending) > 2 * threads:
                 wait([pending[0][1]])
@@ -175,7 +184,7 @@ def _fault(error: BaseException | None) -> str | None:
         return error.strerror or str(error)
     if isinstance(error, EXPECTED):
         # A contrast may be missing for one picture alone: the classes depend on what is most probable in it.
-        of_all_pictures = kind_of(error).status in (422, 503) and getattr(error, "field", None) != "against"
+        of_all_pictures = kind_of(error).status in (422, 503) and field_of(error) != "against"
         if not of_all_pictures:
             return str(error)
     raise error

@@ -39,20 +39,20 @@ class InferRequest:
     tensor: Numbers | list[bytes]
     outputs: tuple[V2RequestedOutput, ...]
 
-    def outputs_of(self, usual: Sequence[str], others: Sequence[str] = ()) -> tuple[V2RequestedOutput, ...]:
+    def outputs_of(self, usual: Sequence[str], further: Sequence[str] = ()) -> tuple[V2RequestedOutput, ...]:
         """Return the outputs to answer with: those that the request names, or the usual ones.
 
         Args:
-            usual: names of those that come unasked.
-            others: names of further ones.
+            usual: names of those that come by default.
+            further: names of those that come when they are named.
 
         Raises:
             FieldError: there is no such output, or it is asked for twice.
         """
         names = [output.name for output in self.outputs]
         for name in names:
-            if name not in (*usual, *others):
-                hint = near_matches(name, (*usual, *others)) or f"Choose from {', '.join((*usual, *others))}."
+            if name not in (*usual, *further):
+                hint = near_matches(name, (*usual, *further)) or f"Choose from {', '.join((*usual, *further))}."
                 raise FieldError(f"There is no output {name!r}. {hint}", field="outputs")
             if names.count(name) > 1:
                 raise FieldError(f"The output {name!r} is asked for twice.", field="outputs")
@@ -132,25 +132,26 @@ def write_answer(head: dict[str, Any], tensors: Sequence[tuple[Tensor, bool]]) -
         AnswerTooLargeError, OutOfMemoryError: there is no memory for the JSON before binary data, ever or at present.
     """
     outputs: list[dict[str, Any]] = []
-    rest: list[Tensor] = []
-    for tensor, binary in tensors:
-        if binary:
-            rest.append(tensor)
+    binary_tensors: list[Tensor] = []
+    for tensor, is_binary in tensors:
+        if is_binary:
+            binary_tensors.append(tensor)
             parameters = {**tensor.parameters, "binary_data_size": tensor.binary_size}
             outputs.append(tensor.head() | {"parameters": parameters})
         else:
             outputs.append(tensor.in_json())
     text = json_parts({**head, "outputs": outputs})
-    if not rest:
-        return (text if text.most > _WHOLE_BYTES else text.whole()), None
-    account().take(text.most, ANSWER)
-    first = text.whole()
-    length = len(first) + sum(tensor.binary_size for tensor in rest)
-    pieces = partial(_joined, first, rest)
-    return Parts(pieces, len(first) + sum(tensor.values.nbytes for tensor in rest), length, length), len(first)
+    if not binary_tensors:
+        return (text if text.most_bytes > _WHOLE_BYTES else text.join()), None
+    account().take(text.most_bytes, ANSWER)
+    document = text.join()
+    length = len(document) + sum(tensor.binary_size for tensor in binary_tensors)
+    pieces = partial(_joined, document, binary_tensors)
+    source_bytes = len(document) + sum(tensor.values.nbytes for tensor in binary_tensors)
+    return Parts(pieces, source_bytes, length, length), len(document)
 
 
-def _joined(first: bytes, rest: Sequence[Tensor]) -> Iterator[bytes]:
-    yield first
-    for tensor in rest:
+def _joined(document: bytes, tensors: Sequence[Tensor]) -> Iterator[bytes]:
+    yield document
+    for tensor in tensors:
         yield from tensor.in_binary()

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from seewhy.app.errors import FieldError
-from seewhy.app.http.uploads import decoded
+from seewhy.app.http.uploads import decode_base64
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import PIXELS
 from seewhy.app.pipeline.decode import Source
@@ -61,19 +61,19 @@ class PictureReader:
             FieldError: it holds none.
         """
         if isinstance(value, str):
-            return decoded(place, value)
+            return decode_base64(place, value)
         if isinstance(value, list):
             return self.from_array(numbers(value, place), place)
         if not isinstance(value, dict):
             raise FieldError(f"{place} must be base64, an object with it, or a nested list of numbers.", field=place)
-        member, *others = sorted(value, key=lambda name: name not in MEMBERS) or [""]
+        member, *extras = sorted(value, key=lambda name: name not in MEMBERS) or [""]
         if member not in MEMBERS:
             raise FieldError(
                 f"{place} has no picture; give it one of the members {', '.join(MEMBERS)}.", field=f"{place}"
             )
-        if others:
+        if extras:
             raise FieldError(
-                f"{place} has a member that is not read, {others[0]!r}; a picture has one of {', '.join(MEMBERS)}, and "
+                f"{place} has a member that is not read, {extras[0]!r}; a picture has one of {', '.join(MEMBERS)}, and "
                 "options stand in parameters, beside the pictures.",
                 field=place,
             )
@@ -81,7 +81,7 @@ class PictureReader:
             place = f"{place}.{member}"
             if set(value[member]) != {"b64"}:
                 raise FieldError(f'{place} must be {{"b64": BASE64}}.', field=place)
-            return decoded(f"{place}.b64", value[member]["b64"])
+            return decode_base64(f"{place}.b64", value[member]["b64"])
         return self.from_json(value[member], f"{place}.{member}")
 
     def from_tensor(self, part: bytes | Numbers, place: str) -> Source:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from seewhy.app.answers.documents import drawing, json_body, take_values
+from seewhy.app.answers.documents import drawing, json_documents, take_values
 from seewhy.app.answers.stream import json_parts
 from seewhy.app.compatible.instances import Numbers
 from seewhy.app.compatible.schemas import V2RequestedOutput
@@ -31,7 +31,7 @@ DRAWN = ("overlays", "explanation")
 
 def probabilities(results: Sequence[PredictResult]) -> Numbers:
     """Return (N, K) float32 of N classified pictures."""
-    logits = np.stack([result.logits for result in results]).astype(np.float64)
+    logits = np.stack([result.outputs for result in results]).astype(np.float64)
     array: Numbers = class_probabilities(torch.from_numpy(logits)).float().numpy()
     return array
 
@@ -48,7 +48,7 @@ def predicted_tensors(results: Sequence[PredictResult], outputs: Sequence[V2Requ
 
 def _array(results: Sequence[PredictResult], name: str) -> Numbers:
     if name == "logits":
-        return np.stack([result.logits for result in results])
+        return np.stack([result.outputs for result in results])
     if name == "probabilities":
         return probabilities(results)
     indices = [[prediction.index for prediction in result.predictions] for result in results]
@@ -63,7 +63,7 @@ def _named_classes(results: Sequence[PredictResult], output: V2RequestedOutput) 
         return None
     if output.name not in ("logits", "probabilities"):
         raise FieldError("Only logits and probabilities can be asked for as a classification.", field="classification")
-    classes = len(results[0].logits)
+    classes = len(results[0].outputs)
     if type(count) is not int or not 1 <= count <= classes:
         raise FieldError(f"classification is how many classes to name, 1 to {classes}.", field="classification")
     labels = results[0].model.labels
@@ -99,13 +99,13 @@ def explained_tensors(
             rows = [[_OF_MAPS[name](explanation) for explanation in result.explanations] for result in results]
             tensors.append(Tensor(name, _stacked(rows, name)))
         elif name == "logits":
-            tensors.append(Tensor(name, np.stack([result.logits for result in results])))
+            tensors.append(Tensor(name, np.stack([result.outputs for result in results])))
         elif name == "overlays":
             tensors.append(Tensor(name, np.array([drawing(result, "png") for result in results], dtype=object)))
         else:
-            documents = [json_parts(document) for document in json_body(results, values, limit)]
-            account().take(2 * sum(parts.most for parts in documents), ANSWER)  # as texts, and within JSON again
-            texts = np.array([parts.whole().decode() for parts in documents], dtype=object)
+            documents = [json_parts(document) for document in json_documents(results, values, limit)]
+            account().take(2 * sum(parts.most_bytes for parts in documents), ANSWER)  # as texts, and within JSON again
+            texts = np.array([parts.join().decode() for parts in documents], dtype=object)
             tensors.append(Tensor(name, texts, {"content_type": "str"}))
     return tensors
 
@@ -125,10 +125,10 @@ def _stacked(rows: Sequence[Sequence[Any]], name: str) -> Numbers:
     if len({len(row) for row in rows}) > 1:
         raise FieldError("The pictures have different numbers of maps; send them one at a time.", field="top")
     if len({np.shape(value) for row in rows for value in row}) > 1:
-        other = "maps, which have one size" if name == "heatmaps" else "heatmaps, or for one method at a time"
+        hint = "maps, which have one size" if name == "heatmaps" else "heatmaps, or for one method at a time"
         raise FieldError(
             f"The {name} differ in size, so they are no one tensor: send pictures of one size, or one at a time, or "
-            f"ask for {other}.",
+            f"ask for {hint}.",
             field="outputs",
         )
     if isinstance(rows[0][0], str):

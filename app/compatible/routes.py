@@ -31,14 +31,14 @@ def model_spec(name: str) -> ModelSpec:
         ModelNotFoundError: there is no such model.
     """
     try:
-        return service().registry.spec(name)
+        return service().models.registry.spec(name)
     except UnknownModelError as error:
         raise ModelNotFoundError(str(error)) from error
 
 
 def available_names() -> list[str]:
     """Return the names of the models whose weights are at hand."""
-    registry = service().registry
+    registry = service().models.registry
     return [spec.name for spec in registry.specs() if registry.availability(spec).available]
 
 
@@ -50,7 +50,7 @@ def ready_spec(name: str) -> ModelSpec:
         WeightsUnavailableError: its weights are not at hand, and are not to be fetched.
     """
     spec = model_spec(name)
-    availability = service().registry.availability(spec)
+    availability = service().models.registry.availability(spec)
     if not availability.available and not service().settings.download:
         raise WeightsUnavailableError(availability.reason)
     return spec
@@ -92,9 +92,13 @@ def options_of(parameters: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def protocol_error(error: Exception, report: ErrorReport) -> Response:
-    """Tell of an error as the protocols of KServe have it: what the client can mend is 400, 404 or 413."""
-    status = 400 if report.kind.status in (406, 415, 422) else report.kind.status
-    return answer(ProtocolError(error=report.detail), status)
+    """Return an error as the protocols of KServe have it."""
+    return answer(ProtocolError(error=report.detail), status_of(report))
+
+
+def status_of(report: ErrorReport) -> int:
+    """Return the status of an error; other servers answer 400 to a request at fault, where it is not 404 or 413."""
+    return 400 if report.kind.status in (406, 415, 422) else report.kind.status
 
 
 def answer(document: BaseModel, status: int = 200) -> Response:

@@ -12,7 +12,7 @@ import numpy as np
 from seewhy.app.compatible.instances import Numbers, numbers
 from seewhy.app.compatible.schemas import V2Input
 from seewhy.app.errors import FieldError, MalformedRequestError
-from seewhy.app.http.uploads import decoded
+from seewhy.app.http.uploads import decode_base64
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import BODY
 from seewhy.explainers.errors import near_matches
@@ -50,8 +50,8 @@ def read_tensor(tensor: V2Input, binary: memoryview) -> Numbers | list[bytes]:
     """
     datatype = tensor.datatype.upper()
     if datatype not in (*DATATYPES, "BYTES"):
-        known = (*DATATYPES, "BYTES")
-        hint = near_matches(datatype, known) or f"Choose from {', '.join(known)}."
+        names = (*DATATYPES, "BYTES")
+        hint = near_matches(datatype, names) or f"Choose from {', '.join(names)}."
         raise FieldError(f"There is no datatype {tensor.datatype!r} for pictures. {hint}", field="inputs[0].datatype")
     if not all(1 <= edge < 2**31 for edge in tensor.shape):
         raise FieldError("The numbers of a shape must be 1 or more.", field="inputs[0].shape")
@@ -69,7 +69,7 @@ def read_tensor(tensor: V2Input, binary: memoryview) -> Numbers | list[bytes]:
     if tensor.data is not None:
         raise FieldError("The input has data in the JSON and after it; send it once.", field="inputs[0].data")
     if datatype == "BYTES":
-        return _counted(list(_items(binary)), tensor)
+        return _check_count(list(_items(binary)), tensor)
     dtype = np.dtype(DATATYPES[datatype])
     if size != prod(tensor.shape) * dtype.itemsize:
         raise FieldError(
@@ -85,8 +85,10 @@ def _of_json(tensor: V2Input, datatype: str) -> Numbers | list[bytes]:
             "The input has no data: a list in the JSON, or binary_data_size bytes after it.", field="inputs[0].data"
         )
     if datatype == "BYTES":
-        flat = [item for row in tensor.data for item in (row if isinstance(row, list) else [row])]
-        return _counted([decoded(f"inputs[0].data[{place}]", item) for place, item in enumerate(flat)], tensor)
+        items = [item for row in tensor.data for item in (row if isinstance(row, list) else [row])]
+        return _check_count(
+            [decode_base64(f"inputs[0].data[{place}]", item) for place, item in enumerate(items)], tensor
+        )
     array = numbers(tensor.data, "inputs[0].data")
     if array.size != prod(tensor.shape):
         raise FieldError(
@@ -100,7 +102,7 @@ def _of_json(tensor: V2Input, datatype: str) -> Numbers | list[bytes]:
     return array.reshape(tensor.shape)
 
 
-def _counted(items: list[bytes], tensor: V2Input) -> list[bytes]:
+def _check_count(items: list[bytes], tensor: V2Input) -> list[bytes]:
     if len(items) != prod(tensor.shape):
         raise FieldError(
             f"The shape {tensor.shape} has {prod(tensor.shape)} items; data has {len(items)}.", field="inputs[0].shape"
@@ -167,8 +169,8 @@ class Tensor:
     def in_binary(self) -> Iterator[bytes]:
         """Yield the tensor as it stands after the JSON."""
         if self.datatype != "BYTES":
-            flat = np.ascontiguousarray(self.values).reshape(-1).view(np.uint8)
-            yield from (flat[start : start + PIECE_BYTES].tobytes() for start in range(0, len(flat), PIECE_BYTES))
+            data = np.ascontiguousarray(self.values).reshape(-1).view(np.uint8)
+            yield from (data[start : start + PIECE_BYTES].tobytes() for start in range(0, len(data), PIECE_BYTES))
             return
         for item in self.values.ravel().tolist():
             content = item if isinstance(item, bytes) else item.encode()

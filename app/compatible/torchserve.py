@@ -1,16 +1,19 @@
 """TorchServe's inference routes: /predictions, /explanations, /ping; its image_classifier's answers."""
 
 import json
+from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.documents import drawing
 from seewhy.app.answers.stream import json_parts, respond
+from seewhy.app.compatible.declarations import BYTES, EXPLAIN, PICTURE, TorchServe
 from seewhy.app.compatible.instances import Numbers, Range
-from seewhy.app.compatible.routes import answer, model_spec, options_of, picture_reader
+from seewhy.app.compatible.routes import answer, model_spec, options_of, picture_reader, status_of
 from seewhy.app.compatible.schemas import ClassifyOptions, ExplainParameters, TorchServeError, TorchServeStatus
 from seewhy.app.errors import (
     BrokenError,
@@ -21,14 +24,16 @@ from seewhy.app.errors import (
     VersionNotFoundError,
 )
 from seewhy.app.http.bodies import parse_json, read_body
-from seewhy.app.http.declaration import Declaration
+from seewhy.app.http.declaration import Declaration, Protocol, Schema
 from seewhy.app.http.problems import ErrorReport
-from seewhy.app.http.routes import liveness, negotiated, service
-from seewhy.app.http.uploads import content, flat, merged, parse, read_texts
+from seewhy.app.http.routes import format_of, liveness, service
+from seewhy.app.http.uploads import file_bytes, flatten, merge, read_texts
+from seewhy.app.pipeline.choices import DRAWINGS, Drawing
+from seewhy.app.pipeline.computation import ChannelGradients
 from seewhy.app.pipeline.decode import Source
 from seewhy.app.pipeline.options import MEDIA_TYPES
+from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.plan import build_explainers
-from seewhy.app.pipeline.task import ChannelGradients
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
 from seewhy.models.spec import ModelSpec
@@ -41,17 +46,30 @@ VERSIONS = ("1.0", "1")
 METHOD = {"method": "integrated-gradients", "steps": "15", "scale": "robust"}
 """What TorchServe explains by, and how to see it in a drawing: such maps have a few extreme pixels."""
 
-Form = Literal["json", "png", "jpeg", "webp"]
-FORMATS: tuple[Form, ...] = get_args(Form)
-
 _DATA = ("data", "body")
+_PICTURE = {"description": "The picture: an image file, base64, or nested lists of numbers; `body` will do as a name."}
+_WHERE = "TorchServe's. JSON may be the picture itself. Options stand in the query string, the form or the object:"
+_ROWS: Schema = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
+_MAPS: Schema = {"type": "array", "items": _ROWS}
 
 
-def told(error: Exception, said: ErrorReport) -> Response:
-    """Tell of an error as TorchServe has it: what the client can mend is 400, 404, 405 or 413."""
-    status = 400 if said.kind.status in (406, 415, 422) else said.kind.status
+def _body(options: Mapping[str, Schema], more: bool) -> dict[str, Any]:
+    """Describe the bodies of requests; with `more`, a method may have options beside these."""
+    body = {"type": "object", "required": ["data"]}
+    form = {**body, "properties": {"data": PICTURE | _PICTURE}, "additionalProperties": True}
+    document = {**body, "properties": {"data": _PICTURE, **options}, "additionalProperties": more}
+    return {
+        "multipart/form-data": {"schema": form},
+        "application/json": {"schema": document},
+        BYTES: {"schema": PICTURE},
+    }
+
+
+def torchserve_error(error: Exception, report: ErrorReport) -> Response:
+    """Return an error as TorchServe has it."""
+    status = status_of(report)
     kind = _KINDS.get(type(error)) or _TYPES.get(status, "InternalServerException")
-    return answer(TorchServeError(code=status, type=kind, message=said.detail), status)
+    return answer(TorchServeError(code=status, type=kind, message=report.detail), status)
 
 
 _KINDS: dict[type[Exception], str] = {
@@ -71,19 +89,32 @@ _TYPES = {
 
 
 @blueprint.get("/ping")
-@Declaration(is_open=True)
+@Declaration(
+    "Whether it can answer",
+    answers=(TorchServeStatus,),
+    is_open=True,
+    protocol=Protocol(TorchServeStatus, titles={503: "No"}, reading=(503,)),
+)
 def ping() -> Response:
     """Say whether the default model is loaded."""
     try:
         liveness().require()
-        service().require_ready()
+        service().models.require_ready()
     except (BrokenError, NotReadyError):
         return answer(TorchServeStatus(status="Unhealthy"), HTTPStatus.SERVICE_UNAVAILABLE)
     return answer(TorchServeStatus(status="Healthy"))
 
 
-@blueprint.route("/predictions/<path:name>", methods=["POST", "PUT"])
 @blueprint.route("/predictions/<path:name>/<version>", methods=["POST", "PUT"])
+@blueprint.route("/predictions/<path:name>", methods=["POST", "PUT"])
+@TorchServe(
+    "What a model says of a picture",
+    f"{_WHERE} `top`, `range`.",
+    options=ClassifyOptions,
+    option_names=("range", "top"),
+    body=partial(_body, more=False),
+    media={"application/json": {"type": "object", "additionalProperties": {"type": "number"}}},
+)
 def predict(name: str, version: str | None = None) -> Response:
     """Classify a picture: the most probable classes with their probabilities."""
     spec = _spec(name, version)
@@ -96,13 +127,23 @@ def predict(name: str, version: str | None = None) -> Response:
     return Response(json.dumps(probabilities), mimetype="application/json")
 
 
-@blueprint.route("/explanations/<path:name>", methods=["POST", "PUT"])
 @blueprint.route("/explanations/<path:name>/<version>", methods=["POST", "PUT"])
+@blueprint.route("/explanations/<path:name>", methods=["POST", "PUT"])
+@TorchServe(
+    "Why it says so",
+    f"{_WHERE} {EXPLAIN} Without a method these are integrated gradients of 15 steps, [C, H, W], and of another method "
+    "[1, H, W]. A picture where Accept asks for one.",
+    options=ExplainParameters,
+    option_names=("method", "target", "layer", "range"),
+    body=partial(_body, more=True),
+    forms=("json", *DRAWINGS),
+    media={"application/json": _MAPS},
+)
 def explain(name: str, version: str | None = None) -> Response:
     """Explain a picture: a number for each value of the model's input, or a picture where Accept asks for one."""
     spec = _spec(name, version)
     data, fields = _read()
-    form = negotiated(FORMATS)
+    form: Literal["json"] | Drawing = format_of(None)
     options = parse(ExplainParameters, options_of(fields if "method" in fields else METHOD | fields, spec.name))
     picture = _picture(data, spec, options.range)
     if form == "json":
@@ -125,14 +166,15 @@ def _numbers(picture: Source, spec: ModelSpec, options: ExplainParameters) -> Nu
         )
     ((_, explainer),) = build_explainers(options.method, options, service().settings)
     if isinstance(explainer, IntegratedGradients) and (explainer.sign, explainer.smooth) == ("signed", "none"):
-        ((outcome,),) = service().ask([picture], [options], drawn=False, task=ChannelGradients(explainer)).result()
+        computation = ChannelGradients(explainer)
+        ((outcome,),) = service().ask([picture], [options], drawn=False, computation=computation).result()
         gradients: Numbers = outcome.result.numpy()
         return gradients
     (result,) = service().present(service().ask([picture], [options], drawn=False))
     height, width = spec.preprocess.size
     (explanation,) = result.explanations
-    whole = Geometry(width, height, (0.0, 0.0, width, height), explanation.geometry.reach)
-    return whole.lay_back(explanation.map)[np.newaxis]
+    input_geometry = Geometry(width, height, (0.0, 0.0, width, height), explanation.geometry.reach)
+    return input_geometry.lay_back(explanation.map)[np.newaxis]
 
 
 def _spec(name: str, version: str | None) -> ModelSpec:
@@ -152,7 +194,7 @@ def _read() -> tuple[Any, dict[str, Any]]:
     """Return what the request holds as its picture, bytes or JSON, and the options."""
     if request.mimetype in ("multipart/form-data", "application/x-www-form-urlencoded"):
         return _read_form()
-    options, body = flat(request.args), read_body(request)
+    options, body = flatten(request.args), read_body(request)
     if not body:
         raise MalformedRequestError(
             "The body is empty: send a picture in it (curl -T cat.png), or as the form's field data."
@@ -165,21 +207,21 @@ def _read() -> tuple[Any, dict[str, Any]]:
     members = [name for name in _DATA if name in document]
     if len(members) != 1:
         raise MalformedRequestError("A JSON object holds the picture as its member data.")
-    return document.pop(members[0]), merged(options, document)
+    return document.pop(members[0]), merge(options, document)
 
 
 def _read_form() -> tuple[Any, dict[str, Any]]:
     request.max_form_memory_size = service().settings.max_upload_bytes  # pictures may come as text
     read_texts(request)
-    files = [content(file) for name in _DATA for file in request.files.getlist(name)]
+    files = [file_bytes(file) for name in _DATA for file in request.files.getlist(name)]
     texts = [text for name in _DATA for text in request.form.getlist(name)]
     if len(files) + len(texts) != 1:
         raise MalformedRequestError(
             "Send one picture as the form field data (curl -F data=@cat.png), or as the body itself "
             "(curl -T cat.png); curl --data-binary needs -H 'Content-Type: application/octet-stream'."
         )
-    fields = {name: value for name, value in flat(request.form).items() if name not in _DATA}
-    return files[0] if files else texts[0], merged(flat(request.args), fields)
+    fields = {name: value for name, value in flatten(request.form).items() if name not in _DATA}
+    return files[0] if files else texts[0], merge(flatten(request.args), fields)
 
 
 def _picture(data: Any, spec: ModelSpec, meaning: Range | None) -> Source:

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from flask import Blueprint, Response, request
 
-from seewhy.app.answers.documents import json_body, ranked
+from seewhy.app.answers.documents import json_documents, ranked
 from seewhy.app.answers.stream import json_parts, respond
+from seewhy.app.compatible.declarations import EXPLAIN, KServe, json_request
 from seewhy.app.compatible.instances import Range
 from seewhy.app.compatible.outputs import probabilities
 from seewhy.app.compatible.routes import (
@@ -22,6 +23,7 @@ from seewhy.app.compatible.schemas import (
     ExplainParameters,
     PredictParameters,
     ReadyModel,
+    V1Explanations,
     V1Models,
     V1Predictions,
     V1Request,
@@ -29,26 +31,34 @@ from seewhy.app.compatible.schemas import (
 from seewhy.app.errors import FieldError
 from seewhy.app.http.bodies import parse_object, read_body
 from seewhy.app.http.routes import service
-from seewhy.app.http.uploads import parse
 from seewhy.app.pipeline.decode import Source
+from seewhy.app.pipeline.parse import parse
 from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("v1", __name__, url_prefix="/v1")
 
 
 @blueprint.get("/models")
+@KServe("The models at hand", answers=(V1Models,))
 def models() -> Response:
     """List the models whose weights are at hand."""
     return answer(V1Models(models=available_names()))
 
 
 @blueprint.get("/models/<model:name>")
+@KServe("Whether a model is ready", answers=(ReadyModel,))
 def model(name: str) -> Response:
     """Say whether a model is ready."""
     return answer(ReadyModel(name=ready_spec(name).name, ready=True))
 
 
 @blueprint.post("/models/<model:name>:predict")
+@KServe(
+    "What a model says of pictures",
+    "KServe's V1. Options stand in `parameters`: `top`, `output`, `range`.",
+    body=json_request(V1Request),
+    answers=(V1Predictions,),
+)
 def predict(name: str) -> Response:
     """Classify pictures."""
     spec, body = model_spec(name), _read()
@@ -57,11 +67,17 @@ def predict(name: str) -> Response:
     results = service().classify(_pictures(body, spec, options.range), name, options.top)
     if options.output == "labels":
         return answer(V1Predictions(predictions=[ranked(result.predictions) for result in results]))
-    rows = [result.logits for result in results] if options.output == "logits" else probabilities(results)
+    rows = [result.outputs for result in results] if options.output == "logits" else probabilities(results)
     return answer(V1Predictions(predictions=np.array(rows).tolist()))
 
 
 @blueprint.post("/models/<model:name>:explain")
+@KServe(
+    "Why it says so",
+    f"KServe's V1. Options stand in `parameters`: {EXPLAIN}",
+    body=json_request(V1Request),
+    answers=(V1Explanations,),
+)
 def explain(name: str) -> Response:
     """Explain pictures; each explanation is a document as POST /explain answers."""
     spec, body = model_spec(name), _read()
@@ -75,9 +91,10 @@ def explain(name: str) -> Response:
     ]
     results = service().present(service().ask(_pictures(body, spec, options.range), questions))
     with service().processors:
-        parts = json_parts({"explanations": json_body(results, options.values, service().settings.max_json_values)})
-        whole = parts if options.values is True else parts.whole()
-    return respond(whole, "application/json", service().settings.download_seconds)
+        documents = json_documents(results, options.values, service().settings.max_json_values)
+        parts = json_parts({"explanations": documents})
+        answer_body = parts if options.values is True else parts.join()
+    return respond(answer_body, "application/json", service().settings.download_seconds)
 
 
 def _read() -> V1Request:

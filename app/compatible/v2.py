@@ -1,12 +1,14 @@
 """The Open Inference Protocol (KServe's V2), /v2, which Triton and MLServer answer too."""
 
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version as version_of
 from typing import Any
 
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.stream import respond
+from seewhy.app.compatible.declarations import BYTES, EXPLAIN, KServe, json_request
 from seewhy.app.compatible.inference import InferRequest, read_request, write_answer
 from seewhy.app.compatible.instances import Range
 from seewhy.app.compatible.outputs import DRAWN, EXPLAINED, PREDICTED, explained_tensors, predicted_tensors
@@ -24,9 +26,11 @@ from seewhy.app.compatible.schemas import (
     ExplainParameters,
     ReadyModel,
     V1Models,
+    V2Answer,
     V2Live,
     V2Model,
     V2Ready,
+    V2Request,
     V2RequestedOutput,
     V2Server,
     V2TensorMetadata,
@@ -34,10 +38,10 @@ from seewhy.app.compatible.schemas import (
 from seewhy.app.compatible.tensors import HEADER, Tensor
 from seewhy.app.errors import FieldError, VersionNotFoundError
 from seewhy.app.http.bodies import read_body
-from seewhy.app.http.declaration import Declaration
+from seewhy.app.http.declaration import BINARY
 from seewhy.app.http.routes import liveness, service
-from seewhy.app.http.uploads import parse
 from seewhy.app.pipeline.decode import Source
+from seewhy.app.pipeline.parse import parse
 from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("v2", __name__, url_prefix="/v2")
@@ -48,8 +52,21 @@ VERSION = "1"
 _IGNORED = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers"}
 """Parameters of clients that mean nothing here; the deadline is the service's."""
 
+_V2 = "The V2 protocol. Options stand in `parameters`:"
+_BINARY = f"Both are JSON, or JSON and binary tensors; the header {HEADER} tells how long the JSON is then."
+_LENGTH = {
+    "name": HEADER,
+    "in": "header",
+    "description": "How many bytes of the body are JSON, where binary tensors follow.",
+    "schema": {"type": "integer", "minimum": 1},
+}
+_Inference = partial(
+    KServe, body=json_request(V2Request, BYTES), headers=(_LENGTH,), answers=(V2Answer,), media={BYTES: BINARY}
+)
+
 
 @blueprint.get("")
+@KServe("Which server this is", answers=(V2Server,))
 def server() -> Response:
     """Say which server this is."""
     extensions = ["binary_tensor_data", "classification"]
@@ -57,7 +74,7 @@ def server() -> Response:
 
 
 @blueprint.get("/health/live")
-@Declaration(is_open=True)
+@KServe("Whether the process is alive", answers=(V2Live,), is_open=True)
 def live() -> Response:
     """Say that the process is alive; 503 where it is broken for good."""
     liveness().require()
@@ -65,22 +82,24 @@ def live() -> Response:
 
 
 @blueprint.get("/health/ready")
-@Declaration(is_open=True)
-def is_ready() -> Response:
+@KServe("Whether it can answer", answers=(V2Ready,), is_open=True)
+def ready() -> Response:
     """Say whether the default model is loaded."""
     liveness().require()
-    service().require_ready()
+    service().models.require_ready()
     return answer(V2Ready(ready=True))
 
 
 @blueprint.get("/models")
+@KServe("The models at hand", answers=(V1Models,))
 def models() -> Response:
     """List the models whose weights are at hand."""
     return answer(V1Models(models=available_names()))
 
 
-@blueprint.get("/models/<model:name>")
 @blueprint.get("/models/<model:name>/versions/<version>")
+@blueprint.get("/models/<model:name>")
+@KServe("The tensors of a model", answers=(V2Model,))
 def model(name: str, version: str = VERSION) -> Response:
     """Describe a model's tensors."""
     spec = _spec(name, version)
@@ -91,16 +110,18 @@ def model(name: str, version: str = VERSION) -> Response:
     )
 
 
-@blueprint.get("/models/<model:name>/ready")
 @blueprint.get("/models/<model:name>/versions/<version>/ready")
+@blueprint.get("/models/<model:name>/ready")
+@KServe("Whether a model is ready", answers=(ReadyModel,))
 def model_ready(name: str, version: str = VERSION) -> Response:
     """Say whether a model is ready."""
     _spec(name, version)
     return answer(ReadyModel(name=ready_spec(name).name, ready=True))
 
 
-@blueprint.post("/models/<model:name>/infer")
 @blueprint.post("/models/<model:name>/versions/<version>/infer")
+@blueprint.post("/models/<model:name>/infer")
+@_Inference("What a model says of pictures", f"{_V2} `top`, `range`. {_BINARY}")
 def infer(name: str, version: str = VERSION) -> Response:
     """Classify pictures."""
     spec, inference = _spec(name, version), _read()
@@ -110,17 +131,18 @@ def infer(name: str, version: str = VERSION) -> Response:
     return _answer(name, inference, outputs, predicted_tensors(results, outputs))
 
 
-@blueprint.post("/models/<model:name>/explain")
 @blueprint.post("/models/<model:name>/versions/<version>/explain")
+@blueprint.post("/models/<model:name>/explain")
+@_Inference("Why it says so", f"{_V2} {EXPLAIN} {_BINARY}")
 def explain(name: str, version: str = VERSION) -> Response:
     """Explain pictures."""
     spec, inference = _spec(name, version), _read()
     options = parse(ExplainParameters, _options(inference, name))
     outputs, settings = inference.outputs_of(EXPLAINED, DRAWN), service().settings
     limits = [settings.max_values if inference.is_binary(output) else settings.max_json_values for output in outputs]
-    drawn = any(output.name in DRAWN for output in outputs)
+    has_drawing = any(output.name in DRAWN for output in outputs)
     pictures = _pictures(inference, spec, options.range)
-    results = service().present(service().ask(pictures, [options] * len(pictures), drawn))
+    results = service().present(service().ask(pictures, [options] * len(pictures), has_drawing))
     with service().processors:
         tensors = explained_tensors(results, outputs, options.values, limits)
     return _answer(name, inference, outputs, tensors)
@@ -160,7 +182,7 @@ def _answer(
     head = {"model_name": name, "model_version": VERSION, "id": inference.id}
     binary = [inference.is_binary(output) for output in outputs]
     body, length = write_answer(head, list(zip(tensors, binary, strict=True)))
-    kind = "application/json" if length is None else "application/octet-stream"
+    kind = "application/json" if length is None else BYTES
     response = respond(body, kind, service().settings.download_seconds)
     if length is not None:
         response.headers[HEADER] = str(length)

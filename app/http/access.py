@@ -1,12 +1,13 @@
-"""Who may come in: with which key, how often, from which pages; and whose address counts behind proxies.
+"""Who may come in: with which key, from which pages; and whose address counts behind proxies.
 
-Each of these is off until its setting is given. docs/security.md says what they protect, and what not.
+Each is off until its setting is given. docs/security.md says what they protect, and what not.
 """
 
 import logging
 import re
 from collections.abc import Iterable
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flask import Flask, g, request
@@ -17,8 +18,6 @@ from seewhy.app.errors import FieldError, KeyRefusedError, KeyRequiredError, Key
 from seewhy.app.http.declaration import current_declaration
 from seewhy.app.http.headers import EXPOSED, REQUEST_ID
 from seewhy.app.http.keys import KeyFile
-from seewhy.app.http.rate_limit import limit_requests
-from seewhy.app.settings import Settings
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -28,36 +27,42 @@ _PREFLIGHT_SECONDS = 600
 _log = logging.getLogger(__name__)
 
 
-def register_access(app: Flask, settings: Settings, strict: bool = True) -> None:
-    """Guard the routes of an application as the settings say.
+def behind_proxies(answer: "WSGIApplication", count: int) -> "WSGIApplication":
+    """Return an application to which the address is the one that so many trusted proxies tell."""
+    if not count:
+        return answer
+    # The address alone: nothing here depends on the scheme, host or path that a proxy was asked for.
+    return ProxyFix(_plain_address(answer), x_for=count, x_proto=0, x_host=0, x_port=0, x_prefix=0)
+
+
+def require_keys(app: Flask, file: Path | None, strict: bool) -> None:
+    """Let in who has a key of the file; without a file, everybody.
 
     Args:
-        app, settings: as `create_app` has them.
-        strict: refuse a file of keys that cannot be read; otherwise it lets nobody in until it can.
+        app: the application.
+        file: of the keys.
+        strict: refuse one that cannot be read; otherwise it lets nobody in until it can.
 
     Raises:
-        FieldError: a setting cannot be used.
+        FieldError: it cannot be read.
     """
-    if settings.trusted_proxies:
-        # The address alone: nothing here depends on the scheme, host or path that a proxy was asked for.
-        proxied = ProxyFix(
-            _plain_address(app.wsgi_app), x_for=settings.trusted_proxies, x_proto=0, x_host=0, x_port=0, x_prefix=0
-        )
-        app.wsgi_app = proxied  # type: ignore[method-assign]
-    if settings.api_keys is not None:
-        keys = KeyFile(settings.api_keys)
-        try:
-            if strict:
-                keys.read()
-        except (OSError, ValueError) as error:
-            raise FieldError(f"SEEWHY_API_KEYS: {error}", "api_keys") from error
-        app.before_request(lambda: _identify(keys))
-    if settings.rate_limit:
-        limit_requests(app, settings.rate_limit, settings.rate_storage, is_open)
-    if settings.cors_origins:
+    if file is None:
+        return
+    keys = KeyFile(file)
+    try:
+        if strict:
+            keys.read()
+    except (OSError, ValueError) as error:
+        raise FieldError(f"SEEWHY_API_KEYS: {error}", "api_keys") from error
+    app.before_request(lambda: _identify(keys))
+
+
+def allow_origins(app: Flask, origins: str) -> None:
+    """Let pages of these origins, separated by commas, read the answers."""
+    if origins:
         CORS(
             app,
-            origins=settings.cors_origins.split(","),
+            origins=origins.split(","),
             methods=["GET", "POST"],
             allow_headers=["Accept", "Authorization", "Content-Type", "If-None-Match", REQUEST_ID],
             expose_headers=EXPOSED,
@@ -68,9 +73,9 @@ def register_access(app: Flask, settings: Settings, strict: bool = True) -> None
 
 
 def _plain_address(answer: "WSGIApplication") -> "WSGIApplication":
-    """Let only addresses pass for one, and the proxy's where there is none.
+    """Keep plain addresses of clients only; without one, the address of the proxy counts.
 
-    Some proxies add the port, which is another with each connection.
+    Some proxies add the port, which changes with each connection.
     """
 
     def with_address(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
@@ -94,7 +99,7 @@ def is_open() -> bool:
 
 
 def _identify(keys: KeyFile) -> None:
-    """Find out whose key came with this request: `g.client`.
+    """Set `g.client` to the owner of the request's key.
 
     Raises:
         KeyRequiredError, KeyRefusedError: it came with none, or with one that is not in the file.

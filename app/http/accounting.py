@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from flask import Flask, Response
+from flask import Response
 
 from seewhy.app.http.bodies import SPARE
 from seewhy.app.memory.account import Account, begin, current
@@ -15,13 +15,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
-def register_accounts(app: Flask, budget: MemoryBudget) -> None:
-    """Count what the requests of an application hold in memory."""
-    app.wsgi_app = Accounting(app.wsgi_app, budget)  # type: ignore[method-assign]
-    app.after_request(_keep_answer)
-
-
-def _keep_answer(response: Response) -> Response:
+def keep_answer(response: Response) -> Response:
     """Hold nothing but the answer while it is sent; what comes in parts holds what it says."""
     if not response.is_streamed:
         current().keep(min(current().held, response.content_length or 0), ANSWER)
@@ -42,7 +36,7 @@ class Accounting:
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Answer a request."""
-        account = self._budget.account()
+        account = Account(self._budget)
         begin(account)
         environ["wsgi.input"] = _CountedBody(environ["wsgi.input"], account)
         try:

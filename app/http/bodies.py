@@ -59,15 +59,15 @@ def _uncompressed(packed: io.BytesIO, encoding: str, limit: int | None) -> bytes
     reader, body = zlib.decompressobj(_WINDOWS[encoding]), io.BytesIO()
     packed.seek(0)
     try:
-        while not reader.eof and (rest := packed.read(_PIECE)):
+        while not reader.eof and (chunk := packed.read(_PIECE)):
             is_full = False
-            while rest or is_full:
-                piece = reader.decompress(rest, _PIECE)
+            while chunk or is_full:
+                piece = reader.decompress(chunk, _PIECE)
                 current().take(len(piece) + len(piece) // SPARE, BODY)
                 body.write(piece)
                 if limit is not None and body.tell() > limit:
                     raise RequestEntityTooLarge
-                rest, is_full = reader.unconsumed_tail, len(piece) == _PIECE
+                chunk, is_full = reader.unconsumed_tail, len(piece) == _PIECE
     except zlib.error as error:
         raise MalformedRequestError(f"The body is not {encoding}, as its Content-Encoding says.") from error
     if not reader.eof or reader.unused_data or packed.read(1):

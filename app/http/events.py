@@ -1,6 +1,6 @@
-"""An explanation as a stream of server-sent events, for whoever watches it grow; see docs/http.md.
+"""An explanation as a stream of server-sent events; see docs/http.md.
 
-A `progress` comes when there is more to tell, then one `answer` or one `error`. Closing the connection cancels the
+A `progress` comes with each step, then one `answer` or one `error`. Closing the connection cancels the
 explanation. https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from seewhy.app.answers.documents import encode
 from seewhy.app.answers.schemas import ProgressAnswer
 from seewhy.app.answers.stream import Body
-from seewhy.app.errors import GONE, ClientGoneError, kind_of
+from seewhy.app.errors import CLIENT_GONE, ClientGoneError, kind_of
 from seewhy.app.http.problems import problem_of
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.record import current
@@ -56,10 +56,10 @@ def stream(service: Service, ticket: Ticket, finish: Callable[[], Body]) -> Iter
         yield from [body] if isinstance(body, bytes) else body.pieces()
         yield b"\n\n"
     except GeneratorExit:
-        record.problem = GONE
+        record.problem = CLIENT_GONE
         raise
     except ClientGoneError:
-        record.problem = GONE
+        record.problem = CLIENT_GONE
         _log.info("A client left a stream before its end.")
     except Exception as error:
         record.problem = kind_of(error).code  # the status, 200, is sent
@@ -73,31 +73,31 @@ def event(name: str, data: str) -> bytes:
 
 
 def _watch(service: Service, ticket: Ticket) -> Iterator[bytes]:
-    """Yield an event whenever there is progress, until the model is done."""
-    started = spoken = time.monotonic()
-    last_done: int | None = -1
+    """Yield an event at each progress, until the model has finished."""
+    start = last_event = time.monotonic()
+    last_parts: int | None = -1
     last_map: NDArray[np.float32] | None = None
     is_over = False
     while not is_over:
         is_over = ticket.wait(_GLANCE)
         now, progress = time.monotonic(), ticket.progress()
-        done = None if progress.share is None else int(_WHOLE * progress.share)
-        if done != last_done or progress.map is not last_map:
+        parts = None if progress.share is None else int(_WHOLE * progress.share)
+        if parts != last_parts or progress.map is not last_map:
             answer = ProgressAnswer(
-                done=done or 0,
-                total=0 if done is None else _WHOLE,
-                elapsed_ms=round((now - started) * 1000, 3),
+                done=parts or 0,
+                total=0 if parts is None else _WHOLE,
+                elapsed_ms=round((now - start) * 1000, 3),
                 preview=None if progress.map is last_map else _preview(service, ticket, progress),
             )
-            last_done, last_map, spoken = done, progress.map, now
+            last_parts, last_map, last_event = parts, progress.map, now
             yield event("progress", answer.model_dump_json(exclude_none=True))
-        elif now - spoken > _SILENCE:
-            spoken = now
+        elif now - last_event > _SILENCE:
+            last_event = now
             yield b": still at work\n\n"
 
 
 def _preview(service: Service, ticket: Ticket, progress: TicketProgress) -> str | None:
-    """Return a map that is not finished, drawn as the answer will be, as a data URL; None where that fails."""
+    """Draw an unfinished map as the answer will be drawn; return a data URL, or None where that fails."""
     submission = ticket.submissions[0]
     plan, picture = submission.plan, submission.picture
     side = _SIDE // 2 if plan.style.view == "side-by-side" else _SIDE

@@ -16,7 +16,7 @@ REQUEST_ID = "X-Request-ID"
 
 @dataclass(frozen=True)
 class Facts:
-    """What an answer is about.
+    """The facts that headers of an answer give.
 
     Attributes:
         model: which model answered.
@@ -36,7 +36,7 @@ class Facts:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that tell this; those with nothing to tell are left out."""
+        """The headers with these facts; a header without a value is left out."""
         values = {header.name: header.value(self) for header in HEADERS if header.value is not None}
         return {name: value for name, value in values.items() if value}
 

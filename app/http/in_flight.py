@@ -1,4 +1,4 @@
-"""Bounds the requests that are answered at the same time; the next one is refused at once.
+"""Bounds how many requests are answered at the same time; a further one is refused at once.
 
 Open and light routes (probes, pages, metrics) are always let in, and so are paths that lead nowhere.
 """
@@ -44,7 +44,7 @@ class Admission:
             return fits
 
     def release(self) -> None:
-        """Count it no longer."""
+        """Count a request no longer."""
         with self._lock:
             self.requests -= 1
 
@@ -62,7 +62,7 @@ class Admission:
         if response.is_streamed and g.pop("admitted", False):
             pending = [self.release]
             response.call_on_close(lambda: pending.pop()() if pending else None)
-            response.response = _ended(response.response, pending)
+            response.response = _release_at_end(response.response, pending)
         return response
 
     def _leave(self, _error: Any) -> None:
@@ -70,7 +70,7 @@ class Admission:
             self.release()
 
 
-def _ended(parts: Iterable[Any], pending: list[Callable[[], None]]) -> Iterator[Any]:
+def _release_at_end(parts: Iterable[Any], pending: list[Callable[[], None]]) -> Iterator[Any]:
     """Yield the parts of an answer, then do what is pending: a stream outlives its request."""
     try:
         yield from parts

@@ -67,9 +67,9 @@ class KeyFile:
         """
         if self._stamp() != self._table[0]:
             self.read()
-        digest, owner = _digest(key), None
-        for name, stored in self._table[1].items():
-            if hmac.compare_digest(stored, digest):
+        key_digest, owner = _digest(key), None
+        for name, digest in self._table[1].items():
+            if hmac.compare_digest(digest, key_digest):
                 owner = name
         return owner
 
@@ -87,12 +87,12 @@ class KeyFile:
         if not table:
             raise ValueError(f"{self._path.name} lists no key; `seewhy key NAME` makes one")
         try:
-            return stamp, {_check(name): _stored(name, value) for name, value in table.items()}
+            return stamp, {_check(name): _parse_digest(name, value) for name, value in table.items()}
         except ValueError as error:
             raise ValueError(f"{self._path.name}, {error}") from error
 
 
-def _stored(name: str, value: object) -> bytes:
+def _parse_digest(name: str, value: object) -> bytes:
     match = _DIGEST.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f'{name}: is not "sha256:" and 64 hexadecimal digits; `seewhy key NAME` prints the line')

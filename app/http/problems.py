@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from flask import Flask, Response, request
 from gunicorn.http.errors import ParseException
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from seewhy.app.answers.schemas import FieldProblem, Problem
 from seewhy.app.errors import (
-    GONE,
+    CLIENT_GONE,
     HTTP_KINDS,
     INTERNAL,
     RETRY_AFTER,
@@ -19,16 +19,19 @@ from seewhy.app.errors import (
     InvalidOptionsError,
     Kind,
     MalformedRequestError,
+    OverloadedError,
+    field_of,
     kind_of,
     lacks_memory,
 )
 from seewhy.app.pipeline.record import current, request_id
+from seewhy.explainers.errors import OptionError
 
 _log = logging.getLogger(__name__)
 
 
 class ErrorReport(NamedTuple):
-    """What an answer says of an error.
+    """An error, as an answer describes it.
 
     Attributes:
         kind: status, code and title.
@@ -60,16 +63,17 @@ def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})
         current().problem = report.kind.code
         form = forms.get(request.path.split("/")[1])
         response = form(error, report) if form else _problem(report)
-        if methods := getattr(error, "valid_methods", None):
-            response.headers["Allow"] = ", ".join(sorted(methods))
+        if methods := _methods(error):
+            response.headers["Allow"] = methods
         if response.status_code == 503:
-            response.headers["Retry-After"] = str(getattr(error, "retry_after", RETRY_AFTER))
+            seconds = error.retry_after if isinstance(error, OverloadedError) else RETRY_AFTER
+            response.headers["Retry-After"] = str(seconds)
         if response.status_code == 401:
             response.headers["WWW-Authenticate"] = 'Bearer realm="SeeWhy"'
         return response
 
     app.register_error_handler(Exception, answer)
-    app.register_error_handler(ClientGoneError, _gone)
+    app.register_error_handler(ClientGoneError, _answer_to_nobody)
 
 
 def problem_of(error: Exception) -> Response:
@@ -88,15 +92,15 @@ def _report(error: Exception) -> ErrorReport:
         return ErrorReport(
             kind, "Memory does not suffice for this at present; try again when the server has less to do.", []
         )
-    field = getattr(error, "field", None) or kind.field
-    message = getattr(error, "fault", str(error))
+    field = field_of(error)
+    message = error.fault if isinstance(error, OptionError) else str(error)
     faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, message)] if field else []
     # What a client sent may hold characters that UTF-8 cannot.
     return ErrorReport(kind, _printable(str(error)), [(_printable(name), _printable(text)) for name, text in faults])
 
 
-def _gone(_: ClientGoneError) -> Response:
-    current().problem = GONE
+def _answer_to_nobody(_: ClientGoneError) -> Response:
+    current().problem = CLIENT_GONE
     return Response(status=499)
 
 
@@ -106,12 +110,17 @@ def _http_report(error: HTTPException) -> ErrorReport:
         kind = Kind(error.code or 500, error.name.lower().replace(" ", "-"), error.name)
     details = {
         404: "There is nothing at this path; GET /openapi.json lists the paths.",
-        405: f"This path answers {', '.join(sorted(getattr(error, 'valid_methods', None) or ()))}.",
+        405: f"This path answers {_methods(error)}.",
         429: f"No more than {error.description} are answered; come back after the seconds that Retry-After says.",
         413: "The body is too large; send a smaller picture: "
         f"{request.max_content_length or 0:,} bytes are allowed (SEEWHY_MAX_UPLOAD_BYTES).",
     }
     return ErrorReport(kind, _printable(details.get(kind.status, error.description or error.name)), [])
+
+
+def _methods(error: Exception) -> str:
+    """Return the methods that a path answers, where a request had another one."""
+    return ", ".join(sorted((isinstance(error, MethodNotAllowed) and error.valid_methods) or ()))
 
 
 def _printable(text: str) -> str:

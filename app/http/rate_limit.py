@@ -10,7 +10,6 @@ number each, and sends `Retry-After` with every answer.
 
 import math
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -22,6 +21,7 @@ from limits import parse_many
 from limits.errors import ConfigurationError, StorageError
 
 from seewhy.app.errors import FieldError, TooCostlyError
+from seewhy.app.http.access import is_open
 from seewhy.app.http.headers import COST
 from seewhy.app.pipeline.costs import Charge, charge, uncharged
 from seewhy.app.pipeline.record import current
@@ -33,19 +33,21 @@ _JUMP_SECONDS = 2.0
 """A clock set back by more than this drops all counts."""
 
 
-def limit_requests(app: Flask, limit: str, storage: str, is_exempt: Callable[[], bool]) -> None:
-    """Answer 429 to a client that asks more often than the limit allows.
+def limit_requests(app: Flask, limit: str, storage: str) -> None:
+    """Answer 429 to a client that asks more often than the limit allows; open routes are not counted.
 
     Args:
         app: the application.
-        limit: such as ``60/minute``, or several separated by semicolons, in units of `seewhy.app.pipeline.costs`.
+        limit: such as ``60/minute``, or several separated by semicolons, in units of `seewhy.app.pipeline.costs`;
+            empty for none.
         storage: where requests are counted, ``memory://`` or the address of a Redis. While it cannot be reached, each
             process counts by itself.
-        is_exempt: whether a request is let through uncounted.
 
     Raises:
         FieldError: the limit cannot be read, or the storage cannot be used.
     """
+    if not limit:
+        return
     try:
         parse_many(limit)
     except ValueError as error:
@@ -62,7 +64,7 @@ def limit_requests(app: Flask, limit: str, storage: str, is_exempt: Callable[[],
         in_memory_fallback_enabled=True,
         key_prefix="seewhy",
     )
-    limiter.request_filter(is_exempt)
+    limiter.request_filter(is_open)
     if storage.startswith("memory:"):  # a Redis forgets by a clock of its own
         clock = _Clock()
         app.before_request(lambda: limiter.reset() if clock.was_set_back() else None)
@@ -72,19 +74,19 @@ def limit_requests(app: Flask, limit: str, storage: str, is_exempt: Callable[[],
         message = f"SEEWHY_RATE_STORAGE: {error}; Redis needs its client: pip install 'seewhy[redis]'"
         raise FieldError(message, "rate_storage") from error
     app.before_request(lambda: _set_charge(partial(_charge, limiter)))
-    app.after_request(lambda response: _tell(limiter, response))
+    app.after_request(lambda response: _set_headers(limiter, response))
 
 
-def tell_cost(app: Flask) -> None:
+def report_cost(app: Flask) -> None:
     """Put the cost of a request that used a model into a header."""
     app.before_request(lambda: _set_charge(uncharged))
 
-    def tell(response: Response) -> Response:
+    def set_header(response: Response) -> Response:
         if cost := current().cost:
             response.headers[COST] = str(cost)
         return response
 
-    app.after_request(tell)
+    app.after_request(set_header)
 
 
 class _Clock:
@@ -149,7 +151,7 @@ def _charge(limiter: Limiter, before: int, now: int, counts: bool) -> None:
                 )
 
 
-def _tell(limiter: Limiter, response: Response) -> Response:
+def _set_headers(limiter: Limiter, response: Response) -> Response:
     """Set the headers: the limits, what is left of them, and for a refused client when to come back."""
     limits = limiter.current_limits
     # If the storage was lost meanwhile, the answer has no such headers.

@@ -3,8 +3,10 @@
 import re
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
+from flask import Response
 from werkzeug.datastructures import Headers
 
 from seewhy.app.http.headers import REQUEST_ID
@@ -30,6 +32,24 @@ HEADERS = {
 }
 """Of every answer that has none of its own, as pages have a policy for their content. Strict-Transport-Security is not
 among them: TLS ends before this service does, and who ends it knows whether every path and port of the host has it."""
+
+
+PAGE_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+"""What a page may load and run: files of this service alone, no inline script or style, no text turned into markup."""
 
 
 class Envelope:
@@ -63,3 +83,20 @@ class Envelope:
             return start_response(status, complete.to_wsgi_list(), exc_info)
 
         return self._inner(environ, start)
+
+
+def restrict_page(response: Response) -> Response:
+    """Give a page its policy."""
+    if response.mimetype == "text/html":
+        response.headers.setdefault("Content-Security-Policy", PAGE_POLICY)
+    return response
+
+
+def redirect_within(response: Response) -> Response:
+    """Redirect within this service alone: the host that a client names must not send others elsewhere."""
+    if response.location is not None:
+        target = urlsplit(response.location)
+        path = "/" + target.path.lstrip("/")  # two slashes would name a host again
+        response.location = urlunsplit(("", "", path, target.query, target.fragment))
+        response.data = b""  # which names the host too
+    return response

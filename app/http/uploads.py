@@ -12,35 +12,16 @@ import binascii
 import io
 import re
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from flask import Request
-from pydantic import BaseModel, ValidationError
 from werkzeug.datastructures import FileStorage, MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from seewhy.app.errors import (
-    BodyTooLargeError,
-    FieldError,
-    InvalidOptionsError,
-    MalformedRequestError,
-    UnsupportedBodyError,
-)
+from seewhy.app.errors import BodyTooLargeError, FieldError, MalformedRequestError, UnsupportedBodyError
 from seewhy.app.http.bodies import MOST_OPTIONS, parse_object, read_body
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import BODY
-from seewhy.app.pipeline.record import current
-from seewhy.explainers.errors import near_matches, plain_fault
-from seewhy.explainers.inspection.edits import NO_LIST, edit_fault
-from seewhy.explainers.methods.catalogue import METHODS
-
-Parsed = TypeVar("Parsed", bound=BaseModel)
-
-MAX_VALUES = 1000
-"""Most options in a request, and most values of an option. Each is checked, and may be compared for near matches."""
-
-MAX_FAULTS = 20
-"""Most faults that one answer lists."""
 
 _HOW = (
     "Send it as the multipart file field 'image' (curl -F image=@cat.png), as the body with an image/* content type, "
@@ -97,65 +78,13 @@ def _read(request: Request, other: str | None) -> Upload:
         picture = read_body(request)
         if not picture:
             raise MalformedRequestError(f"The body is empty: there is no picture. {_HOW}")
-        return Upload(picture, None, flat(request.args))
+        return Upload(picture, None, flatten(request.args))
     if kind == "application/json" or kind.endswith("+json"):
         return _read_json(request, other)
     if not kind and not request.content_length:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
     carrier = f"The content type {kind!r}" if kind else "A body of no type"
     raise UnsupportedBodyError(f"{carrier} carries no picture. {_HOW}")
-
-
-def parse(schema: type[Parsed], fields: dict[str, Any]) -> Parsed:
-    """Return the options of a request as their schema has them.
-
-    Raises:
-        InvalidOptionsError: an option that is unknown, or a value that does not fit.
-    """
-    known = _options(schema)
-    current().options = tuple(sorted(known.intersection(fields)))
-    if len(fields) > MAX_VALUES:
-        raise FieldError(f"{len(fields):,} options are more than the {MAX_VALUES:,} that are read; send fewer.")
-    for name, value in fields.items():
-        if isinstance(value, list) and len(value) > MAX_VALUES:
-            raise FieldError(f"{len(value):,} values are more than the {MAX_VALUES:,} that are read.", field=name[:100])
-    try:
-        return schema.model_validate(fields)
-    except ValidationError as error:
-        raise InvalidOptionsError(_faults(schema, known, fields, error)) from error
-
-
-def _options(schema: type[BaseModel]) -> set[str]:
-    """Return the names of all options that a request of this schema may have, those of methods too."""
-    takes_more = schema.model_config.get("extra") == "allow"
-    return {*schema.model_fields, *(name for method in METHODS.values() if takes_more for name in method.options)}
-
-
-def _faults(
-    schema: type[BaseModel], known: set[str], fields: dict[str, Any], error: ValidationError
-) -> list[tuple[str, str]]:
-    """Return what is wrong with each field, once; `known` are the options that the request may have."""
-    faults: dict[str, str] = {}
-    # An option may be a number or a text. Of a text too long the message is about its length, not about numbers.
-    for fault in sorted(error.errors()[:MAX_FAULTS], key=lambda fault: fault["type"] == "int_type"):
-        if fault["loc"][:1] == ("edits",) and (len(fault["loc"]) > 1 or fault["type"] in NO_LIST):
-            faults.setdefault(*edit_fault(fault, fault["loc"][1:]))
-            continue
-        field = str(fault["loc"][0]) if fault["loc"] else "options"
-        message = plain_fault(fault)
-        if fault["type"] == "extra_forbidden" or (fault["loc"] and field not in known):
-            names = sorted(schema.model_fields)
-            hint = near_matches(field, known) or (f"It takes {', '.join(names)}." if names else "It takes none.")
-            message = f"There is no such option. {hint}"
-        elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
-            message = "It is given several times; give it once."
-        faults.setdefault(field, message)
-    # A list without its refused items is too short as well; that is no fault of its own.
-    return [
-        (place, message)
-        for place, message in faults.items()
-        if not any(other.startswith(f"{place}[") for other in faults)
-    ]
 
 
 def read_texts(request: Request) -> None:
@@ -177,7 +106,7 @@ def read_texts(request: Request) -> None:
         ) from error
 
 
-def content(file: FileStorage) -> bytes:
+def file_bytes(file: FileStorage) -> bytes:
     """Return a file of a form, which `InMemoryRequest` has in memory, without a copy of it."""
     stream = file.stream
     return stream.getvalue() if isinstance(stream, io.BytesIO) else stream.read()
@@ -207,44 +136,46 @@ def _read_form(request: Request, other: str | None) -> Upload:
         raise MalformedRequestError(f"{hint}There is no picture. {_HOW}")
     if other is not None and other in request.form:
         raise FieldError(f"{other} must be a file.", field=other)
-    second = content(request.files[other]) if other is not None and other in request.files else None
-    return Upload(content(request.files["image"]), second, merged(flat(request.args), flat(request.form)))
+    other_picture = file_bytes(request.files[other]) if other is not None and other in request.files else None
+    return Upload(
+        file_bytes(request.files["image"]), other_picture, merge(flatten(request.args), flatten(request.form))
+    )
 
 
 def _read_json(request: Request, other: str | None) -> Upload:
     body = parse_object(read_body(request), MOST_OPTIONS)
-    encoded = body.pop("image", None)
-    if encoded is None:
+    image = body.pop("image", None)
+    if image is None:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
-    second = None if other is None else body.pop(other, None)
+    other_picture = None if other is None else body.pop(other, None)
     options = {name: value for name, value in body.items() if value is not None}  # null is the default
     return Upload(
-        decoded("image", encoded),
-        None if second is None else decoded(other or "", second),
-        merged(flat(request.args), options),
+        decode_base64("image", image),
+        None if other_picture is None else decode_base64(other or "", other_picture),
+        merge(flatten(request.args), options),
     )
 
 
-def decoded(name: str, encoded: Any) -> bytes:
+def decode_base64(field: str, text: Any) -> bytes:
     """Return the bytes that base64, or a data URL, stands for.
 
     Raises:
-        FieldError: it is neither; `name` is the field at fault.
+        FieldError: it is neither; `field` is at fault.
     """
-    if not isinstance(encoded, str):
-        raise FieldError(f"{name} must be a string of base64.", field=name)
-    if encoded.startswith("data:"):
-        encoded = encoded.partition(",")[2]
-    account().take(len(encoded), BODY)  # decoded
+    if not isinstance(text, str):
+        raise FieldError(f"{field} must be a string of base64.", field=field)
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    account().take(len(text), BODY)  # decoded
     try:
-        with account().holding(2 * len(encoded), BODY):  # without its spaces, and as bytes
-            return base64.b64decode("".join(encoded.split()), validate=True)
+        with account().holding(2 * len(text), BODY):  # without its spaces, and as bytes
+            return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        hint = " URLs are not fetched; send the picture itself." if re.match(r"\s*https?:", encoded) else ""
-        raise FieldError(f"{name} is not valid base64.{hint}", field=name) from error
+        hint = " URLs are not fetched; send the picture itself." if re.match(r"\s*https?:", text) else ""
+        raise FieldError(f"{field} is not valid base64.{hint}", field=field) from error
 
 
-def merged(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+def merge(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a query string and of a body.
 
     Raises:
@@ -256,7 +187,7 @@ def merged(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
     return {**query, **body}
 
 
-def flat(values: "MultiDict[str, str]") -> dict[str, Any]:
+def flatten(values: "MultiDict[str, str]") -> dict[str, Any]:
     """Return one value or a list per name; an empty value, which forms send for what was left blank, is none."""
     lists = ((name, [value for value in items if value]) for name, items in values.lists())
     return {name: items[0] if len(items) == 1 else items for name, items in lists if items}

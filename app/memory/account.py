@@ -4,10 +4,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from seewhy.app.memory.budget import MemoryBudget, Purpose
+from seewhy.app.memory.budget import MemoryBudget, Purpose
 
 
 class Account:
@@ -17,13 +15,12 @@ class Account:
         budget: None for one without bounds.
     """
 
-    def __init__(self, budget: "MemoryBudget | None") -> None:
+    def __init__(self, budget: MemoryBudget | None) -> None:
         self._budget = budget
         self._lock = threading.Lock()
-        self._is_open = budget is not None
         self.held = 0
 
-    def take(self, size: int, purpose: "Purpose") -> None:
+    def take(self, size: int, purpose: Purpose) -> None:
         """Hold so many bytes more.
 
         Raises:
@@ -31,18 +28,18 @@ class Account:
             ServiceError, PictureError: they could never fit; `purpose` has the class.
         """
         with self._lock:
-            if self._budget is not None and self._is_open:
+            if self._budget is not None:
                 self._budget.take(size, self.held, purpose)
                 self.held += size
 
     def give(self, size: int) -> None:
         """Hold so many bytes less."""
         with self._lock:
-            if self._budget is not None and self._is_open:
+            if self._budget is not None:
                 self.held -= size
                 self._budget.give(size)
 
-    def keep(self, size: int, purpose: "Purpose") -> None:
+    def keep(self, size: int, purpose: Purpose) -> None:
         """Hold so many bytes in all, for the rest is freed; errors as `take`."""
         more = size - self.held
         if more > 0:
@@ -51,7 +48,7 @@ class Account:
             self.give(-more)
 
     @contextmanager
-    def holding(self, size: int, purpose: "Purpose") -> Iterator[None]:
+    def holding(self, size: int, purpose: Purpose) -> Iterator[None]:
         """Hold so many bytes more for what happens inside; errors as `take`."""
         self.take(size, purpose)
         try:
@@ -62,7 +59,7 @@ class Account:
     def wait(
         self,
         size: int,
-        purpose: "Purpose",
+        purpose: Purpose,
         check: Callable[[], None],
         share: int,
         aside: threading.Semaphore | None = None,
@@ -82,7 +79,7 @@ class Account:
             OutOfMemoryError: answers and bodies of others leave too little.
             ServiceError, PictureError: they could never fit.
         """
-        if self._budget is not None and self._is_open:
+        if self._budget is not None:
             self._budget.wait(size, self.held, purpose, check, share, aside)
             with self._lock:
                 self.held += size
@@ -90,17 +87,16 @@ class Account:
     def leave(self, size: int, kept: int = 0) -> None:
         """Give back what `wait` has taken, except for bytes that are kept for longer."""
         with self._lock:
-            if self._budget is not None and self._is_open:
+            if self._budget is not None:
                 self.held -= size - kept
                 self._budget.leave(size, kept)
 
     def close(self) -> None:
         """Give everything back, and count no more."""
         with self._lock:
-            if self._budget is not None and self._is_open:
-                self._is_open = False
+            if self._budget is not None:
                 self._budget.give(self.held)
-                self.held = 0
+                self._budget, self.held = None, 0
 
 
 _account: ContextVar[Account | None] = ContextVar("account", default=None)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from seewhy.app.errors import AnswerTooLargeError, BodyTooLargeError, OutOfMemoryError
-from seewhy.app.memory.account import Account
 from seewhy.explainers.errors import CaptureTooLargeError, PictureTooLargeError
 
 _GLANCE = 0.1
@@ -127,10 +126,6 @@ class MemoryBudget:
             self._lasting -= size if lasts else 0
             self._condition.notify_all()
         self._changed(self.used, self.size)
-
-    def account(self) -> Account:
-        """Return the account of a new request."""
-        return Account(self)
 
     def take(self, size: int, held: int, purpose: Purpose) -> None:
         """Take bytes; see `Account.take`.

@@ -10,7 +10,8 @@ from flask import Flask, Response, g, request
 from seewhy.app.observability.logs import Logs
 from seewhy.app.observability.metrics import Metrics
 from seewhy.app.observability.tracing import traces_of
-from seewhy.app.pipeline.record import Observer, Record, begin, current, request_id
+from seewhy.app.pipeline.observer import Observer
+from seewhy.app.pipeline.record import Record, begin, current, request_id
 from seewhy.app.settings import Settings
 
 OTHER = "other"

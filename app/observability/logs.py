@@ -5,7 +5,8 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from seewhy.app.pipeline.record import Observer, Record, current
+from seewhy.app.pipeline.observer import Observer
+from seewhy.app.pipeline.record import Record, current
 from seewhy.app.settings import Settings
 
 if TYPE_CHECKING:  # it imports PyTorch, and the first process of the server reads this before it divides the processors

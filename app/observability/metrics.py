@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,7 +30,8 @@ from seewhy.app.errors import CODES
 from seewhy.app.observability.heatmap_statistics import spread
 from seewhy.app.observability.processes import FOLDER, live_processes
 from seewhy.app.pipeline.jobs import Job
-from seewhy.app.pipeline.record import Observer, Record
+from seewhy.app.pipeline.observer import Observer
+from seewhy.app.pipeline.record import Record
 from seewhy.app.pipeline.scheduler import Tier
 from seewhy.app.settings import Settings
 from seewhy.explainers.hooks.registered import count_hooks
@@ -40,6 +42,9 @@ PROC = Path("/proc")
 
 OTHER = "other"
 """The class of those that have no name of their own."""
+
+_MODEL = ("model",)
+_REQUEST = ("route", "model", "method", "status")
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _STAGE_SECONDS = (0.001, 0.0025, *_SECONDS)
@@ -72,125 +77,84 @@ class Metrics(Observer):
         self._lock = threading.Lock()
         self._class_indices: dict[str, set[int]] = {}
         self._registry = registry = CollectorRegistry()
-        self._requests = Counter(
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        gauge = partial(Gauge, multiprocess_mode="livesum", registry=registry)
+        self._requests = counter(
             "seewhy_requests",
             "How many requests were there, by route, model, method of explanation and status?",
-            ("route", "model", "method", "status"),
-            registry=registry,
+            _REQUEST,
         )
-        self._seconds = Histogram(
+        self._seconds = histogram(
             "seewhy_request_duration_seconds",
             "How long did requests take, from their head to the end of the answer, by class of status (2xx)?",
-            ("route", "model", "method", "status"),
+            _REQUEST,
             buckets=_SECONDS,
-            registry=registry,
         )
-        self._stages = Histogram(
+        self._stages = histogram(
             "seewhy_stage_duration_seconds",
             "Where did the time go: decode, queue, explain (or predict, trace and so on), render, encode?",
             ("stage", "model"),
             buckets=_STAGE_SECONDS,
-            registry=registry,
         )
-        self._open = Gauge(
-            "seewhy_requests_in_progress",
-            "How many requests are being answered?",
-            multiprocess_mode="livesum",
-            registry=registry,
-        )
-        self._rejections = Counter(
+        self._open = gauge("seewhy_requests_in_progress", "How many requests are being answered?")
+        self._rejections = counter(
             "seewhy_rejections",
             "How many requests were refused or failed, by code of the problem; client-gone: nobody waited?",
             ("reason",),
-            registry=registry,
         )
         for reason in CODES:  # from the start: of a series that begins with 1 Prometheus sees no increase
             self._rejections.labels(reason)
-        self._cache = Counter(
-            "seewhy_cache",
-            "How many answers did the client have already (unchanged, 304)?",
-            ("result",),
-            registry=registry,
+        self._cache = counter(
+            "seewhy_cache", "How many answers did the client have already (unchanged, 304)?", ("result",)
         )
-        self._waiting = Gauge(
-            "seewhy_jobs_waiting",
-            "How many pictures wait for a model?",
-            ("model",),
-            multiprocess_mode="livesum",
-            registry=registry,
-        )
-        self._running = Gauge(
-            "seewhy_jobs_running",
-            "How many pictures is a model at work on?",
-            ("model",),
-            multiprocess_mode="livesum",
-            registry=registry,
-        )
-        self._underway = Gauge(
+        self._waiting = gauge("seewhy_jobs_waiting", "How many pictures wait for a model?", _MODEL)
+        self._running = gauge("seewhy_jobs_running", "How many pictures is a model at work on?", _MODEL)
+        self._underway = gauge(
             "seewhy_batches_underway",
             "How many batches of short, medium and long work has a model begun and not finished?",
             ("model", "tier"),
-            multiprocess_mode="livesum",
-            registry=registry,
         )
-        self._yields = Counter(
+        self._yields = counter(
             "seewhy_yields",
             "How often did a batch let other work run between two of its passes?",
             ("model", "tier"),
-            registry=registry,
         )
-        self._cost = Counter(
+        self._cost = counter(
             "seewhy_cost",
             "How much was asked of a model? 1 is a Grad-CAM of a model of 224×224 pixels.",
             ("model", "method"),
-            registry=registry,
         )
-        self._batches = Histogram(
-            "seewhy_batch_size",
-            "How many pictures share a pass through a model?",
-            ("model",),
-            buckets=_BATCHES,
-            registry=registry,
+        self._batches = histogram(
+            "seewhy_batch_size", "How many pictures share a pass through a model?", _MODEL, buckets=_BATCHES
         )
-        self._memory, self._memory_limit = (
-            Gauge(name, question, multiprocess_mode="livesum", registry=registry)
-            for name, question in (
-                ("seewhy_memory_used_bytes", "How much memory do requests hold: bodies, pixels, tensors, answers?"),
-                ("seewhy_memory_limit_bytes", "How much may they hold together? More are refused with 503."),
-            )
+        self._memory = gauge(
+            "seewhy_memory_used_bytes", "How much memory do requests hold: bodies, pixels, tensors, answers?"
         )
-        self._loads = Histogram(
+        self._memory_limit = gauge(
+            "seewhy_memory_limit_bytes", "How much may they hold together? More are refused with 503."
+        )
+        self._loads = histogram(
             "seewhy_model_load_duration_seconds",
             "How often was a model loaded, and how long did it take, compiling included?",
-            ("model",),
+            _MODEL,
             buckets=_LOAD_SECONDS,
-            registry=registry,
         )
-        self._failures = Counter(
-            "seewhy_model_load_failures", "How often could a model not be loaded?", ("model",), registry=registry
+        self._failures = counter("seewhy_model_load_failures", "How often could a model not be loaded?", _MODEL)
+        self._hooks = gauge(
+            "seewhy_hooks", "How many hooks are on a model while it rests? Other than none is a leak.", _MODEL
         )
-        self._hooks = Gauge(
-            "seewhy_hooks",
-            "How many hooks are on a model while it rests? Other than none is a leak.",
-            ("model",),
-            multiprocess_mode="livesum",
-            registry=registry,
-        )
-        self._loaded = Gauge(
+        self._loaded = gauge(
             "seewhy_model_info",
             "Which models are in memory, in how many processes, and of which weights and settings (fingerprint)?",
             ("model", "fingerprint", "device"),
-            multiprocess_mode="livesum",
-            registry=registry,
         )
-        self._diagnostics = Counter(
+        self._diagnostics = counter(
             "seewhy_diagnostics",
             "How many maps were blank, how many classes improbable or certain, by the codes of diagnostics?",
             ("model", "code"),
-            registry=registry,
         )
         self._drift = [
-            Histogram(name, question, ("model", "method"), buckets=buckets, registry=registry)
+            histogram(name, question, ("model", "method"), buckets=buckets)
             for name, question, buckets in (
                 ("seewhy_heatmap_entropy", "How spread out are heatmaps: 0 a point, 1 no preference?", _ENTROPIES),
                 ("seewhy_heatmap_centre_x", "Where is their centre, as a share of the picture's width?", _TENTHS),

@@ -59,7 +59,7 @@ def share_figures(workers: int) -> Callable[[], None]:
 def join_figures() -> None:
     """Take space for the figures of a process that has just been forked; without any, it keeps them to itself."""
     if FOLDER in os.environ and not _take_space(Path(os.environ[FOLDER])):
-        from prometheus_client import values
+        from prometheus_client import values  # reads the variable as it is imported
 
         values.ValueClass = values.MutexValue
         _log.warning("There is no space for the figures of process %d: /metrics misses them.", os.getpid())
@@ -69,7 +69,7 @@ def forget_figures(pid: int) -> None:
     """Drop what was true of a process only while it lived; what it counted stays, in no more space than it needs."""
     if FOLDER not in os.environ:
         return
-    from prometheus_client.multiprocess import mark_process_dead
+    from prometheus_client.multiprocess import mark_process_dead  # reads the variable as it is imported
 
     mark_process_dead(pid)  # type: ignore[no-untyped-call]
     for file in Path(os.environ[FOLDER]).glob(f"*_{pid}.db"):

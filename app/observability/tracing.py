@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from seewhy.app.errors import FieldError
-from seewhy.app.pipeline.record import Observer, Record
+from seewhy.app.pipeline.observer import Observer
+from seewhy.app.pipeline.record import Record
 from seewhy.app.settings import Settings
 
 if TYPE_CHECKING:

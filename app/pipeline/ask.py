@@ -6,42 +6,54 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
+from seewhy.app.pipeline.computation import Computation, Predict
 from seewhy.app.pipeline.costs import spend
 from seewhy.app.pipeline.decode import Decoder, PreparedPicture, Source
+from seewhy.app.pipeline.disconnect import client_disconnected
 from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.model_store import ModelStore
+from seewhy.app.pipeline.observer import UNOBSERVED, Observer
 from seewhy.app.pipeline.options import ExplainOptions, PredictOptions
 from seewhy.app.pipeline.plan import Plan, drawing_style, explain_methods, explain_plan
-from seewhy.app.pipeline.record import UNOBSERVED, Observer, current
+from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import ExplainResult, PredictResult
-from seewhy.app.pipeline.task import Ask, Predict, Task
 from seewhy.app.pipeline.ticket import Submission, Ticket
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
+from seewhy.explainers.core.ask import DEFAULT_ASK
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import PictureError
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.results.explanation import explanations
-from seewhy.explainers.tasks.classification import best, predictions
 from seewhy.models import LoadedModel
 
 VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
 
 
-class Service(ModelStore):
+class Service:
     """Pictures and questions to results: what the routes, the streams and the command line call.
 
     Args:
-        settings, warm, observer: as `ModelStore`.
+        settings: limits and defaults.
+        warm: see `ModelStore`.
+        observer: is told what happens to models, and what was explained.
 
     Attributes:
+        settings: as given.
+        models: those of the service.
         processors: held by whoever decodes or draws; see `Decoder`.
     """
 
     def __init__(self, settings: Settings, warm: bool = True, observer: Observer = UNOBSERVED) -> None:
-        super().__init__(settings, warm, observer)
+        self.settings = settings
+        self.models = ModelStore(settings, warm, observer)
+        self._observer = observer
         self._decoder = Decoder(settings.max_pixels, settings.max_side)
         self.processors = self._decoder.processors
+
+    def deadline(self) -> Deadline:
+        """Return the deadline of a request that begins now."""
+        return Deadline.after(self.settings.deadline, client_disconnected.get())
 
     def predict(self, upload: bytes, options: PredictOptions) -> PredictResult:
         """Classify a picture; raises what `explain` raises."""
@@ -57,9 +69,9 @@ class Service(ModelStore):
             top: how many of the most probable classes to return.
         """
         deadline = self.deadline()
-        model = self.model(name, deadline)
+        model = self.models.model(name, deadline)
         self.spend(model, Predict(), len(sources), deadline)
-        plan = Plan(model, Predict(), (Ask(),), deadline, "predict")
+        plan = Plan(model, Predict(), (DEFAULT_ASK,), deadline, "predict")
         ticket = self.submit(self._prepare(sources, [plan] * len(sources), drawn=False))
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
         return [_predict_result(submission, outcome, top) for submission, (outcome,) in pairs]
@@ -88,7 +100,7 @@ class Service(ModelStore):
         questions: Sequence[ExplainOptions],
         drawn: bool = True,
         watched: bool = False,
-        task: Task | None = None,
+        computation: Computation | None = None,
     ) -> Ticket:
         """Begin to explain pictures; raises what `explain` raises.
 
@@ -97,13 +109,13 @@ class Service(ModelStore):
             questions: about each; they differ in their targets alone.
             drawn: whether the answer is to be drawn.
             watched: whether somebody wants to see how maps grow.
-            task: what the model does in place of explaining; the cost is that of explaining.
+            computation: what the model does in place of explaining; the cost is that of explaining.
         """
         keys = [tuple(question.target) for question in questions]
         unique = dict(zip(keys, questions, strict=True))
         plans = {key: self.plan(question, keys.count(key)) for key, question in unique.items()}
-        if task is not None:
-            plans = {key: replace(plan, task=task) for key, plan in plans.items()}
+        if computation is not None:
+            plans = {key: replace(plan, computation=computation) for key, plan in plans.items()}
         return self.submit(self._prepare(sources, [plans[key] for key in keys], drawn), watched)
 
     def plan(self, options: ExplainOptions, pictures: int = 1) -> Plan:
@@ -111,15 +123,20 @@ class Service(ModelStore):
         deadline = self.deadline()
         methods = explain_methods(options, self.settings)
         style = drawing_style(options, self.settings)
-        plan = explain_plan(options, methods, style, self.model(options.model, deadline), deadline)
-        self.spend(plan.model, plan.task, pictures * plan.count, deadline, [method for method, _ in methods])
+        plan = explain_plan(options, methods, style, self.models.model(options.model, deadline), deadline)
+        self.spend(plan.model, plan.computation, pictures * plan.count, deadline, [method for method, _ in methods])
         return plan
 
     def spend(
-        self, model: LoadedModel, task: Task, times: int, deadline: Deadline, methods: Sequence[Method] = ()
+        self,
+        model: LoadedModel,
+        computation: Computation,
+        times: int,
+        deadline: Deadline,
+        methods: Sequence[Method] = (),
     ) -> Passes | None:
-        """Add what a task costs to what the request does; see `seewhy.app.pipeline.costs.spend`."""
-        return spend(model, task, times, deadline, self.engine.pace(model.name), methods)
+        """Add what a computation costs to what the request does; see `seewhy.app.pipeline.costs.spend`."""
+        return spend(model, computation, times, deadline, self.models.engine.pace(model.name), methods)
 
     def decode(
         self, source: Source, model: LoadedModel, timings: Timings, deadline: Deadline, drawn: bool = True
@@ -129,18 +146,18 @@ class Service(ModelStore):
 
     def submit(self, submissions: Sequence[Submission], watched: bool = False) -> Ticket:
         """Queue pictures for their model together: half of its queue is left to others."""
-        return Ticket(self.engine, submissions, max(1, self.settings.queue_size // 2), watched)
+        return Ticket(self.models.engine, submissions, max(1, self.settings.queue_size // 2), watched)
 
     def present(self, ticket: Ticket) -> list[ExplainResult]:
         """Wait for explanations, and return them for each picture; raises what `Ticket.result` raises."""
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
         results = [_explain_result(submission, outcomes) for submission, outcomes in pairs]
-        self.observer.explained(ticket.plan.model, [part for result in results for part in result.explanations])
+        self._observer.explained(ticket.plan.model, [part for result in results for part in result.explanations])
         return results
 
     def etag(self, upload: bytes, options: ExplainOptions, media_type: str) -> str | None:
         """Return the tag of the answer: a digest of everything it depends on; None before the model is loaded."""
-        model = self.engine.loaded(options.model or self.settings.default_model)
+        model = self.models.engine.loaded(options.model or self.settings.default_model)
         if model is None:
             return None
         parts = (
@@ -172,8 +189,8 @@ class Service(ModelStore):
 
 
 def _predict_result(submission: Submission, outcome: Outcome, top: int) -> PredictResult:
-    model, logits = submission.plan.model, outcome.result.logits[0].numpy()
-    return PredictResult(model, predictions(logits, model.labels, best(logits, top)), logits, submission.timings)
+    model, outputs = submission.plan.model, outcome.result.outputs[0]
+    return PredictResult(model, model.task.describe(outputs, top=top), outputs.numpy(), submission.timings)
 
 
 def _explain_result(submission: Submission, outcomes: Sequence[Outcome]) -> ExplainResult:
@@ -188,7 +205,7 @@ def _explain_result(submission: Submission, outcomes: Sequence[Outcome]) -> Expl
             for (method, _), attribution in zip(plan.methods, outcome.result, strict=True)
         ],
         style=plan.style,
-        logits=outcomes[0].result[0].logits[0].numpy(),
+        outputs=outcomes[0].result[0].outputs[0].numpy(),
         timings=submission.timings,
         deadline=plan.deadline,
     )

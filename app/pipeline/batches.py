@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from seewhy.app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, lacks_memory
+from seewhy.app.pipeline.computation import Batch, Computation
 from seewhy.app.pipeline.jobs import Job, Outcome, late
-from seewhy.app.pipeline.record import Observer
+from seewhy.app.pipeline.observer import Observer
 from seewhy.app.pipeline.scheduler import MOST_PASSES, TIERS, Pace, Tier, tier_of
-from seewhy.app.pipeline.task import Ask, Batch, Task
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import ExplainerError, LayerError, TargetError
 from seewhy.explainers.execution.chunks import one_by_one
@@ -59,7 +60,7 @@ class RunningBatch:
     Attributes:
         first: the job that waited longest.
         most: jobs that the batch may have.
-        tier: of its task.
+        tier: of its computation.
         fills: whether it may wait a moment for jobs to share it.
         jobs: of the batch.
         turns: how many it has had.
@@ -79,9 +80,9 @@ class RunningBatch:
     thread: threading.Thread | None = None
 
     @property
-    def task(self) -> Task:
+    def computation(self) -> Computation:
         """What all its jobs have in common."""
-        return self.first.job.task
+        return self.first.job.computation
 
     @property
     def is_wanted(self) -> bool:
@@ -119,23 +120,23 @@ class BatchRunner:
         self._pace = pace
         self._clock = clock
 
-    def measure(self, model: LoadedModel, task: Task | None, most: int) -> None:
+    def measure(self, model: LoadedModel, computation: Computation | None, most: int) -> None:
         """Measure the pace of the model before it has answered anything; the first run only warms it up.
 
         Args:
             model: just loaded.
-            task: to run; None to measure nothing.
+            computation: to run; None to measure nothing.
             most: pictures in the batch.
         """
-        passes = None if task is None else task.passes(model)
-        if task is None or passes is None:
+        passes = None if computation is None else computation.passes(model)
+        if computation is None or passes is None:
             return
         images = torch.zeros(most, *model.spec.image_shape, device=model.device)
-        batch = Batch(images, [Ask()] * most)
+        batch = Batch(images)
         try:
             for learns in (False, True):
                 started, busy = self._clock(), time.thread_time()
-                task.run(model, batch)
+                computation.run(model, batch)
                 if learns:
                     self._pace.learn(passes * most, self._clock() - started, time.thread_time() - busy)
         except Exception as error:  # of a model that cannot bear an empty picture; requests measure it too
@@ -185,7 +186,7 @@ class BatchRunner:
                 _fail(jobs, OutOfMemoryError(_NO_MEMORY) if lacks and len(jobs) == 1 else error)
             return
         seconds = time.monotonic() - started
-        if batch.first.passes is not None and batch.task.runs_whole:
+        if batch.first.passes is not None and batch.computation.runs_whole:
             turn = batch.seconds - before + self._clock() - batch.since
             self._pace.learn(batch.first.passes * len(jobs), turn, time.thread_time() - busy)
         trace = self._observer.finished(self._name, jobs, started, seconds)
@@ -196,7 +197,7 @@ class BatchRunner:
 def _parts(jobs: list[Job], error: BaseException) -> list[list[Job]]:
     """Return what to run again after an error: those without a contrast together, where one may be at fault.
 
-    Jobs have equal tasks: a layer is bad for all of them. Where nobody waits, nothing is done again.
+    Jobs have equal computations: a layer is bad for all of them. Where nobody waits, nothing is done again.
     """
     if len(jobs) == 1 or isinstance(error, LayerError | DeadlineError | ClientGoneError):
         return []
@@ -245,7 +246,8 @@ def _results(model: LoadedModel, jobs: list[Job], offer_turn: Callable[[], None]
         if not any(job.is_wanted for job in jobs):
             raise late(jobs[0])
 
-    return jobs[0].task.run(model, Batch(images, [job.ask for job in jobs], Progress(report, _show(jobs))))
+    ask = Ask.stacked([job.ask for job in jobs])
+    return jobs[0].computation.run(model, Batch(images, ask, Progress(report, _show(jobs))))
 
 
 def _show(jobs: Sequence[Job]) -> Callable[[Callable[[], Tensor]], None]:

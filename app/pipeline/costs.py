@@ -5,10 +5,10 @@ from contextvars import ContextVar
 from math import ceil
 
 from seewhy.app.errors import TooMuchWorkError
+from seewhy.app.pipeline.computation import Computation
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.scheduler import CLEARLY, MOST_PASSES, Pace
-from seewhy.app.pipeline.task import Task
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.models import LoadedModel
@@ -68,19 +68,24 @@ def settle() -> None:
 
 
 def spend(
-    model: LoadedModel, task: Task, times: int, deadline: Deadline, pace: Pace, methods: Sequence[Method] = ()
+    model: LoadedModel,
+    computation: Computation,
+    times: int,
+    deadline: Deadline,
+    pace: Pace,
+    methods: Sequence[Method] = (),
 ) -> Passes | None:
-    """Add what a task costs to what the request does, and refuse what cannot be done in time, whatever else there is.
+    """Add what a computation costs to what the request does, and refuse what can never be done in time.
 
     The cost counts once the model's queue has taken the work.
 
     Args:
         model: that is to do it.
-        task: what to do.
+        computation: what to do.
         times: for how many pictures and classes.
         deadline: of the request.
         pace: of the model.
-        methods: of the task, which the refusal is about.
+        methods: of the computation, which the refusal is about.
 
     Returns:
         The passes of all of it; None where nobody knows.
@@ -89,12 +94,12 @@ def spend(
         TooMuchWorkError: it cannot be done before the deadline.
         TooCostlyError: it costs more than what is left of the client's rate.
     """
-    passes = task.passes(model)
+    passes = computation.passes(model)
     if passes is None:
         announce(units(UNKNOWN * times, model.spec.image_shape))
         return None
     passes *= times
-    if task.runs_whole:
+    if computation.runs_whole:
         require_time(passes, pace.least(passes), deadline, model.name, methods)
     announce(units(passes, model.spec.image_shape))
     return passes

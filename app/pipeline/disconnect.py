@@ -6,7 +6,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-Gone = Callable[[], bool]
+DisconnectCheck = Callable[[], bool]
+"""Says whether a client has closed its connection."""
 
 
 def never() -> bool:
@@ -14,14 +15,14 @@ def never() -> bool:
     return False
 
 
-client_gone: ContextVar[Gone] = ContextVar("client_gone", default=never)
+client_disconnected: ContextVar[DisconnectCheck] = ContextVar("client_disconnected", default=never)
 """Whether the client of the request that this thread answers has closed its connection."""
 
 
 def watch(environ: dict[str, Any]) -> None:
     """Watch the client of a request from now on; of servers other than gunicorn no connection is known."""
     connection = environ.get("gunicorn.socket")
-    client_gone.set(partial(_is_closed, connection) if type(connection) is socket.socket else never)
+    client_disconnected.set(partial(_is_closed, connection) if type(connection) is socket.socket else never)
 
 
 def _is_closed(connection: socket.socket) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from seewhy.app.errors import DeadlineError, OverloadedError
 from seewhy.app.pipeline.costs import settle
-from seewhy.app.pipeline.jobs import Deadline, Job, Outcome, results
+from seewhy.app.pipeline.jobs import Deadline, Job
 from seewhy.app.pipeline.model_threads import EngineOptions, ModelThreads
 from seewhy.app.pipeline.scheduler import Pace
 from seewhy.models import LoadedModel
@@ -100,11 +100,6 @@ class Engine:
             for job in jobs:
                 job.abandon()
             raise
-
-    def run(self, name: str, jobs: Sequence[Job]) -> list[Outcome]:
-        """Queue jobs for a model together, and wait for all of them; raises what `submit` and `results` raise."""
-        self.submit(name, jobs)
-        return results(jobs)
 
     def evict(self, keep: Collection[str], timeout: float) -> bool:
         """Stop the least recently used idle model, and wait until its weights are gone from memory.

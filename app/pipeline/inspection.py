@@ -9,6 +9,7 @@ from seewhy.app.errors import FieldError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import CAPTURE
 from seewhy.app.pipeline.ask import Service
+from seewhy.app.pipeline.computation import Alone, Explain
 from seewhy.app.pipeline.costs import UNKNOWN, announce, units
 from seewhy.app.pipeline.decode import PreparedPicture
 from seewhy.app.pipeline.jobs import Deadline
@@ -16,10 +17,11 @@ from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions, TraceO
 from seewhy.app.pipeline.plan import Plan, build_explainers, drawing_style
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TraceResult
-from seewhy.app.pipeline.task import Alone, Ask, Explain
 from seewhy.app.pipeline.ticket import Submission
 from seewhy.app.pipeline.timings import Timings
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import EditError, PictureError
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.kinds import Kind
@@ -31,7 +33,6 @@ from seewhy.explainers.inspection.intervene import Intervention, edit_images
 from seewhy.explainers.inspection.sweep import Sweep, passes_of_sweep, sweep_images
 from seewhy.explainers.inspection.trace import Trace, is_leaf, trace_images
 from seewhy.explainers.results.explanation import explanations
-from seewhy.explainers.tasks.classification import Prediction, best, class_index, predictions
 from seewhy.models import LoadedModel
 
 
@@ -53,15 +54,14 @@ class HookService:
         self._check_patterns(model, options.layer)
         layers = tuple(options.layer) or (is_leaf,)
         picture = self._service.decode(upload, model, timings, deadline, drawn=False)
-        task = Alone(
-            lambda model, images, targets, _: trace_images(
-                model, images, _first(targets), layers, Progress(cancel=deadline.check)
-            ),
+        computation = Alone(
+            lambda model, images, ask, _: trace_images(model, images, ask, layers, Progress(cancel=deadline.check)),
             Passes(1, 1),
         )
-        self._service.spend(model, task, 1, deadline)
-        trace: Trace = self._run(Plan(model, task, (ask,), deadline, "trace"), picture, timings)
-        return TraceResult(model, trace, _prediction(model, trace.logits, trace.target), timings)
+        self._service.spend(model, computation, 1, deadline)
+        trace: Trace = self._run(Plan(model, computation, (ask,), deadline, "trace"), picture, timings)
+        (target,) = model.task.describe(trace.logits, [trace.target], top=0)
+        return TraceResult(model, trace, target, timings)
 
     def capture(self, upload: bytes, options: CaptureOptions, sheet: bool) -> CaptureResult:
         """Capture what passes through layers.
@@ -84,22 +84,22 @@ class HookService:
         most = self._service.settings.max_capture_bytes
         memory = account()  # of this request, which the model's thread does not answer
         picture = self._service.decode(upload, model, timings, deadline, drawn=sheet)
-        task = Alone(
-            lambda model, images, targets, _: capture_images(
+        computation = Alone(
+            lambda model, images, ask, _: capture_images(
                 model,
                 images,
                 tuple(options.layer),
                 tuple(kinds),
-                _first(targets),
+                ask,
                 most,
                 Progress(cancel=deadline.check),
                 lambda size: memory.take(size, CAPTURE),
             ),
             Passes(2, 1),
         )
-        self._service.spend(model, task, 1, deadline)
-        tensors: Capture = self._run(Plan(model, task, (ask,), deadline, "capture"), picture, timings)
-        target = _prediction(model, tensors.logits, tensors.target)
+        self._service.spend(model, computation, 1, deadline)
+        tensors: Capture = self._run(Plan(model, computation, (ask,), deadline, "capture"), picture, timings)
+        (target,) = model.task.describe(tensors.logits, [tensors.target], top=0)
         return CaptureResult(model, tensors, target, picture, style, timings)
 
     def intervene(self, upload: bytes, other: bytes | None, options: InterveneOptions) -> InterveneResult:
@@ -118,20 +118,14 @@ class HookService:
         check_layers(model.module, edits, other is not None)
         cost = self._service.spend(model, Explain((explainer,)), 2, deadline, (method,))
         picture = self._service.decode(upload, model, timings, deadline)
-        second = None if other is None else self._second(other, model, timings, deadline)
-        task = Alone(
-            lambda model, images, targets, progress: edit_images(
-                model,
-                images,
-                edits,
-                explainer,
-                targets,
-                None if second is None else second.to(model.device),
-                replace(progress, cancel=deadline.check),
+        second = self._second(other, model, timings, deadline)
+        computation = Alone(
+            lambda model, images, ask, progress: edit_images(
+                model, images, edits, explainer, ask, second, replace(progress, cancel=deadline.check)
             ),
             cost,
         )
-        edited = self._run(Plan(model, task, (ask,), deadline, "intervene"), picture, timings)
+        edited = self._run(Plan(model, computation, (ask,), deadline, "intervene"), picture, timings)
         before, after = (
             explanations(model, method.name, picture.picture, picture.geometry, side)[0]
             for side in (edited.before, edited.after)
@@ -162,39 +156,37 @@ class HookService:
         passes = passes_of_sweep(model.module, model.survey, image_size, edit)
         announce(units(passes or UNKNOWN, model.spec.image_shape))
         picture = self._service.decode(upload, model, timings, deadline)
-        second = None if other is None else self._second(other, model, timings, deadline)
-        task = Alone(
-            lambda model, images, targets, progress: sweep_images(
-                model,
-                images,
-                edit,
-                _first(targets),
-                None if second is None else second.to(model.device),
-                replace(progress, cancel=deadline.check),
+        second = self._second(other, model, timings, deadline)
+        computation = Alone(
+            lambda model, images, ask, progress: sweep_images(
+                model, images, edit, ask, second, replace(progress, cancel=deadline.check)
             ),
             None,
         )
-        sweep: Sweep = self._run(Plan(model, task, (ask,), deadline, "sweep"), picture, timings)
-        logits = sweep.logits.numpy()
-        target, *top = predictions(logits, model.labels, [sweep.target, *best(logits, 5)])
+        sweep: Sweep = self._run(Plan(model, computation, (ask,), deadline, "sweep"), picture, timings)
+        target, *top = model.task.describe(sweep.logits, [sweep.target])
         return SweepResult(model, sweep, target, tuple(top), picture, style, timings)
 
     def _start(self, name: str | None, target: int | str | None) -> tuple[Timings, Deadline, LoadedModel, Ask]:
         deadline = self._service.deadline()
-        model = self._service.model(name, deadline)
-        ask = Ask(None if target is None else class_index(target, model.labels))
-        return current().timed(), deadline, model, ask
+        model = self._service.models.model(name, deadline)
+        return current().timed(), deadline, model, named_ask(model.task, target)
 
     def _run(self, plan: Plan, picture: PreparedPicture, timings: Timings) -> Any:
-        """Return what comes of a task for one picture."""
+        """Return what comes of a computation for one picture."""
         ((outcome,),) = self._service.submit([Submission(plan, picture, timings)]).result()
         return outcome.result
 
-    def _second(self, other: bytes, model: LoadedModel, timings: Timings, deadline: Deadline) -> torch.Tensor:
+    def _second(
+        self, other: bytes | None, model: LoadedModel, timings: Timings, deadline: Deadline
+    ) -> torch.Tensor | None:
+        """Return what the model sees of the other picture (1, C, H, W), if there is one."""
+        if other is None:
+            return None
         try:
             return self._service.decode(other, model, timings, deadline, drawn=False).image[None]
         except PictureError as error:
-            error.field = "other"  # type: ignore[attr-defined]
+            error.field = "other"
             raise
 
     def _check_patterns(self, model: LoadedModel, patterns: list[str]) -> None:
@@ -202,12 +194,3 @@ class HookService:
         if len(patterns) > most:
             raise FieldError(f"At most {most} layers can be given; a glob stands for many.", field="layer")
         match_paths((path for path, _ in model.module.named_modules(remove_duplicate=False)), patterns)
-
-
-def _first(targets: torch.Tensor | None) -> int | None:
-    return None if targets is None else int(targets[0])
-
-
-def _prediction(model: LoadedModel, logits: torch.Tensor, target: int) -> Prediction:
-    (prediction,) = predictions(logits.numpy(), model.labels, [target])
-    return prediction

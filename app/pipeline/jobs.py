@@ -1,7 +1,7 @@
 """The jobs of model threads: one picture each, what to do with it, and how long somebody waits."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seewhy.app.errors import ClientGoneError, DeadlineError
-from seewhy.app.pipeline.disconnect import Gone, never
+from seewhy.app.pipeline.computation import Computation
+from seewhy.app.pipeline.disconnect import DisconnectCheck, never
 from seewhy.app.pipeline.record import Record, current
-from seewhy.app.pipeline.task import Ask, Task
+from seewhy.app.pipeline.timings import Interval
+from seewhy.explainers.core.ask import Ask
 
 T = TypeVar("T")
 
@@ -35,16 +37,16 @@ class Deadline:
 
     Attributes:
         at: on the monotonic clock.
-        gone: tells whether nobody waits even before.
+        is_disconnected: whether nobody waits even before.
     """
 
     at: float
-    gone: Gone = never
+    is_disconnected: DisconnectCheck = never
 
     @classmethod
-    def after(cls, seconds: float, gone: Gone = never) -> "Deadline":
+    def after(cls, seconds: float, is_disconnected: DisconnectCheck = never) -> "Deadline":
         """Return the deadline that many seconds from now."""
-        return cls(time.monotonic() + seconds, gone)
+        return cls(time.monotonic() + seconds, is_disconnected)
 
     @property
     def remaining(self) -> float:
@@ -53,7 +55,7 @@ class Deadline:
 
     def check(self) -> None:
         """Raise `DeadlineError` if the moment has passed, `ClientGoneError` if nobody waits."""
-        if self.gone():
+        if self.is_disconnected():
             raise ClientGoneError(_GONE)
         if not self.remaining:
             raise DeadlineError(_TOO_LATE)
@@ -74,7 +76,7 @@ class Outcome:
     """What comes of one job.
 
     Attributes:
-        result: of its task.
+        result: of its computation.
         queued, ran: seconds that the job waited, and that its batch took.
         started: when that began, on the monotonic clock.
         batch: the trace of the batch, if there is one.
@@ -85,6 +87,11 @@ class Outcome:
     ran: float
     started: float
     batch: Any = None
+
+    def intervals(self, stage: str) -> Iterator[Interval]:
+        """Yield when the job waited, and when its batch ran, which is a stage of the request."""
+        yield Interval("queue", self.started - self.queued, self.queued)
+        yield Interval(stage, self.started, self.ran, self.batch)
 
 
 @dataclass(eq=False)
@@ -124,14 +131,14 @@ class Job:
     """One picture, and what a model is to do with it.
 
     Attributes:
-        task: jobs with equal tasks can share a batch.
+        computation: jobs with equal computations can share a batch.
         image: (C, H, W) float32, normalised.
-        ask: what is asked about the picture.
+        ask: what is asked about the picture (N = 1).
         deadline: a job that is still waiting then is dropped, and one that runs in many passes ends.
         record: of the request that asks for it.
     """
 
-    task: Task
+    computation: Computation
     image: Tensor
     ask: Ask
     deadline: Deadline
@@ -143,7 +150,7 @@ class Job:
     @property
     def is_wanted(self) -> bool:
         """Whether somebody still waits for it."""
-        return self.deadline.remaining > 0 and not self.progress.is_abandoned and not self.deadline.gone()
+        return self.deadline.remaining > 0 and not self.progress.is_abandoned and not self.deadline.is_disconnected()
 
     def result(self) -> Outcome:
         """Wait for the job.
@@ -181,4 +188,8 @@ def results(jobs: Sequence[Job]) -> list[Outcome]:
 
 def late(job: Job) -> Exception:
     """Return why nobody waits for a job any more."""
-    return ClientGoneError(_GONE) if job.deadline.gone() else DeadlineError(f"{_TOO_LATE} {job.progress}".strip())
+    return (
+        ClientGoneError(_GONE)
+        if job.deadline.is_disconnected()
+        else DeadlineError(f"{_TOO_LATE} {job.progress}".strip())
+    )

@@ -5,11 +5,13 @@ A process is broken where one of these holds, which no request and no waiting me
 * PyTorch's state for the whole process (`explainers/process_wide.py`) is not what it was at the start, at each look for
   `CHANGED_SECONDS`. Looks are taken while a model is idle, or as its turn goes from one batch to another.
 * A thread of a model has ended, although nobody stopped it: requests for that model would wait until their deadline.
+* One pass of a model does not end for `STUCK_DEADLINES` times as long as a request may take: native code hangs, and
+  nobody can interrupt it. Requests for that model would wait behind it until their deadline.
 * Each model in memory fails on an empty picture with an error of no known kind, at `MOST_FAILED` trials in a row.
   Loading a model runs it on such a picture, so each of them could do it once. A trial needs a request that has failed
   since the last one. A GPU whose context is lost is found so.
 
-Errors of one model, one method or one picture, memory that does not suffice and work that takes long are none of these.
+Errors of one model, one method or one picture, memory that does not suffice and work of many passes are none of these.
 """
 
 import logging
@@ -18,16 +20,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
 from seewhy.app.errors import INTERNAL, BrokenError, OverloadedError, kind_of
+from seewhy.app.pipeline.computation import Predict
+from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Deadline, Job
 from seewhy.app.pipeline.model_threads import Look, ModelThreads
-from seewhy.app.pipeline.record import Observer, Record
-from seewhy.app.pipeline.task import Ask, Predict
+from seewhy.app.pipeline.observer import Observer
+from seewhy.app.pipeline.record import Record
 from seewhy.explainers import process_wide
+from seewhy.explainers.core.ask import DEFAULT_ASK
 
 LOOK_SECONDS = 2.0
 """Between two looks of a process at itself."""
@@ -38,18 +42,13 @@ CHANGED_SECONDS = 10.0
 TRIAL_SECONDS = 10.0
 """Between two trials, at least; a trial waits for each model as long as a request may."""
 
+STUCK_DEADLINES, STUCK_SECONDS = 5, 60.0
+"""A pass that takes so many times the deadline, and so many seconds at least, will not end."""
+
 MOST_FAILED = 3
 """Trials in a row that fail, of a process that is broken."""
 
 _log = logging.getLogger(__name__)
-
-
-class Models(Protocol):
-    """The models in memory."""
-
-    @property
-    def threads(self) -> dict[str, ModelThreads]:
-        """The threads of each, by name."""
 
 
 def end_process() -> None:
@@ -61,13 +60,13 @@ class Liveness(Observer):
     """Looks at the process.
 
     Args:
-        models: which it holds.
+        engine: holds its models.
         seconds: that a request may take.
         clock: a monotonic clock, in seconds.
     """
 
-    def __init__(self, models: Models, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._models = models
+    def __init__(self, engine: Engine, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
         self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
@@ -95,7 +94,7 @@ class Liveness(Observer):
     def faults(self) -> list[str]:
         """Look, and return why the process is broken, a sentence each; nothing where it is not."""
         with self._lock:
-            return [*self._lasting_changes(), *self._lost_threads(), *self._failed_trials()]
+            return [*self._lasting_changes(), *self._lost_threads(), *self._stuck_passes(), *self._failed_trials()]
 
     def watch(self, end: Callable[[], None] = end_process) -> threading.Thread:
         """Start a thread that looks now and then, and ends the process where it is broken."""
@@ -108,7 +107,7 @@ class Liveness(Observer):
         if not self._request_failed or self._clock() < self._next_trial:
             return
         self._request_failed = False
-        trials = [job for threads in self._models.threads.values() if (job := self._trial(threads)) is not None]
+        trials = [job for threads in self._engine.threads.values() if (job := self._trial(threads)) is not None]
         errors = [_error(job) for job in trials]
         with self._lock:
             self._next_trial = self._clock() + TRIAL_SECONDS
@@ -136,7 +135,7 @@ class Liveness(Observer):
 
         A model that is at work may have changed something for the moment: other models do not see that in theirs.
         """
-        models = {name: threads for name, threads in self._models.threads.items() if not threads.failed}
+        models = {name: threads for name, threads in self._engine.threads.items() if not threads.failed}
         looks = {name: threads.look() for name, threads in models.items()}
         if not models and (changes := process_wide.changes()) is not None:
             looks = {"": Look(frozenset(changes))}
@@ -151,8 +150,17 @@ class Liveness(Observer):
         ]
 
     def _lost_threads(self) -> list[str]:
-        models = self._models.threads.items()
+        models = self._engine.threads.items()
         return [f"A thread of the model {name!r} has ended." for name, threads in models if threads.lost]
+
+    def _stuck_passes(self) -> list[str]:
+        limit = max(STUCK_SECONDS, STUCK_DEADLINES * self._seconds)
+        silences = {name: threads.silence for name, threads in self._engine.threads.items()}
+        return [
+            f"A pass of the model {name!r} has not ended for {seconds:.0f} s."
+            for name, seconds in silences.items()
+            if seconds > limit
+        ]
 
     def _failed_trials(self) -> list[str]:
         if len(self._failures) < MOST_FAILED:
@@ -164,7 +172,7 @@ class Liveness(Observer):
         model = threads.loaded.result() if threads.loaded.done() else None
         if model is None or isinstance(model, Exception):
             return None
-        job = Job(Predict(), torch.zeros(model.spec.image_shape), Ask(), Deadline.after(self._seconds))
+        job = Job(Predict(), torch.zeros(model.spec.image_shape), DEFAULT_ASK, Deadline.after(self._seconds))
         try:
             return job if threads.submit([job]) else None
         except OverloadedError as error:

@@ -9,23 +9,21 @@ from seewhy.app.errors import DeadlineError, FieldError, NotReadyError, Stopping
 from seewhy.app.memory.budget import MemoryBudget
 from seewhy.app.memory.limit import LEAST_BYTES, pass_memory, request_memory
 from seewhy.app.memory.models import ModelMemory
-from seewhy.app.pipeline.disconnect import client_gone
+from seewhy.app.pipeline.computation import Predict
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.model_threads import EngineOptions
-from seewhy.app.pipeline.record import UNOBSERVED, Observer, current
-from seewhy.app.pipeline.task import Predict
+from seewhy.app.pipeline.observer import UNOBSERVED, Observer
+from seewhy.app.pipeline.record import current
 from seewhy.app.settings import Settings
 from seewhy.app.system.allocator import trim
 from seewhy.app.system.stopping import stopping
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.execution.chunks import limit_passes
-from seewhy.explainers.layers.survey import Survey
+from seewhy.explainers.execution.chunks import limit_chunks
 from seewhy.explainers.methods.catalogue import import_methods
 from seewhy.explainers.process_wide import accepted_changes
 from seewhy.models import LoadedModel, Registry
 from seewhy.models.errors import WeightsUnavailableError
-from seewhy.models.spec import ModelSpec
 
 RETRY_SECONDS = 9.0
 """Between two attempts of probes to load a default model that could not be; a request for it tries at once.
@@ -47,21 +45,26 @@ class ModelStore:
         settings: limits and defaults.
         warm: whether models are compiled when they are loaded, for requests to come, rather than once some pictures
             have been run.
-        observer: is told what happens to models, and what was explained.
+        observer: is told what happens to models.
+
+    Attributes:
+        registry: what there is, loaded or not.
+        engine: what is in memory, and runs.
+        memory: of requests; models take theirs of it.
     """
 
     def __init__(self, settings: Settings, warm: bool = True, observer: Observer = UNOBSERVED) -> None:
-        self.settings = settings
+        self._settings = settings
         self._warm = warm
-        self.observer = observer
+        self._observer = observer
         try:
             with accepted_changes():
                 import_methods(settings.methods)
         except OptionError as error:
             raise FieldError(f"SEEWHY_METHODS: {error}", field="methods") from error
         self.registry = Registry(settings.weights_dir, settings.models, settings.download)
-        self.device = settings.torch_device()
-        if self.device.type == "cuda":  # by itself PyTorch rounds the products of convolutions
+        self._device = torch_device(settings)
+        if self._device.type == "cuda":  # by itself PyTorch rounds the products of convolutions
             products = "tf32" if settings.precision == "tf32" else "ieee"
             torch.backends.cuda.matmul.fp32_precision = products
             torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
@@ -69,8 +72,8 @@ class ModelStore:
         self.memory.spare = self._spare
         is_counted = settings.memory_bytes is None
         self._model_memory = ModelMemory(self.memory, settings.default_model) if is_counted else None
-        if self.device.type == "cpu":
-            limit_passes(pass_memory(settings.workers, settings.max_models))
+        if self._device.type == "cpu":
+            limit_chunks(pass_memory(settings.workers, settings.max_models))
         self._missing: set[str] = set()
         self._last_attempt = -FULL_RETRY_SECONDS
         self.engine = Engine(
@@ -93,38 +96,25 @@ class ModelStore:
             WeightsUnavailableError: its weights are not at hand.
             DeadlineError: it is still loading.
         """
-        spec = self.registry.spec(name or self.settings.default_model)
+        spec = self.registry.spec(name or self._settings.default_model)
         loaded = self.engine.loaded(spec.name)
-        if loaded is None and not self.settings.download:
+        if loaded is None and not self._settings.download:
             availability = self.registry.availability(spec)
             if not availability.available:
                 missing = WeightsUnavailableError(availability.reason)
                 if spec.name not in self._missing:  # reported once, and not with each probe
                     self._missing.add(spec.name)
-                    self.observer.missing(spec.name, missing)
+                    self._observer.missing(spec.name, missing)
                 raise missing
         self._missing.discard(spec.name)
         model = loaded or self.engine.model(spec.name, deadline)
         current().model = spec.name
         return model
 
-    def deadline(self) -> Deadline:
-        """Return the deadline of a request that begins now."""
-        return Deadline.after(self.settings.deadline, client_gone.get())
-
-    def survey(self, spec: ModelSpec) -> Survey:
-        """Describe the layers of a model that need not be loaded.
-
-        Raises:
-            DeadlineError, ClientGoneError: nobody waits any more for those that are surveyed before it.
-            ModelError: a model of the user's own that cannot be built or run.
-        """
-        return self.registry.survey(spec, self.deadline().check)
-
     @property
     def has_default(self) -> bool:
         """Whether the default model is in memory, or comes back with the next request for it."""
-        name = self.settings.default_model
+        name = self._settings.default_model
         if self.engine.loaded(name) is not None:
             return True
         return self.engine.dropped(name) and self.engine.failure(name) is None and name not in self._missing
@@ -141,7 +131,7 @@ class ModelStore:
         """
         if stopping.is_set():
             raise StoppingError("This server is stopping.")
-        spec = self.registry.spec(self.settings.default_model)
+        spec = self.registry.spec(self._settings.default_model)
         if not self.has_default:
             failure = self.engine.failure(spec.name)
             pause = FULL_RETRY_SECONDS if self.engine.full else RETRY_SECONDS
@@ -165,12 +155,14 @@ class ModelStore:
             ModelTooLargeError: it can never fit into memory.
             OutOfMemoryError: it does not fit at present.
         """
-        dtype = torch.bfloat16 if self.settings.precision == "bfloat16" else torch.float32
-        load = partial(self.registry.load, name, device=self.device, accelerator=self.settings.accelerator, dtype=dtype)
+        dtype = torch.bfloat16 if self._settings.precision == "bfloat16" else torch.float32
+        load = partial(
+            self.registry.load, name, device=self._device, accelerator=self._settings.accelerator, dtype=dtype
+        )
         if self._model_memory is None:
             model = load()
         else:
-            is_counted = self.device.type == "cpu"
+            is_counted = self._device.type == "cpu"
             size = self.registry.file_size(self.registry.spec(name)) if is_counted else 0
             model = self._model_memory.load(name, size, load)
         if self._warm:
@@ -179,8 +171,24 @@ class ModelStore:
 
     def _spare(self) -> bool:
         """End an idle model, neither the default one nor that of the present request; return whether there was one."""
-        keep = {self.settings.default_model, current().model}
+        keep = {self._settings.default_model, current().model}
         return self.engine.evict({name for name in keep if name}, EVICTION_SECONDS)
+
+
+def torch_device(settings: Settings) -> torch.device:
+    """Return the device that the settings name.
+
+    Raises:
+        FieldError: this machine has no such device.
+    """
+    # Counted through the driver's management library, which is safe before a fork.
+    count = torch.cuda.device_count()
+    if settings.device == "auto":
+        return torch.device("cuda" if count else "cpu")
+    if settings.device.startswith("cuda") and int(settings.device.partition(":")[2] or 0) >= count:
+        message = f"SEEWHY_DEVICE or --device: there is no device {settings.device} on this machine; use cpu or auto"
+        raise FieldError(message, "device")
+    return torch.device(settings.device)
 
 
 def _budget(settings: Settings, observer: Observer) -> MemoryBudget:

@@ -17,10 +17,10 @@ from math import ceil
 
 from seewhy.app.errors import OverloadedError
 from seewhy.app.pipeline.batches import BatchRunner, QueuedJob, RunningBatch, without_frames
+from seewhy.app.pipeline.computation import Computation
 from seewhy.app.pipeline.jobs import Job
-from seewhy.app.pipeline.record import UNOBSERVED, Observer
+from seewhy.app.pipeline.observer import UNOBSERVED, Observer
 from seewhy.app.pipeline.scheduler import CLEARLY, MOST_UNDERWAY, TIERS, Pace, Shares, Tier
-from seewhy.app.pipeline.task import Task
 from seewhy.explainers import process_wide
 from seewhy.explainers.core.costs import Passes
 from seewhy.models import LoadedModel, ModelError
@@ -47,7 +47,7 @@ class EngineOptions:
         queue_size: most jobs that may wait for one model.
         max_wait: seconds that the oldest of waiting jobs may wait for the batch to fill.
         observer: is told what happens.
-        warm_up: task that a model does twice once it is loaded, the second time to measure its pace.
+        warm_up: computation that a model does twice once it is loaded, the second time to measure its pace.
         clock: tells the seconds that turns take.
     """
 
@@ -57,7 +57,7 @@ class EngineOptions:
     queue_size: int
     max_wait: float = 0.0
     observer: Observer = UNOBSERVED
-    warm_up: Task | None = None
+    warm_up: Computation | None = None
     clock: Callable[[], float] = time.monotonic
 
 
@@ -79,6 +79,9 @@ class ModelThreads:
         name: of the model.
         options: how it is loaded and run.
         earlier: why it could not be loaded the last time.
+
+    Raises:
+        OverloadedError: the system has no thread left.
     """
 
     def __init__(self, name: str, options: EngineOptions, earlier: Exception | None = None) -> None:
@@ -101,7 +104,10 @@ class ModelThreads:
         self._stopped = False
         self._worked = time.monotonic()
         self._thread = threading.Thread(target=_serve_and_drop, args=([self],), name=f"model-{name}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system has no thread left
+            raise OverloadedError(_NO_THREAD) from error
 
     def submit(self, jobs: Sequence[Job]) -> bool:
         """Queue jobs, all or none of them; return False if this model has been stopped to make room.
@@ -112,8 +118,8 @@ class ModelThreads:
         model = self.loaded.result()
         if isinstance(model, Exception):
             return False
-        sizes = {job.task: job.task.passes(model) for job in jobs}
-        queued = [QueuedJob(job, sizes[job.task]) for job in jobs]
+        sizes = {job.computation: job.computation.passes(model) for job in jobs}
+        queued = [QueuedJob(job, sizes[job.computation]) for job in jobs]
         with self._changed:
             if self._stopped:
                 return False
@@ -175,6 +181,12 @@ class ModelThreads:
         """When it last loaded or ran something, by `time.monotonic`: now, while it does or something waits."""
         return self._worked if self.idle else time.monotonic()
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the batch at work began its present pass; 0 while there is none."""
+        with self._changed:
+            return 0.0 if self._turn is None else self._clock() - self._turn.since
+
     def stop(self) -> None:
         """End the threads once the queue is empty; free the model with them."""
         with self._changed:
@@ -229,7 +241,7 @@ class ModelThreads:
             batch.jobs = [batch.first.job]
             rest: deque[QueuedJob] = deque()
             for queued in self._waiting:
-                joins = len(batch.jobs) < batch.most and queued.job.task == batch.task
+                joins = len(batch.jobs) < batch.most and queued.job.computation == batch.computation
                 if joins:
                     batch.jobs.append(queued.job)
                 else:
@@ -240,7 +252,7 @@ class ModelThreads:
 
     def _mates(self, batch: RunningBatch) -> int:
         """Return how many jobs a batch would have by now."""
-        return 1 + sum(queued.job.task == batch.task for queued in self._waiting)
+        return 1 + sum(queued.job.computation == batch.computation for queued in self._waiting)
 
     def _end(self, model: LoadedModel, batch: RunningBatch) -> None:
         """Pass the turn on from a batch that is over."""
@@ -321,7 +333,7 @@ class ModelThreads:
         model = self.loaded.result()
         if isinstance(model, Exception):
             raise TypeError("A model that could not be loaded has no jobs.")
-        most = min(self._options.max_batch, first.job.task.most(model) or self._options.max_batch)
+        most = min(self._options.max_batch, first.job.computation.most(model) or self._options.max_batch)
         batch = RunningBatch(first, most, first.tier, fills, since=self._clock())
         self._waiting.remove(first)
         if first.tier == TIERS[0] and self._own is None:

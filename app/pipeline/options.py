@@ -16,8 +16,29 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from seewhy.app.pipeline.choices import CaptureFormat, Format, InterveneFormat, Rank, TraceFormat
-from seewhy.app.pipeline.option_texts import CAPTURE, DRAWING, EXPLAIN, HEATMAP, INTERVENE, PREDICT, SOURCE, TRACE
+from seewhy.app.pipeline.choices import (
+    CAPTURE_FORMATS,
+    FORMATS,
+    INTERVENE_FORMATS,
+    TRACE_FORMATS,
+    CaptureFormat,
+    Format,
+    InterveneFormat,
+    Rank,
+    TraceFormat,
+)
+from seewhy.app.pipeline.option_table import (
+    CAPTURE,
+    DRAWING,
+    EXPLAIN,
+    HEATMAP,
+    INTERVENE,
+    METHOD,
+    PREDICT,
+    SOURCE,
+    TRACE,
+    Option,
+)
 from seewhy.app.pipeline.strict_json import RepeatedMemberError, loads
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.imaging.choices import Scale, View
@@ -100,6 +121,15 @@ StrictName = Annotated[StrictStr, StringConstraints(max_length=200)]
 _Scalar = StrictName | StrictInt | StrictFloat | StrictBool | None
 
 
+def _field(option: Option, **settings: Any) -> Any:
+    """Return a field with the text and the default of the table; `settings` are those of pydantic's `Field`."""
+    return Field(**{"default": option.default, "description": option.text, **settings})
+
+
+def _format(forms: tuple[str, ...]) -> Any:
+    return Field(None, description=f"By default what Accept asks for, or else {forms[0]}.")
+
+
 class Options(BaseModel):
     """Options common to all routes that take a picture. What is not listed belongs to the method."""
 
@@ -117,22 +147,22 @@ class NoOptions(BaseModel):
 class ModelsOptions(NoOptions):
     """Options of GET /models."""
 
-    source: Source | None = Field(None, description=SOURCE)
+    source: Source | None = _field(SOURCE)
 
 
 class PredictOptions(Options):
     """Options of POST /predict."""
 
-    top: int = Field(5, ge=1, le=1000, description=PREDICT["top"])
+    top: int = _field(PREDICT["top"], ge=1, le=1000)
 
 
 class DrawingOptions(Options):
     """Options of all routes that draw maps over the picture."""
 
-    view: View = Field("overlay", description=DRAWING["view"])
-    colormap: Name | None = Field(None, description=DRAWING["colormap"])
-    alpha: float = Field(0.5, ge=0, le=1, description=DRAWING["alpha"])
-    scale: Annotated[Scale, BeforeValidator(_ends), _SCALE_SCHEMA] = Field(None, description=DRAWING["scale"])
+    view: View = _field(DRAWING["view"])
+    colormap: Name | None = _field(DRAWING["colormap"])
+    alpha: float = _field(DRAWING["alpha"], ge=0, le=1)
+    scale: Annotated[Scale, BeforeValidator(_ends), _SCALE_SCHEMA] = _field(DRAWING["scale"], validate_default=True)
 
 
 Layers = Annotated[list[StrictName], BeforeValidator(_listed)]
@@ -145,9 +175,9 @@ class HeatmapOptions(DrawingOptions):
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, _Scalar | list[_Scalar]] = Field(init=False)
 
-    method: Name = Field("gradcam", description="A name of GET /methods.")
-    layer: Layers = Field(default=[], description=HEATMAP["layer"])
-    values: bool = Field(False, description=HEATMAP["values"])
+    method: Name = Field(METHOD, description="A name of GET /methods.")
+    layer: Layers = _field(HEATMAP["layer"])
+    values: bool = _field(HEATMAP["values"])
 
     @property
     def method_options(self) -> dict[str, Any]:
@@ -159,43 +189,39 @@ class ExplainOptions(HeatmapOptions):
     """Options of POST /explain."""
 
     method: Annotated[list[StrictName], BeforeValidator(_names)] = Field(  # type: ignore[assignment]
-        default=["gradcam"],
+        default=[METHOD],
         min_length=1,
         description="A name of GET /methods, or several, repeated or separated by commas: methods that need the same "
         "forward and backward pass share it.",
     )
-    against: Target = Field(None, description=EXPLAIN["against"])
-    target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = Field(
-        default=[], description=EXPLAIN["target"]
-    )
+    against: Target = _field(EXPLAIN["against"])
+    target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = _field(EXPLAIN["target"])
     values: bool | Literal["map"] = Field(  # type: ignore[assignment]
         False,
         description="Include the heatmap's numbers in a JSON answer; `map` for those of the method's own, coarser "
         "grid.",
     )
-    top: int | None = Field(None, ge=1, description=EXPLAIN["top"])
-    format: Format | None = Field(None, description="By default what Accept asks for, or else png.")
+    top: int | None = _field(EXPLAIN["top"], ge=1)
+    format: Format | None = _format(FORMATS)
 
 
 class TraceOptions(Options):
     """Options of POST /hooks/trace."""
 
-    target: Target = Field(None, description=TRACE["target"])
-    layer: Layers = Field(default=[], description=TRACE["layer"])
-    format: TraceFormat | None = Field(None, description="By default what Accept asks for, or else json.")
+    target: Target = _field(TRACE["target"])
+    layer: Layers = _field(TRACE["layer"])
+    format: TraceFormat | None = _format(TRACE_FORMATS)
 
 
 class CaptureOptions(DrawingOptions):
     """Options of POST /hooks/capture."""
 
-    layer: Layers = Field(min_length=1, description=CAPTURE["layer"])
-    kind: Annotated[list[Kind], BeforeValidator(_listed)] = Field(
-        default=["output"], min_length=1, description=CAPTURE["kind"]
-    )
-    target: Target = Field(None, description=CAPTURE["target"])
-    top: int = Field(16, ge=1, le=100, description=CAPTURE["top"])
-    rank: Rank = Field("activation", description=CAPTURE["rank"])
-    format: CaptureFormat | None = Field(None, description="By default what Accept asks for, or else json.")
+    layer: Layers = _field(CAPTURE["layer"], default=..., min_length=1)
+    kind: Annotated[list[Kind], BeforeValidator(_listed)] = _field(CAPTURE["kind"], min_length=1)
+    target: Target = _field(CAPTURE["target"])
+    top: int = _field(CAPTURE["top"], ge=1, le=100)
+    rank: Rank = _field(CAPTURE["rank"])
+    format: CaptureFormat | None = _format(CAPTURE_FORMATS)
 
 
 class InterveneOptions(HeatmapOptions):
@@ -204,7 +230,7 @@ class InterveneOptions(HeatmapOptions):
     edits: Annotated[AnyEdits, BeforeValidator(_json)] = Field(
         description="What to edit, in this order; in a form or a query string as JSON text."
     )
-    each_channel: bool = Field(False, description=INTERVENE["each_channel"])
-    target: Target = Field(None, description=INTERVENE["target"])
-    top: int = Field(16, ge=1, le=100, description=INTERVENE["top"])
-    format: InterveneFormat | None = Field(None, description="By default what Accept asks for, or else json.")
+    each_channel: bool = _field(INTERVENE["each_channel"])
+    target: Target = _field(INTERVENE["target"])
+    top: int = _field(INTERVENE["top"], ge=1, le=100)
+    format: InterveneFormat | None = _format(INTERVENE_FORMATS)

@@ -1,20 +1,22 @@
 """What a request asks for, checked, before its pictures are looked at."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from seewhy.app.errors import FieldError
+from seewhy.app.pipeline.computation import Computation, Explain
 from seewhy.app.pipeline.jobs import Deadline, Outcome
+from seewhy.app.pipeline.option_table import DRAWING
 from seewhy.app.pipeline.options import DrawingOptions, ExplainOptions, HeatmapOptions
 from seewhy.app.pipeline.record import current
-from seewhy.app.pipeline.task import Ask, Explain, Task
 from seewhy.app.settings import Settings
-from seewhy.explainers.core.explainer import Explainer
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
-from seewhy.explainers.tasks.classification import best, class_index, contrasted_with_itself
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.tasks.classification import contrasted_with_itself
 from seewhy.models import LoadedModel
 
 Methods = tuple[tuple[Method, Explainer], ...]
@@ -30,8 +32,8 @@ class Plan:
 
     Attributes:
         model: which model.
-        task: what it does; plans with equal tasks share batches.
-        asks: what is asked first.
+        computation: what it does; plans with equal computations share batches.
+        asks: what is asked first, each of one picture (N = 1).
         deadline: when to give up.
         stage: what the time it takes is called in answers and metrics.
         top: how many of the most probable classes to explain; 1 where classes are named.
@@ -40,7 +42,7 @@ class Plan:
     """
 
     model: LoadedModel
-    task: Task
+    computation: Computation
     asks: tuple[Ask, ...]
     deadline: Deadline
     stage: str
@@ -63,8 +65,9 @@ class Plan:
         if self.top == 1:
             return []
         (ask,) = self.asks
-        logits = first.result[0].logits[0].numpy()
-        return [replace(ask, target=index) for index in best(logits, self.top)[1:] if index != ask.against]
+        against = None if ask.against is None else int(ask.against)
+        _, *others = self.model.task.describe(first.result[0].outputs[0], top=self.top)
+        return [Ask.single(other.index, against) for other in others if other.index != against]
 
 
 def build_explainers(names: Sequence[str], options: HeatmapOptions, settings: Settings) -> Methods:
@@ -118,7 +121,7 @@ def drawing_style(options: DrawingOptions, settings: Settings) -> Style:
     Raises:
         OptionError: a bad value.
     """
-    return Style(options.view, options.colormap, options.alpha, options.scale, settings.max_side)
+    return Style(**{name: getattr(options, name) for name in DRAWING}, max_side=settings.max_side)
 
 
 def explain_plan(
@@ -133,13 +136,13 @@ def explain_plan(
     if options.layer:
         module_paths(model.module, tuple(options.layer))
     against = None if options.against is None else _contrast(options.against, model)
-    targets = [class_index(target, model.labels) for target in options.target]
+    targets = [model.task.target(target) for target in options.target]
     if against is not None and against in targets:
         raise FieldError(str(contrasted_with_itself(against, len(model.labels))), field="against")
     return Plan(
         model=model,
-        task=Explain(tuple(explainer for _, explainer in methods)),
-        asks=tuple(Ask(target, against) for target in dict.fromkeys(targets)) or (Ask(None, against),),
+        computation=Explain(tuple(explainer for _, explainer in methods)),
+        asks=tuple(Ask.single(target, against) for target in dict.fromkeys(targets) or (None,)),
         deadline=deadline,
         stage="explain",
         top=min(options.top or 1, len(model.labels)),
@@ -150,6 +153,6 @@ def explain_plan(
 
 def _contrast(against: int | str, model: LoadedModel) -> int:
     try:
-        return class_index(against, model.labels)
+        return model.task.target(against)
     except TargetError as error:
         raise FieldError(str(error), field="against") from error

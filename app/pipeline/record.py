@@ -1,21 +1,14 @@
 """What is known about a request. The code that does the work fills in its record, and knows no metrics, logs or traces.
 
-These are made from the record when the request is over. An `Observer` hears what happens to models.
+These are made from the record when the request is over.
 """
 
 import time
-from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seewhy.app.pipeline.timings import Timings
-
-if TYPE_CHECKING:
-    from seewhy.app.pipeline.jobs import Job
-    from seewhy.app.pipeline.scheduler import Tier
-    from seewhy.explainers.results.explanation import Explanation
-    from seewhy.models import LoadedModel
 
 
 @dataclass(eq=False)
@@ -90,55 +83,3 @@ def begin(record: Record | None) -> None:
 def current() -> Record:
     """Return the record of the request that this thread answers; without one, a record that nobody reads."""
     return _record.get() or Record()
-
-
-class Observer:
-    """Is told what happens to requests and models, in the threads where it happens. This one listens to nothing."""
-
-    def begun(self, record: Record, headers: Mapping[str, str]) -> None:
-        """A request has come, with these headers, their names in lower case."""
-
-    def answered(self, record: Record) -> None:
-        """A request is over, and its answer sent."""
-
-    def loaded(self, model: "LoadedModel", seconds: float) -> None:
-        """A model was loaded, in so many seconds."""
-
-    def not_loaded(self, name: str, error: BaseException) -> None:
-        """A model could not be loaded."""
-
-    def missing(self, name: str, error: Exception) -> None:
-        """A model was asked for whose weights are not on this machine."""
-
-    def unloaded(self, model: "LoadedModel") -> None:
-        """A model has made room for another one."""
-
-    def waiting(self, name: str, jobs: int) -> None:
-        """So many jobs wait for a model."""
-
-    def starting(self, name: str, jobs: "Sequence[Job]") -> None:
-        """Jobs start to run as one batch."""
-
-    def finished(self, name: str, jobs: "Sequence[Job]", started: float, seconds: float) -> Any:
-        """A batch has run, or failed. Return its trace, for the requests whose jobs were in it."""
-
-    def underway(self, name: str, batches: "Mapping[Tier, int]") -> None:
-        """So many batches of a model are under way, by tier."""
-
-    def yielded(self, name: str, tier: "Tier") -> None:
-        """A batch of a tier lets others run before its next pass."""
-
-    def rests(self, name: str, model: "LoadedModel") -> None:
-        """A model has run all that waited."""
-
-    def memory(self, used: int, size: int) -> None:
-        """Requests hold so many bytes of memory, of those that they may take together."""
-
-    def explained(self, model: "LoadedModel", found: "Sequence[Explanation]") -> None:
-        """A request has its explanations."""
-
-    def close(self) -> None:
-        """Nothing more happens in this process."""
-
-
-UNOBSERVED = Observer()

@@ -9,13 +9,13 @@ from seewhy.app.pipeline.decode import PreparedPicture
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.plan import Methods
 from seewhy.app.pipeline.timings import Timings
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection.capture import Capture
 from seewhy.explainers.inspection.intervene import Intervention
 from seewhy.explainers.inspection.sweep import Sweep
 from seewhy.explainers.inspection.trace import Trace
 from seewhy.explainers.methods.catalogue import Method
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.classification import Prediction
 from seewhy.models import LoadedModel
@@ -28,13 +28,13 @@ class PredictResult:
     Attributes:
         model: which model answered.
         predictions: the most probable classes.
-        logits: (K,) float32.
+        outputs: of the model, (K,) float32 logits of a classifier.
         timings: of the stages.
     """
 
     model: LoadedModel
     predictions: tuple[Prediction, ...]
-    logits: "np.ndarray[Any, np.dtype[np.float32]]"
+    outputs: "np.ndarray[Any, np.dtype[np.float32]]"
     timings: Timings
 
 
@@ -47,7 +47,7 @@ class ExplainResult:
         methods: which methods, with their options.
         explanations: one per explained class and method, those of one class together.
         style: how to draw them.
-        logits: (K,) float32.
+        outputs: of the model, (K,) float32 logits of a classifier.
         timings: of the stages so far.
         deadline: when to give up.
     """
@@ -56,7 +56,7 @@ class ExplainResult:
     methods: Methods
     explanations: list[Explanation]
     style: Style
-    logits: "np.ndarray[Any, np.dtype[np.float32]]"
+    outputs: "np.ndarray[Any, np.dtype[np.float32]]"
     timings: Timings
     deadline: Deadline
 
@@ -84,7 +84,7 @@ class CaptureResult:
     model: LoadedModel
     capture: Capture
     target: Prediction
-    shown: PreparedPicture
+    picture: PreparedPicture
     style: Style
     timings: Timings
 
@@ -109,6 +109,6 @@ class SweepResult:
     sweep: Sweep
     target: Prediction
     top: tuple[Prediction, ...]
-    shown: PreparedPicture
+    picture: PreparedPicture
     style: Style
     timings: Timings

@@ -13,8 +13,8 @@ from seewhy.app.pipeline.decode import PreparedPicture
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Job, Outcome, results
 from seewhy.app.pipeline.plan import Plan
-from seewhy.app.pipeline.task import Ask
 from seewhy.app.pipeline.timings import Timings
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import TargetError
 
 
@@ -79,7 +79,7 @@ class Ticket:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the first picture; those of the others have the same model, deadline and task."""
+        """The plan of the first picture; those of the others have the same model, deadline and computation."""
         return self.submissions[0].plan
 
     def wait(self, seconds: float) -> bool:
@@ -90,7 +90,7 @@ class Ticket:
         """
         running = wait([job.future for _, job in self._running], seconds).not_done
         deadline = self.plan.deadline
-        if running and deadline.remaining and not deadline.gone():
+        if running and deadline.remaining and not deadline.is_disconnected():
             return False
         return not self._advance()
 
@@ -131,7 +131,8 @@ class Ticket:
         last_of_round = not self._parts
         for place in {place for place, _ in self._running} - {place for part in self._parts for place, _ in part}:
             submission = self.submissions[place]
-            submission.timings.count(self._outcomes[place][-1], submission.plan.stage)
+            for interval in self._outcomes[place][-1].intervals(submission.plan.stage):
+                submission.timings.add(interval)
         self._running = []
         if last_of_round and self._is_first_round:
             self._is_first_round = False
@@ -146,7 +147,7 @@ class Ticket:
         jobs = []
         for place, (submission, questions) in enumerate(zip(self.submissions, asks, strict=True)):
             plan, image = submission.plan, submission.picture.image
-            jobs += [(place, Job(plan.task, image, ask, plan.deadline)) for ask in questions]
+            jobs += [(place, Job(plan.computation, image, ask, plan.deadline)) for ask in questions]
         self._parts.extend(jobs[start : start + self._most_queued] for start in range(0, len(jobs), self._most_queued))
 
     def _submit(self) -> None:

@@ -4,10 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from seewhy.app.pipeline.jobs import Outcome
+from typing import Any, NamedTuple
 
 
 class Interval(NamedTuple):
@@ -40,10 +37,10 @@ class Timings:
         self.stages[interval.stage] = self.stages.get(interval.stage, 0.0) + interval.seconds * 1000
         self.intervals.append(interval)
 
-    def count(self, outcome: "Outcome", stage: str) -> None:
-        """Add the time that a job waited, and that its batch took, to a stage."""
-        self.add(Interval("queue", outcome.started - outcome.queued, outcome.queued))
-        self.add(Interval(stage, outcome.started, outcome.ran, outcome.batch))
+    @property
+    def milliseconds(self) -> dict[str, float]:
+        """The time of each stage, as JSON answers have it."""
+        return {name: round(milliseconds, 3) for name, milliseconds in self.stages.items()}
 
     @property
     def header(self) -> str:

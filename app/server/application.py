@@ -41,9 +41,9 @@ class Application:
         return flask(environ, start_response)
 
     @property
-    def service(self) -> Any:
-        """The service of SeeWhy's application; None while there is none."""
-        return self._flask and self._flask.extensions["seewhy"]
+    def models(self) -> Any:
+        """The models of SeeWhy's application; None while there is none."""
+        return self._flask and self._flask.extensions["seewhy"].models
 
     def load(self) -> None:
         """Make what is missing, and begin to load the default model, every `RETRY_SECONDS` at most."""
@@ -72,7 +72,7 @@ class Application:
 
     def _load_default(self) -> None:
         try:
-            self.service.require_ready()
+            self.models.require_ready()
         except Exception as error:  # an expected one: it has begun to load, or the log says why not
             if not isinstance(error, EXPECTED):
                 _log.error("The default model cannot be loaded: %s", error)

@@ -10,7 +10,6 @@ from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 
-from seewhy.app import create_app
 from seewhy.app.errors import FieldError
 from seewhy.app.observability.logs import configuration
 from seewhy.app.observability.processes import forget_figures, join_figures
@@ -136,14 +135,17 @@ def checked_app(settings: Settings, strict: bool = True) -> Flask:
     """Make the application; this finds mistakes in the settings, the models file and modules of methods.
 
     Args:
-        settings, strict: those of `create_app`.
+        settings, strict: those of `seewhy.app.create_app`.
 
     Raises:
         ServiceError, ModelError, ExplainerError: a mistake; the message names it.
     """
+    # It imports PyTorch, which must come after `share_processors`.
+    from seewhy.app.application import create_app
+
     app = create_app(settings, strict)
     try:
-        app.extensions["seewhy"].registry.spec(settings.default_model)
+        app.extensions["seewhy"].models.registry.spec(settings.default_model)
     except UnknownModelError as error:
         raise FieldError(f"SEEWHY_DEFAULT_MODEL: {error}", field="default_model") from error
     return app

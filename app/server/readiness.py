@@ -83,10 +83,10 @@ class Readiness(threading.Thread):
     def look(self) -> None:
         """Load what is missing, say whether the process answers, and give memory back while there is no work."""
         self._application.load()
-        service = self._application.service
-        self._state.answers = service is not None and service.has_default
-        if service is not None:
-            self._rest.look(service.engine.worked)
+        models = self._application.models
+        self._state.answers = models is not None and models.has_default
+        if models is not None:
+            self._rest.look(models.engine.worked)
 
 
 def begin(worker: Any) -> None:

@@ -1,1 +1,1 @@
-"""What an explainer is: its parameters, the question it answers, the objective that is explained."""
+"""The parts of an explanation: the explainer, its question, the objective, the attribution."""

@@ -1,6 +1,7 @@
-"""What an explainer returns: maps, what they are of, and what a reader should know about them."""
+"""What an explainer returns: maps, their targets, and remarks for the reader."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,12 +14,12 @@ _BAD_MAP = "The map holds NaN or infinity; use a float32 model, or another layer
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """The parts into which a method cuts each picture of a batch, that with the largest gain first.
+    """The regions of each picture of a batch, the largest gain first.
 
     Attributes:
         maps: (N, k, h, w) float32, not negative: how much each position belongs to each region.
-        gains: (N, k) float32: the score with nothing in the layer but the region, less that with nothing at all.
-        outputs: (N, k, ...) float32: what the model says when the region's concept alone fills the layer.
+        gains: (N, k) float32: the score with the region alone in the layer, less the score with an empty layer.
+        outputs: (N, k, ...) float32: the model's outputs when the region's concept alone fills the layer.
     """
 
     maps: Tensor
@@ -26,18 +27,18 @@ class Regions:
     outputs: Tensor
 
     def rows(self) -> list["Regions"]:
-        """Return the regions of each picture by itself (N = 1), on the CPU."""
+        """Return the regions of each picture (N = 1), on the CPU."""
         tensors = (self.maps.cpu(), self.gains.cpu(), self.outputs.cpu())
         return [Regions(*(tensor[row : row + 1] for tensor in tensors)) for row in range(len(self.maps))]
 
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """Something about a map that its reader should know.
+    """A remark about a map for its reader.
 
     Attributes:
         code: such as blank-map; docs/http.md lists them.
-        message: what it means and what to try.
+        message: its meaning, and what to try.
     """
 
     code: str
@@ -50,15 +51,15 @@ class Attribution:
 
     Attributes:
         maps: (N, h, w) float32, raw: not resized, not normalised; on the images' device.
-        targets: (N,) int64, what is explained of each image: of a classifier, its class.
+        targets: (N,) int64, the explained target of each image: a classifier's class.
         outputs: (N, ...) float32, as the model's task reads them.
-        layers: the paths of the layers used, in the model's order; empty for methods that need none.
-        signed: whether negative values mean evidence against the target.
-        against: (N,) int64, what each target is contrasted with, or `NO_CONTRAST`; None where there is no contrast.
-        regions: of methods that cut the pictures into parts; None for all others.
-        diagnostics: what a reader should know, a tuple for each map; empty where there is nothing about any.
-        change: (N,) of methods that watch the score while something is hidden: its largest change, as a share of the
-            values that it is a difference of; None for all others.
+        layers: paths of the layers used, in the model's order; empty for methods that use none.
+        signed: whether negative values speak against the target.
+        against: (N,) int64, the contrast of each target, or `NO_CONTRAST`; None without any contrast.
+        regions: of methods that segment the pictures; None for all others.
+        diagnostics: a tuple of remarks for each map; empty if there is none about any map.
+        change: (N,) the largest change of the score, as a share of the values that it is a difference of, for methods
+            that hide parts of the picture; None for all others.
     """
 
     maps: Tensor
@@ -77,24 +78,17 @@ class Attribution:
         return self.outputs
 
     def rows(self) -> list["Attribution"]:
-        """Return the attribution of each image by itself (N = 1), on the CPU."""
-        maps, targets, outputs = self.maps.cpu(), self.targets.cpu(), self.outputs.cpu()
-        against = None if self.against is None else self.against.cpu()
-        regions = None if self.regions is None else self.regions.rows()
-        change = None if self.change is None else self.change.cpu()
+        """Return the attribution of each image (N = 1), on the CPU."""
+        tensors: dict[str, Any] = {name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
+        regions = [None] * len(self.maps) if self.regions is None else self.regions.rows()
         return [
-            Attribution(
-                maps=maps[row : row + 1],
-                targets=targets[row : row + 1],
-                outputs=outputs[row : row + 1],
-                layers=self.layers,
-                signed=self.signed,
-                against=None if against is None else against[row : row + 1],
-                regions=None if regions is None else regions[row],
+            replace(
+                self,
+                **{name: value[row : row + 1] for name, value in tensors.items()},
+                regions=regions[row],
                 diagnostics=self.diagnostics[row : row + 1],
-                change=None if change is None else change[row : row + 1],
             )
-            for row in range(len(maps))
+            for row in range(len(self.maps))
         ]
 
 
@@ -109,5 +103,5 @@ def checked_maps(attribution: Attribution) -> Attribution:
 
 
 def require_finite(maps: Tensor) -> None:
-    """Raise `NonFiniteError` unless maps are finite; within `deferred` at its end."""
+    """Raise `NonFiniteError` unless maps are finite; within `deferred`, at its end."""
     require(torch.isfinite(maps).all(), lambda: NonFiniteError(_BAD_MAP))

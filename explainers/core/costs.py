@@ -1,4 +1,4 @@
-"""How many passes through a model an explanation takes: one expression for people, and the number it stands for."""
+"""Costs: the number of passes of a method, as an expression for people and its value."""
 
 import ast
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 @dataclass(frozen=True)
 class Passes:
-    """How often a model runs for one picture.
+    """Numbers of passes of a model for one picture.
 
     Attributes:
-        forwards: passes from the picture to the logits.
-        backwards: passes back.
+        forwards: from the picture to the logits.
+        backwards: from the logits back.
     """
 
     forwards: int = 0
@@ -40,14 +40,14 @@ class Passes:
 
 
 def evaluate(expression: str, quantities: Mapping[str, object]) -> int | None:
-    """Return the number that an expression of the catalogue stands for.
+    """Return the value of an expression of the catalogue.
 
     Args:
         expression: integers and names, joined by ``+``, ``-``, ``*``, ``//`` and parentheses: ``1 + channels``.
         quantities: values of names.
 
     Returns:
-        The number; None where a quantity is not known, or the expression is none.
+        The value; None if a quantity is unknown, or the expression is invalid.
     """
     try:
         return _value(_parsed(expression), quantities)
@@ -56,7 +56,7 @@ def evaluate(expression: str, quantities: Mapping[str, object]) -> int | None:
 
 
 def names_in(expression: str) -> tuple[str, ...]:
-    """Return the names in an expression, in their order; none for what is no expression."""
+    """Return the names in an expression, in order; empty if it is invalid."""
     try:
         return tuple(node.id for node in ast.walk(_parsed(expression)) if isinstance(node, ast.Name))
     except SyntaxError:

@@ -7,10 +7,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from seewhy import explainers
 from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import UnsupportedModuleError
-from seewhy.explainers.execution.accelerated import Accelerated
+from seewhy.explainers.execution.accelerated import AcceleratedModel
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.layers.survey import Survey
 
@@ -65,7 +64,7 @@ class Model(Protocol):
         """The layers, in execution order."""
 
     @property
-    def accelerated(self) -> Accelerated:
+    def accelerated(self) -> AcceleratedModel:
         """What runs the parts that need no hooks."""
 
     @property
@@ -75,11 +74,6 @@ class Model(Protocol):
 
 AnyModel = nn.Module | Model
 """A bare module, or a model that knows its task, its layers and how it sees pictures."""
-
-
-def task_of(model: AnyModel) -> Task:
-    """Return the task of a model; a bare module classifies."""
-    return explainers.Classification() if isinstance(model, nn.Module) else model.task
 
 
 def must_know_pictures(model: object) -> None:

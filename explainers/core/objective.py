@@ -1,4 +1,4 @@
-"""What is explained: for each picture one score, or the lead of one score over another."""
+"""Objectives: for each picture the score that is explained, or the lead of one score over another."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -8,22 +8,16 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.task import Ask
-
-MOST_PROBABLE = torch.iinfo(torch.int64).min
-"""In targets: the most probable one of that picture."""
-
-NO_CONTRAST = torch.iinfo(torch.int64).min
-"""Among what targets are contrasted with: nothing; the target's score alone counts."""
+from seewhy.explainers.core.ask import NO_CONTRAST, Ask
 
 
 @dataclass(frozen=True, eq=False)
 class Objective(ABC):
-    """The score of each picture of a batch, whose reasons a map shows; a task makes it.
+    """The explained score of each picture of a batch; a task makes it.
 
     Attributes:
-        targets: (N,) int64, what is explained of each picture, by the task's numbers.
-        against: (N,) int64, what the target is contrasted with, or `NO_CONTRAST`; None where there is no contrast.
+        targets: (N,) int64, the target of each picture, in the task's numbering.
+        against: (N,) int64, the contrast of each target, or `NO_CONTRAST`; None without any contrast.
     """
 
     targets: Tensor
@@ -38,7 +32,7 @@ class Objective(ABC):
 
     @abstractmethod
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """Return outputs (N, ...) as probabilities (N, ...) float32; `scores` takes these too."""
+        """Return outputs (N, ...) as probabilities (N, ...) float32, which `scores` also accepts."""
 
     @abstractmethod
     def log_probabilities(self, outputs: Tensor) -> Tensor:
@@ -46,7 +40,7 @@ class Objective(ABC):
 
     @abstractmethod
     def nearest(self, outputs: Tensor, count: int) -> Tensor:
-        """Return (N,) float32: the mean value of the `count` targets whose values are nearest to the target's.
+        """Return (N,) float32: the mean value of the `count` other targets nearest in value to the target.
 
         Raises:
             TargetError: there is no other target.
@@ -54,7 +48,7 @@ class Objective(ABC):
 
     @property
     def ask(self) -> Ask:
-        """The same objective, to be asked of other pictures."""
+        """The same targets and contrasts, for other pictures."""
         return Ask(self.targets, self.against)
 
     @property
@@ -64,21 +58,21 @@ class Objective(ABC):
 
     @property
     def contrast(self) -> Self:
-        """The objective of what the targets are contrasted with; where there is nothing, of the target itself."""
+        """The objective of the contrasts; without a contrast, of the target itself."""
         if self.against is None:
             return self
         return replace(self, targets=torch.where(self.is_contrasted, self.against, self.targets), against=None)
 
     @property
     def is_contrasted(self) -> Tensor:
-        """(N,) bool: which targets are contrasted with something."""
+        """(N,) bool: which targets have a contrast."""
         if self.against is None:
             return torch.zeros_like(self.targets, dtype=torch.bool)
         return self.against != NO_CONTRAST
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the objective of a batch that was cut into parts, from those of the parts."""
+        """Return the objective of a batch from those of its parts."""
         against = [part.against for part in parts if part.against is not None]
         return replace(
             parts[0],
@@ -87,10 +81,10 @@ class Objective(ABC):
         )
 
     def rows(self, pictures: Tensor) -> Self:
-        """Return the objective of a batch whose rows are copies of these pictures of the first batch.
+        """Return the objective of a batch whose rows are copies of pictures of this one.
 
         Args:
-            pictures: (R,) int64 indices.
+            pictures: (R,) int64, the index of each row's picture.
         """
         against = None if self.against is None else self.against[pictures]
         return replace(self, targets=self.targets[pictures], against=against)

@@ -8,7 +8,7 @@ from torch import Tensor
 from seewhy.explainers.errors import NonFiniteError
 
 Sign = Literal["positive", "signed", "absolute"]
-"""Which part of a signed attribution to keep: max(x, 0), x, or |x|."""
+"""The part of a signed attribution to keep: max(x, 0), x, or |x|."""
 
 Smooth = Literal["none", "eigen", "tta"]
 
@@ -23,8 +23,8 @@ def keep_sign(values: Tensor, sign: Sign) -> Tensor:
 def principal_component(values: Tensor) -> Tensor:
     """Return the projection (N, h, w) of each position's channels onto their first principal component.
 
-    The component is the first right singular vector of the positions-by-channels matrix, not centred, with the sign
-    that makes the projection agree with the sum over channels.
+    The component is the first right singular vector of the uncentred positions-by-channels matrix. Its sign makes the
+    projection agree with the sum over channels.
 
     Args:
         values: (N, C, h, w).
@@ -39,7 +39,7 @@ def principal_component(values: Tensor) -> Tensor:
 
 
 def first_component(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the projection (N, h, w) float64 as `principal_component`, of any sign, and how sure it is.
+    """Return the projection (N, h, w) float64 of `principal_component`, of any sign, and its certainty.
 
     Args:
         values: (N, C, h, w).
@@ -50,11 +50,11 @@ def first_component(values: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         NonFiniteError: they hold NaN or infinity.
     """
-    if not bool(torch.isfinite(values).all()):  # at once, for eigh waits for the device in any case
+    if not bool(torch.isfinite(values).all()):  # read at once: eigh waits for the device anyway
         raise NonFiniteError("The contributions hold NaN or infinity; use a float32 model, or another layer.")
     count, channels, rows, columns = values.shape
     matrix = values.double().reshape(count, channels, rows * columns)
-    # The eigenvectors of the smaller of the two Gram matrices give the same projection at less cost.
+    # Both Gram matrices give the same projection; the smaller one costs less.
     if channels <= rows * columns:
         strengths, vectors = torch.linalg.eigh(matrix @ matrix.mT)
         projection = (vectors[:, :, -1:].mT @ matrix)[:, 0]

@@ -1,4 +1,4 @@
-"""What an explainer is asked: pictures, a model that is ready to run, and what is to be explained."""
+"""Questions: pictures, a model that is ready to run, and the targets to explain."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,36 +9,31 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointFunction
 
-from seewhy.explainers.core.model import AnyModel, task_of
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.task import DEFAULT_ASK, Ask, Task
+from seewhy.explainers.core.task import Task
 from seewhy.explainers.errors import (
     ModelOutputError,
     NonFiniteError,
-    TargetError,
-    UnsuitableModelError,
     UnsupportedModuleError,
     UnsupportedOperationError,
 )
-from seewhy.explainers.execution.accelerated import Accelerated
-from seewhy.explainers.execution.chunks import pass_size
-from seewhy.explainers.execution.deferred_checks import deferred, require
+from seewhy.explainers.execution.accelerated import AcceleratedModel
+from seewhy.explainers.execution.chunks import chunk_size, chunks
+from seewhy.explainers.execution.deferred_checks import require
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.evaluation import CHECKPOINTED, evaluation_mode, is_checkpointed
 from seewhy.explainers.hooks.selection import as_module
 
-_PROBABILITIES = (
-    "(The model returns probabilities: a softmax or sigmoid is its last step. Return the logits before it, which is "
-    "what methods explain.)"
-)
 _BAD_OUTPUTS = "The model's logits hold NaN or infinity; check its weights and its precision."
 
 
 class Host(NamedTuple):
-    """Where hooks on layers belong.
+    """The module for hooks on layers.
 
     Attributes:
-        module: the model, or the part of it that begins with the first of the layers; paths are the same in both.
+        module: the model, or its part from the first of the layers on; paths are the same in both.
         run: returns the model's output for images (N, C, H, W), which stay as they are.
     """
 
@@ -48,15 +43,15 @@ class Host(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What an explainer is asked.
+    """A question to an explainer.
 
     Attributes:
-        model: the module, or what carries it, such as a `LoadedModel`.
-        task: reads and describes what the model returns.
+        model: the module, or its owner, such as a `LoadedModel`.
+        task: reads and describes the model's outputs.
         module: in evaluation mode.
-        images: (N, C, H, W) in the module's dtype; give the module a copy, for it may modify its input in place.
-        ask: what is to be explained, still unchecked.
-        progress: report to it before each pass of many.
+        images: (N, C, H, W) in the module's dtype; give the module a copy, because it may modify its input in place.
+        ask: the targets, still unchecked.
+        progress: for reports before each of many passes.
     """
 
     model: AnyModel
@@ -71,7 +66,7 @@ class Question:
         return replace(self, images=self.images[rows], ask=self.ask.rows(rows))
 
     def outputs(self, raw: Any) -> Tensor:
-        """Return the outputs (N, ...) in what the module returned, in its dtype.
+        """Return the outputs (N, ...) in the module's result, in its dtype.
 
         Raises:
             ModelOutputError: there are none.
@@ -97,9 +92,9 @@ class Question:
         Raises:
             ModelOutputError: the model returns no outputs, or NaN.
         """
-        # The first call counts activations outside inference mode. So what a model makes once and keeps, such as a grid
-        # of positions, is of use to a later backward pass too.
-        size = pass_size(self.module, images, backward=False)
+        # The first call counts activations outside inference mode: tensors that a model caches then, such as a grid of
+        # positions, can serve a later backward pass.
+        size = chunk_size(self.module, images, backward=False)
         run = (self.accelerated.whole(images) if self.accelerated else None) or self.run_copy
         with torch.inference_mode():
             parts = (images[start : start + size] for start in range(0, len(images), size))
@@ -107,13 +102,26 @@ class Question:
         with torch.no_grad():
             return torch.cat(outputs)  # a copy that autograd can keep
 
+    def chunks(
+        self, total: int, backward: bool = False, copies: int = 1, progress: Progress | None = None
+    ) -> Iterator[slice]:
+        """Yield slices of `total` rows, each as many as one pass may hold; report before each, and at the end.
+
+        Args:
+            total: how many rows there are.
+            backward: whether a backward pass follows each forward pass.
+            copies: see `chunk_size`.
+            progress: told of each pass; None for that of the question.
+        """
+        return chunks(total, chunk_size(self.module, self.images, backward, copies), progress or self.progress)
+
     @property
-    def accelerated(self) -> Accelerated | None:
-        """What parts of the model run on; None where they run in PyTorch only."""
+    def accelerated(self) -> AcceleratedModel | None:
+        """The model's accelerated parts; None for a bare module, which runs in PyTorch alone."""
         return None if isinstance(self.model, nn.Module) else self.model.accelerated
 
     def host(self, layers: Sequence[str]) -> "Host":
-        """Return where hooks on layers and what runs after them belong, and what runs the model there.
+        """Return the module for hooks on layers, and the function that runs the model with them.
 
         Args:
             layers: dotted paths.
@@ -127,7 +135,7 @@ class Question:
         return self.objective(outputs), outputs
 
     def objective(self, outputs: Tensor) -> Objective:
-        """Return what is explained, now that the outputs (N, ...) of the images are known.
+        """Return the checked objective, given the outputs (N, ...) of the images.
 
         Raises:
             TargetError: a target that the model lacks.
@@ -137,38 +145,10 @@ class Question:
 
 
 @contextmanager
-def pose(model: AnyModel, images: Tensor, ask: Ask = DEFAULT_ASK, progress: Progress = SILENT) -> Iterator[Question]:
-    """Yield a question about images of a module that is ready; errors are those of `Explainer.explain`."""
-    for numbers in (ask.targets, ask.against):
-        if numbers is not None and not isinstance(numbers, Tensor):
-            raise TargetError(f"Expected a tensor of one integer per image, got {numbers!r}; give torch.tensor([281]).")
-        if numbers is not None and (numbers.shape != images.shape[:1] or numbers.is_floating_point()):
-            raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {numbers!r}.")
-    with deferred(), ready(model, images) as (module, copies):
-        question = Question(model, task_of(model), module, copies, ask, progress)
-        try:
-            yield question
-        except (UnsuitableModelError, UnsupportedOperationError) as error:
-            if _returns_probabilities(question):
-                error.args = (f"{error} {_PROBABILITIES}",)
-            raise
-
-
-def _returns_probabilities(question: Question) -> bool:
-    """Whether what the model returns looks like probabilities."""
-    try:
-        with torch.no_grad():  # not inference mode: the model may keep what it makes
-            outputs = question.task.outputs(question.run_copy(question.images[:1]))
-            return question.task.are_probabilities(outputs)
-    except Exception:  # of whatever the model raises: the error at hand says more
-        return False
-
-
-@contextmanager
 def ready(model: AnyModel, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]:
     """Yield the module in evaluation mode, outside inference mode, and the images in its dtype.
 
-    A model may modify its input in place: give it a copy.
+    Give the module a copy of the images: it may modify its input in place.
 
     Raises:
         UnsupportedModuleError: a scripted, compiled or data-parallel module.
@@ -181,10 +161,11 @@ def ready(model: AnyModel, images: Tensor) -> Iterator[tuple[nn.Module, Tensor]]
         )
     with torch.inference_mode(False), evaluation_mode(module):
         try:
-            # A copy of an inference tensor is one that autograd can keep.
+            # Autograd cannot save inference tensors, but it can save their copies.
             yield module, images.detach().to(_dtype_of(module, images), copy=images.is_inference())
         except (RuntimeError, UnsupportedOperationError) as error:
-            if is_checkpointed(error) or getattr(error, "operation", "") == CheckpointFunction.__name__:
+            operation = error.operation if isinstance(error, UnsupportedOperationError) else ""
+            if is_checkpointed(error) or operation == CheckpointFunction.__name__:
                 raise UnsupportedModuleError(CHECKPOINTED) from error
             raise
 
@@ -199,25 +180,15 @@ def _dtype_of(module: nn.Module, images: Tensor) -> torch.dtype:
     return first or images.dtype
 
 
-def predict(model: AnyModel, images: Tensor) -> Tensor:
-    """Return the outputs (N, ...), float32, of a batch of images (N, C, H, W), without a graph.
-
-    Raises:
-        ModelOutputError: the model returns no outputs, or NaN.
-    """
-    with pose(model, images) as question:
-        return question.predict(question.images).float()
-
-
 def finite_outputs(task: Task, raw: Any) -> Tensor:
-    """Return the outputs (N, ...) in what a module returned; errors are those of `Question.outputs`."""
+    """Return the outputs (N, ...) in a module's result; errors are those of `Question.outputs`."""
     outputs = task.outputs(raw)
     require(torch.isfinite(outputs).all(), lambda: NonFiniteError(_BAD_OUTPUTS))
     return outputs
 
 
 def checked_rows(outputs: Tensor, images: Tensor) -> Tensor:
-    """Return the outputs if there is a row for each picture.
+    """Return the outputs, checked to have a row for each picture.
 
     Raises:
         ModelOutputError: there are more or fewer.
@@ -231,5 +202,5 @@ def checked_rows(outputs: Tensor, images: Tensor) -> Tensor:
 
 
 def widened(images: Tensor) -> Tensor:
-    """Return the images in float32 at least, so that what is computed of them is not rounded twice."""
+    """Return the images in float32 or a wider dtype, so that results computed from them are not rounded twice."""
     return images.to(torch.promote_types(images.dtype, torch.float32))

@@ -1,35 +1,12 @@
 """What can be asked of a model: a task reads its outputs, turns them into scores, and describes them to people."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from seewhy.explainers.core.objective import Objective
-
-
-@dataclass(frozen=True, eq=False)
-class Ask:
-    """What is asked of each picture of a batch, still unchecked.
-
-    Attributes:
-        targets: (N,) integers, the numbers that the task gives to what can be explained, or `MOST_PROBABLE`; None for
-            the most probable target of each picture.
-        against: (N,) integers to contrast the targets with, or `NO_CONTRAST`; None for no contrast at all.
-    """
-
-    targets: Tensor | None = None
-    against: Tensor | None = None
-
-    def rows(self, rows: slice) -> "Ask":
-        """Return what is asked of some of the pictures."""
-        return Ask(*(None if numbers is None else numbers[rows] for numbers in (self.targets, self.against)))
-
-
-DEFAULT_ASK = Ask()
-"""The most probable target of each picture."""
+from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.objective import Objective
 
 
 class Task(Protocol):
@@ -48,7 +25,7 @@ class Task(Protocol):
             ModelOutputError: the module returned nothing of the kind.
         """
 
-    def objective(self, outputs: Tensor, ask: Ask) -> "Objective":
+    def objective(self, outputs: Tensor, ask: Ask) -> Objective:
         """Return what is explained, checked, on the device of the outputs (N, ...).
 
         Raises:
@@ -67,3 +44,8 @@ class Task(Protocol):
 
     def are_probabilities(self, outputs: Tensor) -> bool:
         """Whether outputs (N, ...) look like probabilities, which a model should not return."""
+
+
+def named_ask(task: Task, target: int | str | None, against: int | str | None = None) -> Ask:
+    """Return what is asked of one picture, as a user names it; raises what `Task.target` raises."""
+    return Ask.single(*(None if name is None else task.target(name) for name in (target, against)))

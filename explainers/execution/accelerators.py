@@ -1,4 +1,4 @@
-"""What runs the part of a model before a cut, which needs no hooks and no gradients, faster than plain PyTorch."""
+"""Accelerators: they run the part of a model before a cut, without hooks or gradients, faster than plain PyTorch."""
 
 import io
 import logging
@@ -19,16 +19,16 @@ from seewhy.explainers.errors import OptionError
 from seewhy.explainers.process_wide import exclusive, silenced
 
 Run = Callable[[Tensor], tuple[Tensor, ...]]
-"""From images (N, C, H, W) of any N to what the part returns, without a graph, in memory of its own."""
+"""From images (N, C, H, W) of any N to the part's output, without a graph, in new memory."""
 
 Compile = Callable[[fx.GraphModule, Tensor], Run]
-"""From a part of a model in evaluation mode, and an image (1, C, H, W) such as it will get, to what runs it."""
+"""From a part of a model in evaluation mode, and an image (1, C, H, W) of the right size, to its `Run`."""
 
 BUCKETS = (1, 2, 4, 8, 16, 32)
 """Numbers of pictures for which `compile` records a part."""
 
 PACKAGES = ("onnxruntime", "onnx")
-"""What must be installed for `onnxruntime`."""
+"""Packages that `onnxruntime` needs."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def eager(part: fx.GraphModule, image: Tensor) -> Run:
     """PyTorch itself, with batch normalisation folded into convolutions, channels last."""
     try:
         folded: nn.Module = fuse(part, no_trace=True)
-    except Exception:  # of whatever stands between a convolution and its batch normalisation
+    except Exception:  # of a graph that `fuse` does not expect
         folded = deepcopy(part)
     folded = folded.to(memory_format=torch.channels_last)
 
@@ -53,11 +53,11 @@ def eager(part: fx.GraphModule, image: Tensor) -> Run:
 
 
 def _onnxruntime() -> Any:
-    """Import ONNX Runtime, whose official builds report their use to Microsoft."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # the call below comes after a first report, and leaves some
+    """Import ONNX Runtime without the telemetry of its official builds."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # the call below alone comes after the first report
     import onnxruntime as runtime  # type: ignore[import-untyped]
 
-    runtime.disable_telemetry_events()  # what runs here concerns nobody else
+    runtime.disable_telemetry_events()
     return runtime
 
 
@@ -69,8 +69,8 @@ def onnxruntime(part: fx.GraphModule, image: Tensor) -> Run:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    # Threads that wait for the next run would take processors from what PyTorch does between two; those that wait for
-    # the next step of a run, from whatever else the process does, if OpenMP's are not to do that either.
+    # Threads that spin until the next run would take processors from PyTorch, which works between two runs. If OpenMP's
+    # threads must not spin (OMP_WAIT_POLICY), neither must these within a run.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -88,14 +88,14 @@ def _exported(part: fx.GraphModule, image: Tensor) -> bytes:
     buffer = io.BytesIO()
     (values,) = part.graph.output_node().args
     outputs = [f"value_{number}" for number, _ in enumerate(values)]  # type: ignore[arg-type]  # a tuple, see `Cut`
-    # The exporter traces, so what depends on the values of tensors becomes fixed. The caller compares the results.
+    # The exporter traces, which fixes all that depends on values of tensors. The caller compares the results.
     with exclusive(), silenced(), torch.no_grad():
         torch.onnx.export(
             part,
             (image.clone(),),
             buffer,  # type: ignore[arg-type]  # what this exporter takes
             dynamo=False,
-            # ONNX Runtime folds and fuses by itself, to the same numbers; doing so here too only takes time.
+            # ONNX Runtime folds constants itself, with the same result; here it only takes time.
             do_constant_folding=False,
             training=torch.onnx.TrainingMode.PRESERVE,
             input_names=["images"],
@@ -108,24 +108,24 @@ def _exported(part: fx.GraphModule, image: Tensor) -> bytes:
 def _folded(exported: bytes) -> bytes:
     """Return an ONNX model without the steps that depend on the pictures' height and width alone.
 
-    Padding that is computed from these, as TensorFlow has it, keeps ONNX Runtime from fusing what stands around it.
-    ONNX Runtime folds what is constant for a number of pictures. Where that is the same for three and for eight, it is
-    taken to be so for any; the caller compares what comes out for others.
+    Padding that is computed from these, as in models from TensorFlow, keeps ONNX Runtime from fusing the steps around
+    it. ONNX Runtime folds the constants for one number of pictures. If the model is the same for three and for eight,
+    it is taken to hold for any number; the caller compares results for others.
     """
-    import onnx
+    import onnx  # not on machines for which it is not built
 
     if not any(step.op_type == "Shape" for step in onnx.load_from_string(exported).graph.node):
         return exported
     try:
         folded = _folded_for(3, exported)
         return folded if folded == _folded_for(8, exported) else exported
-    except Exception as error:  # no place for a file, say
+    except Exception as error:  # such as a full disk
         _log.info("Padding is computed in each pass: %s", error)
         return exported
 
 
 def _folded_for(count: int, exported: bytes) -> bytes:
-    """Return an ONNX model with what is constant for a number of pictures folded; it still takes any."""
+    """Return an ONNX model with the constants for a number of pictures folded, its batch size free again."""
     import onnx
 
     runtime = _onnxruntime()
@@ -146,10 +146,10 @@ def _folded_for(count: int, exported: bytes) -> bytes:
 
 @exclusive()
 def compiled(part: fx.GraphModule, image: Tensor) -> Run:
-    """`torch.compile`, on CUDA with CUDA graphs; compiled for any number of pictures, recorded for `BUCKETS` of them.
+    """`torch.compile`, on CUDA with CUDA graphs: compiled for any number of pictures, recorded for those in `BUCKETS`.
 
-    Fewer are filled up to the next of these. CUDA graphs belong to the thread that records them; others run the part
-    as it is.
+    Batches are filled up to the next bucket. CUDA graphs belong to the thread that records them; other threads run the
+    part uncompiled.
     """
     from torch._dynamo import mark_dynamic  # takes seconds to import
 
@@ -163,11 +163,11 @@ def compiled(part: fx.GraphModule, image: Tensor) -> Run:
         filled = torch.cat((images, repeated)).contiguous(memory_format=torch.channels_last)
         if size > 1:
             mark_dynamic(filled, 0)
-        # Copies, for the next run of a CUDA graph writes its results into the same memory.
+        # Copies: the next run of a CUDA graph overwrites its outputs.
         return tuple(values[: len(images)].clone() for values in compiled_part(filled))
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
-        with torch.inference_mode(False), torch.no_grad():  # in the one mode for which it is compiled
+        with torch.inference_mode(False), torch.no_grad():  # another mode would compile the part again
             if image.is_cuda and not hasattr(thread, "records"):
                 values: tuple[Tensor, ...] = part(images.clone())
                 return values
@@ -183,10 +183,10 @@ ACCELERATORS: dict[str, Compile] = {"eager": eager, "onnxruntime": onnxruntime, 
 
 
 def choose(name: str, device: torch.device) -> str:
-    """Return the accelerator that a name means on a device; ``auto`` is onnxruntime or else eager.
+    """Return the accelerator for a name and a device; ``auto`` is onnxruntime on a processor, else eager.
 
     Raises:
-        OptionError: no such accelerator, or it does not serve the device, or is not installed.
+        OptionError: there is no such accelerator, it does not run on the device, or is not installed.
     """
     installed = all(find_spec(package) for package in PACKAGES)
     if name == "auto":

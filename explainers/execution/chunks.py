@@ -1,4 +1,4 @@
-"""How many pictures one pass of a model may hold, so that methods of many passes stay within a budget of memory."""
+"""Chunks: how many pictures share a pass of the model, so that methods of many passes stay within a memory budget."""
 
 import threading
 from collections.abc import Iterator
@@ -16,26 +16,26 @@ from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.session import HookSession
 
 MEMORY = 2**30
-"""Bytes that the activations of one pass may take, unless `limit_passes` says otherwise."""
+"""Most bytes of the activations of one pass; `limit_chunks` sets another number."""
 
 MOST = 8
-"""Most pictures in one pass on a processor, where larger batches only wait for memory; elsewhere four times as many."""
+"""Most pictures in one pass on a processor, where larger batches only wait for memory; elsewhere four times this."""
 
 _one_by_one: ContextVar[bool] = ContextVar("one_by_one", default=False)
 
-_known: "WeakKeyDictionary[nn.Module, dict[Any, tuple[int, int]]]" = WeakKeyDictionary()
-_known_lock = threading.Lock()
+_activation_bytes: "WeakKeyDictionary[nn.Module, dict[Any, tuple[int, int]]]" = WeakKeyDictionary()
+_lock = threading.Lock()
 
 
-def limit_passes(memory: int) -> None:
-    """Set the bytes that the activations of one pass may take, in the whole process; one picture always passes."""
+def limit_chunks(memory: int) -> None:
+    """Set the most bytes of the activations of one pass, for the whole process; one picture always fits."""
     global MEMORY
     MEMORY = memory
 
 
 @contextmanager
 def one_by_one() -> Iterator[None]:
-    """Let each pass in this block hold one picture: memory was too small for more."""
+    """Let each pass in this block hold one picture, after a pass of more ran out of memory."""
     token = _one_by_one.set(True)
     try:
         yield
@@ -43,37 +43,37 @@ def one_by_one() -> Iterator[None]:
         _one_by_one.reset(token)
 
 
-def pass_size(module: nn.Module, images: Tensor, backward: bool, copies: int = 1) -> int:
-    """Return how many pictures one pass may hold; see `MEMORY` and `MOST`.
+def chunk_size(module: nn.Module, images: Tensor, backward: bool, copies: int = 1) -> int:
+    """Return how many pictures one pass may hold, at least 1; see `MEMORY` and `MOST`.
 
-    The first time for a module and a size of picture, one picture runs through it and its activations are counted.
+    The first call for a module and a size of picture runs one picture, and counts its activations.
 
     Args:
         module: in evaluation mode.
-        images: (N, C, H, W), of which the first is run.
-        backward: whether autograd keeps the activations of all modules, or only those of the largest live.
-        copies: by how much to multiply the bytes of each picture.
+        images: (N, C, H, W); the first one runs.
+        backward: whether a backward pass follows, for which autograd keeps the activations of all modules.
+        copies: factor on the bytes of each picture.
     """
     if _one_by_one.get():
         return 1
     key = (tuple(images.shape[1:]), images.dtype)
-    with _known_lock:
-        sizes = _known.setdefault(module, {}).get(key)
+    with _lock:
+        sizes = _activation_bytes.setdefault(module, {}).get(key)
     if sizes is None:
         sizes = _count(module, images[:1])
-        with _known_lock:
-            _known[module][key] = sizes
+        with _lock:
+            _activation_bytes[module][key] = sizes
     total, largest = sizes
-    # A module's input, its output and what it needs for a moment live at once.
+    # Without a backward pass a module's input, its output and its temporary tensors live at once: four of the largest.
     bytes_each = copies * (2 * total if backward else 4 * largest)
     limit = MOST if images.device.type == "cpu" else 4 * MOST
     return max(1, min(limit, MEMORY // max(1, bytes_each)))
 
 
-def passes(total: int, size: int, progress: Progress) -> Iterator[slice]:
-    """Yield slices of `size` rows of `total`, and report before each, and once more at the end."""
+def chunks(total: int, size: int, progress: Progress) -> Iterator[slice]:
+    """Yield slices of at most `size` rows of `total`; report before each, and at the end."""
     if total > size:
-        settle()
+        settle()  # long work must not start on outputs that a pending check will refuse
     for start in range(0, total, size):
         progress.at(start, total)
         yield slice(start, min(start + size, total))
@@ -81,7 +81,7 @@ def passes(total: int, size: int, progress: Progress) -> Iterator[slice]:
 
 
 def _count(module: nn.Module, image: Tensor) -> tuple[int, int]:
-    """Return the bytes of the outputs of all leaf modules, and of the largest."""
+    """Return the bytes of the outputs of all leaf modules, and those of the largest output."""
     sizes = [image.nbytes]
 
     def note(_module: nn.Module, _args: Any, output: Any) -> None:

@@ -1,7 +1,8 @@
-"""The graph cut: a model in two parts, what comes before a layer and what comes after, that can run one by one.
+"""The graph cut: a model in two parts, before and after a layer, that run separately.
 
-Hooks and gradients are wanted at a layer and after it; what lies before needs neither, and can run on an accelerator.
-The model is traced with `torch.fx`. A module that cannot be traced stays whole; a model that cannot is not cut.
+Hooks and gradients are needed at a layer and after it. The part before needs neither, and can run on an accelerator.
+The model is traced with `torch.fx`. A module that cannot be traced stays whole; a model that cannot be traced is not
+cut.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,10 +26,10 @@ class Cut:
     """A model in two parts that share its parameters.
 
     Attributes:
-        layer: where it is cut: the first of the layers to run.
-        prefix: from images (N, C, H, W) to a tuple of tensors, the layer's output and whatever else the rest needs.
-        suffix: from these to the model's output. It holds the modules that run in it under their own paths, and at the
-            path of `layer` one that returns a view of its input: hooks on these see what they would see in the model.
+        layer: path of the first of the layers to run.
+        prefix: from images (N, C, H, W) to a tuple of tensors: the layer's output, and others that the suffix needs.
+        suffix: from these to the model's output. Its modules keep their paths, and at the path of `layer` stands one
+            that returns a view of its input, so that hooks see what they would see in the model.
     """
 
     layer: str
@@ -37,16 +38,16 @@ class Cut:
 
 
 class _Tracer(fx.Tracer):
-    """Traces through all modules but the given, torch's own, and those that cannot be traced.
+    """Traces through all modules but the given ones, torch's own, and those that cannot be traced.
 
-    Tracing replaces `nn.Module.__call__` and `nn.Module.__getattr__` for the whole process; other threads, which run
-    models meanwhile, must get what they would get without it. Functions of `math` are not replaced: that is done by
-    whichever thread calls a module, and would stay where one does so just as the trace ends. A module that hands them
-    a traced value stays whole.
+    Tracing replaces `nn.Module.__call__` and `nn.Module.__getattr__` for the whole process, so calls of other threads,
+    which run models meanwhile, are passed through. Functions of `math` are not replaced: `torch.fx` replaces them in
+    whichever thread calls a module, and they would stay replaced if that happened as the trace ends. A module that
+    passes a traced value to them stays whole.
     """
 
     def __init__(self, whole: Iterable[nn.Module]) -> None:
-        super().__init__(autowrap_modules=())  # type: ignore[arg-type]  # as many as one likes
+        super().__init__(autowrap_modules=())  # type: ignore[arg-type]  # the annotation demands one module
         self._whole = set(whole)
         self._thread = get_ident()
 
@@ -64,7 +65,7 @@ class _Tracer(fx.Tracer):
         except Exception:
             if m in self._whole:
                 raise
-            # It cannot be traced: forget its steps so far, and take it as one step.
+            # It cannot be traced: erase its steps, and keep it as a single step.
             self._whole.add(m)
             for step in reversed(list(self.graph.nodes)[traced:]):
                 self.graph.erase_node(step)
@@ -77,7 +78,7 @@ class _Tracer(fx.Tracer):
 
 
 class _View(nn.Module):
-    """Stands at the layer's path and returns what the layer did, as a tensor of its own."""
+    """Stands at the layer's path in a suffix; its output is a new tensor with the layer's values."""
 
     def forward(self, values: Tensor) -> Tensor:
         """Return the same values in the same memory."""
@@ -85,7 +86,7 @@ class _View(nn.Module):
 
 
 class _Values(fx.Interpreter):
-    """Runs a graph, and notes which of its nodes hold a tensor."""
+    """Runs a graph, and records which of its nodes hold a tensor."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -104,10 +105,10 @@ def cut_before(module: nn.Module, paths: Sequence[str], images: Tensor) -> Cut:
     Args:
         module: in evaluation mode.
         paths: dotted paths of modules, none inside another, each of which runs once.
-        images: (N, C, H, W), such as it will get.
+        images: (N, C, H, W), of the size and dtype that it will get.
 
     Raises:
-        UncuttableError: it cannot be traced, or one of the layers is not a single step of what was traced.
+        UncuttableError: the model cannot be traced, or one of the layers is not a single step of the trace.
     """
     with evaluation_mode(module), torch.no_grad():
         traced = _traced(module, [module.get_submodule(path) for path in paths])
@@ -131,66 +132,67 @@ def _traced(module: nn.Module, whole: Iterable[nn.Module]) -> fx.GraphModule:
     try:
         with exclusive():
             graph = tracer.trace(module)
-    except Exception as error:  # of whatever a model's own code does with what is no tensor
+    except Exception as error:  # of a model's code, which gets proxies where it expects tensors
         raise UncuttableError(f"It cannot be traced: {error}") from error
     return fx.GraphModule(module, graph)
 
 
 def _split(traced: fx.GraphModule, first: fx.Node, tensors: set[fx.Node]) -> Cut:
-    """Split what was traced after a step."""
+    """Split a trace after a step."""
     steps = list(traced.graph.nodes)
     place = steps.index(first) + 1
     before, after = steps[:place], steps[place:]
     inputs = [step for step in before if step.op == "placeholder"]
     if len([step for step in steps if step.op == "placeholder"]) != 1 or len(inputs) != 1:
         raise UncuttableError("It takes more than one argument.")
-    crossing, again = _crossing(before, after, first, tensors)
+    interface, again = _interface(before, after, first, tensors)
 
     front = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for step in before:
         copies[step] = front.node_copy(step, copies.__getitem__)
-    front.output(tuple(copies[step] for step in crossing))
+    front.output(tuple(copies[step] for step in interface))
 
     back = fx.Graph()
-    copies = {step: back.placeholder(f"value_{number}") for number, step in enumerate(crossing)}
+    copies = {step: back.placeholder(f"value_{number}") for number, step in enumerate(interface)}
     path = str(first.target)
-    # What the prefix hands over goes through a module at the layer's path, so that hooks find the layer there.
+    # The layer's output passes through a module at the layer's path, where hooks look for the layer.
     copies[first] = back.call_module(path, (copies[first],))
     for step in (*(step for step in before if step in again), *after):
         copies[step] = back.node_copy(step, copies.__getitem__)
-    prefix = fx.GraphModule(_held(traced, front), front)
-    suffix = fx.GraphModule({**_held(traced, back), path: _View()}, back)
-    prefix.training = suffix.training = False  # of themselves; the modules in them are the model's
+    prefix = fx.GraphModule(_targets(traced, front), front)
+    suffix = fx.GraphModule({**_targets(traced, back), path: _View()}, back)
+    prefix.training = suffix.training = False  # of the two graphs alone, for they share the model's modules
     return Cut(path, prefix, suffix)
 
 
-def _crossing(
+def _interface(
     before: list[fx.Node], after: list[fx.Node], first: fx.Node, tensors: set[fx.Node]
 ) -> tuple[list[fx.Node], set[fx.Node]]:
-    """Return the tensors that the second part gets, `first` first, and the steps of the first that it does again.
+    """Return the tensors that the suffix gets, `first` first, and the steps of the prefix that it repeats.
 
-    Sizes, tuples and parameters are no values to hand over; what leads to them from tensors is cheap, and done again.
+    Only tensors are handed over. Sizes and tuples cannot be, and the steps from tensors to them are cheap to repeat.
     """
     prefix = set(before)
-    crossing, again = {first: None}, set[fx.Node]()
-    waiting = [value for step in after for value in step.all_input_nodes if value in prefix]
-    while waiting:
-        step = waiting.pop()
-        if step in crossing or step in again:
+    interface, again = {first: None}, set[fx.Node]()
+    # Walk back from all that the suffix reads, until every path ends at a tensor of the prefix.
+    stack = [value for step in after for value in step.all_input_nodes if value in prefix]
+    while stack:
+        step = stack.pop()
+        if step in interface or step in again:
             continue
         if step in tensors and step.op != "get_attr":
-            crossing[step] = None
+            interface[step] = None
         elif step.op == "call_module" or step.op == "placeholder":
             raise UncuttableError(f"{step.target} returns several tensors, or none, which are used after the layer.")
         else:
             again.add(step)
-            waiting += step.all_input_nodes
-    return list(crossing), again
+            stack += step.all_input_nodes
+    return list(interface), again
 
 
-def _held(traced: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:
-    """Return the modules and tensors that a graph names, by path."""
+def _targets(traced: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:
+    """Return the modules and tensors that a graph refers to, by path."""
     members: dict[str, Any] = {}
     for step in graph.nodes:
         if step.op == "call_module":

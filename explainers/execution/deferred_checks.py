@@ -1,6 +1,6 @@
 """Conditions on tensors: checked at once on a processor, at the end of a batch on a GPU.
 
-To read a tensor of a GPU is to wait for all work that is queued there; `deferred` puts that off.
+Reading a tensor of a GPU waits for all work queued there; `deferred` postpones that.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,22 +14,22 @@ Pending = list[tuple[Tensor, Callable[[], Exception]]]
 _pending: ContextVar[Pending | None] = ContextVar("pending", default=None)
 
 
-def require(held: Tensor, error: Callable[[], Exception]) -> None:
-    """Raise an error unless a condition holds; within `deferred`, for a tensor of a GPU, at its end.
+def require(condition: Tensor, error: Callable[[], Exception]) -> None:
+    """Raise an error unless a condition holds. For a tensor of a GPU within `deferred`, this happens at its end.
 
     Args:
-        held: one bool.
+        condition: a tensor of one bool.
         error: makes the error.
     """
     pending = _pending.get()
-    if pending is not None and not _is_at_hand(held):
-        pending.append((held, error))
-    elif not held:
+    if pending is not None and not _is_at_hand(condition):
+        pending.append((condition, error))
+    elif not condition:
         raise error()
 
 
 def settle() -> None:
-    """Check the conditions that were put off so far, before long work that would be for nothing."""
+    """Check all postponed conditions now, before long work that a failure would waste."""
     pending = _pending.get()
     if pending:
         conditions = list(pending)
@@ -41,7 +41,7 @@ def settle() -> None:
 def deferred() -> Iterator[None]:
     """Check conditions on tensors of a GPU at the end of the block, in order; nested blocks leave it to the outer one.
 
-    Where the block raises after a condition failed, the error of the condition is raised: it came first.
+    If the block raises, a failed condition's error takes precedence, because it came first.
     """
     if _pending.get() is not None:
         yield
@@ -50,8 +50,8 @@ def deferred() -> Iterator[None]:
     token = _pending.set(pending)
     try:
         yield
-    except Exception as raised:
-        _raise_first(pending, raised)
+    except Exception as failure:
+        _raise_first(pending, failure)
         raise
     finally:
         _pending.reset(token)
@@ -59,12 +59,12 @@ def deferred() -> Iterator[None]:
 
 
 def _is_at_hand(tensor: Tensor) -> bool:
-    """Whether a tensor can be looked at without waiting."""
+    """Whether a tensor can be read without waiting."""
     return tensor.device.type == "cpu"
 
 
 def _raise_first(pending: Pending, cause: Exception | None = None) -> None:
     """Raise the error of the first condition that does not hold."""
-    for held, error in pending:  # perhaps of several devices; whoever looks at the first waits for all of its device
-        if not held:
+    for condition, error in pending:  # the first one read waits for its whole device
+        if not condition:
             raise error() from cause

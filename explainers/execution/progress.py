@@ -1,4 +1,4 @@
-"""What a long explanation tells while it runs, and how it is ended early."""
+"""The progress of a long explanation: reports, intermediate maps, cancellation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,34 +12,34 @@ def _ignore(*_: object) -> None:
 
 @dataclass(frozen=True)
 class Progress:
-    """Three callbacks of an explanation that takes many passes; each of them may be left out.
+    """Three optional callbacks of an explanation of many passes.
 
     Attributes:
-        report: called before each pass with how much of how much is done, and once more at the end. What it raises
-            ends the explanation.
-        show: called after a pass with a function that makes the maps (N, h, w) of the passes so far. They look like the
-            final ones, but for their scale. Call the function at once: it reads sums that the next pass changes.
-        cancel: called before each pass and, where passes are long, within; what it raises ends the explanation.
+        report: called before each pass with the finished and the total amount of work, and once more at the end. An
+            exception ends the explanation.
+        show: called after a pass with a function that returns the maps (N, h, w) of the passes so far, which differ
+            from the final ones by noise and scale. Call the function at once: it reads sums that the next pass changes.
+        cancel: called before each pass and within long ones; an exception ends the explanation.
     """
 
     report: Callable[[int, int], None] = _ignore
     show: Callable[[Callable[[], Tensor]], None] = _ignore
     cancel: Callable[[], None] = _ignore
 
-    def at(self, done: int, total: int) -> None:
-        """Say, before a pass, how much of how much is done."""
+    def at(self, count: int, total: int) -> None:
+        """Report, before a pass, the finished and the total amount of work."""
         self.cancel()
-        self.report(done, total)
+        self.report(count, total)
 
     def part(self, number: int, rounds: int) -> "Progress":
-        """Return the progress of one of several rounds, each taken to be as long."""
-        return replace(self, report=lambda done, total: self.report(number * total + done, rounds * total))
+        """Return the progress of one of several rounds of equal length."""
+        return replace(self, report=lambda count, total: self.report(number * total + count, rounds * total))
 
     @property
     def unseen(self) -> "Progress":
-        """The same progress of passes whose maps so far do not look like the final ones."""
+        """The same progress without `show`, for passes whose maps do not look like the final ones."""
         return replace(self, show=_ignore)
 
 
 SILENT = Progress()
-"""Tells nobody."""
+"""A progress without callbacks."""

@@ -1,133 +1,193 @@
-"""Replays of a model for one picture in batches: only what lies after a layer is computed, for edits of that layer.
+"""Replays: a model runs for batches of edits of one layer, and computes only what comes after the layer.
 
-A private copy of the model's structure, which shares its weights, stands in for the model; in it, modules that had
-returned before the layer did return what they returned then. No graph of the model is needed. Every batch holds one
-unedited row, and where that does not come out as it should, because a model does more than its modules' outputs tell,
-the whole model runs for each batch instead.
+A private copy of the model's structure, which shares its weights, takes the model's place. In it every module that had
+returned before the layer did returns the same output again. This needs no graph of the model. The first row of every
+batch is unedited: if its output is wrong, because the model depends on more than its modules' outputs, the whole model
+runs for each batch instead.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from seewhy.explainers.errors import ModelOutputError, OptionError
-from seewhy.explainers.execution.chunks import passes
-from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.evaluation import OFF
 from seewhy.explainers.hooks.gradient_tap import copied
 from seewhy.explainers.hooks.session import HookSession
 
 _TOLERANCE = 1e-4
-"""Largest difference of an unedited row's logits, over the largest logit, that a batch may have; more in half
+"""Largest difference of an unedited row's outputs, over the largest of them, that a batch may have; more in half
 precision."""
 
-Run = Callable[[int], Any]
-"""Returns the output of `Replay.module` for a batch of that many copies of the picture."""
+Batch = Sequence[int]
+"""Numbers of the edits that share a pass."""
 
-Batch = TypeVar("Batch")
+Edit = Callable[[Any, Batch, int], Any]
+"""Edits the layer's value in a call: the first row stays as it is, each other row gets one edit of the batch."""
 
 
 class UnreplayableError(Exception):
-    """What was noted cannot be repeated for a batch."""
+    """The recorded outputs cannot serve a batch."""
 
 
 class Replay:
-    """Runs a model for batches of one picture; what returned before the layer did is not computed again.
+    """Runs a model for batches of one picture with edits of a layer; what comes before the layer is not computed again.
 
     Attributes:
         module: the copy, in which hooks see the replay.
-        value: the layer's arguments or output in its call; None if there was no such call.
-        calls: how often the layer ran.
+        value: the layer's arguments or output in its first edited call; None if there was no such call.
+        calls: number of calls of the layer.
     """
 
     def __init__(
         self, module: nn.Module, images: Tensor, path: str, at: Literal["input", "output"] = "output", call: int = 0
     ) -> None:
-        """Note what the model does for a picture.
+        """Run the model for a picture, and record the outputs of its modules.
 
         Args:
             module: in evaluation mode.
             images: (1, C, H, W).
             path: of the layer.
-            at: what of the layer will be edited, its arguments or its output.
-            call: the first of its calls that will be edited.
+            at: whether the layer's arguments or its output will be edited.
+            call: number of the first edited call.
         """
         try:
             self.module = structure_of(module)
             is_copy = True
-        except Exception:  # of whatever it holds: a lock, a file
+        except Exception:  # of an attribute that cannot be copied, such as a lock
             self.module, is_copy = module, False
-        self._images = images
+        self._images, self._path, self._at = images, path, at
         self._size, self._copying = 0, False
         self._replayed: Counter[nn.Module] = Counter()
-        self._noted: dict[nn.Module, list[Any]] = {}
-        self.value, self.calls = self._note(path, at, call)
-        self._noted_version = self._version()
+        self._outputs: dict[nn.Module, list[Any]] = {}
+        self.value, self.calls = self._note(call)
+        self._recorded_version = self._version()
         if not is_copy:
-            self._noted.clear()  # other threads use the module, so nothing stands in, and each batch runs whole
-        for part in self._noted:
-            part.forward = self._stand_in(part)
+            self._outputs.clear()  # other threads use the module itself: it must not be changed, and runs whole
+        for part in self._outputs:
+            part.forward = self._replaying(part)
 
     def run(self, size: int, copying: bool = False) -> Any:
         """Return the model's output for a batch of that many copies of the picture."""
-        if self._version() != self._noted_version:  # an earlier batch wrote into what was noted
+        if self._version() != self._recorded_version:  # an earlier batch modified a recorded output in place
             raise UnreplayableError
         self._size, self._copying = size, copying
         self._replayed.clear()
         output = self.module(_repeated(self._images, size).contiguous())
-        # PyTorch refuses most writes into memory that the rows share, but not those by a mask.
-        if self._version() != self._noted_version:
+        # Rows share memory. PyTorch refuses most in-place operations on such tensors, but not all, such as by a mask.
+        if self._version() != self._recorded_version:
             raise UnreplayableError
         return output
 
     def run_copying(self, size: int) -> Any:
-        """Do the same for models that modify in place what a module returned."""
+        """Do the same with a copy of each row, for models that modify outputs in place."""
         return self.run(size, copying=True)
 
     def run_all(self, size: int) -> Any:
-        """Do the same with every module computed again."""
+        """Do the same with the whole model."""
         self.close()
         return self.module(_repeated(self._images, size).contiguous())
 
-    def close(self) -> None:
-        """Take the stand-ins away, and with them the references to this object."""
-        for part in self._noted:
-            vars(part).pop("forward", None)
-        self._noted.clear()
+    def outputs(
+        self, outputs_of: Callable[[Any], Tensor], plain: Tensor, batches: Callable[[], Iterable[Batch]], edit: Edit
+    ) -> list[Tensor]:
+        """Return the outputs of each batch, by the fastest way to run the model that leaves unedited rows unchanged.
 
-    def _stand_in(self, part: nn.Module) -> Callable[..., Any]:
-        compute, outputs = part.forward, self._noted[part]
+        Args:
+            outputs_of: reads the outputs (N, ...) in what the module returns.
+            plain: (1, ...), the picture's outputs, which the first row of each batch must equal up to rounding.
+            batches: makes the batches; called anew for each way.
+            edit: see `Edit`.
+
+        Returns:
+            For each batch (1 + R, ...) float32: the unedited row, and one for each edit.
+
+        Raises:
+            ModelOutputError: every way changes the unedited rows.
+        """
+        dtypes = {value.dtype for value in self.module.parameters() if value.is_floating_point()}
+        tolerance = max(_TOLERANCE, *(8 * torch.finfo(dtype).eps for dtype in dtypes), 0) * plain.abs().max()
+        for way in (self.run, self.run_copying, self.run_all):
+            rows = []
+            for batch in batches():
+                row = self._outputs_of_batch(way, outputs_of, batch, edit)
+                # `not <=` and not `>`, so that a row of NaN fails too.
+                if row is None or not (row[:1] - plain).abs().max() <= tolerance:
+                    break
+                rows.append(row)
+            else:
+                return rows
+        raise ModelOutputError(
+            "The model's outputs change when the picture is one of a batch, or when this layer's output cannot be "
+            "changed in place for its other users; choose another layer."
+        )
+
+    def _outputs_of_batch(
+        self, way: Callable[[int], Any], outputs_of: Callable[[Any], Tensor], batch: Batch, edit: Edit
+    ) -> Tensor | None:
+        """Return the outputs (1 + R, ...) of a batch; None if this way cannot run it."""
+        reached = False
+
+        def replace(value: Any) -> Any:
+            nonlocal reached
+            reached = True
+            return edit(value, batch, hooks.current.number if hooks.current else 0)
+
+        try:
+            with HookSession(self.module) as hooks:
+                if self._at == "input":
+                    hooks.before_forward(
+                        lambda _, args, kwargs: replace((args, kwargs)), self._path, with_kwargs=True, shared=True
+                    )
+                else:
+                    hooks.after_forward(lambda _, args, output: replace(output), self._path)
+                outputs = outputs_of(way(1 + len(batch))).float()
+        except (OptionError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # of PyTorch or the model, which may expect one picture and not a batch
+            return None
+        return outputs if reached and len(outputs) == 1 + len(batch) else None
+
+    def close(self) -> None:
+        """Restore `forward` of all modules of the copy, which also drops their references to this object."""
+        for part in self._outputs:
+            vars(part).pop("forward", None)
+        self._outputs.clear()
+
+    def _replaying(self, part: nn.Module) -> Callable[..., Any]:
+        """Return a `forward` that returns the recorded outputs first."""
+        compute, outputs = part.forward, self._outputs[part]
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             call = self._replayed[part]
             self._replayed[part] += 1
-            if call < len(outputs):  # later calls of the module come after the layer, and are computed
+            if call < len(outputs):  # later calls of the module come after the layer
                 return tree_map_only(Tensor, self._row_by_row, outputs[call])
             return compute(*args, **kwargs)
 
         return forward
 
     def _row_by_row(self, tensor: Tensor) -> Tensor:
-        # Rows that share memory cost nothing, unless the model goes on to write into them.
+        # Rows that share memory cost nothing, but break if the model writes into them.
         rows = _repeated(tensor, self._size)
         return rows.contiguous() if self._copying else rows
 
     def _version(self) -> int:
-        leaves = tree_flatten(list(self._noted.values()))[0]
+        leaves = tree_flatten(list(self._outputs.values()))[0]
         return sum(leaf._version for leaf in leaves if isinstance(leaf, Tensor))
 
-    def _note(self, path: str, at: str, number: int) -> tuple[Any, int]:
-        """Run the model once, and note what returns before the layer's call does, outermost modules only."""
+    def _note(self, number: int) -> tuple[Any, int]:
+        """Run the model once, and record the outputs of the outermost modules that return before the layer's call."""
+        at = self._at
         finished: list[tuple[nn.Module, Any]] = []
         marks: list[int] = []
-        target = self.module.get_submodule(path)
-        # What holds the layer runs again, for calls of the layer are counted in the replay too.
+        target = self.module.get_submodule(self._path)
+        # Containers of the layer run again, because the replay counts the layer's calls.
         holders = {part for part in self.module.modules() if part is not target and target in set(part.modules())}
         calls, edited = 0, None
         with HookSession(self.module) as hooks:
@@ -142,7 +202,7 @@ class Replay:
                 nonlocal calls, edited
                 mark = marks.pop()
                 if edited is None and part not in holders:
-                    del finished[mark:]  # the modules inside it: the outermost one stands in for them
+                    del finished[mark:]  # the modules inside this one need no record of their own
                     finished.append((part, copied(output)))
                 if part is target:
                     if calls == number and at == "output":
@@ -153,125 +213,14 @@ class Replay:
             hooks.after_forward(after, nn.Module)
             self.module(self._images.clone())
         for part, output in finished:
-            self._noted.setdefault(part, []).append(output)
+            self._outputs.setdefault(part, []).append(output)
         return edited, calls
-
-
-def checked_rows(
-    replay: Replay, logits: Tensor, batches: Callable[[], Iterable[Batch]], run: Callable[[Run, Batch], Tensor | None]
-) -> list[Tensor]:
-    """Return the logits of each batch, by the fastest way to run the model that gets unedited rows right.
-
-    Args:
-        replay: made for the picture and the layer.
-        logits: (1, K) of the picture, which the first row of each batch must come out as.
-        batches: makes the batches; called anew for each way that is tried.
-        run: runs one batch, and returns its logits (1 + R, K), or None if the batch is none.
-
-    Raises:
-        ModelOutputError: no way gets the unedited rows right.
-    """
-    for way in (replay.run, replay.run_copying, replay.run_all):
-        rows = _rows(way, replay.module, logits, batches(), run)
-        if rows is not None:
-            return rows
-    raise ModelOutputError(
-        "The model answers differently when the picture is one of a batch, or when it cannot change what this layer "
-        "returned in place for others to see; choose another layer, or a model without either."
-    )
-
-
-def _rows(
-    way: Run,
-    module: nn.Module,
-    logits: Tensor,
-    batches: Iterable[Batch],
-    run: Callable[[Run, Batch], Tensor | None],
-) -> list[Tensor] | None:
-    """Return the logits of each batch, or None where an unedited row is not what it should be."""
-    all_rows = []
-    dtypes = {value.dtype for value in module.parameters() if value.is_floating_point()}
-    tolerance = max(_TOLERANCE, *(8 * torch.finfo(dtype).eps for dtype in dtypes), 0)
-    for batch in batches:
-        try:
-            batch_logits = run(way, batch)
-        except (OptionError, torch.OutOfMemoryError):
-            raise
-        except Exception:  # of PyTorch or the model: a batch where one picture was expected
-            return None
-        # `not <=` and not `>`: a row of NaN is not what it should be either.
-        if batch_logits is None or not (batch_logits[:1] - logits).abs().max() <= tolerance * logits.abs().max():
-            return None
-        all_rows.append(batch_logits)
-    return all_rows
-
-
-def replaced_outputs(
-    module: nn.Module,
-    outputs_of: Callable[[Any], Tensor],
-    image: Tensor,
-    path: str,
-    axes: tuple[int, int, int, int],
-    logits: Tensor,
-    edit: Callable[[Tensor, slice], Tensor],
-    total: int,
-    size: int,
-    progress: Progress,
-) -> tuple[Tensor, Tensor]:
-    """Return a picture's outputs (total, ...) with a layer's output replaced in `total` ways, and as many without.
-
-    The latter come from the unedited rows of the same batches, so that rounding does not count as an effect.
-
-    Args:
-        module: in evaluation mode.
-        outputs_of: reads the outputs (N, ...) in what the module returns.
-        image: (1, C, H, W).
-        path: of a layer that runs once and returns a grid of features.
-        axes: the order of axes that makes what it returns (1, C, h, w).
-        logits: (1, K) of the picture.
-        edit: is given the output (1, C, h, w), which it leaves alone, and returns the replacements (R, C, h, w) that a
-            slice of the `total` means.
-        total: how many there are.
-        size: most rows of one pass; the unedited one is one of them.
-        progress: told of each pass.
-
-    Raises:
-        ModelOutputError: the model answers differently when the picture is one of a batch.
-    """
-
-    back = [axes.index(axis) for axis in range(4)]
-
-    def run(way: Run, rows: slice) -> Tensor | None:
-        count, reached = rows.stop - rows.start, 0
-
-        def replace(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-            nonlocal reached
-            reached += 1
-            if len(output) != 1 + count:
-                raise UnreplayableError
-            first = output[:1].permute(axes)
-            return torch.cat([first, edit(first, rows)]).permute(back).contiguous()
-
-        with HookSession(replay.module) as hooks:
-            hooks.after_forward(replace, path)
-            batch_logits = outputs_of(way(1 + count)).float()
-        return batch_logits if reached == 1 and len(batch_logits) == 1 + count else None
-
-    with torch.no_grad(), closing(Replay(module, image, path)) as replay:
-        batches = checked_rows(replay, logits, lambda: passes(total, max(1, size - 1), progress), run)
-    edited = torch.cat([rows[1:] for rows in batches])
-    plain = torch.cat([rows[:1].expand(len(rows) - 1, *rows.shape[1:]) for rows in batches])
-    if not bool(torch.isfinite(edited).all()):
-        raise ModelOutputError(
-            f"Without parts of the output of layer {path!r} the logits hold NaN or infinity; choose another layer."
-        )
-    return edited, plain
 
 
 def structure_of(module: nn.Module) -> nn.Module:
     """Return a copy of a module that shares its parameters, buffers and hooks."""
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    shared[id(OFF)] = False  # this copy checkpoints no more than the module does at present
+    shared[id(OFF)] = False  # else the copied flag would read True, and the copy would checkpoint
     for part in module.modules():
         for hooks in (
             part._forward_hooks,
@@ -280,7 +229,7 @@ def structure_of(module: nn.Module) -> nn.Module:
             part._forward_pre_hooks_with_kwargs,
             part._forward_hooks_always_called,
         ):
-            shared[id(hooks)] = OrderedDict(hooks)  # at once: other threads add and remove theirs
+            shared[id(hooks)] = OrderedDict(hooks)  # one atomic copy: other threads add and remove hooks
     return deepcopy(module, shared)
 
 

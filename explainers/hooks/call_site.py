@@ -1,7 +1,7 @@
 """What a session does at one module: the user's hooks in order, the tap, the records.
 
-PyTorch calls a site at most four times for a call of its module: `enter` before it, `restore` and `leave` after it, and
-`fail` where an exception may have come between. A `Frame` goes with the call from one to the next, and on into the
+PyTorch runs up to four functions of a call site for each call of the module: `enter` before it, `restore` and `leave`
+after it, and `fail` in case of an exception. A `Frame` carries the state of the call from one to the next, and into the
 backward pass.
 """
 
@@ -29,10 +29,10 @@ class CallSite:
 
     Attributes:
         path: of the module; the first one, if it has several names.
-        before, after, backward, backward_pre, gradient: the user's hooks by kind and by the key of their registration,
-            in the order in which they run.
-        always: keys of those in `after` that run although the module raised.
-        kinds: what is recorded, by path.
+        before, after, backward, backward_pre, gradient: the user's hooks of each kind, by registration key, in running
+            order.
+        always: keys of the hooks in `after` that run even if the module raised.
+        kinds: the recorded kinds, by path.
     """
 
     def __init__(self, registry: Registry, path: str, module: nn.Module) -> None:
@@ -48,24 +48,25 @@ class CallSite:
         self._module = module
         self._calls = 0
         self._repeats = 0  # calls by gradient checkpointing, in backward passes
-        # Of the last call, where it ran without gradients: checkpointing may run it again with them.
+        # Gradients of the last call if it ran without a graph: checkpointing may repeat it with one.
         self._awaiting_repeat: tuple[Gradients, Gradients] | None = None
         self._frames: list[Frame] = []  # a stack, for a module may call itself
         self._watches_failures = False
         self._left = False
-        # Hooks of an outer session come first, inputs are restored from the innermost session outwards.
+        # The outer session's hooks run first. Inputs are restored from the innermost session outwards, so that an outer
+        # session sees what an inner one wrote back: `restore` is prepended.
         registry.before_module(module, self.enter, with_kwargs=True)
         registry.after_module(module, self.restore, prepend=True)
         registry.after_module(module, self.leave)
 
     def watch_failures(self) -> None:
-        """Run those of `always` where the module or a hook raises."""
+        """Run the hooks of `always` when the module or a hook raises."""
         if not self._watches_failures:
             self._watches_failures = True
             self._registry.after_module(self._module, self.fail, always_call=True)
 
     def close(self) -> None:
-        """Forget the hooks, and the tensors of calls that an exception ended."""
+        """Drop the hooks, and the tensors of calls that ended in an exception."""
         for hooks in (self.before, self.after, self.backward, self.backward_pre, self.gradient, self.always):
             hooks.clear()
         for frame in self._frames:
@@ -83,11 +84,11 @@ class CallSite:
         return self._frames[-1].arguments if self._frames else []
 
     def overlook(self, tensor: Tensor, changes: int) -> None:
-        """Do not take so many changes of an argument for the module's."""
+        """Do not count this many in-place changes of an argument as the module's own."""
         for frame in self._frames[-1:]:
             frame.overlook(tensor, changes)
 
-    # Without keywords it is called for another thread, in the moment in which the session ends.
+    # PyTorch may call this without `kwargs`: in another thread, at the moment when the session removes its hooks.
     def enter(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
         """Run the hooks before the module; tap and record its arguments."""
         if not self._registry.sees_this_thread():
@@ -103,7 +104,7 @@ class CallSite:
             for hook, with_kwargs, _ in before:
                 args, kwargs = self._run_before(call, hook, with_kwargs, args, kwargs)
         except Exception:
-            if self._watches_failures:  # `fail` is called next, and takes the frame away
+            if self._watches_failures:  # PyTorch calls `fail` next, which pops this frame
                 self._frames.append(Frame(call, kwargs, []))
             raise
         frame = Frame(call, kwargs, tree_leaves((args, kwargs)))
@@ -114,17 +115,17 @@ class CallSite:
             and is_differentiable(old)
             and is_differentiable(new)
             and old.shape == new.shape
-            and not new.is_inference()  # such a tensor does not tell whether it was modified
+            and not new.is_inference()  # an inference tensor has no version counter
         ]
         self._frames.append(frame)
         if again and self._calls == 1 and self._awaiting_repeat is not None:
-            # The gradients of the first call flow through what is computed now, so its records take them.
+            # Checkpointing repeats the first call, and its gradients flow through this repetition: one record for both.
             frame.grad_input, frame.grad_output = self._awaiting_repeat
         if not again:
             self._awaiting_repeat = None if torch.is_grad_enabled() else (frame.grad_input, frame.grad_output)
         frame.grad_input.take_structure((args, kwargs))
         for path, kind, entries in () if again else self._records():
-            # A place for each kind now, so that they stay in step where calls nest, or end in an exception.
+            # Each kind gets its entry now, so that the lists stay aligned if calls nest or end in an exception.
             entries.append(copied(recorded_arguments(args, kwargs)) if kind == "input" else frame.record(kind))
             frame.places[path, kind] = len(entries) - 1
         if self._taps_outputs() or self._is_recorded("grad_input"):
@@ -132,11 +133,11 @@ class CallSite:
             frame.note_versions()
         if (self.backward or self._is_recorded("grad_input")) and torch.is_grad_enabled():
             return substituted((args, kwargs), self._tap_inputs(frame))
-        # None where nothing changed: PyTorch then passes on the very objects that it was called with.
+        # On None PyTorch passes on the very objects of the caller.
         return None if args is as_called[0] and kwargs is as_called[1] else (args, kwargs)
 
     def restore(self, _module: nn.Module, _args: Any, output: Any) -> Any:
-        """Let those who hold the arguments too see what the module did to them in place."""
+        """Write in-place changes of tapped arguments back to the caller's tensors."""
         if not self._registry.sees_this_thread() or not self._frames:
             return None
         pairs: list[tuple[Tensor, Tensor]] = []
@@ -147,25 +148,25 @@ class CallSite:
                     self._registry.note_written(original)
                 original.copy_(copy)
             if modified or original.grad_fn is not None:
-                # One pair for each place in which the output holds the copy: `substituted` uses each pair once.
+                # One pair for each occurrence of the copy in the output: `substituted` uses each pair once.
                 pairs += [(copy, original)] * sum(leaf is copy for leaf in tree_leaves(output))
-        # What a hook handed to the module in place of its argument, likewise.
+        # Likewise for tensors that a hook of the user put in an argument's place.
         for original, argument, version in self._frames[-1].replaced:
             if argument._version > version:
                 original.copy_(argument)
-        # A module that returns its input goes on returning that very tensor, which others may hold too.
+        # A module that returns its input must still return that very tensor: the caller may hold it elsewhere.
         return substituted(output, pairs) if pairs else None
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """Run the hooks after the module; tap and record its output."""
+        """Run the hooks after the module, then tap and record its output."""
         if not self._registry.sees_this_thread() or not self._frames:
             return None
         frame = self._frames[-1]
         returned = output
         for key, (hook, with_kwargs) in tuple(self.after.items()):
             frame.finished.add(key)
-            replaced = self._run_after(frame, hook, with_kwargs, args, output)
-            output = output if replaced is None else replaced
+            replacement = self._run_after(frame, hook, with_kwargs, args, output)
+            output = output if replacement is None else replacement
         frame.grad_output.take_structure(output)
         before_tap = None
         if frame.awaits_output and torch.is_grad_enabled():
@@ -175,8 +176,8 @@ class CallSite:
             output = tapped
         for path, kind, entries in self._records():
             if kind == "output" and (path, kind) in frame.places:
-                # What was tapped is out of reach of later in-place operations, and needs no copy; views and leaves
-                # are within their reach.
+                # Later modules get the tap's copy, so their in-place operations cannot change a tapped tensor, and the
+                # record needs no copy of it. Views and leaves share memory with tensors that they can change.
                 entries[frame.places[path, kind]] = (
                     copied(output)
                     if before_tap is None
@@ -184,12 +185,12 @@ class CallSite:
                 )
         self._frames.pop()
         self._left = self._watches_failures
-        frame.release()  # the graph refers to this call, and must not to itself
+        frame.release()  # the graph holds the frame: tensors of the graph in it would make a cycle
         frame.arguments.clear()
         return None if output is returned else output
 
     def fail(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Run the hooks after the module that always run, where it or a hook raised; PyTorch calls this in any case."""
+        """Run the hooks of `always` if the module or a hook raised; PyTorch calls this after every call."""
         if not self._registry.sees_this_thread() or not self._frames:
             return
         if self._left:  # `leave` has run for this call
@@ -200,7 +201,7 @@ class CallSite:
             if key in self.always and key not in frame.finished:
                 try:
                     self._run_after(frame, hook, with_kwargs, args, output)
-                except Exception as error:  # as PyTorch does, so that the first error is the one that is raised
+                except Exception as error:  # a warning, as in PyTorch: the first error must reach the caller
                     warnings.warn(
                         f"A hook with always_call=True after {frame.call.path!r} raised {error!r}, which was "
                         "silenced as another error was raised before it.",
@@ -209,7 +210,7 @@ class CallSite:
         frame.release()
 
     def _tap_inputs(self, frame: Frame) -> list[tuple[Tensor, Tensor]]:
-        """Return the tensors among the arguments, and what the module gets in their place."""
+        """Return pairs of the tensors among the arguments and the copies that the module gets."""
         indices = [index for index, leaf in enumerate(frame.arguments) if is_differentiable(leaf)]
         tensors = [frame.arguments[index] for index in indices]
         frame.awaits_input = bool(tensors)
@@ -218,7 +219,7 @@ class CallSite:
         def arrived(gradients: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
             row: list[Tensor | None] = [None] * width
             for index, gradient in zip(indices, gradients, strict=True):
-                # Of an argument that the module returns unchanged, the gradient came to the output's hook before.
+                # If the module returned this argument unchanged, the hook of its output has stored the gradient.
                 row[index] = gradient if gradient is not None else frame.grad_input.leaves[index]
             row = self._run_backward(frame, row)
             return [row[index] for index in indices]
@@ -229,32 +230,33 @@ class CallSite:
         return list(zip(tensors, copies, strict=True))
 
     def _tap_outputs(self, frame: Frame, output: Any) -> Any:
-        """Return what to hand on in place of the output."""
+        """Return the output with its tensors tapped."""
         indices: list[int] = []
         tensors: list[Tensor] = []
-        passed: list[tuple[Tensor, Tensor]] = []
+        identities: list[tuple[Tensor, Tensor]] = []
         leaves = tree_leaves(output)
         width = len(leaves)
         for index, leaf in enumerate(leaves):
             if not is_differentiable(leaf):
                 continue
             if leaf.grad_fn is not None and is_one_of(leaf, frame.arguments):
-                # Whoever else holds that tensor must keep sharing it with the caller: no copy, as a tap makes, will do.
-                passed.append((leaf, self._hook_passed(frame, leaf, index, width)))
+                # The module returned its argument. Other holders of that tensor must keep sharing it, so a tap, which
+                # makes a copy, will not do.
+                identities.append((leaf, self._hook_passed(frame, leaf, index, width)))
             elif self._taps_outputs():
                 indices.append(index)
                 tensors.append(leaf)
 
         def arrived(gradients: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
             onward = self._run_gradients(frame, width, dict(zip(indices, gradients, strict=True)))
-            if not frame.awaits_input:  # no gradient will come to an input, and backward hooks run once per call
+            if not frame.awaits_input:  # no input has a gradient, and backward hooks run once per call
                 self._run_backward(frame, frame.grad_input.leaves)
             return onward
 
-        return substituted(output, [*zip(tensors, tap(tensors, arrived), strict=True), *passed])
+        return substituted(output, [*zip(tensors, tap(tensors, arrived), strict=True), *identities])
 
     def _hook_passed(self, frame: Frame, tensor: Tensor, index: int, outputs: int) -> Tensor:
-        """Watch the gradient of an input that the module returned as one of its outputs, and return what to hand on."""
+        """Hook the gradient of an input that the module returned, and return the tensor to hand on."""
         places = [place for place, argument in enumerate(frame.arguments) if argument is tensor]
         width = len(frame.arguments)
         modified = tensor._version > frame.versions[places[0]]
@@ -269,16 +271,16 @@ class CallSite:
 
         mark(tensor)
         if modified:
-            # All who hold it see what the module did, so its gradient is that of all of them.
+            # All holders see the in-place change, so the gradient is the sum over all of them.
             self._registry.on_gradient(tensor, arrived)
             return tensor
-        # A view has a gradient of its own, and still is the same memory. One that is modified in place leaves the
-        # graph, and its gradient becomes part of the tensor's.
+        # A view has a gradient of its own but the same memory. If a later module modifies the view in place, autograd
+        # rebases it, and its gradient arrives at the tensor instead: hence two hooks, of which one reports.
         view = tensor.view_as(tensor)
         mark(view)
         memory = tensor.detach()
         version = memory._version
-        reported: list[bool] = []  # in this backward pass, by the view
+        reported: list[bool] = []  # one entry once the view has reported in this backward pass
 
         def arrived_at_view(gradient: Tensor) -> Tensor | None:
             reported.append(True)
@@ -294,15 +296,15 @@ class CallSite:
         return view
 
     def _run_before(self, call: Call, hook: Hook, with_kwargs: bool, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Run a hook before the module, and return what the arguments are after it."""
-        replaced = self._registry.run(call, hook, call.module, *((args, kwargs) if with_kwargs else (args,)))
-        if replaced is None:
+        """Run a hook before the module, and return the arguments after it."""
+        replacement = self._registry.run(call, hook, call.module, *((args, kwargs) if with_kwargs else (args,)))
+        if replacement is None:
             return args, kwargs
         if not with_kwargs:
-            return (replaced if isinstance(replaced, tuple) else (replaced,)), kwargs
-        if not (isinstance(replaced, tuple) and len(replaced) == 2):
+            return (replacement if isinstance(replacement, tuple) else (replacement,)), kwargs
+        if not (isinstance(replacement, tuple) and len(replacement) == 2):
             raise ValueError(f"A hook before {call.path!r} must return None or a pair (args, kwargs).")
-        return replaced
+        return replacement
 
     def _run_after(self, frame: Frame, hook: Hook, with_kwargs: bool, args: Any, output: Any) -> Any:
         """Run a hook after the module."""
@@ -310,31 +312,31 @@ class CallSite:
         return self._registry.run(frame.call, hook, frame.call.module, *arguments, output)
 
     def _run_gradients(self, frame: Frame, outputs: int, arrived: Mapping[int, Tensor | None]) -> list[Tensor | None]:
-        """Run the hooks on the gradients of some of the outputs; return what flows on in place of each."""
+        """Run the hooks on the gradients of some outputs; return the gradients that flow on."""
         gradients: list[Tensor | None] = [None] * outputs
         for index, gradient in arrived.items():
             for hook in tuple(self.gradient.values()) if gradient is not None else ():
-                replaced = self._registry.run(frame.call, hook, gradient)
-                gradient = gradient if replaced is None else fitting(replaced, gradient)
+                replacement = self._registry.run(frame.call, hook, gradient)
+                gradient = gradient if replacement is None else fitting(replacement, gradient)
             gradients[index] = gradient
         for hook in tuple(self.backward_pre.values()):
             grad_output = _as_tuple(frame.grad_output.of(gradients))
-            replaced = self._registry.run(frame.call, hook, frame.call.module, grad_output)
-            if replaced is not None:
-                gradients = _fitting_all(replaced, gradients, f"pre-hook of {frame.call.path!r}", "output")
+            replacement = self._registry.run(frame.call, hook, frame.call.module, grad_output)
+            if replacement is not None:
+                gradients = _fitting_all(replacement, gradients, f"pre-hook of {frame.call.path!r}", "output")
         for index in arrived:
             frame.grad_output.put(index, gradients[index])
         return [gradients[index] for index in arrived]
 
     def _run_backward(self, frame: Frame, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """Run the full backward hooks; return what flows on in place of the gradients of the inputs."""
+        """Run the full backward hooks; return the gradients of the inputs that flow on."""
         for hook in tuple(self.backward.values()):
             args, kwargs = frame.grad_input.arguments(gradients)
             grad_input = (*args, kwargs) if kwargs else args
             grad_output = _as_tuple(frame.grad_output.value())
-            replaced = self._registry.run(frame.call, hook, frame.call.module, grad_input, grad_output)
-            if replaced is not None:
-                gradients = _fitting_all(replaced, gradients, f"hook of {frame.call.path!r}", "input")
+            replacement = self._registry.run(frame.call, hook, frame.call.module, grad_input, grad_output)
+            if replacement is not None:
+                gradients = _fitting_all(replacement, gradients, f"hook of {frame.call.path!r}", "input")
         for index, gradient in enumerate(gradients):
             frame.grad_input.put(index, gradient)
         return gradients
@@ -356,9 +358,9 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _fitting_all(replaced: Any, gradients: list[Tensor | None], hook: str, side: str) -> list[Tensor | None]:
-    """Return the gradients in a hook's answer, None where there is to be none; they must fit those they replace."""
-    values = tree_flatten(replaced)[0]
+def _fitting_all(replacement: Any, gradients: list[Tensor | None], hook: str, side: str) -> list[Tensor | None]:
+    """Return the gradients that a hook returned, checked against those that they replace."""
+    values = tree_flatten(replacement)[0]
     if len(values) != len(gradients):
         raise ValueError(
             f"The full backward {hook} returned {len(values)} gradients for {len(gradients)} {side}s; return a tuple "
@@ -368,6 +370,6 @@ def _fitting_all(replaced: Any, gradients: list[Tensor | None], hook: str, side:
 
 
 def _kept_safe(arguments: list[Any], tensor: Tensor) -> Tensor:
-    """Return a recorded output detached, as a copy where others than the tap hold it."""
+    """Return an output for the record: detached, and copied where the model may still modify it."""
     shared = tensor.is_leaf or tensor._is_view() or is_one_of(tensor, arguments)
     return tensor.detach().clone() if shared else tensor.detach()

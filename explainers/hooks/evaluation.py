@@ -1,4 +1,4 @@
-"""The mode in which models are explained: evaluation mode, without gradient checkpointing."""
+"""The mode in which a model is explained: evaluation mode, gradient checkpointing off."""
 
 import threading
 from collections import Counter
@@ -15,11 +15,11 @@ _CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing")
 """Attributes that switch checkpointing on in models of timm and transformers."""
 
 _DENSENETS = {"torchvision.models.densenet", "timm.models.densenet"}
-"""Modules whose layers switch it on with `memory_efficient`, which elsewhere may mean anything."""
+"""Python modules whose layers switch it on with `memory_efficient`; elsewhere that name may mean anything."""
 
 
 class _Off:
-    """The value of a flag while it is switched off: false, unlike any value of the user's, and True again in copies."""
+    """The value of a flag that is switched off: false, distinct from any value of the user, and True in copies."""
 
     def __bool__(self) -> bool:
         return False
@@ -41,10 +41,9 @@ _lock = threading.Lock()
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Run with dropout off, batch norm on its running statistics and gradient checkpointing off; put all back after.
+    """Run with dropout off, batch norm on its running statistics and gradient checkpointing off; then restore all.
 
-    Several threads may hold the same modules at once, under one root or several: a module's mode returns when the
-    last of them leaves.
+    Several threads may hold the same modules, under one root or several: the last to leave restores a module's mode.
     """
     with _switched_off(module, ("training", *_CHECKPOINTING)):
         yield
@@ -52,16 +51,16 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def without_checkpointing(module: nn.Module) -> Iterator[None]:
-    """Run with gradient checkpointing off where attributes of modules switch it on; put these back after."""
+    """Run with the attributes that switch gradient checkpointing on set to off; then restore them."""
     with _switched_off(module, _CHECKPOINTING):
         yield
 
 
 @contextmanager
 def _switched_off(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
-    """Switch off flags of modules that are True, and back on when the last block leaves.
+    """Switch off flags that are True; the last block to leave switches them on again.
 
-    A flag that the user sets meanwhile stays as the user sets it.
+    A flag that the user sets in the meantime keeps the user's value.
     """
     flags = []
     with _lock:
@@ -69,7 +68,7 @@ def _switched_off(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
             attributes = vars(part)
             counts = _holders.get(part) if _holders else None
             for name in (*names, "memory_efficient") if type(part).__module__ in _DENSENETS else names:
-                # PyTorch wants `training` to be a bool, so only the count tells that another block holds it.
+                # `training` must stay a bool, so it cannot hold OFF: only the count shows that another block holds it.
                 if name == "training":
                     on = part.training or bool(counts and counts[name])
                 else:
@@ -101,25 +100,25 @@ CHECKPOINTED = (
 
 
 def is_checkpointed(error: Exception) -> bool:
-    """Whether an error is that of gradient checkpointing, which runs parts of a model again in the backward pass."""
+    """Whether gradient checkpointing raised an error."""
     return isinstance(error, CheckpointError) or (
         isinstance(error, RuntimeError) and "torch.utils.checkpoint" in str(error)
     )
 
 
 def runs_again() -> bool:
-    """Whether this thread is inside a backward pass, in which gradient checkpointing calls modules a second time."""
-    # PyTorch's own checkpointing and hooks ask this; there is no public way to.
+    """Whether this thread is inside a backward pass, where gradient checkpointing calls modules a second time."""
+    # PyTorch's own checkpointing asks the same; it has no public function for it.
     return torch._C._current_graph_task_id() != -1
 
 
 def _submodules(module: nn.Module) -> list[nn.Module]:
-    """Return the modules of a module, each once, in any order; quicker than `modules`."""
+    """Return the modules of a module, each once, in any order; faster than `modules`."""
     parts = {id(module): module}
-    waiting = [module]
-    while waiting:
-        for child in waiting.pop()._modules.values():
+    stack = [module]
+    while stack:
+        for child in stack.pop()._modules.values():
             if child is not None and id(child) not in parts:
                 parts[id(child)] = child
-                waiting.append(child)
+                stack.append(child)
     return list(parts.values())

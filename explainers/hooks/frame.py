@@ -1,4 +1,4 @@
-"""What goes with one call of a module from its start to the last of its gradients."""
+"""The state of one call of a module, from its start to the last of its gradients."""
 
 from typing import Any
 
@@ -13,16 +13,16 @@ class Frame:
     """A call from its start to the last of its gradients.
 
     Attributes:
-        call: what hooks are told of it.
+        call: its description for hooks.
         kwargs: its keyword arguments.
-        arguments: the leaves of all its arguments, before any tap; emptied when the module has returned.
+        arguments: the leaves of all its arguments, before any tap; empty once the module has returned.
         grad_input, grad_output: the gradients that have arrived.
-        awaits_output: whether anybody asks for gradients.
+        awaits_output: whether a hook or record needs gradients.
         awaits_input: whether a tap of the inputs will run the full backward hooks.
-        tapped: the tensors that were tapped, the copies that the module got, and the versions of these.
-        replaced: likewise the tensors that hooks replaced, for hooks that share changes.
-        versions: of `arguments`, by which changes in place are seen.
-        places: of the call in each record.
+        tapped: tapped tensors, the copies that the module got, and the version counters of these copies.
+        replaced: likewise for tensors that hooks of ``shared=True`` replaced.
+        versions: version counters of `arguments` before the module ran, which reveal in-place changes.
+        places: index of the call in each record.
         finished: keys of the hooks after the module that have run.
     """
 
@@ -41,23 +41,23 @@ class Frame:
         self.finished: set[int] = set()
 
     def note_versions(self) -> None:
-        """Note the arguments' versions, before the module may change them."""
+        """Store the version counters of the arguments, before the module runs."""
         self.versions = [
             leaf._version if is_differentiable(leaf) and not leaf.is_inference() else 0 for leaf in self.arguments
         ]
 
     def overlook(self, tensor: Tensor, changes: int) -> None:
-        """Do not take so many changes of an argument for the module's."""
+        """Do not count this many in-place changes of an argument as the module's own."""
         self.versions = [
             version + changes * (argument is tensor)
             for version, argument in zip(self.versions, self.arguments, strict=False)
         ]
 
     def record(self, kind: Kind) -> Gradients | None:
-        """Return what stands for the record of this kind when the call starts."""
+        """Return the entry that a record of this kind gets when the call starts."""
         return {"grad_input": self.grad_input, "grad_output": self.grad_output}.get(kind)
 
     def release(self) -> None:
-        """Forget the tensors that taps and hooks replaced."""
+        """Drop the tensors that taps and hooks replaced."""
         self.tapped.clear()
         self.replaced.clear()

@@ -1,4 +1,4 @@
-"""The cut of a session: outputs of modules become leaves of autograd, and what runs before them leaves no graph."""
+"""The cut of a session: outputs of modules become leaves of autograd, and modules before them leave no graph."""
 
 import threading
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from seewhy.explainers.hooks.registry import Registry
 
 
 class Leaves:
-    """The leaves that a session makes of modules' outputs.
+    """The leaves of autograd that a session makes of modules' outputs.
 
-    Gradient mode is off in this thread from the first `make` until the first of the modules has run, if any parameter
-    asks for gradients; `close` puts it back.
+    If any parameter requires a gradient, gradient mode is off in this thread from the first `make` until the first of
+    the modules has run; `close` restores it.
 
     Args:
         registry: of the session.
@@ -27,7 +27,7 @@ class Leaves:
         sites: the session's call sites, by the identity of their modules.
 
     Attributes:
-        ends: tensors and gradient edges where a backward pass ends.
+        ends: tensors and gradient edges at which a backward pass ends.
     """
 
     def __init__(self, registry: Registry, module: nn.Module, sites: Mapping[int, CallSite]) -> None:
@@ -44,11 +44,11 @@ class Leaves:
         return self._grad_mode is not None
 
     def make(self, *modules: nn.Module) -> None:
-        """Make leaves of what these modules return from now on."""
+        """Make leaves of the outputs of these modules from now on."""
         if self._grad_mode is None:
             self._grad_mode = torch.is_grad_enabled()
-            # Frozen parameters make no graph anyway, and then a model that runs its backbone under
-            # `torch.no_grad()` comes out of that block with gradients on.
+            # Frozen parameters build no graph in either mode. With them gradient mode stays on: a model that runs its
+            # backbone under `torch.no_grad()` restores the mode before it, which must be "on".
             torch.set_grad_enabled(not any(value.requires_grad for value in self._module.parameters()))
         weights = {id(value) for value in (*self._module.parameters(), *self._module.buffers())}
         self._registry.keep_foreign()
@@ -71,8 +71,8 @@ class Leaves:
                 if not is_differentiable(value):
                     continue
                 if is_first or not value.requires_grad:
-                    # An argument that comes back, as from an in-place ReLU, is the same tensor for those who hold it
-                    # too. It is turned into the leaf's copy, unless it is the caller's, a tap's or a weight.
+                    # An in-place ReLU returns its argument, which other branches may hold too: that very tensor becomes
+                    # a copy of the leaf. Tensors of the caller, of a tap and weights must not be changed so.
                     version = value._version
                     changeable = id(value) not in weights and not self._registry.is_foreign(value)
                     leaf, values[index] = leaf_of(value, changeable and is_one_of(value, arguments))
@@ -80,7 +80,8 @@ class Leaves:
                     if site and value._version > version:
                         site.overlook(value, value._version - version)
                 else:
-                    # It may depend on an earlier leaf. The edge stays that of today's value if it is modified in place.
+                    # It may depend on an earlier leaf, so it keeps its graph. The edge, unlike the tensor, still means
+                    # the present value after an in-place change.
                     self.ends.append(get_gradient_edge(value))
             return tree_unflatten(values, spec)
 
@@ -89,10 +90,10 @@ class Leaves:
             self._registry.after_module(module, make_leaves, prepend=True)
 
     def close(self) -> None:
-        """Forget the leaves, and put gradient mode back as it was.
+        """Drop the leaves, and restore gradient mode.
 
         Raises:
-            RuntimeError: in another thread than that of `make`.
+            RuntimeError: another thread than that of `make` calls this.
         """
         self.ends.clear()
         if self._grad_mode is not None:

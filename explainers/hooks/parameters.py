@@ -1,4 +1,4 @@
-"""What a session does at one parameter: the user's hooks in order, the records; frozen parameters thaw for it."""
+"""What a session does at one parameter: run the user's hooks in order, record; frozen parameters thaw meanwhile."""
 
 import threading
 from collections.abc import Callable
@@ -17,8 +17,8 @@ class ParameterSite:
 
     Attributes:
         parameter: the parameter.
-        hooks: by the key of their registration.
-        records: pairs of a dictionary and the name under which it takes the gradient.
+        hooks: by registration key.
+        records: pairs of a dictionary and the parameter's name in it.
     """
 
     def __init__(self, registry: Registry, parameter: Tensor) -> None:
@@ -27,33 +27,34 @@ class ParameterSite:
         self.records: list[tuple[dict[str, Tensor | None], str]] = []
         self._registry = registry
         _thaw(parameter)
-        registry.on_gradient(parameter, self._arrived)
+        registry.on_gradient(parameter, self._receive)
 
     def close(self) -> None:
-        """Forget the hooks, and freeze the parameter if it was frozen before."""
+        """Drop the hooks, and freeze the parameter if it was frozen before."""
         self.hooks.clear()
         _freeze(self.parameter)
 
-    def _arrived(self, gradient: Tensor) -> Tensor | None:
+    def _receive(self, gradient: Tensor) -> Tensor | None:
         """Run the hooks on a gradient, and record it."""
-        # On CPU the backward pass runs in the thread that started it, on CUDA in one of the device's.
+        # On the CPU the backward pass runs in the thread that started it, on CUDA in a thread of the device, so there
+        # the thread does not tell whose backward pass this is.
         if not self._registry.is_open or (gradient.device.type == "cpu" and not self._registry.sees_this_thread()):
             return None
         for hook in tuple(self.hooks.values()):
-            replaced = hook(gradient)
-            gradient = gradient if replaced is None else fitting(replaced, gradient)
+            replacement = hook(gradient)
+            gradient = gradient if replacement is None else fitting(replacement, gradient)
         for record, name in self.records:
             record[name] = gradient.detach().clone()
         return gradient
 
 
 _thawed: "WeakIdKeyDictionary" = WeakIdKeyDictionary()
-"""Parameters that only sessions thaw: how many sessions, and the `.grad` before the first."""
+"""Parameters that sessions have thawed: how many sessions, and the `.grad` before the first."""
 _thawed_lock = threading.Lock()
 
 
 def _thaw(parameter: Tensor) -> None:
-    """Make a parameter need a gradient until as many calls of `_freeze` have undone it."""
+    """Make a parameter require a gradient until the same number of `_freeze` calls."""
     with _thawed_lock:
         if parameter in _thawed:
             sessions, gradient = _thawed[parameter]
@@ -76,10 +77,14 @@ def _freeze(parameter: Tensor) -> None:
                 parameter.grad = gradient
 
 
-def fitting(replaced: Any, gradient: Tensor | None) -> Tensor:
-    """Return a hook's gradient if it fits the one that it replaces."""
-    if isinstance(replaced, Tensor) and (gradient is None or replaced.shape == gradient.shape):
-        return replaced
-    answer = tuple(replaced.shape) if isinstance(replaced, Tensor) else type(replaced).__name__
+def fitting(replacement: Any, gradient: Tensor | None) -> Tensor:
+    """Return the gradient that a hook returned, if it has the shape of the one that it replaces.
+
+    Raises:
+        ValueError: it is no tensor, or of another shape.
+    """
+    if isinstance(replacement, Tensor) and (gradient is None or replacement.shape == gradient.shape):
+        return replacement
+    answer = tuple(replacement.shape) if isinstance(replacement, Tensor) else type(replacement).__name__
     shape = None if gradient is None else tuple(gradient.shape)
     raise ValueError(f"A hook returned {answer} for a gradient of shape {shape}; return one of that shape, or None.")

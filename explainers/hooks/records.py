@@ -1,4 +1,4 @@
-"""What a session records of calls, and how a call is described."""
+"""The records of a session, and the description of a call."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from seewhy.explainers.hooks.kinds import Kind
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """The call of a module that a running hook belongs to.
+    """The call of a module whose hook is running.
 
     Attributes:
         path: of the module; the first one, if it has several names.
         module: the module itself.
         number: 0 for the module's first call since the session opened, and so on.
-        again: whether gradient checkpointing calls the module again in a backward pass.
+        again: whether gradient checkpointing repeats the call in a backward pass.
     """
 
     path: str
@@ -28,7 +28,7 @@ class Call:
 
 
 class Records:
-    """The records of one session: by path, with one entry per call, in the order in which calls start."""
+    """The records of one session: by path, one entry per call, in the order in which calls start."""
 
     def __init__(self) -> None:
         self.inputs: dict[str, list[Any]] = {}
@@ -44,7 +44,7 @@ class Records:
         }
 
     def add(self, path: str, kinds: Iterable[Kind]) -> None:
-        """Start empty records of a path; those it has already stay."""
+        """Start empty records of a path; existing records stay."""
         for kind in kinds:
             if kind in self._by_kind:
                 self._by_kind[kind].setdefault(path, [])
@@ -57,7 +57,7 @@ class Records:
 
 
 def recorded_arguments(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    """Return arguments as records hold them: the only one, or a tuple with keywords as a last dict."""
+    """Return arguments as recorded: the only argument, or a tuple with the keywords as a last dict."""
     if kwargs:
         return (*args, kwargs)
     return args[0] if len(args) == 1 else args

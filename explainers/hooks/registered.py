@@ -1,4 +1,4 @@
-"""What is registered on modules in PyTorch's place for a hook: it stays behind when the module is copied or saved."""
+"""The objects that PyTorch holds as our hooks; in copies and saved files of a module they turn into placeholders."""
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 
-class _Uncopied:
-    """Copies of a module get a `_Leftover` in its place, and files what does nothing and needs no import of ours."""
+class _Placeholder:
+    """In a copy of a module it becomes a `_Leftover`, in a saved file a function of the standard library."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Leftover":
         return _Leftover()
@@ -18,7 +18,7 @@ class _Uncopied:
         return getattr, (nullcontext(), "__exit__")
 
 
-class ModuleHook(_Uncopied):
+class ModuleHook(_Placeholder):
     """A hook on a module.
 
     Args:
@@ -33,34 +33,31 @@ class ModuleHook(_Uncopied):
         return self._run(*args)
 
 
-class _Leftover(_Uncopied):
-    """What a copied module has in a hook's place: they all go when the copy is called first."""
+class _Leftover(_Placeholder):
+    """What a copied module has in a hook's place; the first call of the copy removes all of them."""
 
     def __call__(self, module: nn.Module, *_: Any) -> None:
-        """Remove all of them from the module, as the first hook before its call does."""
-        # PyTorch walks through the hooks themselves, and no copy, for those that are called after an error.
+        """Remove all leftovers from the module."""
+        # PyTorch iterates over the very dictionary of hooks that run after an error: removing one then would break it.
         if not any(module._forward_hooks.get(key) is self for key in module._forward_hooks_always_called):
             remove_leftovers(module)
 
 
 def remove_leftovers(module: nn.Module) -> None:
-    """Remove from a module, and not its submodules, what a copy or a file has in the place of our hooks."""
+    """Remove the placeholders of our hooks from a module, not from its submodules."""
     for hooks, *details in (
         (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
         (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called),
     ):
-        for key in [key for key, hook in list(hooks.items()) if _is_leftover(hook)]:
-            del hooks[key]
-            for detail in details:
-                detail.pop(key, None)
-
-
-def _is_leftover(hook: Any) -> bool:
-    return isinstance(hook, _Leftover) or isinstance(getattr(hook, "__self__", None), nullcontext)
+        for key, hook in list(hooks.items()):
+            if isinstance(hook, _Leftover) or isinstance(getattr(hook, "__self__", None), nullcontext):
+                del hooks[key]
+                for detail in details:
+                    detail.pop(key, None)
 
 
 def count_hooks(module: nn.Module) -> int:
-    """Return how many hooks are on a module, its submodules and its parameters."""
+    """Return the number of hooks on a module, its submodules and its parameters."""
     on_modules = sum(
         len(hooks)
         for part in module.modules()

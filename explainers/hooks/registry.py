@@ -1,6 +1,6 @@
-"""What the parts of a session share: whose forward passes it sees, which hook runs, and what its end undoes.
+"""What the parts of a session share: the thread that it sees, the running hook, and what to undo at its end.
 
-A session owns one registry and hands it to its call sites, parameters and cut, which know nothing else of the session.
+A session owns one registry and hands it to its call sites, parameters and leaves, which know nothing else of it.
 """
 
 import threading
@@ -15,15 +15,15 @@ from seewhy.explainers.hooks.records import Call, Records
 from seewhy.explainers.hooks.registered import ModuleHook
 
 _only = threading.local()
-"""Has, as `registry`, the only one that sees what runs in this thread; nothing where all do."""
+"""Its attribute `registry` is the only one that sees this thread's calls; without it all do."""
 
 
 class Registry:
     """Registers hooks with PyTorch for one session, between `open` and `close`.
 
     Attributes:
-        call: the call whose hook runs at this moment; None outside hooks and in hooks of parameters.
-        records: what the session records.
+        call: the call whose hook is running; None outside hooks and in hooks of parameters.
+        records: of the session.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Registry:
         self.records = Records()
         self._thread: int | None = None
         self._handles: list[RemovableHandle] = []
-        self._written: list[Tensor] = []
+        self._overwrites: list[Tensor] = []
         self._foreign: list[Tensor] | None = None
 
     @property
@@ -40,24 +40,24 @@ class Registry:
         return self._thread is not None
 
     def open(self) -> None:
-        """See the forward passes of this thread from now on, with empty records."""
+        """Start to see the forward passes of this thread, with empty records."""
         self._thread = threading.get_ident()
         self.call = None
         self.records = Records()
 
     def remove_hooks(self) -> None:
-        """Take away all that was registered."""
+        """Remove all hooks from PyTorch."""
         while self._handles:
             self._handles.pop().remove()
 
     def close(self) -> None:
-        """See nothing any more, and forget all tensors but those of the records."""
-        for tensor in self._written:
-            # The caller's own may be among them. A view cannot be detached, but what it is a view of can.
+        """Stop seeing forward passes, and drop all tensors but those of the records."""
+        for tensor in self._overwrites:
+            # Such a tensor may be the caller's, which must not keep our graph. A view cannot be detached, its base can.
             whole = tensor._base if tensor._is_view() else tensor
             if whole is not None and not whole.is_leaf:
                 whole.detach_()
-        self._written.clear()
+        self._overwrites.clear()
         self._foreign = None
         self._thread = None
 
@@ -67,7 +67,7 @@ class Registry:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let no other session see what this thread runs in here."""
+        """Hide this thread's forward passes from all other sessions."""
         before = vars(_only).copy()
         _only.registry = self
         try:
@@ -77,7 +77,7 @@ class Registry:
             vars(_only).update(before)
 
     def run(self, call: Call, hook: Callable[..., Any], *args: Any) -> Any:
-        """Run a user's hook for a call. Hooks nest, as one may run modules itself."""
+        """Run a user's hook for a call. Hooks nest: a hook may call modules."""
         outer, self.call = self.call, call
         try:
             return hook(*args)
@@ -85,36 +85,36 @@ class Registry:
             self.call = outer
 
     def before_module(self, module: nn.Module, run: Callable[..., Any], with_kwargs: bool = False) -> None:
-        """Have PyTorch run a function before a module."""
+        """Register a function that PyTorch runs before a module."""
         self._handles.append(module.register_forward_pre_hook(ModuleHook(run), with_kwargs=with_kwargs))
 
     def after_module(
         self, module: nn.Module, run: Callable[..., Any], prepend: bool = False, always_call: bool = False
     ) -> None:
-        """Have PyTorch run a function after a module."""
+        """Register a function that PyTorch runs after a module."""
         hook = ModuleHook(run)
         self._handles.append(module.register_forward_hook(hook, prepend=prepend, always_call=always_call))
 
     def on_gradient(self, tensor: Tensor, run: Callable[[Tensor], Tensor | None]) -> None:
-        """Have PyTorch run a function on the gradient of a tensor."""
+        """Register a function that PyTorch runs on the gradient of a tensor."""
         self._handles.append(tensor.register_hook(run))  # type: ignore[no-untyped-call]
 
     def note_written(self, tensor: Tensor) -> None:
-        """Detach a tensor at the end: it had no graph, and what a module wrote into it through a tap gave it one."""
-        self._written.append(tensor)
+        """Detach a tensor at the session's end: writing a module's change back to it gave it a graph."""
+        self._overwrites.append(tensor)
 
     def keep_foreign(self) -> None:
-        """Keep what `note_foreign` is given from now on."""
+        """Make `note_foreign` store its tensors from now on."""
         if self._foreign is None:
             self._foreign = []
 
     def note_foreign(self, tensors: Iterable[Tensor]) -> None:
-        """Note tensors that are no module's result: what the model was called with, and the copies that taps made."""
+        """Store tensors that no module returned: arguments of the model, and copies made by taps."""
         if self._foreign is not None:
             self._foreign += tensors
 
     def is_foreign(self, tensor: Tensor) -> bool:
-        """Whether `note_foreign` was given this very tensor."""
+        """Whether `note_foreign` got this very tensor."""
         return any(tensor is other for other in self._foreign or ())
 
 
@@ -122,7 +122,7 @@ class HookHandle:
     """One registration, at all the modules or parameters that it matched.
 
     Attributes:
-        paths: where the hook is, in module order.
+        paths: of these modules or parameters, in the model's order.
     """
 
     def __init__(self, paths: tuple[str, ...], undo: list[Callable[[], object]]) -> None:
@@ -130,7 +130,7 @@ class HookHandle:
         self._undo = undo
 
     def remove(self) -> None:
-        """Take the hook away now, before the session ends; a second time does nothing."""
+        """Remove the hook before the session ends; a second call does nothing."""
         while self._undo:
             self._undo.pop()()
 

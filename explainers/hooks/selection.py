@@ -1,4 +1,4 @@
-"""What needs no hook: which module is meant, what its parts are called, what it returned, and its mode."""
+"""What needs no hook: which module is meant, and what its parts are called."""
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
-from seewhy.explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError, near_matches
+from seewhy.explainers.errors import LayerError, UnsupportedModuleError, near_matches
 
 
 def as_module(model: Any) -> nn.Module:
@@ -211,28 +210,6 @@ def match_parameters(
                 raise LayerError(f"{', '.join(paths[:20])} have no parameters of their own.")
         chosen |= matches
     return tuple(name for name in parameters if name in chosen)
-
-
-def logits_of(output: Any) -> Tensor:
-    """Return the logits (N, K) of an output: itself, ``.logits``, ``["logits"]``, or the only one.
-
-    Raises:
-        ModelOutputError: none, or several, of the tensors in the output look like logits.
-    """
-    named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
-    if isinstance(named, Tensor):
-        output = named
-    matrices = [
-        value
-        for value in tree_flatten(output)[0]
-        if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point()
-    ]
-    if len(matrices) != 1:
-        raise ModelOutputError(
-            f"Expected logits of shape (N, K) from the model, found {len(matrices)} such tensors in its "
-            f"{type(output).__name__}; wrap the model so that it returns its logits."
-        )
-    return matrices[0]
 
 
 def _top_level(paths: Iterable[str]) -> list[str]:

@@ -1,10 +1,10 @@
-"""Every hook of the product is registered here, and only between `__enter__` and `__exit__`.
+"""Sessions: every hook of the product is registered through one, and lives between `__enter__` and `__exit__`.
 
-A session has one *site* at each module where something is to happen: it runs the user's hooks in the order in which
-they were registered, taps what needs gradients, and records what the module finally got and finally handed on.
+A session has a *call site* at each hooked module: it runs the user's hooks in the order of registration, taps tensors
+whose gradients are needed, and records the module's final inputs and outputs.
 
-The *cut* makes a layer's output a leaf of autograd: what runs before it runs without a graph, so nothing
-is kept for backward there, frozen parameters do not matter, and no parameter ever gets a gradient.
+The *cut* makes a layer's output a leaf of autograd. Modules before it run without a graph: autograd keeps nothing of
+them, frozen parameters do not matter, and no parameter gets a gradient.
 """
 
 from collections import OrderedDict
@@ -38,7 +38,7 @@ from seewhy.explainers.hooks.selection import (
 
 
 class HookSession:
-    """Runs hooks in the modules of a model, forward and backward, records what passes, and then leaves no trace.
+    """Runs hooks in the modules of a model, forward and backward, records tensors, and leaves no trace.
 
     >>> from torch import nn, ones
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(2))
@@ -49,16 +49,16 @@ class HookSession:
     >>> hooks.outputs["0"][0].shape, hooks.grad_outputs["0"][0].shape
     (torch.Size([1, 8, 6, 6]), torch.Size([1, 8, 6, 6]))
 
-    Modules are chosen by dotted path (``layer4.0.conv1``; the empty string is the model itself), glob
-    (``features.*``; ``*`` also matches dots), type (``nn.Conv2d``) or predicate (a function of the module). Several
-    hooks of one kind on one module run in the order of registration, each with what the one before it returned.
-    Frozen models and plain inputs work: what is hooked or recorded is made to need a gradient.
+    Modules are chosen by dotted path (``layer4.0.conv1``; the empty string is the model itself), glob (``features.*``;
+    ``*`` also matches dots), type (``nn.Conv2d``) or predicate (a function of the module). Several hooks of one kind on
+    one module run in the order of registration, each with the result of the one before it. Frozen models and plain
+    inputs work: hooked and recorded tensors are made to require a gradient.
 
-    Only forward passes of the thread that opened the session are seen, so sessions of several threads
-    may share one module. Calling ``module.forward(x)`` instead of ``module(x)`` bypasses every hook.
+    A session sees only forward passes of the thread that opened it, so sessions of several threads may share a module.
+    Calling ``module.forward(x)`` instead of ``module(x)`` bypasses every hook.
 
     Args:
-        module: the model, or a `LoadedModel`, whose submodules are meant.
+        module: the model, an `nn.Module` or a `LoadedModel`.
 
     Raises:
         UnsupportedModuleError: the module is scripted, compiled or data-parallel.
@@ -101,25 +101,25 @@ class HookSession:
             parameter.close()
         self._parameters.clear()
         self._registry.close()
-        self._leaves.close()  # last, for it may raise
+        self._leaves.close()  # last: it raises in a wrong thread, and all else must be undone by then
 
     def alone(self) -> AbstractContextManager[None]:
-        """Let no other session see what this thread runs in here."""
+        """Hide this thread's forward passes from all other sessions."""
         return self._registry.alone()
 
     @property
     def inputs(self) -> dict[str, list[Any]]:
-        """Per path, one entry per call: the argument, or the tuple of arguments (keywords as a last dict)."""
+        """Per path, one entry per call: the only argument, or a tuple of all (keywords as a last dict), detached."""
         return self._registry.records.inputs
 
     @property
     def outputs(self) -> dict[str, list[Any]]:
-        """Per path, one entry per call: what the module handed on, detached from the graph."""
+        """Per path, one entry per call: the module's output after all hooks, detached."""
         return self._registry.records.outputs
 
     @property
     def grad_inputs(self) -> dict[str, list[Any]]:
-        """Per path, one entry per call: gradients in the structure of `inputs`; None where none flowed."""
+        """Per path, one entry per call: gradients in the structure of `inputs`; None where no gradient flowed."""
         return {
             path: [recorded_arguments(*call.arguments(call.leaves)) for call in calls]
             for path, calls in self._registry.records.grad_inputs.items()
@@ -127,39 +127,39 @@ class HookSession:
 
     @property
     def grad_outputs(self) -> dict[str, list[Any]]:
-        """Per path, one entry per call: gradients in the structure of `outputs`; None where none flowed."""
+        """Per path, one entry per call: gradients in the structure of `outputs`; None where no gradient flowed."""
         return {path: [call.value() for call in calls] for path, calls in self._registry.records.grad_outputs.items()}
 
     @property
     def parameter_grads(self) -> dict[str, dict[str, Tensor | None]]:
-        """Per path and name of the module's own parameters, the gradient of all calls together; None if none flowed."""
+        """Per path and parameter name, the gradient summed over all calls; None where no gradient flowed."""
         return self._registry.records.parameter_grads
 
     @property
     def current(self) -> Call | None:
-        """The call whose hook is running at this moment; None outside hooks and in hooks of parameters."""
+        """The call whose hook is running; None outside hooks and in hooks of parameters."""
         return self._registry.call
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
-        """Every module by path, under each of its names."""
+        """All modules by path; a module of several names stands under each."""
         return self._modules
 
     def before_forward(
         self, hook: Hook, *where: Where, with_kwargs: bool = False, shared: bool = False, prepend: bool = False
     ) -> HookHandle:
-        """Run `hook(module, args)` before the modules do; what it returns replaces the arguments.
+        """Run `hook(module, args)` before the modules run; its result replaces the arguments.
 
         Args:
             hook: returns None to observe, a tuple of arguments, or the only argument.
             where: paths, globs, types or predicates.
             with_kwargs: call `hook(module, args, kwargs)` instead, which returns None or a pair (args, kwargs).
-            shared: where the module modifies in place what the hook returned, modify what the hook was given
-                likewise, for whoever else holds it, as without the hook. (What autograd keeps of it must be a copy.)
-            prepend: run it before all other hooks of this kind that this session has at the modules, not after them.
+            shared: repeat the module's in-place changes of the hook's result on the original argument, whose other
+                holders then see them as without the hook. (Whatever autograd saves of the original must be a copy.)
+            prepend: run it before this session's other hooks of this kind at the modules, not after them.
 
         Raises:
-            LayerError: something in `where` that matches nothing; the message lists near matches.
+            LayerError: a part of `where` matches nothing; the message lists near matches.
             RuntimeError: the session is not open.
         """
         return self._add("before", (_callable(hook), with_kwargs, shared), where, prepend)
@@ -172,59 +172,69 @@ class HookSession:
         prepend: bool = False,
         always_call: bool = False,
     ) -> HookHandle:
-        """Run `hook(module, args, output)` after the modules; what it returns replaces the output.
-
-        Args and errors are those of `before_forward`; with keywords it is `hook(module, args, kwargs, output)`.
+        """Run `hook(module, args, output)` after the modules run; its result replaces the output.
 
         Args:
-            hook, where, with_kwargs, prepend: as `before_forward`.
-            always_call: run the hook also where the module, or a hook before this one, raises an exception; then
-                `output` is None, or what the module returned. What such a hook raises itself becomes a warning.
+            hook: returns None to observe, or the output that replaces the module's.
+            where, prepend: as for `before_forward`.
+            with_kwargs: call `hook(module, args, kwargs, output)` instead.
+            always_call: run the hook even if the module, or a hook before this one, raises; then `output` is None, or
+                the module's. An exception of such a hook itself becomes a warning.
+
+        Raises:
+            LayerError, RuntimeError: as `before_forward`.
         """
         return self._add("after", (_callable(hook), with_kwargs), where, prepend, always_call)
 
     def full_backward_pre(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
         """Run `hook(module, grad_output)` once per call, when the gradients of its outputs are known.
 
-        `grad_output` is a tuple of one entry per output, in their structure, with None where no gradient flows. What
-        the hook returns, a tuple like it or its only gradient, flows into the module's own backward pass in its place.
-        Hooks of `output_gradient` come before. An input that the module returns as it is has its own turn. Errors are
-        those of `before_forward`.
+        `grad_output` is a tuple with one entry per output, in their structure, None where no gradient flows. The hook
+        returns None, a tuple like it, or its only gradient, which then flows into the module's backward pass. Hooks of
+        `output_gradient` run before. For an input that the module returns unchanged the hook runs once more.
+
+        Raises:
+            LayerError, RuntimeError: as `before_forward`.
         """
         return self._add("backward_pre", _callable(hook), where, prepend)
 
     def full_backward(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
-        """Run `hook(module, grad_input, grad_output)` once per call, when the gradients of its input are known.
+        """Run `hook(module, grad_input, grad_output)` once per call, when the gradients of its inputs are known.
 
         Both are tuples: `grad_input` has one entry per argument (keywords as a last dict), `grad_output` one per
-        output, in the structure of these, with None where no gradient flows. What the hook returns, a tuple like
-        `grad_input` or its only gradient, flows on in its place. Where no argument can have a gradient, the hook
-        runs when the gradient of the output is known. Errors are those of `before_forward`.
+        output, in the structure of these, None where no gradient flows. The hook returns None, a tuple like
+        `grad_input`, or its only gradient, which then flows on. If no argument can have a gradient, the hook runs when
+        the gradients of the outputs are known.
+
+        Raises:
+            LayerError, RuntimeError: as `before_forward`.
         """
         return self._add("backward", _callable(hook), where, prepend)
 
     def output_gradient(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
-        """Run `hook(gradient)`, as `Tensor.register_hook` does, on the gradient of each tensor that the modules return.
+        """Run `hook(gradient)` on the gradient of each tensor that the modules return, as `Tensor.register_hook` does.
 
-        What it returns replaces the gradient before the module's own backward pass. Errors are those of
-        `before_forward`.
+        Its result replaces the gradient before the module's backward pass.
+
+        Raises:
+            LayerError, RuntimeError: as `before_forward`.
         """
         return self._add("gradient", _callable(hook), where, prepend)
 
     def parameter_gradient(self, hook: Hook, *where: Where) -> HookHandle:
-        """Run `hook(gradient)` on the gradient of parameters; what it returns replaces the gradient.
+        """Run `hook(gradient)` on the gradient of parameters; its result replaces the gradient.
 
-        A frozen parameter needs a gradient as long as the session lasts, and then is frozen again, without ``.grad``.
-        The hook runs once per backward pass, with the sum over all uses of the parameter. It belongs to the parameter:
-        on CUDA it also sees backward passes that other threads start.
+        A frozen parameter requires a gradient until the session ends, and is then frozen again, without ``.grad``. The
+        hook runs once per backward pass, with the sum over all uses of the parameter. On CUDA it also sees backward
+        passes of other threads.
 
         Args:
-            hook: returns None to observe, or the gradient that replaces it.
-            where: names or globs of parameters (``conv1.weight``, ``*.bias``); or types or predicates of modules,
-                whose own parameters are meant.
+            hook: returns None to observe, or a gradient of the same shape.
+            where: names or globs of parameters (``conv1.weight``, ``*.bias``); or types or predicates of the modules
+                that hold them.
 
         Raises:
-            LayerError: something in `where` that matches nothing.
+            LayerError: a part of `where` matches nothing.
             RuntimeError: the session is not open.
         """
         self._require_open()
@@ -240,21 +250,22 @@ class HookSession:
     def record(self, *where: Where, kinds: Iterable[Kind] = CALL_KINDS) -> tuple[str, ...]:
         """Record modules in every forward and backward pass until the session ends.
 
-        A record holds what the module finally got and finally handed on, after all hooks of this session. Under
-        ``torch.no_grad()`` only inputs and outputs are recorded. Of several backward passes through one forward
-        pass, the gradients of the last one stand.
+        A record holds the module's arguments and output after all hooks of this session. Under ``torch.no_grad()`` only
+        inputs and outputs are recorded. After several backward passes through one forward pass, the gradients are those
+        of the last.
 
         Args:
             where: paths, globs, types or predicates.
-            kinds: which of input, output, grad_input, grad_output and parameter_grad to record; the last makes
-                frozen parameters need a gradient as long as the session lasts.
+            kinds: one or more of input, output, grad_input, grad_output and parameter_grad. The last makes frozen
+                parameters require a gradient until the session ends.
 
         Returns:
-            The matching paths, in the order in which the model lists its modules.
+            The matching paths, in the model's order.
 
         Raises:
-            LayerError: something in `where` that matches nothing; the message lists near matches.
+            LayerError: a part of `where` matches nothing; the message lists near matches.
             RuntimeError: the session is not open.
+            ValueError: an unknown kind.
         """
         self._require_open()
         names: frozenset[Any] = frozenset([kinds] if isinstance(kinds, str) else kinds)
@@ -270,30 +281,30 @@ class HookSession:
         return paths
 
     def cut(self, *paths: str) -> None:
-        """Make the outputs of these modules leaves of autograd, and run all before them without a graph.
+        """Make the outputs of these modules leaves of autograd, and run everything before them without a graph.
 
-        Gradients computed by `backward` end at these leaves. Made for one forward pass. Where parameters ask for
-        gradients, gradient mode is off in this thread until the first of the modules has run; it is put back
-        as it was when the session ends.
+        `backward` ends at these leaves. A cut is for one forward pass. If any parameter requires a gradient, gradient
+        mode is off in this thread until the first of the modules has run; the end of the session restores it.
 
         Raises:
             LayerError: a path that the model lacks.
+            RuntimeError: the session is not open.
         """
         self._require_open()
         matched = match_reachable(self._modules, paths, self._unreachable)
         self._leaves.make(*(self._modules[path] for path in matched))
 
     def backward(self, score: Tensor, retain_graph: bool = False) -> None:
-        """Run autograd from a scalar score back to the cut, or to the first of what is hooked; no ``.grad`` is written.
+        """Run autograd from a scalar score back to the cut, or else to all hooks. No ``.grad`` is written.
 
         Args:
             score: a scalar tensor computed from the model's output.
             retain_graph: whether to keep the graph for another backward pass.
 
         Raises:
-            LayerError: nothing that is hooked ran.
+            LayerError: no hooked module ran.
             UnsuitableModelError: no gradient flows from the score to the cut.
-            UnsupportedModuleError: gradient checkpointing that only `score.backward()` can go through.
+            UnsupportedModuleError: the model uses gradient checkpointing that supports `score.backward()` alone.
             ValueError: the score is no scalar.
         """
         if score.numel() != 1:
@@ -303,9 +314,10 @@ class HookSession:
         ran = bool(self._leaves.ends) if cut else bool(parameters) or any(site.ran for site in self._sites.values())
         if not ran:
             raise LayerError(
-                "The layer did not run in this forward pass; choose one that the model uses. (A module whose "
-                "`forward` is called directly, as in `module.forward(x)`, bypasses its hooks.)"
+                "The layer did not run in this forward pass; choose one that the model uses. (Calling "
+                "`module.forward(x)` directly bypasses hooks.)"
             )
+        # Explicit ends instead of `score.backward()`, so that no parameter gets a `.grad`.
         ends = [*(self._leaves.ends if cut else edges_behind_taps(score)), *parameters]
         if cut and not score.requires_grad:
             raise UnsuitableModelError(
@@ -315,7 +327,7 @@ class HookSession:
                 "(`model.set_grad_checkpointing(False)` in timm), or choose a layer nearer the output."
             )
         if not (score.requires_grad and ends):
-            return  # what is recorded has no gradient, and says so
+            return  # nothing recorded has a gradient: the records hold None
         try:
             torch.autograd.grad(score, ends, allow_unused=True, retain_graph=retain_graph)
         except RuntimeError as error:
@@ -329,7 +341,7 @@ class HookSession:
 
     def _site(self, path: str) -> CallSite:
         module = self._modules[path]
-        site = self._sites.get(id(module))
+        site = self._sites.get(id(module))  # one for all names of a module, or its hooks would run several times
         if site is None:
             name = first_names(self._modules, [path])[0]
             site = self._sites[id(module)] = CallSite(self._registry, name, module)
@@ -339,7 +351,7 @@ class HookSession:
         self, kind: str, hook: Any, where: tuple[Where, ...], prepend: bool, always_call: bool = False
     ) -> HookHandle:
         self._require_open()
-        key = next(self._keys)
+        key = next(self._keys)  # numbers, for the same hook may be registered twice
         paths = match_reachable(self._modules, where, self._unreachable)
         undo: list[Callable[[], object]] = []
         for site in dict.fromkeys(self._site(path) for path in paths):
@@ -354,7 +366,7 @@ class HookSession:
         return HookHandle(paths, undo)
 
     def _named_parameters(self, where: tuple[Where, ...]) -> dict[str, nn.Parameter]:
-        """Return the one parameter that is named, or all of the model's, which take a while to list."""
+        """Return the parameter of that name, or all of the model's: listing them takes a while."""
         if len(where) == 1 and isinstance(where[0], str):
             path, _, name = where[0].rpartition(".")
             parameter = self._modules[path]._parameters.get(name) if path in self._modules else None
@@ -381,6 +393,6 @@ class HookSession:
 
 def _callable(hook: Any) -> Hook:
     if not callable(hook):
-        raise TypeError(f"A hook must be callable, got {type(hook).__name__}; the hook comes first, then where.")
+        raise TypeError(f"A hook must be callable, got {type(hook).__name__}; pass the hook first, then where.")
     function: Hook = hook
     return function

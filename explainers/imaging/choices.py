@@ -1,4 +1,4 @@
-"""What a user may choose of a drawing. Without NumPy and Pillow: the help and the completion of commands name it."""
+"""The choices for drawings. It imports no NumPy or Pillow, because the help and the completion of commands use it."""
 
 from typing import Literal, get_args
 

@@ -1,4 +1,4 @@
-"""From bytes, a path, a PIL image or an array to an upright RGB picture."""
+"""Decoding: from bytes, a path, a PIL image or an array to an upright RGB picture."""
 
 import io
 import os
@@ -23,10 +23,10 @@ from seewhy.explainers.imaging.upload_checks import (
 )
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-"""The only decoders that are ever tried."""
+"""The only formats that are tried."""
 
 MAX_PIXELS = 64_000_000
-"""Largest picture that is decoded unless a caller asks for another limit: 64 megapixels."""
+"""Default of the most pixels of a picture: 64 megapixels."""
 
 PictureSource: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.generic]
 
@@ -35,7 +35,7 @@ Size: TypeAlias = tuple[int, int]
 Box: TypeAlias = tuple[float, float, float, float]
 
 PIXEL_BYTES = 16
-"""Most bytes of memory that a pixel takes while it is decoded: those of WebP, with 8 of the decoder's own."""
+"""Most bytes of memory per pixel while decoding: those of WebP, with 8 in its decoder."""
 
 _SRGB = ImageCms.createProfile("sRGB")
 
@@ -48,23 +48,22 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What makes a picture upright, by its EXIF orientation."""
+"""The operation that makes a picture upright, by its EXIF orientation."""
 
 _LYING = (5, 6, 7, 8)
-"""Those that exchange width and height."""
+"""Orientations that exchange width and height."""
 
 
 class Probe:
-    """A picture file that was opened and checked; no pixel of it is decoded yet.
+    """A picture file, open and checked, with no pixel decoded yet.
 
     Args:
         content: the bytes of the file.
-        max_pixels: the limit on width times height as sent.
+        max_pixels: the limit on width times height of the file.
 
     Attributes:
-        size: width and height of the upright picture as it was sent. Only JPEG tells before `decode` whether it has to
-            be turned.
-        pixels: how many `decode` takes memory for, `PIXEL_BYTES` each at most.
+        size: width and height of the upright picture in full size. Before `decode`, only a JPEG's orientation is known.
+        pixels: number for which `decode` needs memory, at most `PIXEL_BYTES` each.
 
     Raises:
         UnreadablePictureError, PictureTooLargeError: as `read_picture`.
@@ -88,13 +87,13 @@ class Probe:
             self.size = self._image.size[::-1]
 
     def reduce(self, least: Size) -> None:
-        """Let a JPEG be decoded at half, a quarter or an eighth of its size, if that is enough; leave other formats.
+        """Let `decode` reduce a JPEG to half, a quarter or an eighth of its size, if that is enough.
 
-        Decoding so takes less of everything that comes after the entropy coding, and each pixel is the mean of those
-        it stands for.
+        That saves time and memory, and each pixel is the mean of those that it replaces. Other formats stay as they
+        are.
 
         Args:
-            least: width and height of the upright picture that are enough.
+            least: the least sufficient width and height of the upright picture.
         """
         image = self._image
         if image.format != "JPEG":
@@ -107,16 +106,16 @@ class Probe:
             self.pixels = image.width * image.height + coefficients
 
     def decode(self) -> Image.Image:
-        """Return the upright picture as `read_picture` does, maybe reduced; only once.
+        """Return the upright picture as `read_picture` does, reduced if possible; call it only once.
 
         Raises:
-            UnreadablePictureError: it is damaged.
+            UnreadablePictureError: the file is damaged.
         """
         image, part = self._image, self._part
         del self._image  # each step frees the pixels of the one before
         is_jpeg = image.format == "JPEG"
         with _faults(self._max_pixels):
-            # The last row or column of a reduced one stands for fewer pixels than the others.
+            # The last row or column of a reduced picture may stand for fewer pixels than the others.
             image = _loaded(image) if part is None else image.resize(_size(part), Image.Resampling.BICUBIC, box=part)
             picture = _upright_rgb(image)
         if not is_jpeg:
@@ -127,17 +126,20 @@ class Probe:
 def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Return the picture as an upright 8-bit sRGB image.
 
-    EXIF orientation is applied, ICC profiles are converted to sRGB, transparency is laid over white,
-    16-bit and float samples are scaled to 8 bits, and of an animation the first frame is taken.
+    EXIF orientation is applied, ICC profiles are converted to sRGB, transparency is laid over white, and samples of 16
+    bits or floating-point ones are scaled to 8 bits. An animation gives its first frame.
 
     Args:
-        source: a path, the bytes of a JPEG, PNG, WebP, GIF, BMP or TIFF file, a PIL image, or an array:
-            (H, W) or (H, W, 1), (H, W, 3) RGB, (H, W, 4) RGBA; uint8, or float in [0, 1].
+        source: a path, the bytes of a JPEG, PNG, WebP, GIF, BMP or TIFF file, a PIL image, or an array: (H, W) or (H,
+            W, 1), (H, W, 3) RGB, (H, W, 4) RGBA; uint8, or float in [0, 1].
         max_pixels: the limit on width times height.
 
+    Returns:
+        The picture, mode RGB.
+
     Raises:
-        UnreadablePictureError: not such a picture, or cut short.
-        PictureTooLargeError: more pixels than `max_pixels`; nothing was decoded.
+        UnreadablePictureError: no picture of these formats, or an incomplete one.
+        PictureTooLargeError: more pixels than `max_pixels`; none is decoded.
         OSError: the path cannot be opened.
     """
     if isinstance(source, np.ndarray):
@@ -162,7 +164,7 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
 
 @contextmanager
 def _faults(max_pixels: int) -> Iterator[None]:
-    """Say what is wrong with a picture."""
+    """Turn exceptions of Pillow into errors of pictures."""
     try:
         yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -177,7 +179,7 @@ def _faults(max_pixels: int) -> Iterator[None]:
     except (MemoryError, UnreadablePictureError, PictureTooLargeError):
         raise
     except Exception as error:
-        # Damage leads Pillow's decoders to raise whatever they stumble over: there is no list to rely on.
+        # Pillow's decoders may raise anything on damaged data.
         raise UnreadablePictureError(
             "The picture is damaged or cut short and cannot be decoded; check the file and send it whole."
         ) from error
@@ -195,12 +197,12 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # Pillow has no error of its own for this
-        return 1  # as browsers have it: damaged metadata does not make a picture unreadable
+    except Exception:  # Pillow may raise anything on damaged metadata
+        return 1  # as in browsers, which show such a picture unturned
 
 
 def _load(image: Image.Image) -> None:
-    """Decode. Of 16-bit colour Pillow takes the high bytes, but not of the colour that is transparent."""
+    """Decode a picture. Of 16-bit colours Pillow keeps the high bytes, but not of the transparent colour."""
     clear = image.info.get("transparency")
     if isinstance(clear, tuple) and any(str(tile.args).startswith("RGB;16") for tile in getattr(image, "tile", ())):
         image.info["transparency"] = tuple(value >> 8 for value in clear)
@@ -208,7 +210,7 @@ def _load(image: Image.Image) -> None:
 
 
 def _loaded(image: Image.Image) -> Image.Image:
-    """Decode a picture; what WebP's decoder holds beside its pixels goes with `image`."""
+    """Return a decoded picture. A copy of a WebP frees the memory of its decoder."""
     _load(image)
     return image.copy() if image.format == "WEBP" else image
 
@@ -231,7 +233,7 @@ def _to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
             source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
             converted = ImageCms.profileToProfile(image, source, _SRGB, outputMode="RGB")
         except (ImageCms.PyCMSError, OSError):
-            converted = None  # a broken profile, or one for other channels: the plain conversion below
+            converted = None  # the profile is broken, or for other channels: use the plain conversion below
         if converted is not None:
             return converted
     return image if image.mode == "RGB" else image.convert("RGB")
@@ -239,7 +241,7 @@ def _to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:
 
 def _eight_bit(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
-        # The high byte, as Pillow takes it of 16-bit colour.
+        # The high byte, as Pillow keeps of 16-bit colours.
         samples, clear = np.asarray(image), image.info.get("transparency")
         grey = Image.fromarray(np.right_shift(samples, 8).astype(np.uint8))
         if clear is None:
@@ -258,7 +260,7 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 
 def _full_scale(mode: str, largest: float) -> float:
-    """Return the sample value that means white."""
+    """Return the sample value of white."""
     if mode == "F":  # by convention [0, 1]
         return max(largest, 1.0)
     return next((full for full in (255.0, 65535.0) if largest <= full), largest)

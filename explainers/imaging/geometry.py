@@ -1,4 +1,4 @@
-"""Where the model's input lies in the uploaded picture, so that a map can be laid back onto it."""
+"""Geometry: the part of the uploaded picture that is the model's input, and how maps are laid back onto it."""
 
 from dataclasses import dataclass, replace
 
@@ -13,10 +13,10 @@ class Geometry:
 
     Attributes:
         width, height: of the upright picture, in pixels.
-        box: left, top, right, bottom of what the model saw, in the picture's pixels; fractions count,
-            and a box that reaches beyond the picture is one that the preprocessing padded.
-        reach: left, top, right, bottom of a map's cells as fractions of the box; from edge to edge unless the layer
-            of the map leaves out the picture's border. What lies beyond them is as the cell that is nearest.
+        box: left, top, right, bottom of the model's input, in pixels of the picture; may be fractional, and reaches
+            beyond the picture where the preprocessing padded it.
+        reach: left, top, right, bottom of a map's cells, as fractions of the box: from edge to edge unless the map's
+            layer leaves out the picture's border. Beyond them the nearest cell counts.
     """
 
     width: int
@@ -31,8 +31,8 @@ class Geometry:
         return replace(self, width=width, height=height, box=(left * across, top * down, right * across, bottom * down))
 
     @property
-    def seen(self) -> tuple[slice, slice]:
-        """Rows and columns of the pixels whose centres the model saw, at least one of each."""
+    def window(self) -> tuple[slice, slice]:
+        """Rows and columns of the pixels whose centres lie in the box, at least one of each."""
         left, top, right, bottom = self.box
         return _centres(top, bottom, self.height), _centres(left, right, self.width)
 
@@ -40,23 +40,23 @@ class Geometry:
         """Resample a map of the model's input bilinearly onto the picture.
 
         Args:
-            values: (h, w) float32, a map whose cells lie in the box as `reach` says, of any resolution.
+            values: (h, w) float32, a map of any resolution, whose cells lie in the box as `reach` says.
 
         Returns:
-            (height, width) float32; zero where the model saw nothing.
+            (height, width) float32; zero outside the box.
         """
-        laid = np.zeros((self.height, self.width), dtype=np.float32)
-        laid[self.seen] = self.lay(values)
-        return laid
+        heatmap = np.zeros((self.height, self.width), dtype=np.float32)
+        heatmap[self.window] = self.lay(values)
+        return heatmap
 
     def lay(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return what `lay_back` has in the rows and columns that the model saw, read-only and without the zeros."""
+        """Return the part of `lay_back` in `window`, read-only."""
         values = self.covering(values)
-        rows, columns = self.seen
+        rows, columns = self.window
         left, top, right, bottom = self.box
         map_height, map_width = values.shape
         per_column, per_row = map_width / (right - left), map_height / (bottom - top)
-        # One replicated cell on each side lets the border half of an edge cell be interpolated like the rest.
+        # One replicated cell on each side, so that the outer half of an edge cell is interpolated like the rest.
         padded = Image.fromarray(np.pad(values, 1, mode="edge"))
         region = (
             1 + (columns.start - left) * per_column,
@@ -70,17 +70,17 @@ class Geometry:
         return np.asarray(padded.resize(size, Image.Resampling.BILINEAR, box=region))
 
     def covering(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return a map (h, w) as one that covers the box from edge to edge; with finer cells where it did not."""
+        """Return a map (h, w) that covers the box from edge to edge, resampled to finer cells if it does not yet."""
         left, top, right, bottom = self.reach
         return _stretched(_stretched(values, top, bottom).T, left, right).T
 
 
 _FINER = 4
-"""Cells for each of a map that is completed, so that what is interpolated twice is hardly blurred."""
+"""New cells for each old one, so that the second interpolation hardly blurs."""
 
 
 def _stretched(values: NDArray[np.float32], start: float, stop: float) -> NDArray[np.float32]:
-    """Return rows that lie from `start` to `stop` as rows from 0 to 1; those beyond repeat the nearest."""
+    """Resample rows that lie from `start` to `stop` to rows from 0 to 1; beyond the ends the nearest row counts."""
     if (start, stop) == (0.0, 1.0):
         return values
     count = len(values)

@@ -1,4 +1,4 @@
-"""From a map to a picture: values to colours, colours over the upload, several targets in one panel."""
+"""Drawing a map: values to colours, colours over the picture, several targets in one panel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _SYSTEM_FONTS = (
     "Arial Unicode.ttf",
     "Arial.ttf",
 )
-_DIMMED = [round(0.3 * level) for level in range(256)]  # brightness left to what the model's crop never saw
+_DIMMED = [round(0.3 * level) for level in range(256)]  # brightness outside the model's crop
 _CAPTION_HEIGHT = 1 / 14  # of a tile's width
 
 
@@ -34,10 +34,9 @@ class Style:
         view: the heatmap over the picture, the heatmap alone, or the picture beside the overlay.
         colormap: a name of `SEQUENTIAL` or `DIVERGING`; None for inferno, or icefire for signed maps.
         alpha: strength of the overlay, 0 to 1.
-        scale: None to divide each map by its own largest magnitude; ``robust`` to divide it by its 99th percentile,
-            so that a few extreme pixels do not leave the rest of a fine map dark; (lo, hi) for fixed ends, so that
-            pictures compare. For a signed map the larger magnitude of the two is both ends, and zero
-            stays zero.
+        scale: None to divide each map by its largest magnitude; ``robust`` to divide it by its 99th percentile, so that
+            a few extreme pixels do not darken the rest of a fine map; (lo, hi) for fixed ends, so that pictures are
+            comparable. A signed map runs from minus to plus the larger magnitude of the two, and zero stays zero.
         max_side: longest side of a drawn tile, in pixels; None for the picture's own size.
 
     Raises:
@@ -71,7 +70,7 @@ class Style:
 def value_range(
     values: NDArray[np.float32], signed: bool, scale: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Return the two values of a map (h, w) that are drawn in the first and the last colour; see `normalize`."""
+    """Return the values of a map (h, w) that the first and the last colour mean; see `normalize`."""
     low, high = scale or (0.0, magnitude(values) or 1.0)
     largest = max(abs(low), abs(high))
     return (-largest, largest) if signed else (low, high)
@@ -84,7 +83,7 @@ def normalize(
 
     Args:
         values: (H, W) float32.
-        signed: whether negative values mean something.
+        signed: whether negative values are drawn.
         scale: fixed ends, see `Style`; None for the map's own.
     """
     low, high = value_range(values, signed, scale)
@@ -96,7 +95,7 @@ def normalize(
 
 
 def magnitude(values: NDArray[np.float32], scale: Scale = None) -> float:
-    """Return the largest magnitude of a map; with ``robust`` the 99th percentile, of what is not zero if need be."""
+    """Return a map's largest magnitude; with ``robust`` the 99th percentile, of non-zero values if it would be 0."""
     if scale == "robust" and values.any():
         sizes = np.abs(values)
         return float(np.percentile(sizes, 99)) or float(np.percentile(sizes[sizes > 0], 99))
@@ -104,12 +103,12 @@ def magnitude(values: NDArray[np.float32], scale: Scale = None) -> float:
 
 
 def ends(values: NDArray[np.float32], scale: Scale) -> tuple[float, float] | None:
-    """Return the ends that a scale means for a map (h, w), before it is laid back onto a picture; None for its own."""
+    """Return the fixed ends of a scale for a raw map (h, w); None if the map is to have its own."""
     return (0.0, magnitude(values, scale) or 1.0) if isinstance(scale, str) else scale
 
 
 def default_colormap(signed: bool) -> str:
-    """Return the name of the colour map of maps for which none is chosen."""
+    """Return the name of the default colour map."""
     return "icefire" if signed else "inferno"
 
 
@@ -130,36 +129,36 @@ def draw(
     signed: bool,
     style: Style,
 ) -> Image.Image:
-    """Draw a heatmap over, instead of, or beside its picture; dim what the model never saw.
+    """Draw a heatmap over, instead of, or beside its picture; dim the picture outside the model's input.
 
     Args:
         picture: RGB, H by W.
-        heatmap: (h, w) float32, normalised; of the part of the picture that the model saw, as `Geometry.lay` has it.
+        heatmap: (h, w) float32, normalised, as `Geometry.lay` returns it.
         geometry: of this picture at this size.
         signed: whether the heatmap runs from -1.
         style: view, colours and strength; its scale and size are already applied.
     """
-    rows, columns = geometry.seen
+    rows, columns = geometry.window
     box = (columns.start, rows.start, columns.stop, rows.stop)
-    drawn = colour(heatmap, signed, style.colormap)
+    drawing = colour(heatmap, signed, style.colormap)
     if style.view != "heatmap":
-        drawn = Image.blend(picture.crop(box), drawn, style.alpha)
-    if drawn.size != picture.size:
-        drawn = _framed(picture, drawn, box)
+        drawing = Image.blend(picture.crop(box), drawing, style.alpha)
+    if drawing.size != picture.size:
+        drawing = _framed(picture, drawing, box)
     if style.view != "side-by-side":
-        return drawn
+        return drawing
     pair = Image.new("RGB", (2 * picture.width, picture.height))
     pair.paste(picture, (0, 0))
-    pair.paste(drawn, (picture.width, 0))
+    pair.paste(drawing, (picture.width, 0))
     return pair
 
 
-def _framed(picture: Image.Image, seen: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
-    """Return what was drawn on the part that the model saw, in a frame of the rest, grey and dim."""
+def _framed(picture: Image.Image, drawing: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    """Return a drawing of the model's input in a frame of the rest of the picture, grey and dim."""
     left, top, right, bottom = box
     width, height = picture.size
     framed = Image.new("RGB", picture.size)
-    framed.paste(seen, (left, top))
+    framed.paste(drawing, (left, top))
     for strip in ((0, 0, width, top), (0, bottom, width, height), (0, top, left, bottom), (right, top, width, bottom)):
         if strip[0] < strip[2] and strip[1] < strip[3]:
             framed.paste(picture.crop(strip).convert("L").point(_DIMMED).convert("RGB"), strip[:2])
@@ -175,19 +174,19 @@ def fitted(width: int, height: int, max_side: int | None) -> tuple[int, int]:
 
 
 def fit(picture: Image.Image, max_side: int | None, size: tuple[int, int] | None = None) -> Image.Image:
-    """Return the picture, made smaller if its longest side exceeds `max_side` pixels.
+    """Return the picture, reduced if its longest side exceeds `max_side` pixels.
 
     Args:
-        picture: any.
+        picture: of any mode.
         max_side: the limit; None for no limit.
-        size: of the upload, where `picture` is a smaller copy of it; the result is that of the upload.
+        size: of the upload, if `picture` is a smaller copy; the result has the size that the upload would have.
     """
-    wanted = fitted(*(size or picture.size), max_side)
-    return picture if wanted == picture.size else picture.resize(wanted, Image.Resampling.LANCZOS, reducing_gap=2.0)
+    result = fitted(*(size or picture.size), max_side)
+    return picture if result == picture.size else picture.resize(result, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
 def panel_columns(tiles: int) -> int:
-    """Return how many columns a panel of so many tiles has."""
+    """Return the number of columns of a panel of this many tiles."""
     return ceil(sqrt(tiles))
 
 
@@ -200,15 +199,15 @@ def panel(
     bar: int | None = None,
     title: Sequence[str] = (),
 ) -> Image.Image:
-    """Lay tiles of one size out in a near-square grid, each under its caption.
+    """Lay out tiles of one size in a near-square grid, each under its caption.
 
     Args:
         tiles: the pictures.
-        captions: one for each; what does not fit is cut off.
-        columns: another number of columns.
+        captions: one for each tile, shortened to fit.
+        columns: number of columns; None for a near-square grid.
         width: least width of a column, in pixels.
-        bar: height of a caption, in pixels; by default a share of the tile's width.
-        title: lines that stand above all tiles, each as high as a caption.
+        bar: height of a caption, in pixels; None for a share of the tile's width.
+        title: lines above all tiles, each as high as a caption.
     """
     height = tiles[0].height
     bar = bar or max(14, round(tiles[0].width * _CAPTION_HEIGHT))
@@ -219,9 +218,9 @@ def panel(
     sheet = Image.new("RGB", (columns * width, head + rows * (height + bar)), "white")
     pen = ImageDraw.Draw(sheet)
 
-    def write(text: str, left: int, top: int, room: int) -> None:
+    def write(text: str, left: int, top: int, width: int) -> None:
         font = font_for(text, bar * 0.62)
-        pen.text((left + bar * 0.25, top + bar / 2), _shorten(text, font, room - bar / 2), "black", font, "lm")
+        pen.text((left + bar * 0.25, top + bar / 2), _shorten(text, font, width - bar / 2), "black", font, "lm")
 
     for number, line in enumerate(title):
         write(line, 0, number * bar, sheet.width)
@@ -233,7 +232,7 @@ def panel(
 
 
 def font_for(text: str, size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Return Pillow's own font for ASCII, which is all that it has, and one of the system's for other text."""
+    """Return Pillow's font for ASCII, the only text that it covers, and a font of the system for other text."""
     for name in () if text.isascii() else _SYSTEM_FONTS:
         try:
             return ImageFont.truetype(name, size)

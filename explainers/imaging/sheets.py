@@ -1,4 +1,4 @@
-"""Several maps on one sheet, each over the picture, ranked and labelled."""
+"""Sheets: several maps in one drawing, each over the picture, ranked and labelled."""
 
 from collections.abc import Sequence
 from math import ceil, sqrt
@@ -11,7 +11,7 @@ from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style, draw, ends, fit, normalize, panel, panel_columns
 
 _TILE = 320 * 240
-"""Pixels of a tile, whatever its proportions; fewer where the sheet would not fit its longest side."""
+"""Pixels of a tile of any proportions; fewer if the sheet's longest side would exceed its limit."""
 _COLUMN = 144
 """Least width of a column, for its captions."""
 _BAR = 20
@@ -44,13 +44,13 @@ def sheet(
         signed = bool((values < 0).any())
         heatmap = normalize(scaled.lay(values), signed, ends(values, style.scale))
         tiles.append(draw(small, heatmap, scaled, signed, style))
-    own = "99th percentile" if style.scale == "robust" else "maximum"
-    drawn = "all maps to one scale" if isinstance(style.scale, tuple) else f"each map to its own {own}"
-    return fit(panel(tiles, captions, columns, width=width, bar=_BAR, title=(title, drawn)), style.max_side)
+    reference = "99th percentile" if style.scale == "robust" else "maximum"
+    scale_note = "all maps to one scale" if isinstance(style.scale, tuple) else f"each map to its own {reference}"
+    return fit(panel(tiles, captions, columns, width=width, bar=_BAR, title=(title, scale_note)), style.max_side)
 
 
 def _layout(count: int, size: tuple[int, int], style: Style) -> tuple[tuple[int, int], int, int]:
-    """Return the size of the picture in a tile, how many columns make the tiles largest, and how wide these are."""
+    """Return the picture's size in a tile, the number of columns that makes tiles largest, and a column's width."""
     width, height = size
     across = width * (2 if style.view == "side-by-side" else 1)
     limit = style.max_side

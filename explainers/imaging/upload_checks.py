@@ -1,4 +1,4 @@
-"""What is refused of a picture before it is decoded: too many pixels or scans, files cut short, ambiguous TIFFs."""
+"""Checks of a picture before it is decoded: too many pixels or scans, incomplete files, ambiguous TIFFs."""
 
 import io
 import struct
@@ -9,36 +9,36 @@ from PIL import Image
 from seewhy.explainers.errors import PictureTooLargeError, UnreadablePictureError
 
 MAX_SCANS = 32
-"""Most scans of a JPEG of as many pixels as allowed, three times what encoders write; a smaller one may have more."""
+"""Most scans of a JPEG of the largest size, three times what encoders write; a smaller one may have more."""
 
 _TIFF = frozenset({b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0"})
-"""What Pillow takes for the start of a TIFF, now or in the future; with a plus sign, offsets have 64 bits."""
+"""First bytes of files that Pillow reads as TIFF, now or in the future; with a plus sign, offsets have 64 bits."""
 
 _STRIPS, _STRIP_ROWS, _TILES, _TILE_WIDTH, _TILE_LENGTH = (273, 279), 278, (324, 325), 322, 323
-"""Tags of TIFF; for strips and tiles, where each begins and how many bytes it has."""
+"""Tags of TIFF; those of strips and tiles hold the offset and the length of each."""
 
 _LAYOUT = frozenset({256, 257, 258, 259, 277, 284, *_STRIPS, _STRIP_ROWS, *_TILES, _TILE_WIDTH, _TILE_LENGTH})
-"""Tags of TIFF that tell how much there is to decode; those without a name are width, length, bits, and so on."""
+"""Tags of TIFF that determine the amount of data; those without a name here are width, length, bits, and so on."""
 
 _INTEGERS = frozenset({1, 3, 4, 6, 8, 9, 16})
 """Types of TIFF that Pillow and libtiff read alike."""
 
 _SCAN = b"\xff\xda"
-"""What a scan of a JPEG begins with; compressed samples cannot hold it."""
+"""First bytes of a JPEG's scan; compressed samples cannot contain them."""
 
 _END = b"\xff\xd9"
-"""What a JPEG ends with; compressed samples cannot hold it either."""
+"""Last bytes of a JPEG; compressed samples cannot contain them either."""
 
 
 def check_size(image: Image.Image, max_pixels: int) -> int:
-    """Return how many pixels are decoded.
+    """Return the number of pixels to decode.
 
     Raises:
-        PictureTooLargeError: more than `max_pixels`.
-        UnreadablePictureError: none.
+        PictureTooLargeError: there are more than `max_pixels`.
+        UnreadablePictureError: there is none.
     """
     width, height = image.size
-    if image.format == "TIFF":  # it is decoded in whole tiles, which may be larger than the picture
+    if image.format == "TIFF":  # decoded in whole tiles, which may be larger than the picture
         tags = getattr(image, "tag_v2", {})
         width, height = max(width, tags.get(_TILE_WIDTH, 0)), max(height, tags.get(_TILE_LENGTH, 0))
     if width * height > max_pixels:
@@ -52,10 +52,10 @@ def check_size(image: Image.Image, max_pixels: int) -> int:
 
 
 def check_directory(content: bytes) -> None:
-    """Refuse a TIFF that claims more tags than there can be, or whose size Pillow and libtiff may take differently.
+    """Refuse a TIFF with an impossible number of tags, or whose size Pillow and libtiff may read differently.
 
-    Pillow would spend minutes on too many tags. It passes over tags of types that it does not know, which libtiff, the
-    decoder, does not; and where a tag stands twice, each may take another.
+    Pillow would spend minutes on too many tags. It skips tags of unknown types, which libtiff, the decoder, does not;
+    and of a repeated tag, each may read another.
 
     Raises:
         UnreadablePictureError: the directory is damaged.
@@ -77,13 +77,13 @@ def check_directory(content: bytes) -> None:
 
 
 def check_whole(image: Image.Image, content: bytes) -> None:
-    """Refuse a file that is cut short though decoders take it for whole.
+    """Refuse an incomplete file that decoders accept.
 
-    A broken download may leave zeros at the end of the file. The decoder of JPEG turns them into grey, and that of PNG,
-    which compares no checksums of pixels, into noise.
+    A broken download may leave zeros at the end of the file. The JPEG decoder turns them into grey, and the PNG
+    decoder, which compares no checksums of pixels, into noise.
 
     Raises:
-        UnreadablePictureError: the file is cut short, or nobody can tell.
+        UnreadablePictureError: the file is incomplete, or cannot be checked.
     """
     check_compression(image)
     if image.format == "PNG":
@@ -93,16 +93,16 @@ def check_whole(image: Image.Image, content: bytes) -> None:
 
 
 def check_compression(image: Image.Image) -> None:
-    """Refuse a TIFF of compression 6: libtiff silently fills with grey what such a file lacks."""
+    """Refuse a TIFF of compression 6: libtiff silently fills missing parts of such a file with grey."""
     if image.format == "TIFF" and image.info.get("compression") == "tiff_jpeg":
         raise UnreadablePictureError(
-            "The TIFF file holds old-style JPEG (compression 6), of which no decoder can tell whether it is whole; "
+            "The TIFF file holds old-style JPEG (compression 6), which no decoder can check for completeness; "
             "send the picture as a JPEG or PNG, or save the TIFF anew with another compression."
         )
 
 
 def check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
-    """Refuse a JPEG that goes over its pixels too often: a scan of all of them may take only a few bytes.
+    """Refuse a JPEG of too many scans: a scan of all pixels may take only a few bytes of the file.
 
     Raises:
         PictureTooLargeError: more scans than `MAX_SCANS` of `max_pixels`.
@@ -117,12 +117,12 @@ def check_scans(image: Image.Image, content: bytes, max_pixels: int) -> None:
 
 
 def _scans(image: Image.Image, content: bytes) -> tuple[int, int]:
-    """Return how many scans of a JPEG there are, and how many pixels each of them may go over."""
+    """Return the number of a JPEG's scans, and the most pixels of a scan."""
     if image.format == "TIFF":  # each strip or tile is a JPEG
         tags = image.tag_v2  # type: ignore[attr-defined]
         tiled = _TILE_WIDTH in tags
         firsts, sizes = (np.atleast_1d(tags.get(tag, 0)).tolist() for tag in (_TILES if tiled else _STRIPS))
-        # Where they overlap, or where the decoder would guess their sizes, each may hold all scans of the file.
+        # If parts overlap, or the decoder would guess their sizes, each may hold all scans of the file.
         if len(firsts) == len(sizes) and min(sizes) > 0 and sum(sizes) <= len(content):
             rows = min(tags.get(_STRIP_ROWS, image.height), image.height)
             part = tags[_TILE_WIDTH] * tags[_TILE_LENGTH] if tiled else image.width * rows
@@ -132,9 +132,9 @@ def _scans(image: Image.Image, content: bytes) -> tuple[int, int]:
 
 
 def keeps_coefficients(image: Image.Image, content: bytes) -> bool:
-    """Whether the decoder of a JPEG holds all coefficients in memory, at whatever scale it decodes.
+    """Whether the decoder of a JPEG holds all coefficients in memory, at any scale.
 
-    It does where a scan is not the whole picture: in a progressive JPEG, and where the first scan lacks components.
+    It does if a scan is not the whole picture: in a progressive JPEG, and if the first scan lacks components.
     """
     if "progressive" in image.info:
         return True
@@ -146,5 +146,5 @@ def keeps_coefficients(image: Image.Image, content: bytes) -> bool:
 
 
 def _scan_start(image: Image.Image) -> int:
-    """Return where the samples of the first scan begin, in a JPEG that was opened and not decoded."""
+    """Return the offset of the first scan's samples, in a JPEG that is open and not decoded."""
     return int(image.fp.tell())  # type: ignore[attr-defined]

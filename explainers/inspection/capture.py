@@ -1,7 +1,7 @@
-"""Capturing: what passes through chosen layers for one picture, forward and backward, as named tensors."""
+"""Captures: the activations and gradients of chosen layers for one picture, as named tensors."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +11,10 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from seewhy.explainers.core.model import AnyModel, Model, task_of
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
-from seewhy.explainers.core.task import Ask
+from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import CaptureTooLargeError, LayerError, OptionError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.explain import prepare
@@ -22,12 +23,14 @@ from seewhy.explainers.hooks.kinds import KINDS, Kind
 from seewhy.explainers.hooks.selection import Where
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.decode import PictureSource
+from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style
-from seewhy.explainers.inspection.sheets import contact_sheet
+from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey_cache import surveyed_axes
 from seewhy.explainers.results.array_files import ArrayFile, ArrayForm
-from seewhy.explainers.results.display import Seen, must_be_plain, must_show, picture_of, save_picture
+from seewhy.explainers.results.display import Canvas, must_be_plain, must_show, picture_of, save_picture
+from seewhy.explainers.tasks.pose import task_of
 
 Rank = Literal["activation", "effect"]
 
@@ -39,9 +42,9 @@ class CapturedTensor:
     Attributes:
         layer: path; empty for the model itself.
         kind: input, output, grad_input, grad_output or parameter_grad.
-        call: 0 for the layer's first call; None for a parameter, whose gradient is that of all calls.
-        name: of the parameter; or the index, where a call has several arguments or outputs.
-        tensor: on the CPU; None where no gradient flowed.
+        call: 0 for the layer's first call; None for a parameter, whose gradient is the sum over all calls.
+        name: of the parameter; or the index among several arguments or outputs.
+        tensor: on the CPU; None if no gradient flowed.
     """
 
     layer: str
@@ -59,15 +62,15 @@ class CapturedTensor:
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """What passed through chosen layers.
+    """Activations and gradients of chosen layers.
 
     Attributes:
-        tensors: by layer in module order, kind and call.
-        target: class index whose logit the gradients are of.
+        tensors: ordered by layer in module order, kind and call.
+        target: class index of the logit whose gradients these are.
         logits: (K,) float32.
-        image_size: (H, W) of the model's input, by whose proportions a feature map is told from other tensors.
-        axes: of channels, rows and columns in what layers return, where the model's survey tells.
-        seen: the picture and where the model saw it, for `sheet`; None in a capture of a tensor.
+        image_size: (H, W) of the model's input, whose proportions tell a feature map from other tensors.
+        axes: of channels, rows and columns in the outputs of layers, as far as the model's survey knows them.
+        canvas: the picture and its geometry, for `sheet`; None in a capture of a tensor.
     """
 
     tensors: tuple[CapturedTensor, ...]
@@ -75,17 +78,17 @@ class Capture:
     logits: Tensor
     image_size: tuple[int, int]
     axes: Mapping[str, tuple[int, int, int] | None] = field(default_factory=dict)
-    seen: Seen | None = None
+    canvas: Canvas | None = None
 
     @property
     def arrays(self) -> dict[str, Tensor]:
-        """The tensors by key, without gradients that did not flow."""
-        return {one.key: one.tensor for one in self.tensors if one.tensor is not None}
+        """The tensors by key, without missing gradients."""
+        return {item.key: item.tensor for item in self.tensors if item.tensor is not None}
 
     def file(self, form: ArrayForm) -> ArrayFile:
-        """Return `arrays` as an npz or safetensors file, to be written piece by piece.
+        """Return `arrays` as an npz or safetensors file that can be written piece by piece.
 
-        Numpy has no bfloat16; in an npz file such a tensor is float32.
+        NumPy has no bfloat16; in an npz file such a tensor is float32.
         """
         return ArrayFile(form, self.arrays)
 
@@ -95,30 +98,33 @@ class Capture:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the tensors keep in memory: each storage once, also where tensors are parts of it."""
-        storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in self.arrays.values()}
+        """Bytes of memory that the tensors keep: each storage once, even if several tensors share it."""
+        storages = {item.untyped_storage().data_ptr(): item.untyped_storage().nbytes() for item in self.arrays.values()}
         return sum(storages.values())
 
     def sheet(self, top: int = 16, rank: Rank = "activation", **style: Any) -> Image.Image:
-        """Draw the strongest feature maps, ranked and labelled, over what the model saw of the picture.
+        """Draw the strongest feature maps, ranked and labelled, over the part of the picture that the model saw.
 
         Args:
-            top: how many, at most.
-            rank: by mean magnitude, or by effect (see `strongest`).
+            top: most maps to draw, at least 1.
+            rank: ``activation`` for the mean magnitude, or ``effect`` (see `strongest`).
             style: see `render.Style`.
 
+        Returns:
+            The sheet, RGB.
+
         Raises:
-            LayerError: nothing that was captured is a feature map.
-            OptionError: a value out of bounds, or an unknown name; or the kinds for `rank` were not captured.
+            LayerError: no captured tensor is a feature map.
+            OptionError: a value out of bounds, an unknown name, or the kinds for `rank` were not captured.
             PictureError: the capture is of a tensor.
         """
         must_show(top)
         if rank not in ("activation", "effect"):
             raise OptionError(f"There is no rank {rank!r}; choose activation or effect.", field="rank")
         by_effect = rank == "effect"
-        if by_effect and not {"output", "grad_output"} <= {one.kind for one in self.tensors}:
+        if by_effect and not {"output", "grad_output"} <= {item.kind for item in self.tensors}:
             raise OptionError("The rank by effect needs the kinds output and grad_output; capture both.", field="rank")
-        picture, geometry = picture_of(self.seen)
+        picture, geometry = picture_of(self.canvas)
         return contact_sheet(strongest(self, top, by_effect), picture, geometry, Style(**style), by_effect)
 
     def save(self, path: str | os.PathLike[str], **sheet: Any) -> Path:
@@ -126,10 +132,10 @@ class Capture:
 
         Args:
             path: ``.npz`` or ``.safetensors`` for `arrays`, or the suffix of a picture for a `sheet`.
-            sheet: what `sheet` takes; for a picture only.
+            sheet: arguments of `sheet`, for a picture only.
 
         Raises:
-            OptionError: another suffix, or options of a sheet for arrays.
+            OptionError: another suffix, or arguments of a sheet for arrays.
             LayerError, PictureError: as `sheet`.
         """
         path = Path(path)
@@ -138,12 +144,12 @@ class Capture:
         if form is None:
             return save_picture(path, lambda: self.sheet(**sheet), *forms)
         must_be_plain(path, sheet)
-        with path.open("wb") as written:
-            written.writelines(self.file(form).pieces())
+        with path.open("wb") as file:
+            file.writelines(self.file(form).pieces())
         return path
 
     def __repr__(self) -> str:
-        keys = [one.key for one in self.tensors]
+        keys = [item.key for item in self.tensors]
         named = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
         return f"Capture({named}; target {self.target})"
 
@@ -153,9 +159,9 @@ class FeatureMap:
     """One channel of a captured tensor.
 
     Attributes:
-        source: the tensor that it is a channel of.
+        source: the tensor.
         channel: its index.
-        strength: what it is ranked by.
+        strength: the value by which it is ranked.
         map: (h, w) float32.
     """
 
@@ -173,27 +179,29 @@ def capture(
     target: int | str | None = None,
     max_bytes: int | None = None,
 ) -> Capture:
-    """Capture what passes through layers for a picture.
+    """Capture activations and gradients of layers for a picture.
 
     Args:
-        model: a `LoadedModel`.
+        model: a `LoadedModel`; left as it was.
         picture: a path, bytes, PIL image or array; see `read_picture`.
         layers: paths, globs, types or predicates; or one path or glob.
         kinds: one or more of input, output, grad_input, grad_output, parameter_grad.
-        target: class index or label that gradients are of; None for the most probable class.
-        max_bytes: most bytes that the tensors may take.
+        target: class index or label whose logit is differentiated; None for the most probable class.
+        max_bytes: most bytes of all tensors together; None for no limit.
+
+    Returns:
+        The tensors, on the CPU.
 
     Raises:
-        CaptureTooLargeError: they would take more; found out before any is kept.
-        LayerError: a layer that the model lacks, or none of them runs.
+        CaptureTooLargeError: more than `max_bytes`; raised before any tensor is stored.
+        LayerError: a layer that the model lacks, or no layer runs.
         PictureError, TargetError: as `explain`.
     """
     view = prepare(model, picture)
-    number = None if target is None else model.task.target(target)
     layers = (layers,) if isinstance(layers, str) else tuple(layers)
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    tensors = capture_images(model, view.images, layers, kinds, number, max_bytes)
-    return replace(tensors, seen=(view.picture, view.geometry))
+    tensors = capture_images(model, view.images, layers, kinds, named_ask(model.task, target), max_bytes)
+    return replace(tensors, canvas=(view.picture, view.geometry))
 
 
 def capture_images(
@@ -201,17 +209,18 @@ def capture_images(
     images: Tensor,
     layers: tuple[Where, ...],
     kinds: tuple[Kind, ...] = ("output",),
-    target: int | None = None,
+    ask: Ask = DEFAULT_ASK,
     max_bytes: int | None = None,
     progress: Progress = SILENT,
     claim: Callable[[int], None] = lambda size: None,
 ) -> Capture:
-    """Capture what passes through layers for a normalised picture.
+    """Capture activations and gradients of layers for a normalised picture.
 
     Args:
         model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left as it was.
         images: (1, C, H, W) floating, on the model's device.
-        layers, kinds, target, max_bytes: as `capture`.
+        layers, kinds, max_bytes: as `capture`.
+        ask: whose score gradients are of; a contrast counts.
         progress: its `cancel` is called between two passes through the model.
         claim: called with how many bytes the tensors will take, before any is kept; what it raises ends the capture.
 
@@ -228,7 +237,7 @@ def capture_images(
             hooks.record(*paths, kinds=kinds)
             task = task_of(model)
             outputs = finite_outputs(task, module(inputs.clone()))
-            objective = task.objective(outputs, Ask(None if target is None else torch.tensor([target])))
+            objective = task.objective(outputs, ask)
             if backward:
                 progress.cancel()
                 hooks.backward(objective.scores(outputs).sum())
@@ -244,7 +253,7 @@ def capture_images(
             for call, value in enumerate(records[kind].get(path, []) if kind in records else []):
                 leaves = tree_flatten(value)[0]
                 for index, leaf in enumerate(leaves):
-                    # Numbers among the tensors count too: a gradient is named as the tensor that it belongs to.
+                    # Numbers among the tensors count, so that a gradient has the name of its tensor.
                     name = None if len(leaves) == 1 else str(index)
                     if isinstance(leaf, Tensor) or (leaf is None and kind not in ("input", "output")):
                         tensors.append(CapturedTensor(path, kind, call, name, _on_cpu(leaf)))
@@ -258,51 +267,54 @@ def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[Fe
     """Return the strongest feature maps of all captured grids.
 
     Args:
-        captured: what was captured.
-        count: how many to return, at most.
-        by_effect: rank by the magnitude of the sum of activation times gradient, a first-order estimate of what
-            the map does to the target's logit, which needs ``output`` and ``grad_output``; otherwise by the mean
-            magnitude.
+        captured: the tensors.
+        count: most maps to return.
+        by_effect: rank by the magnitude of the sum of activation times gradient, a first-order estimate of the map's
+            effect on the target's logit, which needs ``output`` and ``grad_output``; otherwise by the mean magnitude.
 
     Raises:
         LayerError: no captured tensor is a grid over the picture.
     """
-    found: list[FeatureMap] = []
-    gradients = {(one.layer, one.call, one.name): one.tensor for one in captured.tensors if one.kind == "grad_output"}
-    for one in captured.tensors:
-        axes = None if one.tensor is None else _axes(captured, one, tuple(one.tensor.shape))
-        if one.tensor is None or one.kind == "parameter_grad" or axes is None or len(one.tensor) != 1:
-            continue
-        maps = one.tensor.permute(0, *axes)[0].float()
+    features: list[FeatureMap] = []
+    gradients = {
+        (item.layer, item.call, item.name): item.tensor for item in captured.tensors if item.kind == "grad_output"
+    }
+    for item, tensor, axes in _grids(captured):
+        maps = tensor.permute(0, *axes)[0].float()
         strengths = maps.abs().mean(dim=(1, 2))
         if by_effect:
-            gradient = gradients.get((one.layer, one.call, one.name))
-            if one.kind != "output" or gradient is None:
+            gradient = gradients.get((item.layer, item.call, item.name))
+            if item.kind != "output" or gradient is None:
                 continue
             strengths = (maps * gradient.permute(0, *axes)[0].float()).sum(dim=(1, 2))
-        found += [
-            FeatureMap(one, channel, strength, maps[channel]) for channel, strength in enumerate(strengths.tolist())
+        features += [
+            FeatureMap(item, channel, strength, maps[channel]) for channel, strength in enumerate(strengths.tolist())
         ]
-    if not found:
+    if not features:
         raise LayerError(
-            "None of the captured tensors is a grid of features over the picture; choose a layer that `seewhy layers "
-            "MODEL` or GET /models/NAME/layers marks as usable for a CAM, or another format."
+            "No captured tensor is a grid of features over the picture; choose a layer that `seewhy layers MODEL` or "
+            "GET /models/NAME/layers marks as usable for a CAM, or another format."
         )
-    found.sort(key=lambda one: -abs(one.strength))
-    return found[:count]
+    features.sort(key=lambda feature: -abs(feature.strength))
+    return features[:count]
 
 
-def _axes(captured: Capture, one: CapturedTensor, shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Return the axes of channels, rows and columns of a captured tensor; None if it is no grid."""
-    if len(shape) == 4 and one.kind in ("output", "grad_output") and one.layer in captured.axes:
-        return captured.axes[one.layer]
-    return grid_axes(shape, captured.image_size)
+def _grids(captured: Capture) -> Iterator[tuple[CapturedTensor, Tensor, tuple[int, int, int]]]:
+    """Yield the captured grids of one picture: item, tensor, and its axes of channels, rows and columns."""
+    for item in captured.tensors:
+        if item.tensor is None or item.kind == "parameter_grad":
+            continue
+        shape = tuple(item.tensor.shape)
+        surveyed = len(shape) == 4 and item.kind in ("output", "grad_output") and item.layer in captured.axes
+        axes = captured.axes[item.layer] if surveyed else grid_axes(shape, captured.image_size)
+        if axes is not None and len(item.tensor) == 1:
+            yield item, item.tensor, axes
 
 
 def _check_layers(
     module: nn.Module, inputs: Tensor, layers: tuple[Where, ...], kinds: tuple[Kind, ...], max_bytes: int | None
 ) -> tuple[tuple[str, ...], int]:
-    """Run the model once without keeping anything; return the paths and the bytes that they hold, if not too many."""
+    """Run the model once without storing anything; return the paths, and the bytes of their tensors."""
     sizes: dict[nn.Module, int] = {}
 
     def add(module: nn.Module, value: Any, kind: Kind, gradient: Kind) -> None:
@@ -319,19 +331,19 @@ def _check_layers(
     paths = handle.paths
     modules = dict(module.named_modules(remove_duplicate=False))
     ran = {path for path in paths if modules[path] in sizes}
-    own = [value for path in paths for value in modules[path].parameters(recurse=False)]
-    if set(kinds) == {"parameter_grad"} and not any(is_differentiable(value) for value in own):
+    parameters = [value for path in paths for value in modules[path].parameters(recurse=False)]
+    if set(kinds) == {"parameter_grad"} and not any(is_differentiable(value) for value in parameters):
         named = ", ".join(path or "the model" for path in paths[:5])
         raise LayerError(f"{named} has no parameters of its own; name a layer that has, or capture another kind.")
     for path in paths if set(kinds) != {"parameter_grad"} else ():
         if path not in ran and ((path or ".") in layers or path in layers or not ran):
             raise LayerError(
-                f"{path!r} never runs for this picture (or its `forward` is called directly, which bypasses hooks); "
+                f"{path!r} never runs for this picture (or its `forward` is called directly, bypassing hooks); "
                 "choose a layer that runs, as GET /models/NAME/layers or `seewhy layers MODEL` list them."
             )
-    total = sum(sizes.get(modules[path], 0) for path in paths)  # a module of several names has as many copies
+    total = sum(sizes.get(modules[path], 0) for path in paths)  # a module of several names is recorded under each
     if "parameter_grad" in kinds:
-        total += sum(value.nbytes for value in own if is_differentiable(value))
+        total += sum(value.nbytes for value in parameters if is_differentiable(value))
     if max_bytes is not None and total > max_bytes:
         raise CaptureTooLargeError(
             f"The capture would take {total:,} bytes, more than the {max_bytes:,} allowed; name fewer layers or kinds."
@@ -341,3 +353,26 @@ def _check_layers(
 
 def _on_cpu(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.cpu()
+
+
+def contact_sheet(
+    maps: Sequence[FeatureMap], picture: Image.Image, geometry: Geometry, style: Style, by_effect: bool = False
+) -> Image.Image:
+    """Draw feature maps, each to its own maximum, over the part of the picture that the model saw.
+
+    Args:
+        maps: the first one is drawn first.
+        picture: the upright upload, or a smaller copy of it.
+        geometry: of the upload.
+        style: its `max_side` is that of the sheet.
+        by_effect: whether the maps are ranked by effect, as `strongest` was told.
+    """
+    sources = {(feature.source.layer, feature.source.kind, feature.source.call) for feature in maps}
+    captions = []
+    for rank, feature in enumerate(maps, start=1):
+        where = f"{feature.source.key} " if len(sources) > 1 else ""
+        captions.append(f"{rank}. {where}ch {feature.channel}: {feature.strength:.3g}")
+    subject = maps[0].source.key if len(sources) == 1 else f"{len(sources)} captured tensors"
+    measure = "effect on the logit" if by_effect else "mean magnitude"
+    title = f"{subject}: {len(maps)} strongest by {measure}"
+    return sheet([feature.map.numpy() for feature in maps], captions, title, picture, geometry, style)

@@ -1,19 +1,17 @@
-"""The part of a tensor that an edit means: channels, a region of the picture, or all of it."""
+"""The part of a tensor that an edit changes: channels, a region of the picture, or all of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from seewhy.explainers.layers.layout import grid_axes
 
-if TYPE_CHECKING:
-    from seewhy.explainers.inspection.edits import Edit
-
 
 class MisfitError(Exception):
-    """A field of an edit that does not fit the tensor; whoever knows the edit's index makes it an `EditError`."""
+    """A field of an edit does not fit the tensor; the caller, who knows the edit's index, makes it an `EditError`."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -25,8 +23,8 @@ class Part:
     """The part of a tensor that an edit changes.
 
     Attributes:
-        mask: bool, broadcastable to the tensor: what is changed.
-        channel: the axis of channels; None where the tensor has none.
+        mask: bool, broadcastable to the tensor: true where the edit applies.
+        channel: the axis of channels; None if the tensor has none.
         spatial: the axes of positions.
         swapped: the tensor of the other picture, for `swap`.
     """
@@ -37,39 +35,47 @@ class Part:
     swapped: Tensor | None = field(default=None, repr=False)
 
 
-def part_of(edit: "Edit", values: Tensor, image_size: tuple[int, int], swapped: Tensor | None = None) -> Part:
-    """Return the part of a layer's tensor that an edit means.
+def part_of(
+    values: Tensor,
+    image_size: tuple[int, int],
+    channels: Sequence[int] | None,
+    region: tuple[int, int, int, int] | None,
+    is_parameter: bool = False,
+    swapped: Tensor | None = None,
+) -> Part:
+    """Return the part of a layer's tensor that channels and a region mean.
 
-    Channels are the second axis of (N, C, h, w) and of (N, C), the last of (N, h, w, C) (told by the
-    picture's proportions) and of tokens (N, L, C).
+    Channels are the second axis of (N, C, h, w) and of (N, C), and the last of tokens (N, L, C) and of (N, h, w, C),
+    which the picture's proportions reveal.
 
     Args:
-        edit: see `Edit`.
         values: batch axis first; of a parameter's gradient, a batch of one.
         image_size: (H, W) of the model's input.
+        channels, region: see `Edit`.
+        is_parameter: whether it is a parameter's gradient.
         swapped: what `swap` takes.
 
     Raises:
-        MisfitError: channels or a region that the tensor does not have.
+        MisfitError: channels or a region that the tensor lacks.
     """
-    channel, spatial = _axes(tuple(values.shape), image_size, edit.at == "parameter_grad")
+    channel, spatial = _axes(tuple(values.shape), image_size, is_parameter)
     mask = torch.ones([1] * values.ndim, dtype=torch.bool, device=values.device)
-    if edit.channels is not None:
+    if channels is not None:
         if channel is None:
             raise MisfitError("channels", f"A tensor of shape {tuple(values.shape)} has no known axis of channels.")
         count = values.shape[channel]
-        if max(edit.channels) >= count:
-            raise MisfitError("channels", f"Channel {max(edit.channels)} is out of range: there are 0 to {count - 1}.")
-        mask = mask & _along(edit.channels, channel, values)
-    if edit.region is not None:
+        if max(channels) >= count:
+            raise MisfitError("channels", f"Channel {max(channels)} is out of range: there are 0 to {count - 1}.")
+        mask = mask & _along(channels, channel, values)
+    if region is not None:
         if len(spatial) != 2:
             raise MisfitError("region", f"A tensor of shape {tuple(values.shape)} is no feature map; leave region out.")
         rows, columns = (values.shape[axis] for axis in spatial)
-        top, left, bottom, right = edit.region
+        top, left, bottom, right = region
         if not (top < bottom <= rows and left < right <= columns):
             raise MisfitError(
                 "region",
-                f"The region {list(edit.region)} (top, left, bottom, right) is empty or outside of the "
+                f"The region {list(region)} (top, left, bottom, right) is empty or outside of the "
                 f"{rows}x{columns} cells.",
             )
         mask = mask & _along(range(top, bottom), spatial[0], values) & _along(range(left, right), spatial[1], values)
@@ -89,6 +95,6 @@ def _axes(shape: tuple[int, ...], image_size: tuple[int, int], parameter: bool) 
 
 
 def _along(indices: Any, axis: int, values: Tensor) -> Tensor:
-    chosen = torch.zeros(values.shape[axis], dtype=torch.bool, device=values.device)
-    chosen[torch.tensor(list(indices), device=values.device)] = True
-    return chosen.reshape([-1 if other == axis else 1 for other in range(values.ndim)])
+    selection = torch.zeros(values.shape[axis], dtype=torch.bool, device=values.device)
+    selection[torch.tensor(list(indices), device=values.device)] = True
+    return selection.reshape([-1 if other == axis else 1 for other in range(values.ndim)])

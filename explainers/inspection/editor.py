@@ -1,4 +1,4 @@
-"""The hooks of edits: what changes the tensors at layers, and notes what that did."""
+"""The hooks of edits: they change tensors at layers, and record the effects."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,26 +17,26 @@ from seewhy.explainers.errors import EditError, LayerError
 from seewhy.explainers.hooks.gradient_tap import is_differentiable, is_one_of
 from seewhy.explainers.hooks.selection import first_names, match_modules
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.inspection.edit_parts import MisfitError, part_of
+from seewhy.explainers.inspection.edit_parts import MisfitError
 from seewhy.explainers.inspection.edits import Edit, Swap
 from seewhy.explainers.inspection.statistics import Statistics, statistics
 
 GRADIENTS = ("grad_input", "grad_output", "parameter_grad")
 
 Place = tuple[str, str, int | None, str | None]
-"""Where a tensor is: path of the layer, which of its tensors, call, name of the parameter."""
+"""The place of a tensor: path of the layer, which of its tensors, call, name of the parameter."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """One edit at one call of a layer, and what it did there.
+    """One edit at one call of a layer, and its effect.
 
     Attributes:
         edit: index of the edit.
         layer: path of the layer.
-        call: 0 for the layer's first call; None for a parameter, whose gradient is that of all calls.
-        parameter: the parameter's name; None for what passes through the layer.
-        before, after: the tensor.
+        call: 0 for the layer's first call; None for a parameter, whose gradient is the sum over all calls.
+        parameter: the parameter's name; None for activations and their gradients.
+        before, after: statistics of the tensor.
     """
 
     edit: int
@@ -60,35 +60,35 @@ def check_layers(module: nn.Module, edits: tuple[Edit, ...], has_other: bool) ->
         except LayerError as error:
             raise EditError(str(error), field=f"edits[{index}].layer") from error
         if edit.at == "parameter_grad" and not any(_parameters(modules[path], edit) for path in paths):
-            own = [name for path in paths for name, _ in modules[path].named_parameters(recurse=False)]
+            names = [name for path in paths for name, _ in modules[path].named_parameters(recurse=False)]
             raise EditError(
-                f"{edit.layer!r} has no such parameter of its own; it has {', '.join(dict.fromkeys(own)) or 'none'}.",
-                field=f"edits[{index}].{'parameter' if own else 'layer'}",
+                f"{edit.layer!r} has no such parameter of its own; it has {', '.join(dict.fromkeys(names)) or 'none'}.",
+                field=f"edits[{index}].{'parameter' if names else 'layer'}",
             )
         if isinstance(edit, Swap) and not has_other:
             raise EditError(
-                "A swap takes from another picture; give one as `other`: --other FILE, or other= in Python.",
+                "A swap needs another picture; give it as `other`: --other FILE, or other= in Python.",
                 field=f"edits[{index}].op",
             )
 
 
 def must_swap(edits: tuple[Edit, ...], has_other: bool) -> None:
-    """Refuse another picture that no edit takes from.
+    """Refuse another picture that no edit uses.
 
     Raises:
-        EditError: there is one.
+        EditError: there is one, and no swap.
     """
     if has_other and not any(isinstance(edit, Swap) for edit in edits):
-        raise EditError("No edit is a swap, which alone takes from another picture; leave it out.", field="other")
+        raise EditError("Only a swap uses another picture, and no edit is one; leave it out.", field="other")
 
 
 class Editor:
-    """Registers the hooks of edits, and notes what they do.
+    """Registers the hooks of edits, and records their effects.
 
-    An explainer opens a session of its own inside. What it records of a layer's output is edited, for its hooks run
-    later; of the gradient, for which later hooks run first, it would record what no edit has reached yet. So a last
-    session, opened anew when a forward pass starts, edits the gradients of outputs: all but those that are hooked
-    on the very tensor, where the first hook runs first.
+    An explainer opens its own session inside the editor's. It records edited outputs, because its hooks run after the
+    editor's; but hooks of gradients run in the opposite order, so it would record gradients before any edit. Therefore
+    a last session, opened anew at the start of each forward pass, edits the gradients of outputs. The exception are
+    outputs that are hooked on the very tensor, where hooks run in the order of registration.
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class Editor:
         self._swapped = swapped
         self._notes = applied
         self._check = check
-        self._first: dict[str, int] = {}  # per path, the number of its first call in this forward pass
-        self._calls: dict[str, int] = {}  # per path, how often it ran in this forward pass
+        self._first: dict[str, int] = {}  # by path, the number of its first call in this forward pass
+        self._calls: dict[str, int] = {}  # by path, its number of calls in this forward pass
         self._last = last if any(edit.at == "grad_output" for edit in edits) else None
         self._returned_input: set[tuple[str, int]] = set()  # calls, by path and number in this forward pass
 
     def hook(self, where: tuple[str, ...]) -> None:
-        """Register the hooks of the edits of these tensors."""
+        """Register the hooks of all edits of these kinds of tensors."""
         hooks = self._hooks
         hooks.before_forward(self._start, "")
         for index, edit in enumerate(self._edits):
@@ -121,11 +121,11 @@ class Editor:
                 continue
             hooks.before_forward(self._count, edit.layer)
             if edit.at == "parameter_grad":
-                own: dict[int, tuple[str, str]] = {}  # a parameter may be several modules'
+                names: dict[int, tuple[str, str]] = {}  # by identity: several modules may share a parameter
                 for path in self._paths(edit):
                     for name in _parameters(hooks.modules[path], edit):
-                        own.setdefault(id(getattr(hooks.modules[path], name)), (path, name))
-                for path, name in own.values():
+                        names.setdefault(id(getattr(hooks.modules[path], name)), (path, name))
+                for path, name in names.values():
                     change = partial(self._change_parameter, index, path, name)
                     hooks.parameter_gradient(change, f"{path}.{name}".lstrip("."))
             elif edit.at == "input":
@@ -140,10 +140,10 @@ class Editor:
                 hooks.output_gradient(partial(self._change_grad_output, index, hooks), edit.layer)
 
     def check_applied(self) -> None:
-        """Refuse edits that had nothing to change.
+        """Refuse edits that changed nothing.
 
         Raises:
-            EditError: the layer never ran, or not in one of the calls, or no gradient reached it.
+            EditError: the layer never ran, ran less often than `calls` needs, or got no gradient.
         """
         for index, edit in enumerate(self._edits):
             runs = max(self._calls.get(path, 0) for path in self._paths(edit))
@@ -160,14 +160,14 @@ class Editor:
                     else f"{edit.layer!r} runs {runs} times for this picture: its calls are 0 to {runs - 1}.",
                     field=f"edits[{index}].calls",
                 )
-            if not any(one.edit == index for one in self._notes or ()):
+            if not any(effect.edit == index for effect in self._notes or ()):
                 raise EditError(
                     f"No gradient flows from the target's logit to {edit.layer!r}; choose a layer that it depends on.",
                     field=f"edits[{index}].layer",
                 )
 
     def _paths(self, edit: Edit) -> tuple[str, ...]:
-        """Return the layers of an edit by the names that calls have."""
+        """Return the layers of an edit, by the paths that calls have."""
         return first_names(self._hooks.modules, match_modules(self._hooks.modules, [edit.layer]))
 
     def _start(self, *_: Any) -> None:
@@ -178,7 +178,7 @@ class Editor:
             self._last.close()
             hooks = self._last.enter_context(HookSession(self._hooks.modules[""]))
             for index, edit in enumerate(self._edits):
-                inside = [path for path in self._paths(edit) if path]  # the model itself has started already
+                inside = [path for path in self._paths(edit) if path]  # the call of the model itself has begun
                 if edit.at == "grad_output" and inside:
                     hooks.output_gradient(partial(self._change_grad_output, index, hooks), *inside)
 
@@ -229,7 +229,7 @@ class Editor:
             return None
         place = self._sole(index, leaves)
         path, number = self._here()
-        # What an edit keeps of an input for backward must outlast a module that overwrites that input.
+        # A copy of an input: autograd may save it for the edit, and the module may overwrite the original.
         values = leaves[place].clone() if self._edits[index].at == "input" else leaves[place]
         changed = self._change(index, values, path, number - self._first.get(path, 0))
         if changed is None:
@@ -261,23 +261,33 @@ class Editor:
         edit = self._edits[index]
         self._check()
         try:
-            part = part_of(edit, values, self.image_size, self._swapped.get((path, edit.at, call, parameter)))
+            part = edit.part(values, self.image_size, self._swapped.get((path, edit.at, call, parameter)))
             changed = edit.apply(values, part)
         except MisfitError as error:
             raise EditError(f"At {path or 'the model'!r}: {error}", field=f"edits[{index}].{error.field}") from None
         if self._notes is not None:
-            # A parameter was given the axis of a batch.
+            # A parameter's gradient has an extra batch axis here.
             sides = (values, changed) if parameter is None else (values[0], changed[0])
             self._notes.append(Applied(index, path, call, parameter, *map(statistics, sides)))
         return changed
 
 
 def swapped_tensors(
-    task: Task, module: nn.Module, images: Tensor, edits: tuple[Edit, ...], objective: Objective
+    task: Task, module: nn.Module, other: Tensor | None, edits: tuple[Edit, ...], objective: Objective, like: Tensor
 ) -> dict[Place, Tensor]:
-    """Return what swaps take: the tensors of the other picture at their layers."""
+    """Return the other picture's tensors at the layers of swaps; empty without another picture.
+
+    Args:
+        task, module, objective: as for the picture itself.
+        other: (1, C, H, W).
+        edits: among which the swaps are.
+        like: the picture's tensor, whose dtype and device the other one gets.
+    """
+    values: dict[Place, Tensor] = {}
+    if other is None:
+        return values
+    images = other.detach().to(like, copy=True)
     swaps = [edit for edit in edits if isinstance(edit, Swap)]
-    found: dict[Place, Tensor] = {}
     with torch.enable_grad(), HookSession(module) as hooks:
         for edit in swaps:
             hooks.record(edit.layer, kinds=[edit.at])
@@ -296,17 +306,17 @@ def swapped_tensors(
                 tensors = [leaf for leaf in tree_flatten(value)[0] if is_differentiable(leaf)]
                 if len(tensors) == 1:
                     (layer,) = first_names(hooks.modules, [path])
-                    found[layer, at, call, None] = tensors[0]
+                    values[layer, at, call, None] = tensors[0]
     for path, gradients in hooks.parameter_grads.items():
         (layer,) = first_names(hooks.modules, [path])
         for name, gradient in gradients.items():
             if gradient is not None:
-                found[layer, "parameter_grad", None, name] = gradient[None]
-    return found
+                values[layer, "parameter_grad", None, name] = gradient[None]
+    return values
 
 
 def _parameters(module: nn.Module, edit: Edit) -> list[str]:
-    """Return the names of the module's own parameters that an edit means."""
+    """Return the names of the module's own parameters that an edit applies to."""
     return [
         name
         for name, value in module.named_parameters(recurse=False)

@@ -1,6 +1,6 @@
-"""Declarative edits of what passes through a layer: which tensors, which part of them, what becomes of it.
+"""Declarative edits of a layer's activations and gradients.
 
-An edit says where it applies (a layer, and which of its tensors), to what part (channels, a region, calls), and what
+An edit says where it applies (a layer, and which of its tensors), to which part (channels, a region, calls), and what
 it does (`op`). It is plain data: it can be written as JSON, and holds no code.
 """
 
@@ -25,9 +25,8 @@ from pydantic import (
 from torch import Tensor
 
 from seewhy.explainers.errors import EditError, near_matches, plain_fault
-from seewhy.explainers.inspection.edit_parts import MisfitError, Part
-
-At = Literal["input", "output", "grad_input", "grad_output", "parameter_grad"]
+from seewhy.explainers.hooks.kinds import Kind
+from seewhy.explainers.inspection.edit_parts import MisfitError, Part, part_of
 
 MAX_EDITS = 64
 """Most edits in one intervention."""
@@ -38,26 +37,26 @@ Seed = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 
 
 def _require_op(schema: dict[str, Any]) -> None:
-    """In Python the class says which op it is."""
+    """Require `op` in JSON; in Python the class implies it."""
     schema["required"] = [*schema.get("required", []), "op"]
 
 
 class Edit(BaseModel, ABC):
-    """What all edits have in common.
+    """Base of all edits.
 
     Attributes:
         layer: dotted path or glob.
-        at: which tensors: what goes into the layer or comes out, the gradients of these, or of its own parameters.
-        channels: indices; by default all.
-        region: top, left, bottom, right in cells of the feature map, the last two exclusive; by default all.
-        calls: which calls of the layer, 0 for the first; by default all.
-        parameter: name of one of the layer's own parameters (only with ``parameter_grad``); by default all.
+        at: which tensors: the layer's input or output, their gradients, or the gradients of its own parameters.
+        channels: indices; None for all.
+        region: top, left, bottom, right in cells of the feature map, the last two exclusive; None for all.
+        calls: which calls of the layer, 0 for the first; None for all.
+        parameter: one of the layer's own parameters, only with ``parameter_grad``; None for all.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_require_op)
 
     layer: Annotated[StrictStr, Field(max_length=200, description="Dotted path or glob of the layer.")]
-    at: At = Field("output", description="Which tensors of the layer: values, or gradients of the target's logit.")
+    at: Kind = Field("output", description="Which tensors of the layer: values, or gradients of the target's logit.")
     channels: tuple[Index, ...] | None = Field(
         None, min_length=1, max_length=65536, fail_fast=True, description="Indices of channels; by default all."
     )
@@ -92,10 +91,14 @@ class Edit(BaseModel, ABC):
 
     @abstractmethod
     def changed(self, values: Tensor, part: Part) -> Tensor:
-        """Return the values with which the part is filled, broadcastable to `values`."""
+        """Return the new values of the part, broadcastable to `values`."""
+
+    def part(self, values: Tensor, image_size: tuple[int, int], swapped: Tensor | None = None) -> Part:
+        """Return the part of a layer's tensor that the edit changes; arguments and errors as `part_of`."""
+        return part_of(values, image_size, self.channels, self.region, self.at == "parameter_grad", swapped)
 
     def apply(self, values: Tensor, part: Part) -> Tensor:
-        """Return the tensor with its part changed; a new one, differentiable in `values`.
+        """Return a new tensor with its part changed, differentiable in `values`.
 
         Raises:
             MisfitError: the edit does not fit the tensor.
@@ -147,7 +150,7 @@ class Set(Edit):
 
 
 class Clamp(Edit):
-    """Limit to `min` and `max`, one of which may be missing."""
+    """Limit to `min` and `max`; either may be left out."""
 
     op: Literal["clamp"] = "clamp"
     min: Number | None = None
@@ -184,7 +187,7 @@ class Noise(Edit):
     seed: Seed = 0
 
     def changed(self, values: Tensor, part: Part) -> Tensor:
-        """Return the sum of values and noise; every picture of a batch gets the same noise."""
+        """Return the sum of values and noise, the same noise for every picture of a batch."""
         generator = torch.Generator().manual_seed(self.seed)
         noise = torch.randn([1] * min(values.ndim, 1) + list(values.shape[1:]), generator=generator)
         return values + self.value * noise.to(values)
@@ -201,7 +204,7 @@ class Negate(Edit):
 
 
 class PermuteChannels(Edit):
-    """Shuffle the channels among themselves so that none stays in its place, by `seed`."""
+    """Permute the channels by `seed`, so that none stays in its place."""
 
     op: Literal["permute_channels"] = "permute_channels"
     seed: Seed = 0
@@ -209,15 +212,15 @@ class PermuteChannels(Edit):
     def changed(self, values: Tensor, part: Part) -> Tensor:
         """Return the tensor with its channels in another order."""
         if part.channel is None:
-            raise MisfitError("op", "The tensor has no axis of channels to permute; use another op or layer.")
+            raise MisfitError("op", "The tensor has no axis of channels to permute; choose another op or layer.")
         count = values.shape[part.channel]
-        chosen = torch.tensor(sorted(set(self.channels if self.channels is not None else range(count))))
-        if len(chosen) < 2:
+        indices = torch.tensor(sorted(set(self.channels if self.channels is not None else range(count))))
+        if len(indices) < 2:
             raise MisfitError("channels", "One channel alone cannot be permuted; give two or more.")
         generator = torch.Generator().manual_seed(self.seed)
-        chosen = chosen[torch.randperm(len(chosen), generator=generator)]
+        indices = indices[torch.randperm(len(indices), generator=generator)]
         order = torch.arange(count)
-        order[chosen] = chosen.roll(1)  # one cycle through all of them
+        order[indices] = indices.roll(1)  # one cycle through all of them
         return values.index_select(part.channel, order.to(values.device))
 
 
@@ -231,15 +234,15 @@ class Mean(Edit):
         """Return the mean of the part, with the averaged axes kept at size one."""
         axes = part.spatial if self.over == "spatial" else () if part.channel is None else (part.channel,)
         if not axes:
-            what = "positions" if self.over == "spatial" else "channels"
-            raise MisfitError("over", f"The tensor, of shape {tuple(values.shape)}, has no {what} to average over.")
-        chosen = torch.where(part.mask, _wide(values), 0)
+            axis = "positions" if self.over == "spatial" else "channels"
+            raise MisfitError("over", f"The tensor, of shape {tuple(values.shape)}, has no {axis} to average over.")
+        part_values = torch.where(part.mask, _wide(values), 0)
         count = part.mask.expand(values.shape).sum(axes, keepdim=True)
-        return chosen.sum(axes, keepdim=True) / count.clamp_min(1)
+        return part_values.sum(axes, keepdim=True) / count.clamp_min(1)
 
 
 class Normalize(Edit):
-    """Divide by the sum, the Euclidean norm or the largest magnitude of the part, which then is one."""
+    """Divide by the sum, the Euclidean norm or the largest magnitude of the part, which becomes one."""
 
     op: Literal["normalize"] = "normalize"
     to: Literal["sum", "norm", "maximum"] = Field("norm", description="What is one afterwards.")
@@ -248,19 +251,19 @@ class Normalize(Edit):
         """Return the quotient, picture by picture."""
         if not values.ndim:
             raise MisfitError("op", "A single number cannot be normalised; use another op or layer.")
-        chosen = torch.where(part.mask, _wide(values), 0).flatten(1)
+        part_values = torch.where(part.mask, _wide(values), 0).flatten(1)
         if self.to == "sum":
-            total = chosen.sum(dim=1)
+            total = part_values.sum(dim=1)
         else:
-            total = torch.linalg.vector_norm(chosen, ord=2 if self.to == "norm" else torch.inf, dim=1)
+            total = torch.linalg.vector_norm(part_values, ord=2 if self.to == "norm" else torch.inf, dim=1)
         if not bool((torch.isfinite(total) & (total != 0)).all()):
-            said = {"sum": "sum", "norm": "norm", "maximum": "largest magnitude"}[self.to]
-            raise MisfitError("to", f"The {said} is zero or not finite, so nothing can be divided by it.")
+            measure = {"sum": "sum", "norm": "norm", "maximum": "largest magnitude"}[self.to]
+            raise MisfitError("to", f"The {measure} is zero or not finite, so it cannot divide; choose another layer.")
         return values / total.reshape(-1, *[1] * (values.ndim - 1))
 
 
 class Swap(Edit):
-    """Take what the layer has for another picture."""
+    """Replace by the layer's tensor for another picture."""
 
     op: Literal["swap"] = "swap"
 
@@ -268,11 +271,13 @@ class Swap(Edit):
         """Return the other picture's tensor."""
         if part.swapped is None:
             raise MisfitError(
-                "op", "There is nothing to swap with: the layer has no such tensor for the other picture."
+                "op", "The layer has no such tensor for the other picture; choose another layer, call or picture."
             )
         if part.swapped.shape[1:] != values.shape[1:]:
-            found = tuple(part.swapped.shape)
-            raise MisfitError("op", f"The other picture's tensor has the shape {found}, not {tuple(values.shape)}.")
+            shape = tuple(part.swapped.shape)
+            raise MisfitError(
+                "op", f"The other picture's tensor has shape {shape}, not {tuple(values.shape)}; choose another layer."
+            )
         return part.swapped
 
 
@@ -285,57 +290,57 @@ EDITS: TypeAdapter[tuple[Edit, ...]] = TypeAdapter(AnyEdits)
 
 
 def parse_edits(edits: Any) -> tuple[Edit, ...]:
-    """Return edits, given as such or as mappings like those of JSON.
+    """Return checked edits, from `Edit` objects or mappings as in JSON.
 
     Raises:
-        EditError: an edit that is none; `field` says which, and which field of it.
+        EditError: an invalid edit; `field` names its index and field.
     """
     if isinstance(edits, Mapping | Edit | str | bytes) or not hasattr(edits, "__iter__"):
         raise EditError(_no_list(edits), field="edits")
     try:
         return EDITS.validate_python(tuple(map(_plain, edits)))
     except ValidationError as error:
-        first = error.errors()[0]  # the others may only follow from it
+        first = error.errors()[0]  # the other faults may be mere consequences
         where, message = edit_fault(first, first["loc"])
         raise EditError(message, field=where) from error
 
 
 def _plain(value: Any) -> Any:
-    """Return a mapping whose numbers, arrays and tensors, of NumPy and PyTorch too, are Python's."""
+    """Return a value with the numbers, arrays and tensors of NumPy and PyTorch turned into Python's."""
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value.tolist() if isinstance(value, np.generic | np.ndarray | Tensor) else value
 
 
 NO_LIST = ("tuple_type", "too_short", "too_long")
-"""Pydantic's words for what is no list, or one of the wrong length."""
+"""Pydantic's names for a value that is no list, or a list of a wrong length."""
 
 
 def edit_fault(fault: Any, loc: Sequence[int | str]) -> tuple[str, str]:
-    """Return where pydantic found fault with a list of edits, as in ``edits[0].channels[1]``, and what is wrong.
+    """Return the place of a fault in a list of edits, as in ``edits[0].channels[1]``, and a sentence about it.
 
     Args:
-        fault: of `ValidationError.errors()`.
-        loc: where it is in the list.
+        fault: one of `ValidationError.errors()`.
+        loc: its location in the list.
     """
     place = "edits"
     if "region" in loc:
         loc = loc[: loc.index("region") + 1]
     for index, step in enumerate((*loc, *(("", "op") if fault["type"].startswith("union_tag") else ()))):
-        if index != 1:  # that is the op, by which pydantic tells edits apart
+        if index != 1:  # step 1 is the op, pydantic's discriminator
             place += f"[{step}]" if isinstance(step, int) else f".{step}"
-    return place, _said(fault)
+    return place, _fault_message(fault)
 
 
-def _said(fault: Any) -> str:
+def _fault_message(fault: Any) -> str:
     kind, place = fault["type"], fault["loc"]
     if kind == "union_tag_invalid":
         tag = str(fault["ctx"]["tag"])
-        return f"There is no op {tag[:100]!r}. {near_matches(tag, OPS) or _OPS_SAID}"
+        return f"There is no op {tag[:100]!r}. {near_matches(tag, OPS) or _OPS_HINT}"
     if kind == "union_tag_not_found":
-        return f"It needs an op. {_OPS_SAID}"
+        return f"It needs an op. {_OPS_HINT}"
     if kind == "extra_forbidden":
         name, fields = str(place[-1]), OPS[place[-2]].model_fields
         hint = near_matches(name, fields) or f"It takes {', '.join(fields)}."
@@ -353,8 +358,8 @@ def _said(fault: Any) -> str:
     return plain_fault(fault)
 
 
-def _no_list(given: Any) -> str:
-    hint = "; put the one edit in [ ]" if isinstance(given, Mapping | Edit) else ""
+def _no_list(value: Any) -> str:
+    hint = "; put the one edit in [ ]" if isinstance(value, Mapping | Edit) else ""
     return f"It must be a list of 1 to {MAX_EDITS} edits{hint}."
 
 
@@ -362,16 +367,18 @@ OPS: Mapping[str, type[Edit]] = {
     kind.model_fields["op"].default: kind
     for kind in (Zero, Scale, Add, Set, Clamp, Noise, Negate, PermuteChannels, Mean, Normalize, Swap)
 }
-_OPS_SAID = f"Choose from {', '.join(OPS)}."
+_OPS_HINT = f"Choose from {', '.join(OPS)}."
 
 
-def not_finite(what: str, index: int, edit: Edit) -> EditError:
-    """Return the error of an edit after which something holds NaN or infinity; it names the largest number, if any."""
-    numbers = {name: abs(found) for name in ("value", "min", "max") if (found := getattr(edit, name, None)) is not None}
+def not_finite(subject: str, index: int, edit: Edit) -> EditError:
+    """Return the error of an edit that causes NaN or infinity; it names the edit's largest number, if any."""
+    numbers = {
+        name: abs(number) for name in ("value", "min", "max") if (number := getattr(edit, name, None)) is not None
+    }
     if not numbers:
-        return EditError(f"{what} hold NaN or infinity; choose another layer or op.", field=f"edits[{index}]")
+        return EditError(f"{subject} hold NaN or infinity; choose another layer or op.", field=f"edits[{index}]")
     largest = max(numbers, key=lambda name: numbers[name])
-    return EditError(f"{what} hold NaN or infinity; use a smaller value.", field=f"edits[{index}].{largest}")
+    return EditError(f"{subject} hold NaN or infinity; use a smaller value.", field=f"edits[{index}].{largest}")
 
 
 def _as(value: float, values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Interventions: what a model says, and where it looks, when what passes through its layers is edited."""
+"""Interventions: a model's prediction and heatmap with edited activations and gradients."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -11,25 +11,27 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer
-from seewhy.explainers.core.model import AnyModel, Model, task_of
+from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
-from seewhy.explainers.core.task import Ask
+from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import EditError, NonFiniteError
+from seewhy.explainers.execution.accelerated import TOLERANCE
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.explain import prepare
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.decode import PictureSource
-from seewhy.explainers.imaging.render import Style
+from seewhy.explainers.imaging.render import Style, magnitude, panel
 from seewhy.explainers.inspection.editor import GRADIENTS, Applied, Editor, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.edits import Edit, not_finite, parse_edits
-from seewhy.explainers.inspection.sheets import intervention_panel
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.catalogue import get_method
-from seewhy.explainers.results.display import Shown
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.results.display import Drawing
 from seewhy.explainers.results.explanation import Explanation, explanations
+from seewhy.explainers.tasks.pose import task_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +40,7 @@ class EditedPair:
 
     Attributes:
         before, after: N = 1.
-        applied: what each edit did, in one forward and, for edits of gradients, one backward pass to the input.
+        applied: effects of the edits in one forward pass and, if gradients are edited, one backward pass to the input.
     """
 
     before: Attribution
@@ -47,13 +49,13 @@ class EditedPair:
 
 
 @dataclass(frozen=True, eq=False)
-class Intervention(Shown):
-    """What edits changed for one picture and one class.
+class Intervention(Drawing):
+    """The effect of edits for one picture and one class.
 
     Attributes:
-        edits: as they were applied, in this order.
-        before, after: the explanations without and with them.
-        applied: what each edit did at each call.
+        edits: in the order of application.
+        before, after: the explanations without and with the edits.
+        applied: the effect of each edit at each call.
     """
 
     edits: tuple[Edit, ...]
@@ -92,10 +94,10 @@ class Intervention(Shown):
         """
         return intervention_panel(self.before, self.after, Style(view, colormap, alpha, scale, max_side))
 
-    def _saved(self, **style: Any) -> Image.Image:
+    def _file_picture(self, **style: Any) -> Image.Image:
         return self.panel(**style)
 
-    def _shown(self) -> Image.Image:
+    def _preview(self) -> Image.Image:
         return self.panel(max_side=1200)
 
     def __repr__(self) -> str:
@@ -116,18 +118,21 @@ def intervene(
     layer: str | Sequence[str] | None = None,
     **options: Any,
 ) -> Intervention:
-    """Edit what passes through the layers of a model, and see what it says and where it looks.
+    """Edit the activations and gradients of a model's layers, and compare predictions and heatmaps.
 
     Args:
-        model: a `LoadedModel`.
+        model: a `LoadedModel`; left as it was.
         picture: a path, bytes, PIL image or array; see `read_picture`.
-        edits: applied in this order; `Edit` objects, or the same as mappings.
-        target: class index or label; None for the class that is most probable before the edits.
-        other: the picture that ``swap`` takes activations or gradients from.
+        edits: applied in this order; `Edit` objects, or mappings of the same fields.
+        target: class index or label; None for the most probable class before the edits.
+        other: the source picture of ``swap``.
         method, layer, options: of the heatmaps, as in `explain`.
 
+    Returns:
+        The explanations before and after, and the effect of each edit.
+
     Raises:
-        EditError: an edit that is none, or does not fit; `field` names it.
+        EditError: an invalid edit, or one that does not fit the model; `field` names it.
         PictureError, OptionError, LayerError, TargetError: as `explain`.
     """
     checked = parse_edits(edits)
@@ -138,8 +143,7 @@ def intervene(
     explainer = entry.build(options)
     view = prepare(model, picture)
     swapped = None if other is None else prepare(model, other).images
-    targets = None if target is None else torch.tensor([model.task.target(target)], device=model.device)
-    sides = edit_images(model, view.images, checked, explainer, targets, swapped)
+    sides = edit_images(model, view.images, checked, explainer, named_ask(model.task, target), swapped)
     (before,) = explanations(model, entry.name, view.picture, view.geometry, sides.before)
     (after,) = explanations(model, entry.name, view.picture, view.geometry, sides.after)
     return Intervention(checked, before, after, sides.applied)
@@ -150,7 +154,7 @@ def edit_images(
     images: Tensor,
     edits: tuple[Edit, ...],
     explainer: Explainer,
-    targets: Tensor | None = None,
+    ask: Ask = DEFAULT_ASK,
     other: Tensor | None = None,
     progress: Progress = SILENT,
 ) -> EditedPair:
@@ -161,28 +165,24 @@ def edit_images(
         images: (1, C, H, W) floating, on the model's device.
         edits: applied in this order.
         explainer: makes the maps.
-        targets: (1,) int64; None for the class that is most probable before the edits.
+        ask: what is explained: by default what is most probable before the edits.
         other: (1, C, H, W), the picture that ``swap`` takes from.
         progress: told of each pass; its `cancel` is called before each edit of a tensor too.
 
     Raises:
-        EditError: an edit that does not fit the model; or that makes its output infinite.
+        EditError: an edit that does not fit the model, or makes its output infinite.
         LayerError, TargetError, ModelOutputError: as `Explainer.explain`.
     """
     applied: list[Applied] = []
     task = task_of(model)
     with ready(model, images) as (module, inputs):
         check_layers(module, edits, other is not None)
-        before = explainer.explain(model, inputs, targets, progress=progress.part(0, 2))
+        before = explainer.explain(model, inputs, ask.targets, ask.against, progress.part(0, 2))
         if isinstance(explainer, LayerExplainer) and not explainer.layers:
-            # The same layers again, without another look for them, which would run an empty picture through the edits.
+            # The same layers again: another survey would run an empty picture through the edits.
             explainer = replace(explainer, layers=before.layers)
-        objective = task.objective(before.outputs, Ask(before.targets))
-        swapped = (
-            swapped_tensors(task, module, other.detach().to(inputs, copy=True), edits, objective)
-            if other is not None
-            else {}
-        )
+        objective = task.objective(before.outputs, replace(ask, targets=before.targets))
+        swapped = swapped_tensors(task, module, other, edits, objective, like=inputs)
         try:
             with torch.enable_grad(), HookSession(module) as hooks:
                 editor = Editor(
@@ -194,20 +194,59 @@ def edit_images(
                     hooks.backward(objective.scores(outputs).sum())
             editor.check_applied()
             with HookSession(module) as hooks, ExitStack() as last:
-                # The gradients of parameters have no part in a map.
+                # No map depends on gradients of parameters.
                 Editor(hooks, edits, swapped, editor.image_size, last=last, check=progress.cancel).hook(
                     ("input", "output", "grad_input", "grad_output")
                 )
-                after = explainer.explain(model, inputs, before.targets, progress=progress.part(1, 2))
+                after = explainer.explain(model, inputs, before.targets, ask.against, progress.part(1, 2))
         except NonFiniteError as error:
             raise _too_large(edits, applied) from error
     return EditedPair(before, after, tuple(applied))
 
 
 def _too_large(edits: tuple[Edit, ...], applied: list[Applied]) -> EditError:
-    """Return what is wrong with edits after which the logits or the map hold NaN or infinity."""
-    broken = [call for call in applied if call.after.nan + call.after.inf > call.before.nan + call.before.inf]
-    likely = broken[0] if broken else max(applied, key=lambda call: call.after.norm, default=None)
+    """Return the error of edits that cause NaN or infinity in the logits or the map."""
+    non_finite = [call for call in applied if call.after.nan + call.after.inf > call.before.nan + call.before.inf]
+    likely = non_finite[0] if non_finite else max(applied, key=lambda call: call.after.norm, default=None)
     index = likely.edit if likely else 0
-    only = "" if broken or len(edits) == 1 else ", of which this one leaves the largest numbers,"
+    only = "" if non_finite or len(edits) == 1 else ", of which this one leaves the largest numbers,"
     return not_finite(f"With these edits{only} the logits or the map", index, edits[index])
+
+
+def intervention_panel(before: Explanation, after: Explanation, style: Style) -> Image.Image:
+    """Draw the heatmaps before and after edits to one scale, and their difference.
+
+    Unless `style` has a scale of its own, the largest magnitude of both maps is that of the first two, and the
+    difference, blue where the map fell and red where it rose, over the picture in grey, is drawn stronger by the factor
+    in its caption. One that is smaller than what the ways to run a model differ by is none.
+    """
+    grey = after.picture.convert("L").convert("RGB")
+    change = replace(after, map=after.map - before.map, signed=True, picture=grey)
+    largest = max(_magnitude(explanation, style) for explanation in (before, after)) or 1.0
+    if (rise := _magnitude(change, style)) <= TOLERANCE * largest:
+        change, rise = replace(change, map=np.zeros_like(change.map)), 1.0
+    fixed = style.scale if isinstance(style.scale, tuple) else None
+    across = 6 if style.view == "side-by-side" else 3
+    widest = None if style.max_side is None else max(16, min(style.max_side // across, max(before.picture.size)))
+    maps = replace(style, scale=fixed or (0.0, largest), max_side=widest)
+    difference = replace(style, scale=fixed or (-rise, rise), max_side=widest, colormap=None)
+    name = "no difference"
+    if np.any(change.map):
+        name = "difference" if fixed else f"difference x{largest / rise:.3g}"
+    points = round((after.target.probability - before.target.probability) * 100, 1) + 0.0  # which has no sign if zero
+    label = before.target.label
+    return panel(
+        [before.draw_map(maps), after.draw_map(maps), change.draw_map(difference)],
+        [
+            f"before: {label} {before.target.probability:.1%}",
+            f"after: {label} {after.target.probability:.1%}",
+            f"{name}: {points:+.1f} points",
+        ],
+        columns=3,
+    )
+
+
+def _magnitude(explanation: Explanation, style: Style) -> float:
+    """Return the largest magnitude of a map on the picture; of a robust scale that of the map itself."""
+    values = explanation.map if style.scale == "robust" else explanation.geometry.lay(explanation.map)
+    return magnitude(values, style.scale)

@@ -1,4 +1,4 @@
-"""What a tensor is like, in ten numbers."""
+"""Statistics of a tensor, robust against NaN, infinity, overflow and cancellation."""
 
 import math
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 _SQUARABLE = (1e-140, 1e140)
-"""Between these the square of a float64, and a sum of many, neither underflows nor overflows."""
+"""Between these magnitudes the square of a float64, and a sum of many, neither underflows nor overflows."""
 _SPREAD = 1e-4
-"""Variance, as a share of the squared mean, below which the difference of two sums has too few digits of it."""
+"""Variance, as a share of the squared mean, below which the difference of two sums loses too many digits."""
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Statistics:
 
     Attributes:
         shape, dtype: of the tensor.
-        mean, std, min, max: of its finite values (the population's standard deviation); None where it has none.
-            Those of a complex tensor are of its magnitudes.
-        norm: Euclidean, over all finite values.
-        zeros: share of values that are exactly zero, in [0, 1].
-        nan, inf: how many values are NaN, or plus or minus infinity.
+        mean, std, min, max: of the finite values, or of the magnitudes of complex ones; None if there are none. The
+            standard deviation is the population's.
+        norm: Euclidean norm of the finite values.
+        zeros: share of exact zeros, in [0, 1].
+        nan, inf: number of values that are NaN, and plus or minus infinity.
     """
 
     shape: tuple[int, ...]
@@ -39,26 +39,26 @@ class Statistics:
 
 def statistics(tensor: Tensor) -> Statistics:
     """Compute the statistics of a tensor of any shape and dtype. Sums are in float64."""
-    found = tensor.detach()
-    found = found.abs() if found.is_complex() else found
-    if not found.is_floating_point():
-        found = found.double()
-    elif found.itemsize < 4:
-        found = found.float()
-    size, nan, inf = found.numel(), 0, 0
+    values = tensor.detach()
+    values = values.abs() if values.is_complex() else values
+    if not values.is_floating_point():
+        values = values.double()
+    elif values.itemsize < 4:
+        values = values.float()
+    size, nan, inf = values.numel(), 0, 0
     mean: float | None = None
     std: float | None = None
     low: float | None = None
     high: float | None = None
     norm = zeros = 0.0
     if size:
-        low, high = torch.stack(torch.aminmax(found)).tolist()
+        low, high = torch.stack(torch.aminmax(values)).tolist()
         if not (math.isfinite(low) and math.isfinite(high)):
-            nan, inf = int(torch.isnan(found).sum()), int(torch.isinf(found).sum())
-            found = found[torch.isfinite(found)]
-            low, high = torch.stack(torch.aminmax(found)).tolist() if found.numel() else (None, None)
+            nan, inf = int(torch.isnan(values).sum()), int(torch.isinf(values).sum())
+            values = values[torch.isfinite(values)]
+            low, high = torch.stack(torch.aminmax(values)).tolist() if values.numel() else (None, None)
     if low is not None and high is not None:
-        mean, std, norm, zeros = _moments(found, low, high)
+        mean, std, norm, zeros = _moments(values, low, high)
     return Statistics(
         shape=tuple(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
@@ -73,19 +73,20 @@ def statistics(tensor: Tensor) -> Statistics:
     )
 
 
-def _moments(found: Tensor, low: float, high: float) -> tuple[float, float, float, float]:
+def _moments(values: Tensor, low: float, high: float) -> tuple[float, float, float, float]:
     """Return mean, standard deviation, norm and the number of zeros of finite values from `low` to `high`."""
-    # Half zeros take several times as long to count as numbers than as booleans.
-    count = torch.count_nonzero(found == 0).double()
-    size, unit, largest = found.numel(), 1.0, max(abs(low), abs(high))
-    if found.dtype == torch.float64 and largest and not _SQUARABLE[0] < largest < _SQUARABLE[1]:
+    # Counting a boolean tensor is several times faster than counting half-precision numbers.
+    count = torch.count_nonzero(values == 0).double()
+    size, unit, largest = values.numel(), 1.0, max(abs(low), abs(high))
+    if values.dtype == torch.float64 and largest and not _SQUARABLE[0] < largest < _SQUARABLE[1]:
         unit = largest
-        found = found / unit
-    total = found.sum(dtype=torch.float64)
-    length = torch.linalg.vector_norm(found, dtype=torch.float64)
+        values = values / unit
+    total = values.sum(dtype=torch.float64)
+    length = torch.linalg.vector_norm(values, dtype=torch.float64)
     summed, norm, zeros = torch.stack([total, length, count]).tolist()  # one transfer for all
     mean = min(max(summed / size, low / unit), high / unit)
     variance = norm * norm / size - mean * mean
+    # Small beside the mean, the variance needs a second look at the values.
     if variance < _SPREAD * mean * mean:
-        variance = float(torch.linalg.vector_norm(found.double() - mean)) ** 2 / size
+        variance = float(torch.linalg.vector_norm(values.double() - mean)) ** 2 / size
     return mean * unit, math.sqrt(variance) * unit, norm * unit, zeros

@@ -1,14 +1,15 @@
-"""A sweep: one edit on each channel of a layer in turn, ranked by what it does to the target.
+"""Sweeps: one edit on each channel of a layer in turn, ranked by its effect on the target.
 
-Only what lies after the layer runs again and again, in batches; see `replay`.
+Only the part of the model after the layer runs for each batch of channels; see `replay`.
 """
 
 import csv
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,27 +18,29 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.model import AnyModel, Model, task_of
+from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
-from seewhy.explainers.core.task import Ask, Task
+from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import EditError, LayerError
 from seewhy.explainers.execution.progress import SILENT, Progress
-from seewhy.explainers.execution.replay import Replay, UnreplayableError, checked_rows
+from seewhy.explainers.execution.replay import Replay, UnreplayableError
 from seewhy.explainers.explain import prepare
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
 from seewhy.explainers.hooks.selection import first_names, match_modules
-from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.decode import PictureSource
+from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style
-from seewhy.explainers.inspection.edit_parts import MisfitError, part_of
+from seewhy.explainers.imaging.sheets import sheet
+from seewhy.explainers.inspection.edit_parts import MisfitError, Part, part_of
 from seewhy.explainers.inspection.editor import Place, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.edits import Edit, Mean, Normalize, PermuteChannels, not_finite, parse_edits
-from seewhy.explainers.inspection.sheets import sweep_sheet
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import axes_at
-from seewhy.explainers.results.display import Seen, must_be_plain, must_show, picture_of, save_picture
+from seewhy.explainers.results.display import Canvas, must_be_plain, must_show, picture_of, save_picture
+from seewhy.explainers.tasks.pose import task_of
 
 BATCH = 32
 """Most channels in one pass; fewer where the picture or the layer is large."""
@@ -47,13 +50,13 @@ _BATCH_VALUES = 2**25
 
 @dataclass(frozen=True)
 class ChannelEffect:
-    """What the edit of one channel does to the target.
+    """The effect of an edit of one channel on the target.
 
     Attributes:
         channel: its index.
         logit, probability: of the target with this channel edited.
-        logit_change, probability_change: from what they are without the edit; negative where the channel as it was
-            speaks for the target.
+        logit_change, probability_change: with the edit less without it; negative if the unedited channel speaks for the
+            target.
     """
 
     channel: int
@@ -65,17 +68,17 @@ class ChannelEffect:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """The channels of a layer, ranked by what an edit of each does to the target.
+    """The channels of a layer, ranked by the effect of an edit of each on the target.
 
     Attributes:
         layer: path.
-        edit: what was done to each channel.
+        edit: of each channel.
         target: class index.
         logits: (K,) float32, without any edit.
         probability: of the target without any edit.
-        channels: the one whose edit lowers the logit most comes first.
-        maps: (C, h, w) float32, the layer's feature maps without any edit; None where they are no grid.
-        seen: the picture and where the model saw it, for `sheet`; None in a sweep of a tensor.
+        channels: the channel whose edit lowers the logit most comes first.
+        maps: (C, h, w) float32, the layer's feature maps without any edit; None if they are no grid.
+        canvas: the picture and its geometry, for `sheet`; None in a sweep of a tensor.
     """
 
     layer: str
@@ -85,14 +88,17 @@ class Sweep:
     probability: float
     channels: tuple[ChannelEffect, ...]
     maps: Tensor | None
-    seen: Seen | None = None
+    canvas: Canvas | None = None
 
     def sheet(self, top: int = 16, **style: Any) -> Image.Image:
-        """Draw the feature maps of the first channels, with the change of the logit, over what the model saw.
+        """Draw the feature maps of the first channels, with the change of the logit, over the model's input.
 
         Args:
-            top: how many, at most.
+            top: most maps to draw, at least 1.
             style: see `render.Style`.
+
+        Returns:
+            The sheet, RGB.
 
         Raises:
             LayerError: the layer's output is no grid over the picture.
@@ -100,10 +106,10 @@ class Sweep:
             PictureError: the sweep is of a tensor.
         """
         must_show(top)
-        drawn = sweep_sheet(self, top, *picture_of(self.seen), Style(**style))
-        if drawn is None:
-            raise LayerError(f"{self.layer or '.'!r} has no grid of features that could be drawn; save a .csv.")
-        return drawn
+        drawing = sweep_sheet(self, top, *picture_of(self.canvas), Style(**style))
+        if drawing is None:
+            raise LayerError(f"{self.layer or '.'!r} has no grid of features to draw; save a .csv.")
+        return drawing
 
     def table(self) -> bytes:
         """Return `channels` as CSV: a row for each, and a column for each attribute of a `ChannelEffect`."""
@@ -118,10 +124,10 @@ class Sweep:
 
         Args:
             path: ``.csv`` for a `table`; or the suffix of a picture for a `sheet`.
-            sheet: what `sheet` takes; for a picture only.
+            sheet: arguments of `sheet`, for a picture only.
 
         Raises:
-            OptionError: another suffix, or options of a sheet for a table.
+            OptionError: another suffix, or arguments of a sheet for a table.
             LayerError, PictureError: as `sheet`.
         """
         path = Path(path)
@@ -136,8 +142,8 @@ class Sweep:
         change = (
             f"{first.logit_change:+.4f} (channel {first.channel}) to {last.logit_change:+.4f} (channel {last.channel})"
         )
-        done = f"{type(self.edit).__name__} of {len(self.channels)} channels of {self.layer!r}"
-        return f"Sweep({done}; target {self.target}: {change})"
+        action = f"{type(self.edit).__name__} of {len(self.channels)} channels of {self.layer!r}"
+        return f"Sweep({action}; target {self.target}: {change})"
 
 
 def sweep_channels(
@@ -147,32 +153,35 @@ def sweep_channels(
     target: int | str | None = None,
     other: PictureSource | None = None,
 ) -> Sweep:
-    """Rank the channels of a layer by what an edit of each does to a class.
+    """Rank the channels of a layer by the effect of an edit of each on a class.
 
     Args:
-        model: a `LoadedModel`.
+        model: a `LoadedModel`; left as it was.
         picture: a path, bytes, PIL image or array; see `read_picture`.
-        edit: of one layer's input or output; applied to each channel (or to each of its `channels`) by itself.
+        edit: of one layer's input or output; applied to each channel, or each of its `channels`, by itself.
         target: class index or label; None for the most probable class.
-        other: the picture that ``swap`` takes from.
+        other: the source picture of ``swap``.
+
+    Returns:
+        The ranked channels.
 
     Raises:
-        EditError: an edit that is none, does not fit, or cannot be swept.
+        EditError: an edit that is invalid, does not fit, or cannot be swept.
         PictureError, TargetError: as `explain`.
     """
     (checked,) = parse_edits([edit])
     must_swap((checked,), other is not None)
     view = prepare(model, picture)
     swapped = None if other is None else prepare(model, other).images
-    sweep = sweep_images(model, view.images, checked, None if target is None else model.task.target(target), swapped)
-    return replace(sweep, seen=(view.picture, view.geometry))
+    sweep = sweep_images(model, view.images, checked, named_ask(model.task, target), swapped)
+    return replace(sweep, canvas=(view.picture, view.geometry))
 
 
 def sweep_images(
     model: AnyModel,
     images: Tensor,
     edit: Edit,
-    target: int | None = None,
+    ask: Ask = DEFAULT_ASK,
     other: Tensor | None = None,
     progress: Progress = SILENT,
 ) -> Sweep:
@@ -182,7 +191,7 @@ def sweep_images(
         model: an `nn.Module` that returns logits (1, K), or a `LoadedModel`; left as it was.
         images: (1, C, H, W) floating, on the model's device.
         edit: of one layer's input or output.
-        target: class index; None for the most probable class.
+        ask: which target is watched; the gradients that ``swap`` takes are of its score, a contrast included.
         other: (1, C, H, W), the picture that ``swap`` takes from.
         progress: told of each batch.
 
@@ -192,20 +201,15 @@ def sweep_images(
     """
     with ready(model, images) as (module, inputs), torch.no_grad():
         check_layers(module, (edit,), other is not None)
-        path = _swept_layer(module, edit)
+        path, image_size = _swept_layer(module, edit), (inputs.shape[2], inputs.shape[3])
         task = task_of(model)
         outputs = finite_outputs(task, module(inputs.clone())).float()
-        objective = task.objective(outputs, Ask(None if target is None else torch.tensor([target])))
-        swapped = (
-            {}
-            if other is None
-            else swapped_tensors(task, module, other.detach().to(inputs, copy=True), (edit,), objective)
-        )
+        objective = task.objective(outputs, ask)
+        swapped = swapped_tensors(task, module, other, (edit,), objective, like=inputs)
         at: Literal["input", "output"] = "input" if edit.at == "input" else "output"
         with closing(Replay(module, inputs, path, at, min(edit.calls or (0,)))) as replay:
             values = _edited_tensor(replay, path, edit)
-            sweeper = _Sweeper(task, edit, path, swapped, (inputs.shape[2], inputs.shape[3]))
-            channels = _channels(edit, path, values, (inputs.shape[2], inputs.shape[3]))
+            channels = _channels(edit, path, values, image_size)
             size = max(1, min(BATCH, _BATCH_VALUES // max(inputs.numel(), values.numel())))
 
             def batches() -> Iterator[list[int]]:
@@ -213,31 +217,39 @@ def sweep_images(
                     progress.at(start, len(channels))
                     yield channels[start : start + size]
 
-            batches_of_rows = checked_rows(
-                replay, outputs, batches, lambda run, batch: sweeper.run(run, replay.module, batch)
-            )
-    rows = torch.cat([batch[1:] for batch in batches_of_rows])
-    channels_in, height, width = images.shape[1:]
+            # One channel per row, and an unedited row first, which shows whether the replay is right.
+            change = partial(_edit_rows, edit.model_copy(update={"channels": None}), path, swapped, image_size)
+            rows = torch.cat([batch[1:] for batch in replay.outputs(task.outputs, outputs, batches, change)])
     if at == "output":
-        axes = axes_at(model, path, tuple(values.shape), (channels_in, height, width))
+        axes = axes_at(model, path, tuple(values.shape), (images.shape[1], *image_size), task.outputs)
     else:
-        axes = grid_axes(tuple(values.shape), (height, width))
+        axes = grid_axes(tuple(values.shape), image_size)
     maps = None if axes is None else values.permute(0, *axes)[0].float().cpu()
-    sweep = Sweep(path, edit, int(objective.targets[0]), outputs[0].cpu(), 0.0, (), maps)
-    return _ranked(sweep, task, channels, rows.cpu())
+    if not bool(torch.isfinite(rows).all()):
+        raise not_finite("With this edit the logits", 0, edit)
+    target = int(objective.targets[0])
+    before, *after = (task.describe(row, [target], top=0)[0] for row in (outputs[0].cpu(), *rows.cpu()))
+    effects = [
+        ChannelEffect(
+            channel, new.logit, new.probability, new.logit - before.logit, new.probability - before.probability
+        )
+        for channel, new in zip(channels, after, strict=True)
+    ]
+    effects.sort(key=lambda effect: (effect.logit_change, effect.channel))
+    return Sweep(path, edit, target, outputs[0].cpu(), before.probability, tuple(effects), maps)
 
 
 def passes_of_sweep(module: nn.Module, survey: Survey, image_size: tuple[int, int], edit: Edit) -> Passes | None:
-    """Return how many passes a sweep takes, at most: one, and one for each channel from the layer on.
+    """Return the most passes of a sweep: one, and one from the layer on for each channel.
 
     Args:
         module: as for `sweep_images`.
         survey: of its layers.
-        image_size: rows and columns of what it sees.
+        image_size: (H, W) of its input.
         edit: of one layer's input or output.
 
     Returns:
-        None where the layer's shape is not known before it runs.
+        The passes; None if the layer's shape is unknown before it runs.
 
     Raises:
         EditError: an edit that cannot be swept.
@@ -249,31 +261,16 @@ def passes_of_sweep(module: nn.Module, survey: Survey, image_size: tuple[int, in
         return None
     try:
         return Passes(1 + len(_channels(edit, path, torch.empty(shape, device="meta"), image_size)))
-    except EditError:  # other calls may have other shapes; the sweep itself says so
+    except EditError:  # the survey knows the first call alone, and the edit may be of another
         return None
 
 
-def _ranked(sweep: Sweep, task: Task, channels: list[int], rows: Tensor) -> Sweep:
-    """Return the sweep with its channels; the rows are the outputs after the edit of each."""
-    if not bool(torch.isfinite(rows).all()):
-        raise not_finite("With this edit the logits", 0, sweep.edit)
-    before, *after = (task.describe(outputs, [sweep.target], top=0)[0] for outputs in (sweep.logits, *rows))
-    effects = [
-        ChannelEffect(
-            channel,
-            target.logit,
-            target.probability,
-            target.logit - before.logit,
-            target.probability - before.probability,
-        )
-        for channel, target in zip(channels, after, strict=True)
-    ]
-    effects.sort(key=lambda effect: (effect.logit_change, effect.channel))
-    return replace(sweep, probability=before.probability, channels=tuple(effects))
-
-
 def _swept_layer(module: nn.Module, edit: Edit) -> str:
-    """Return the path of the only layer that the edit means, if it can be swept."""
+    """Return the path of the edit's only layer.
+
+    Raises:
+        EditError: the edit cannot be swept, or names several layers.
+    """
     if edit.at not in ("input", "output"):
         raise EditError("A sweep edits inputs or outputs: gradients do not change logits.", field="edits[0].at")
     if isinstance(edit, PermuteChannels | Normalize) or (isinstance(edit, Mean) and edit.over == "channel"):
@@ -289,7 +286,7 @@ def _swept_layer(module: nn.Module, edit: Edit) -> str:
 
 
 def _edited_tensor(replay: Replay, path: str, edit: Edit) -> Tensor:
-    """Return the layer's only tensor that the edit can mean, in its first edited call."""
+    """Return the only tensor at the layer that the edit can change, in its first edited call."""
     if replay.value is None or replay.calls <= max(edit.calls or (0,)):
         named, times = (
             repr(path) if path else "The model",
@@ -311,12 +308,9 @@ def _edited_tensor(replay: Replay, path: str, edit: Edit) -> Tensor:
 
 
 def _channels(edit: Edit, path: str, values: Tensor, image_size: tuple[int, int]) -> list[int]:
-    """Return the channels to sweep of the layer's tensor."""
+    """Return the channels of the layer's tensor to sweep."""
     with _named(path):
-        axis = part_of(edit.model_copy(update={"channels": None}), values, image_size).channel
-        if axis is None:
-            raise MisfitError("layer", f"A tensor of shape {tuple(values.shape)} has no known axis of channels.")
-        count = values.shape[axis]
+        count = values.shape[_channel_axis(part_of(values, image_size, None, edit.region), values)]
         channels = list(range(count)) if edit.channels is None else sorted(set(edit.channels))
         if channels[-1] >= count:
             raise MisfitError("channels", f"Channel {channels[-1]} is out of range: there are 0 to {count - 1}.")
@@ -325,67 +319,72 @@ def _channels(edit: Edit, path: str, values: Tensor, image_size: tuple[int, int]
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Name the layer of an edit that does not fit."""
+    """Turn a `MisfitError` into an `EditError` that names the layer."""
     try:
         yield
     except MisfitError as error:
         raise EditError(f"At {path or 'the model'!r}: {error}", field=f"edits[0].{error.field}") from None
 
 
-class _Sweeper:
-    """Edits one channel in each row of a batch but the first, which stays as it is."""
+def _edit_rows(
+    edit: Edit,
+    path: str,
+    swapped: dict[Place, Tensor],
+    image_size: tuple[int, int],
+    value: Any,
+    channels: Sequence[int],
+    call: int,
+) -> Any:
+    """Return a layer's value with one channel edited in each row but the first.
 
-    def __init__(
-        self, task: Task, edit: Edit, path: str, swapped: dict[Place, Tensor], image_size: tuple[int, int]
-    ) -> None:
-        self._task = task
-        self._edit = edit.model_copy(update={"channels": None})
-        self._path = path
-        self._swapped = swapped
-        self._image_size = image_size
-
-    def run(self, run: Callable[[int], Any], module: nn.Module, channels: list[int]) -> Tensor | None:
-        """Return the outputs of an unedited row and of one row per channel; None if the batch is no such batch."""
-        reached = False
-
-        def edited(value: Any) -> Any:
-            nonlocal reached
-            reached = True
-            call = hooks.current.number if hooks.current else 0
-            return self._edited(value, call, channels)
-
-        with HookSession(module) as hooks:
-            if self._edit.at == "input":
-                hooks.before_forward(
-                    lambda _, args, kwargs: edited((args, kwargs)), self._path, with_kwargs=True, shared=True
-                )
-            else:
-                hooks.after_forward(lambda _, args, output: edited(output), self._path)
-            outputs = self._task.outputs(run(len(channels) + 1)).float()
-        return outputs if reached and len(outputs) == len(channels) + 1 else None
-
-    def _edited(self, value: Any, call: int, channels: list[int]) -> Any:
-        if self._edit.calls is not None and call not in self._edit.calls:
-            return value
-        leaves, spec = tree_flatten(value)
-        place = next(place for place, leaf in enumerate(leaves) if is_differentiable(leaf))
-        first, values = leaves[place][:1], leaves[place][1:]
-        if len(values) != len(channels):
-            raise UnreplayableError
-        with _named(self._path):
-            part = part_of(
-                self._edit, values, self._image_size, self._swapped.get((self._path, self._edit.at, call, None))
+    Args:
+        edit: of all channels.
+        path, call: of the layer.
+        swapped: the other picture's tensors.
+        image_size: (H, W) of the model's input.
+        value: the layer's arguments or output, 1 + R rows.
+        channels: R of them.
+    """
+    if edit.calls is not None and call not in edit.calls:
+        return value
+    leaves, spec = tree_flatten(value)
+    place = next(place for place, leaf in enumerate(leaves) if is_differentiable(leaf))
+    # A container may change the batch size, as windows of a transformer do: then rows are not pictures.
+    first, values = leaves[place][:1], leaves[place][1:]
+    if len(values) != len(channels):
+        raise UnreplayableError
+    with _named(path):
+        part = edit.part(values, image_size, swapped.get((path, edit.at, call, None)))
+        axis = _channel_axis(part, values)
+        if channels[-1] >= values.shape[axis]:
+            raise MisfitError(
+                "channels",
+                f"Channel {channels[-1]} is out of range in call {call}: there are 0 to {values.shape[axis] - 1}.",
             )
-            axis, count = part.channel, values.shape[part.channel or 0]
-            if axis is None:
-                raise MisfitError("layer", f"A tensor of shape {tuple(values.shape)} has no known axis of channels.")
-            if channels[-1] >= count:
-                raise MisfitError(
-                    "channels", f"Channel {channels[-1]} is out of range in call {call}: there are 0 to {count - 1}."
-                )
-            rows = torch.zeros((len(channels), values.shape[axis]), dtype=torch.bool, device=values.device)
-            rows[range(len(channels)), channels] = True
-            rows = rows.reshape([len(channels), *(-1 if other == axis else 1 for other in range(1, values.ndim))])
-            changed = self._edit.apply(values, replace(part, mask=part.mask & rows))
-        leaves[place] = torch.cat([first, changed])
-        return tree_unflatten(leaves, spec)
+        rows = torch.zeros((len(channels), values.shape[axis]), dtype=torch.bool, device=values.device)
+        rows[range(len(channels)), channels] = True
+        rows = rows.reshape([len(channels), *(-1 if other == axis else 1 for other in range(1, values.ndim))])
+        leaves[place] = torch.cat([first, edit.apply(values, replace(part, mask=part.mask & rows))])
+    return tree_unflatten(leaves, spec)
+
+
+def _channel_axis(part: Part, values: Tensor) -> int:
+    if part.channel is None:
+        raise MisfitError("layer", f"A tensor of shape {tuple(values.shape)} has no known axis of channels.")
+    return part.channel
+
+
+def sweep_sheet(sweep: Sweep, count: int, picture: Image.Image, geometry: Geometry, style: Style) -> Image.Image | None:
+    """Draw the feature maps of a sweep's first channels, with the change of the target's logit.
+
+    Returns:
+        The sheet; None where the layer's output is no grid over the picture.
+    """
+    if sweep.maps is None:
+        return None
+    ranked = sweep.channels[:count]
+    captions = [
+        f"{rank}. ch {effect.channel}: {effect.logit_change:+.3f}" for rank, effect in enumerate(ranked, start=1)
+    ]
+    title = f"{sweep.layer or '.'}: {len(ranked)} channels by the change of the logit"
+    return sheet([sweep.maps[effect.channel].numpy() for effect in ranked], captions, title, picture, geometry, style)

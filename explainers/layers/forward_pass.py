@@ -1,7 +1,8 @@
-"""One forward pass of a model, followed from the picture on: which modules ran, and what each made of the picture."""
+"""One forward pass of a model, followed from the picture on: which modules ran, and where their outputs lie."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.hooks.evaluation import evaluation_mode
-from seewhy.explainers.hooks.selection import logits_of, out_of_reach
+from seewhy.explainers.hooks.selection import out_of_reach
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.layout import Grid, grid_axes
 from seewhy.explainers.layers.provenance import Provenance, Tracker
@@ -34,11 +35,11 @@ class LayerCall:
         path: of the module; the first one, if it has several names.
         module: the module itself.
         started, finished: on a clock that ticks when a call starts or ends.
-        input_shape, output_shape: None where it is no single tensor.
+        input_shape, output_shape: None if it is no single tensor.
         differentiable: whether the output is a tensor that can have a gradient.
-        pooled: whether the output is that of a pooling.
+        pooled: whether a pooling made the output.
         provenance: of the output.
-        grid: where the output lies in the picture; None where that is no grid.
+        grid: where the output lies in the picture; None if it is no grid.
     """
 
     path: str
@@ -54,12 +55,12 @@ class LayerCall:
 
     @property
     def is_weighted_leaf(self) -> bool:
-        """Whether no other module ran inside this call, and the module has parameters."""
+        """Whether the module has parameters, and no other module ran inside this call."""
         return self.finished == self.started + 1 and next(_own_parameters(self.module), None) is not None
 
     @property
     def cells(self) -> int:
-        """How many positions the output has in the picture; 0 where it is no grid."""
+        """Number of positions of the output in the picture; 0 if it is no grid."""
         return cells_of(self.output_shape, self.grid)
 
 
@@ -69,21 +70,22 @@ class Pass:
 
     Attributes:
         calls: of modules, in the order in which they finished.
-        classes: how many logits there are; None where there are none.
-        provenance: of the logits.
+        scores: how many outputs there are for a picture; None where there are none.
+        provenance: of the outputs.
     """
 
     calls: list[LayerCall]
-    classes: int | None
+    scores: int | None
     provenance: Provenance | None
 
 
-def follow(module: nn.Module, image_shape: tuple[int, int, int]) -> Pass:
-    """Run the module on an empty picture, and follow that through it.
+def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callable[[Any], Tensor]) -> Pass:
+    """Run the module on an empty picture, and track the picture through it.
 
     Args:
-        module: as it is; it runs in evaluation mode.
+        module: stays as it is; it runs in evaluation mode.
         image_shape: (C, H, W) of the input.
+        outputs: reads the outputs (N, ...) in what the module returns.
     """
     paths = {part: path for path, part in _reachable(module)}
     parameter = next(module.parameters(), None)
@@ -92,7 +94,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int]) -> Pass:
     calls: list[LayerCall] = []
     running: list[LayerCall] = []
     clock = 0
-    # The output of the last pooling module, which a container may return as its own.
+    # The output of the last pooling module: a container that returns this very tensor counts as pooling too.
     pooled: Tensor | None = None
 
     def before(part: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
@@ -104,7 +106,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int]) -> Pass:
         nonlocal clock, pooled
         clock += 1
         call = running.pop()
-        while call.module is not part:  # it raised an exception, which the model caught
+        while call.module is not part:  # the model caught the exception of an inner module, whose `after` never ran
             call = running.pop()
         call.finished = clock
         call.output_shape = _shape(output)
@@ -113,7 +115,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int]) -> Pass:
         pooled = output if call.pooled and isinstance(output, Tensor) else None
         results = _tensors(output)
         if tracker.adopt(results, _tensors((args, kwargs))):
-            # The picture went out of sight in here, such as into NumPy; what ran after that is known by shape only.
+            # The tracker lost the picture in here, as in NumPy code: later inner calls are judged by shape alone.
             for inner in calls:
                 if inner.started > call.started and inner.provenance is None:
                     inner.grid = likely_grid(inner, image_shape[1:])
@@ -134,31 +136,31 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int]) -> Pass:
         hooks.before_forward(before, paths.__contains__, with_kwargs=True)
         hooks.after_forward(after, paths.__contains__, with_kwargs=True)
         with exclusive(), Tracker(image) as tracker:
-            output = module(image)
+            raw = module(image)
     try:
-        logits = logits_of(output)
-    except ModelOutputError:  # a model whose outputs say nothing of classes has layers all the same
+        read = outputs(raw)
+    except ModelOutputError:  # a model that returns no outputs has layers all the same
         return Pass(calls, None, None)
-    return Pass(calls, logits.shape[1], tracker.of(logits))
+    return Pass(calls, read.shape[1:].numel(), tracker.of(read))
 
 
 def _reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules of a module with their paths, each once, but for those that hooks cannot reach.
+    """Yield the modules of a module that hooks can reach, each once, with their paths.
 
-    Modules that parametrise the weights of another are left out too: they run whenever that reads its weights.
+    Modules that parametrise the weights of another are left out: they run whenever that module reads its weights.
     """
     unreachable = out_of_reach(dict(module.named_modules(remove_duplicate=False)))
-    hidden: set[nn.Module] = set()
+    parametrizations: set[nn.Module] = set()
     for path, part in module.named_modules():
-        if path in unreachable or part in hidden:
+        if path in unreachable or part in parametrizations:
             continue
         if parametrize.is_parametrized(part) and isinstance(part.parametrizations, nn.Module):
-            hidden.update(part.parametrizations.modules())
+            parametrizations.update(part.parametrizations.modules())
         yield path, part
 
 
 def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the parameters of a module by itself, and what its parametrised ones are computed from."""
+    """Yield a module's own parameters, and the originals of its parametrised ones."""
     yield from module.parameters(recurse=False)
     if parametrize.is_parametrized(module) and isinstance(module.parametrizations, nn.Module):
         yield from module.parametrizations.parameters()
@@ -174,25 +176,25 @@ def _shape(value: object) -> tuple[int, ...] | None:
 
 
 def cells_of(shape: tuple[int, ...] | None, grid: Grid | None) -> int:
-    """Return how many positions a tensor has in the picture; 0 where it is no grid."""
+    """Return the number of positions of a tensor in the picture; 0 if it is no grid."""
     return 0 if shape is None or grid is None else shape[grid.axes[1]] * shape[grid.axes[2]]
 
 
 def _grid(call: LayerCall, image_size: tuple[int, int]) -> Grid | None:
-    """Return where the output of a call lies in the picture; None if it is no feature map (N, C, h, w) of one picture.
+    """Return the grid of a call's output; None if the output is no feature map (1, C, h, w).
 
-    Where the picture was lost from sight, the shape tells.
+    If the tracker lost the picture, the shape decides.
     """
     if call.provenance is None:
         return None
-    if call.provenance.lost:
+    if call.provenance.untracked:
         return likely_grid(call, image_size)
     layout = call.provenance.layout
     return layout.grid if layout is not None and _may_be_grid(call) else None
 
 
 def likely_grid(call: LayerCall, image_size: tuple[int, int]) -> Grid | None:
-    """Return where an output lies if it has the picture's proportions, or else is what convolutions return."""
+    """Return the grid of an output by its shape: that with the picture's proportions, or else channels first."""
     shape = call.output_shape
     if shape is None or not _may_be_grid(call):
         return None

@@ -1,9 +1,9 @@
-"""Where the axes of a tensor lie in the picture: which count its rows or columns, how far apart, and from where.
+"""Layouts: which axes of a tensor count rows or columns of the picture, how far apart these are, and where they start.
 
-A layout is arithmetic on shapes, without numbers. An axis of a tensor is a product of *factors*, the outermost first:
-the tokens of a transformer, for instance, are rows times columns, and the batch axis of windowed attention is
-pictures times rows of windows times columns of windows. So a feature map is told from queries, attention and windows
-by what its axes are, not by how long they happen to be.
+A layout is arithmetic on shapes, without values. An axis of a tensor is a product of *factors*, the outermost first:
+the tokens of a transformer, for instance, are rows times columns, and the batch axis of windowed attention is pictures
+times rows of windows times columns of windows. So the meaning of its axes, not their length, tells a feature map from
+queries, attention and windows.
 """
 
 import math
@@ -18,8 +18,8 @@ class Factor(NamedTuple):
 
     Attributes:
         along: `ROWS` or `COLUMNS` of the picture; None for anything else, such as channels.
-        size: how many positions.
-        step: pixels from one to the next.
+        size: number of positions.
+        step: pixels from one position to the next.
     """
 
     along: int | None
@@ -27,12 +27,29 @@ class Factor(NamedTuple):
     step: float
 
 
+class Line(NamedTuple):
+    """The rows or the columns of the picture, as one axis of a tensor.
+
+    Attributes:
+        along: `ROWS` or `COLUMNS`.
+        size, step: as of a `Factor`.
+    """
+
+    along: int
+    size: int
+    step: float
+
+    def spread(self, size: int, ratio: float = 1.0) -> "Axis":
+        """Return an axis along the same side of the picture, of other positions that are `ratio` as far apart."""
+        return Axis((Factor(self.along, size, self.step * ratio),))
+
+
 class Axis(NamedTuple):
     """An axis of a tensor.
 
     Attributes:
         factors: the outermost first.
-        before, after: positions in front of and behind these that lie nowhere in the picture, such as class tokens.
+        before, after: positions in front of and behind these that lie outside the picture, such as class tokens.
     """
 
     factors: tuple[Factor, ...]
@@ -46,15 +63,19 @@ class Axis(NamedTuple):
 
     @property
     def spatial(self) -> bool:
-        """Whether any of it lies along the picture."""
+        """Whether any factor lies along the picture."""
         return any(factor.along is not None for factor in self.factors)
 
     @property
-    def single(self) -> Factor | None:
-        """The rows or the columns that this axis is, and nothing else; None if it is no such axis."""
-        if len(self.factors) == 1 and self.before == self.after == 0 and self.factors[0].along is not None:
-            return self.factors[0]
-        return None
+    def of_picture(self) -> bool:
+        """Whether it counts positions in the picture, and nothing else."""
+        return all(factor.along is not None for factor in self.factors)
+
+    @property
+    def line(self) -> Line | None:
+        """This axis as rows or columns of the picture; None if it is anything more or else."""
+        (along, size, step), *others = self.factors
+        return None if along is None or others or self.before or self.after else Line(along, size, step)
 
 
 class Grid(NamedTuple):
@@ -64,8 +85,8 @@ class Grid(NamedTuple):
         axes: of channels, rows and columns.
         start: the middle of the first cell's receptive field in pixels, (down, across).
         step: pixels from one cell to the next, (down, across).
-        field: height and width of a cell's receptive field in pixels; infinite where attention is behind it.
-        exact: whether start and step are those of convolutions and poolings, not what a resize was taken for.
+        field: height and width of a cell's receptive field in pixels; infinite after attention.
+        exact: whether start and step follow from convolutions and poolings, and not from a guess about a resize.
     """
 
     axes: tuple[int, int, int]
@@ -77,13 +98,13 @@ class Grid(NamedTuple):
     def reach(self, along: int, cells: int, pixels: int) -> tuple[float, float]:
         """Return where the cells of an axis begin and end, as fractions of the picture.
 
-        From edge to edge, as padded convolutions lay them up to half a cell, unless more than a cell is missing or
-        too much at an end, as without padding: then each cell lies about the middle of its receptive field.
+        Padded convolutions lay cells from edge to edge, up to half a cell: then these are 0 and 1. If more than a cell
+        is missing or too much at an end, as without padding, each cell surrounds the middle of its receptive field.
 
         Args:
             along: `ROWS` or `COLUMNS`.
-            cells: how many.
-            pixels: of the picture.
+            cells: number of cells.
+            pixels: height or width of the picture.
         """
         step = self.step[along]
         start = self.start[along] - step / 2
@@ -100,7 +121,7 @@ class Layout(NamedTuple):
         axes: of the tensor.
         start: the middle of the first position's receptive field in pixels, (down, across).
         field: height and width of a position's receptive field in pixels.
-        exact: whether start and steps are known, not taken for those of a resize.
+        exact: whether start and steps are known, and not guessed for a resize.
     """
 
     axes: tuple[Axis, ...]
@@ -125,19 +146,19 @@ class Layout(NamedTuple):
 
     @property
     def grid(self) -> Grid | None:
-        """The feature map that a tensor (N, C, h, w), or with its axes in another order, is; None for other tensors.
+        """The tensor as a feature map, with the axes N, C, h and w in any order; None for other tensors.
 
-        Rows and columns have an axis each, and nothing of the picture is among the batch.
+        Rows and columns have an axis each, and the batch axis holds no part of the picture.
         """
         if len(self.axes) != 4 or self.axes[0].spatial:
             return None
         places: dict[int, int] = {}
         for index, axis in enumerate(self.axes[1:], 1):
-            if axis.single is not None and axis.single.along is not None:
-                places.setdefault(axis.single.along, index)
+            if axis.line is not None:
+                places.setdefault(axis.line.along, index)
         if not places:
             return None
-        if len(places) == 1:  # of a single row or column, a reshaping loses which axis it was
+        if len(places) == 1:  # a reshape of a map of one row or column loses the axis of length 1: take the neighbour
             ((along, place),) = places.items()
             beside = place - 1 if along == COLUMNS else place + 1
             if not 1 <= beside <= 3 or self.axes[beside].size != 1:
@@ -146,12 +167,11 @@ class Layout(NamedTuple):
         rows, columns = places[ROWS], places[COLUMNS]
         if any(axis.before or axis.after for axis in self.axes):
             return None
-        (step_down, step_across) = (self.axes[index].factors[:1] for index in (rows, columns))
-        step = (step_down[0].step if step_down else 0.0, step_across[0].step if step_across else 0.0)
+        step = self.axes[rows].factors[0].step, self.axes[columns].factors[0].step
         return Grid((6 - rows - columns, rows, columns), self.start, step, self.field, self.exact)
 
-    def moved(self, along: int, start: float = 0.0, field: float = 0.0) -> "Layout":
-        """Return the layout with its first position further on by `start`, and receptive fields larger by `field`."""
+    def shift(self, along: int, start: float = 0.0, field: float = 0.0) -> "Layout":
+        """Return the layout with its first position moved by `start` pixels, and its fields larger by `field`."""
         starts, fields = list(self.start), list(self.field)
         starts[along] += start
         fields[along] += field
@@ -169,7 +189,7 @@ class Layout(NamedTuple):
 
 
 def plain(size: int) -> Axis:
-    """Return an axis that has no place in the picture."""
+    """Return an axis outside the picture."""
     return Axis((Factor(None, size, 0.0),))
 
 
@@ -181,24 +201,25 @@ def of_pictures(shape: Sequence[int]) -> Layout:
 
 
 def reshaped(layout: Layout, shape: Sequence[int]) -> Layout | None:
-    """Return the layout of a view of another shape, elements in the same order; None where axes are cut unevenly."""
+    """Return the layout after a reshape, which keeps the order of elements; None where it cuts an axis unevenly."""
     if layout.shape == tuple(shape):
         return layout
-    waiting: list[Factor | Axis] = []
+    factors: list[Factor | Axis] = []
     for axis in layout.axes:
         if axis.before or axis.after:
-            waiting.append(axis)
+            factors.append(axis)
         else:
-            waiting += [factor for factor in axis.factors if factor.size > 1]
-    waiting.reverse()
+            factors += [factor for factor in axis.factors if factor.size > 1]
+    factors.reverse()
     axes = []
+    # Each new axis takes factors, outermost first, until their product is its size; the last may be cut in two.
     for size in shape:
         parts: list[Factor | Axis] = []
         rest = size
         while rest > 1:
-            if not waiting:
+            if not factors:
                 return None
-            part = waiting.pop()
+            part = factors.pop()
             if rest % part.size == 0:
                 parts.append(part)
                 rest //= part.size
@@ -206,21 +227,21 @@ def reshaped(layout: Layout, shape: Sequence[int]) -> Layout | None:
             if isinstance(part, Axis):
                 return None
             if part.size % rest:
-                # Channels that are cut unevenly may be next to more channels.
-                if part.along is None and waiting and isinstance(waiting[-1], Factor) and waiting[-1].along is None:
-                    waiting.append(Factor(None, part.size * waiting.pop().size, 0.0))
+                # Adjacent factors outside the picture may be merged and cut anew, as channels times heads.
+                if part.along is None and factors and isinstance(factors[-1], Factor) and factors[-1].along is None:
+                    factors.append(Factor(None, part.size * factors.pop().size, 0.0))
                     continue
                 return None
             inner = part.size // rest
             parts.append(Factor(part.along, rest, part.step * inner))
-            waiting.append(Factor(part.along, inner, part.step))
+            factors.append(Factor(part.along, inner, part.step))
             rest = 1
         axes.append(_joined(parts, size))
     return layout.with_axes(axes)
 
 
 def _joined(parts: Sequence[Factor | Axis], size: int) -> Axis:
-    """Return one axis of several parts; neighbours that go on from each other become one factor."""
+    """Return one axis of several parts; contiguous neighbours become one factor."""
     if len(parts) == 1 and isinstance(parts[0], Axis):
         return parts[0]
     factors: list[Factor] = []
@@ -236,27 +257,27 @@ def _joined(parts: Sequence[Factor | Axis], size: int) -> Axis:
 
 
 def resized(layout: Layout, shape: Sequence[int]) -> Layout | None:
-    """Return the layout after an operation that may change the sizes of axes, not their order: a resize, or pooling.
+    """Return the layout after a resize or pooling, which changes sizes of axes and keeps their order.
 
-    Each axis that changes is taken to be scaled from edge to edge.
+    An axis of another size counts as scaled from edge to edge.
     """
     if len(shape) != len(layout.axes):
         return None
     for index, (axis, size) in enumerate(zip(layout.axes, shape, strict=True)):
         if axis.size == size:
             continue
-        single = axis.single
-        if single is None or single.along is None or size == 0:
+        line = axis.line
+        if line is None or size == 0:
             layout = layout.with_axis(index, plain(size))
             continue
-        step = single.step * single.size / size
-        layout = layout.with_axis(index, Axis((Factor(single.along, size, step),)))
-        layout = layout.moved(single.along, (step - single.step) / 2, step)._replace(exact=False)
+        step = line.step * line.size / size
+        layout = layout.with_axis(index, Axis((Factor(line.along, size, step),)))
+        layout = layout.shift(line.along, (step - line.step) / 2, step)._replace(exact=False)
     return layout
 
 
 def broadcast(layouts: Sequence[Layout], shape: Sequence[int]) -> Layout | None:
-    """Return the layout of what is computed elementwise: each axis is that of the first tensor that has it."""
+    """Return the layout of an elementwise result: each axis is that of the first tensor that has it."""
     usable = [layout for layout in layouts if len(layout.axes) <= len(shape)]
     if not usable:
         return None
@@ -282,20 +303,20 @@ def windowed(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> Layout:
-    """Return the layout after windows slid over the last axes, of which each gave one position.
+    """Return the layout after windows slide over the last axes, each window giving one position.
 
     Args:
-        layout: before.
+        layout: of the input.
         shape: of the result.
-        kernel, stride, padding, dilation: one number per axis that the windows slide over.
+        kernel, stride, padding, dilation: one number for each of these axes.
     """
     for back, size in enumerate(kernel, -len(kernel)):
         axis, positions = layout.axes[back], shape[back]
         reach = dilation[back] * (size - 1)
-        single = axis.single
-        if single is not None and single.along is not None:
-            layout = layout.moved(single.along, (reach / 2 - padding[back]) * single.step, reach * single.step)
-            axis = Axis((Factor(single.along, positions, single.step * stride[back]),))
+        if (line := axis.line) is not None:
+            # The first window's middle lies half its reach behind its start, which padding moves before the picture.
+            layout = layout.shift(line.along, (reach / 2 - padding[back]) * line.step, reach * line.step)
+            axis = line.spread(positions, stride[back])
         elif axis.size != positions:
             axis = plain(positions)
         layout = layout.with_axis(back % len(shape), axis)
@@ -303,20 +324,20 @@ def windowed(
 
 
 def contracted(layout: Layout, axis: Axis) -> Layout:
-    """Return the layout after a sum over another axis, along which every position now sees everything."""
+    """Return the layout after a sum over another axis: along it every position now sees the whole picture."""
     for factor in axis.factors:
         if factor.along is not None:
-            layout = layout.moved(factor.along, field=math.inf)
+            layout = layout.shift(factor.along, field=math.inf)
     return layout
 
 
 def grid_axes(shape: tuple[int, ...], image_size: tuple[int, int]) -> tuple[int, int, int] | None:
-    """Return the axes of channels, rows and columns in a feature map by its shape alone; None if it has none.
+    """Return the axes of channels, rows and columns in a feature map by its shape alone; None if it is none.
 
-    For tensors that no survey knows: gradients, arguments, outputs of bare modules. A grid here has the picture's
-    proportions, up to a cell of rounding. A map is channels-first, as PyTorch's convolutions make it, unless only the
-    channels-last reading has them, with more channels than cells to a side (Swin Transformers keep (N, H, W, C) between
-    their blocks).
+    This is for tensors that no survey covers: gradients, arguments, outputs of bare modules. A grid here has the
+    picture's proportions, up to a cell of rounding. It is channels-first, as PyTorch's convolutions make it, unless
+    only the channels-last reading has these proportions, with more channels than cells to a side (Swin Transformers
+    keep (N, H, W, C) between their blocks).
 
     Args:
         shape: of the feature map, batch axis first.
@@ -337,5 +358,5 @@ def _proportional(grid: tuple[int, int], image_size: tuple[int, int]) -> bool:
     height, width = image_size
     if rows > height or columns > width:
         return False
-    # Strides round each side by itself, so only a square picture has an exactly square grid.
+    # Strides round each side separately, so only a square picture has an exactly square grid.
     return rows == columns if height == width else abs(columns - rows * width / height) <= max(1.0, width / height)

@@ -1,7 +1,7 @@
-"""What each operation of PyTorch makes of a layout; those that keep shapes, or scale them, need no rule of their own.
+"""The rules: what each operation of PyTorch makes of a layout. Operations that keep or scale shapes need no rule.
 
-A rule takes a function from tensors to their layouts, the operation's result, and its arguments as PyTorch's
-dispatcher passes them (positional ones that have their default may be missing).
+A rule takes the layout of its only tensor (`layout_rule`) or a function from tensors to their layouts (`rule`), the
+operation's result, and its arguments as PyTorch's dispatcher passes them, which leaves out trailing defaults.
 """
 
 from collections.abc import Sequence
@@ -9,22 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from seewhy.explainers.layers.effects import Effect, Layouts, aten, default_effect, rule
-from seewhy.explainers.layers.layout import (
-    Axis,
-    Factor,
-    Layout,
-    broadcast,
-    contracted,
-    plain,
-    reshaped,
-    resized,
-    windowed,
-)
-
-
-def _layout_of(layouts: Layouts, *tensors: Any) -> Layout | None:
-    return next((layout for tensor in tensors if (layout := layouts(tensor)) is not None), None)
+from seewhy.explainers.layers.effects import Effect, Layouts, aten, default_effect, layout_rule, rule
+from seewhy.explainers.layers.layout import Axis, Layout, broadcast, contracted, plain, reshaped, resized, windowed
 
 
 def _each(value: int | Sequence[int], count: int) -> list[int]:
@@ -32,11 +18,10 @@ def _each(value: int | Sequence[int], count: int) -> list[int]:
     return values if len(values) == count else values[:1] * count
 
 
-@rule("convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution", "cudnn_convolution")
+@layout_rule("convolution", "_convolution", "convolution_overrideable", "mkldnn_convolution", "cudnn_convolution")
 def _convolution(
-    layouts: Layouts,
+    layout: Layout,
     result: Tensor,
-    images: Tensor,
     weight: Tensor,
     _bias: Any,
     stride: Any = 1,
@@ -44,12 +29,9 @@ def _convolution(
     dilation: Any = 1,
     transposed: bool = False,
     *_: Any,
-) -> Effect:
-    layout = layouts(images)
-    if layout is None:
-        return Effect(None)
+) -> Effect | None:
     if len(layout.axes) != result.ndim:
-        return Effect(None)
+        return None
     kernel = list(weight.shape[2:])
     steps, pads, gaps = (_each(value, len(kernel)) for value in (stride, padding, dilation))
     channels = layout.axes[1]
@@ -57,148 +39,103 @@ def _convolution(
         slid = resized(layout, result.shape) or layout
     else:
         slid = windowed(layout, result.shape, kernel, steps, pads, gaps)
+    # New channels; positions among the old ones, as of an MLP that mixes tokens, are summed up.
     slid = slid.with_axis(1, plain(result.shape[1]))
-    mixes = channels.spatial and all(factor.along is not None for factor in channels.factors)
-    return Effect(contracted(slid, channels), kernel=max(kernel, default=1) > 1, mixes=mixes)
+    return Effect(contracted(slid, channels), kernel=max(kernel, default=1) > 1, mixes=channels.of_picture)
 
 
-@rule("max_pool2d_with_indices", "max_pool2d", "max_pool3d_with_indices", "max_pool1d")
+@layout_rule("max_pool2d_with_indices", "max_pool2d", "max_pool3d_with_indices", "max_pool1d", kernel=True)
 def _max_pool(
-    layouts: Layouts,
-    result: Tensor,
-    images: Tensor,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
-    *_: Any,
-) -> Effect:
-    return _pool(layouts, result, images, kernel, stride, padding, dilation)
-
-
-@rule("avg_pool2d", "avg_pool1d", "avg_pool3d")
-def _avg_pool(
-    layouts: Layouts, result: Tensor, images: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, *_: Any
-) -> Effect:
-    return _pool(layouts, result, images, kernel, stride, padding, 1)
-
-
-def _pool(
-    layouts: Layouts, result: Tensor, images: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any
-) -> Effect:
-    layout = layouts(images)
-    if layout is None:
-        return Effect(None)
+    layout: Layout, result: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, *_: Any
+) -> Layout:
     dimensions = len(kernel) if isinstance(kernel, list | tuple) else 2
     size = _each(kernel, dimensions)
     steps = _each(stride, dimensions) if stride else size
-    pads, gaps = _each(padding, dimensions), _each(dilation, dimensions)
-    return Effect(windowed(layout, result.shape, size, steps, pads, gaps), kernel=True)
+    return windowed(layout, result.shape, size, steps, _each(padding, dimensions), _each(dilation, dimensions))
 
 
-@rule("view", "_unsafe_view", "_reshape_alias", "reshape", "_reshape_copy", "view_copy", "flatten", "unflatten")
-def _view(layouts: Layouts, result: Tensor, tensor: Tensor, *_: Any) -> Effect:
-    layout = layouts(tensor)
-    return Effect(layout and reshaped(layout, result.shape))
+@layout_rule("avg_pool2d", "avg_pool1d", "avg_pool3d", kernel=True)
+def _avg_pool(layout: Layout, result: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, *_: Any) -> Layout:
+    return _max_pool(layout, result, kernel, stride, padding)
 
 
-@rule("permute", "permute_copy")
-def _permute(layouts: Layouts, _result: Tensor, tensor: Tensor, order: Sequence[int]) -> Effect:
-    layout = layouts(tensor)
-    return Effect(layout and layout.with_axes([layout.axes[index] for index in order]))
+@layout_rule("view", "_unsafe_view", "_reshape_alias", "reshape", "_reshape_copy", "view_copy", "flatten", "unflatten")
+def _view(layout: Layout, result: Tensor, *_: Any) -> Layout | None:
+    return reshaped(layout, result.shape)
 
 
-@rule("transpose", "transpose_copy", "transpose_", "swapaxes")
-def _transpose(layouts: Layouts, _result: Tensor, tensor: Tensor, first: int, second: int) -> Effect:
-    layout = layouts(tensor)
-    if layout is None:
-        return Effect(None)
-    axes = list(layout.axes)
-    axes[first], axes[second] = axes[second], axes[first]
-    return Effect(layout.with_axes(axes))
+@layout_rule("permute", "permute_copy")
+def _permute(layout: Layout, _result: Tensor, order: Sequence[int]) -> Layout:
+    return layout.with_axes([layout.axes[index] for index in order])
 
 
-@rule("t", "t_", "t_copy")
-def _t(layouts: Layouts, _result: Tensor, tensor: Tensor) -> Effect:
-    layout = layouts(tensor)
-    return Effect(layout and layout.with_axes(layout.axes[::-1]))
+@layout_rule("transpose", "transpose_copy", "transpose_", "swapaxes")
+def _transpose(layout: Layout, _result: Tensor, first: int, second: int) -> Layout:
+    return layout.with_axis(first, layout.axes[second]).with_axis(second, layout.axes[first])
 
 
-@rule("unsqueeze", "unsqueeze_", "unsqueeze_copy")
-def _unsqueeze(layouts: Layouts, result: Tensor, tensor: Tensor, index: int) -> Effect:
-    layout = layouts(tensor)
-    if layout is None:
-        return Effect(None)
-    axes = list(layout.axes)
-    axes.insert(index % result.ndim, plain(1))
-    return Effect(layout.with_axes(axes))
+@layout_rule("t", "t_", "t_copy")
+def _t(layout: Layout, _result: Tensor) -> Layout:
+    return layout.with_axes(layout.axes[::-1])
 
 
-@rule("squeeze", "squeeze_", "squeeze_copy")
-def _squeeze(layouts: Layouts, _result: Tensor, tensor: Tensor, index: int | Sequence[int] | None = None) -> Effect:
-    layout = layouts(tensor)
-    if layout is None:
-        return Effect(None)
+@layout_rule("unsqueeze", "unsqueeze_", "unsqueeze_copy")
+def _unsqueeze(layout: Layout, result: Tensor, index: int) -> Layout:
+    return _inserted(layout, index % result.ndim, 1)
+
+
+def _inserted(layout: Layout, place: int, size: int) -> Layout:
+    return layout.with_axes([*layout.axes[:place], plain(size), *layout.axes[place:]])
+
+
+@layout_rule("squeeze", "squeeze_", "squeeze_copy")
+def _squeeze(layout: Layout, _result: Tensor, index: int | Sequence[int] | None = None) -> Layout:
     count = len(layout.axes)
     indices = range(count) if index is None else [index] if isinstance(index, int) else index
-    squeezed = {number % count for number in indices}
-    axes = [axis for number, axis in enumerate(layout.axes) if number not in squeezed or axis.size != 1]
-    return Effect(layout.with_axes(axes))
+    candidates = {number % count for number in indices}
+    return layout.with_axes(
+        [axis for place, axis in enumerate(layout.axes) if place not in candidates or axis.size != 1]
+    )
 
 
-@rule("expand", "expand_copy", "repeat")
-def _expand(layouts: Layouts, result: Tensor, tensor: Tensor, *_: Any, **__: Any) -> Effect:
-    layout = layouts(tensor)
-    return Effect(layout and broadcast([layout], result.shape))
+@layout_rule("expand", "expand_copy", "repeat")
+def _expand(layout: Layout, result: Tensor, *_: Any, **__: Any) -> Layout | None:
+    return broadcast([layout], result.shape)
 
 
-@rule("select", "select_copy")
-def _select(layouts: Layouts, _result: Tensor, tensor: Tensor, index: int, *_: Any) -> Effect:
-    layout = layouts(tensor)
-    if layout is None:
-        return Effect(None)
+@layout_rule("select", "select_copy", pools=True)
+def _select(layout: Layout, _result: Tensor, index: int, *_: Any) -> Layout:
     axes = list(layout.axes)
     del axes[index]
-    return Effect(layout.with_axes(axes), spent=True)
+    return layout.with_axes(axes)
 
 
-@rule("slice", "slice_copy")
+@layout_rule("slice", "slice_copy")
 def _slice(
-    layouts: Layouts,
-    result: Tensor,
-    tensor: Tensor,
-    index: int = 0,
-    start: int | None = None,
-    _end: int | None = None,
-    step: int = 1,
-) -> Effect:
-    layout = layouts(tensor)
-    if layout is None:
-        return Effect(None)
+    layout: Layout, result: Tensor, index: int = 0, start: int | None = None, _end: int | None = None, step: int = 1
+) -> Layout:
     size = layout.axes[index].size
     first = 0 if start is None else min(max(start + size if start < 0 else start, 0), size)
-    return Effect(_part(layout, index, first, result.shape[index], step))
+    return _part(layout, index, first, result.shape[index], step)
 
 
 def _part(layout: Layout, index: int, first: int, size: int, step: int = 1) -> Layout:
-    """Return the layout of some positions of an axis: `size` of them from the first on, `step` apart."""
+    """Return the layout of a part of an axis: `size` positions from `first` on, `step` apart."""
     axis = layout.axes[index]
     if axis.size == size and step == 1:
         return layout
-    single = axis.single
-    if single is not None and single.along is not None:
-        cut = Axis((Factor(single.along, size, single.step * step),))
-        return layout.with_axis(index, cut).moved(single.along, first * single.step)
+    if (line := axis.line) is not None:
+        return layout.with_axis(index, line.spread(size, step)).shift(line.along, first * line.step)
     inside = axis.size - axis.before - axis.after
+    # A slice that drops only class tokens keeps the positions of the picture.
     if step == 1 and axis.spatial and first <= axis.before and axis.before + inside <= first + size:
         before = axis.before - first
         return layout.with_axis(index, Axis(axis.factors, before, size - before - inside))
     return layout.with_axis(index, plain(size))
 
 
-def pieces(layouts: Layouts, results: Sequence[Tensor], tensor: Tensor, index: int) -> list[Layout | None]:
+def pieces(layout: Layout | None, results: Sequence[Tensor], index: int) -> list[Layout | None]:
     """Return the layouts of the pieces that a tensor is split into along an axis."""
-    layout = layouts(tensor)
     parts: list[Layout | None] = []
     first = 0
     for result in results:
@@ -210,26 +147,25 @@ def pieces(layouts: Layouts, results: Sequence[Tensor], tensor: Tensor, index: i
 
 @rule("cat", "concat", "concatenate")
 def _cat(layouts: Layouts, result: Tensor, tensors: Sequence[Tensor], index: int = 0) -> Effect:
-    known = [layouts(tensor) for tensor in tensors]
-    joined = [part for part in known if part is not None and len(part.axes) == result.ndim]
-    if not joined:
-        return Effect(None)
+    parts = [layouts(tensor) for tensor in tensors]
+    joined = [part for part in parts if part is not None and len(part.axes) == result.ndim]
     layout = broadcast(joined, [*result.shape[: index % result.ndim], 0, *result.shape[index % result.ndim + 1 :]])
     if layout is None:
         return Effect(None)
     axis = plain(result.shape[index])
-    placed = [number for number, part in enumerate(known) if part is not None and part.axes[index].spatial]
+    placed = [number for number, part in enumerate(parts) if part is not None and part.axes[index].spatial]
     if len(placed) == 1:
+        # Class tokens beside the positions of one tensor.
         (number,) = placed
-        inner = joined[[part is known[number] for part in joined].index(True)].axes[index]
+        inner = joined[[part is parts[number] for part in joined].index(True)].axes[index]
         sizes = [tensor.shape[index] for tensor in tensors]
         axis = Axis(inner.factors, inner.before + sum(sizes[:number]), inner.after + sum(sizes[number + 1 :]))
     elif placed:
-        singles = [part.axes[index].single for part in joined]
-        first = singles[0]
-        if first is not None and all(single and single[::2] == first[::2] for single in singles):
-            # Parts side by side, perhaps rolled; or the axis, padded with parts of itself.
-            axis = Axis((Factor(first.along, result.shape[index], first.step),))
+        lines = [part.axes[index].line for part in joined]
+        first = lines[0]
+        if first is not None and all(line and line[::2] == first[::2] for line in lines):
+            # Parts of the picture side by side, perhaps rolled; or an axis padded with parts of itself.
+            axis = first.spread(result.shape[index])
             start = min((part.start for part in joined), key=sum)
             layout = layout._replace(start=start, exact=False)
     return Effect(layout.with_axis(index, axis))
@@ -237,49 +173,35 @@ def _cat(layouts: Layouts, result: Tensor, tensors: Sequence[Tensor], index: int
 
 @rule("stack")
 def _stack(layouts: Layouts, result: Tensor, tensors: Sequence[Tensor], index: int = 0) -> Effect:
-    layout = _layout_of(layouts, *tensors)
-    if layout is None:
-        return Effect(None)
-    axes = list(layout.axes)
-    axes.insert(index % result.ndim, plain(len(tensors)))
-    return Effect(layout.with_axes(axes))
+    layout = next((layout for tensor in tensors if (layout := layouts(tensor)) is not None), None)
+    return Effect(layout and _inserted(layout, index % result.ndim, len(tensors)))
 
 
-@rule(
+@layout_rule(
     "constant_pad_nd",
     "pad",
     *(f"{kind}_pad{count}d" for kind in ("reflection", "replication") for count in (1, 2, 3)),
 )
-def _pad(layouts: Layouts, result: Tensor, tensor: Tensor, sizes: Sequence[int], *_: Any) -> Effect:
-    layout = layouts(tensor)
-    if layout is None:
-        return Effect(None)
+def _pad(layout: Layout, result: Tensor, sizes: Sequence[int], *_: Any) -> Layout:
     for number, (before, after) in enumerate(zip(sizes[::2], sizes[1::2], strict=True), 1):
         axis = layout.axes[-number]
-        single = axis.single
-        if single is not None and single.along is not None:
-            padded = Axis((Factor(single.along, result.shape[-number], single.step),))
-            layout = layout.moved(single.along, -before * single.step)
+        if (line := axis.line) is not None:
+            padded = line.spread(result.shape[-number])
+            layout = layout.shift(line.along, -before * line.step)
         elif axis.spatial and before >= 0 and after >= 0:
             padded = Axis(axis.factors, axis.before + before, axis.after + after)
         else:
             padded = plain(result.shape[-number])
-        layout = layout.with_axis(len(layout.axes) - number, padded)
-    return Effect(layout)
+        layout = layout.with_axis(-number, padded)
+    return layout
 
 
-@rule("unfold")
-def _unfold(layouts: Layouts, result: Tensor, tensor: Tensor, index: int, size: int, step: int) -> Effect:
-    layout = layouts(tensor)
-    if layout is None:
-        return Effect(None)
-    single = layout.axes[index].single
-    if single is None or single.along is None:
-        window, axis = plain(size), plain(result.shape[index])
-    else:
-        window = Axis((Factor(single.along, size, single.step),))
-        axis = Axis((Factor(single.along, result.shape[index], single.step * step),))
-    return Effect(layout.with_axes([*layout.with_axis(index, axis).axes, window]))
+@layout_rule("unfold")
+def _unfold(layout: Layout, result: Tensor, index: int, size: int, step: int) -> Layout:
+    line = layout.axes[index].line
+    window = plain(size) if line is None else line.spread(size)
+    axis = plain(result.shape[index]) if line is None else line.spread(result.shape[index], step)
+    return layout.with_axes([*layout.with_axis(index, axis).axes, window])
 
 
 @rule("im2col")
@@ -299,38 +221,39 @@ def _im2col(
     return Effect(slid.with_axes([slid.axes[0], plain(result.shape[1]), Axis(factors)]), kernel=True)
 
 
-@rule("col2im")
-def _col2im(layouts: Layouts, result: Tensor, columns: Tensor, *_: Any) -> Effect:
-    layout = layouts(columns)
-    if layout is None:
-        return Effect(None)
+@layout_rule("col2im")
+def _col2im(layout: Layout, result: Tensor, *_: Any) -> Layout | None:
     factors = layout.axes[-1].factors
     if len(factors) != 2 or result.ndim != 4:
-        return Effect(None)
+        return None
     coarse = layout.with_axes([layout.axes[0], plain(result.shape[1]), *(Axis((factor,)) for factor in factors)])
-    return Effect(resized(coarse, result.shape))
+    return resized(coarse, result.shape)
 
 
-@rule("mean", "sum", "amax", "amin", "max", "min", "var", "std", "prod", "logsumexp", "norm", "linalg_vector_norm")
-def _reduction(layouts: Layouts, result: Tensor, tensor: Tensor, *arguments: Any, **_: Any) -> Effect:
-    layout = layouts(tensor)
-    if layout is None:
-        return Effect(None)
-    if result.ndim == tensor.ndim:
+@layout_rule(
+    "mean", "sum", "amax", "amin", "max", "min", "var", "std", "prod", "logsumexp", "norm", "linalg_vector_norm"
+)
+def _reduction(layout: Layout, result: Tensor, *arguments: Any, **_: Any) -> Effect:
+    count = len(layout.axes)
+    if result.ndim == count:
         return Effect(resized(layout, result.shape))
-    # The axes are an integer or a list of them; of `norm` the order stands before them.
+    # The axes are an integer or a list; `norm` has its order before them.
     lists = [value for value in arguments if isinstance(value, list | tuple)]
     axes = lists[0] if lists else [value for value in arguments[:1] if isinstance(value, int)]
-    reduced = {index % tensor.ndim for index in axes}
-    if tensor.ndim - len(reduced) != result.ndim:
-        return Effect(None, spent=True)
-    remaining = [axis for index, axis in enumerate(layout.axes) if index not in reduced]
-    return Effect(layout.with_axes(remaining), spent=True)
+    reduced = {index % count for index in axes}
+    if count - len(reduced) != result.ndim:
+        return Effect(None, pools=True)
+    return Effect(
+        layout.with_axes([axis for index, axis in enumerate(layout.axes) if index not in reduced]), pools=True
+    )
 
 
 def _product(left: Layout | None, right: Layout | None, result: Tensor) -> Effect:
-    """Return what a product of matrices (..., n, k) and (..., k, m) does."""
-    inner = left.axes[-1] if left is not None else right.axes[-2] if right is not None else plain(1)
+    """Return the effect of a product of matrices (..., n, k) and (..., k, m)."""
+    base = left or right
+    if base is None:
+        return Effect(None)
+    inner = left.axes[-1] if left is not None else plain(1)
     if right is not None and not inner.spatial:
         inner = right.axes[-2]
     axes = [plain(size) for size in result.shape]
@@ -339,15 +262,10 @@ def _product(left: Layout | None, right: Layout | None, result: Tensor) -> Effec
             axes[matrix] = source.axes[matrix]
             for index in range(result.ndim - 2):
                 axes[index] = axes[index] if axes[index].spatial else source.axes[index]
-    base = next((layout for layout in (left, right) if layout is not None), None)
-    if base is None:
-        return Effect(None)
-    for layout in (left, right):
-        if layout is not None and layout.axes[-2 if layout is left else -1].spatial:
-            base = layout
-            break
-    pure = inner.size > 1 and inner.spatial and all(factor.along is not None for factor in inner.factors)
-    return Effect(contracted(base.with_axes(axes), inner), mixes=pure, spent=True)
+    # Start and field are those of the factor whose positions remain in the result.
+    if right is not None and right.axes[-1].spatial and not (left is not None and left.axes[-2].spatial):
+        base = right
+    return Effect(contracted(base.with_axes(axes), inner), mixes=inner.size > 1 and inner.of_picture, pools=True)
 
 
 @rule("mm", "bmm", "matmul")
@@ -362,11 +280,8 @@ def _addmm(layouts: Layouts, result: Tensor, _bias: Tensor, left: Tensor, right:
     return _mm(layouts, result, left, right)
 
 
-@rule("linear")
-def _linear(layouts: Layouts, result: Tensor, tensor: Tensor, *_: Any) -> Effect:
-    layout = layouts(tensor)
-    if layout is None:
-        return Effect(None)
+@layout_rule("linear")
+def _linear(layout: Layout, result: Tensor, *_: Any) -> Effect:
     return _product(layout, None, result)
 
 
@@ -386,23 +301,22 @@ def _attention(
     mixes = keys is not None and keys.axes[-2].spatial
     if base is None or base.shape[:-1] != tuple(result.shape[:-1]):
         return Effect(None, mixes=mixes)
-    layout = base.with_axis(result.ndim - 1, plain(result.shape[-1]))
+    layout = base.with_axis(-1, plain(result.shape[-1]))
     return Effect(contracted(layout, keys.axes[-2]) if keys is not None else layout, mixes=mixes)
 
 
-@rule("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
-def _fused_encoder(layouts: Layouts, result: Tensor, tensor: Tensor, *_: Any, **__: Any) -> Effect:
-    layout = layouts(tensor)
-    if layout is None or layout.shape != tuple(result.shape):
-        return Effect(None)
+@layout_rule("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+def _fused_encoder(layout: Layout, result: Tensor, *_: Any, **__: Any) -> Effect | None:
+    if layout.shape != tuple(result.shape):
+        return None
     return Effect(contracted(layout, layout.axes[1]), mixes=layout.axes[1].spatial)
 
 
 SPLITS = {aten.split, aten.split_with_sizes, aten.unsafe_split, aten.chunk, aten.split_copy, aten.tensor_split}
-"""Operations whose results are pieces of their first argument, along the axis that is their third or the first."""
+"""Operations that cut their first argument into pieces, along the axis in their third argument, by default 0."""
 
 JOINS = {aten.cat, aten.concat, aten.concatenate, aten.stack}
 """Operations that put tensors side by side."""
 
 SUMS = {aten.add, aten.add_, aten.sub, aten.sub_}
-"""Operations that add tensors up, such as a block's residual to what it was given."""
+"""Operations that add tensors, such as a block's shortcut to its residual."""

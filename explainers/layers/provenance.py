@@ -1,8 +1,8 @@
-"""Which tensors of a forward pass come from the picture, where they lie in it, and what they have passed through.
+"""Provenance: which tensors of a forward pass come from the picture, where they lie in it, and through which modules.
 
-A `Tracker` follows the operations of one forward pass below modules and autograd, where PyTorch has few kinds of
-them, and where compiled, scripted and checkpointed parts of a model are no different from others. It computes nothing,
-so it works on the ``meta`` device. It belongs to the thread that opened it; one at a time may be open in the process.
+A `Tracker` follows the operations of one forward pass below modules and autograd. There PyTorch has few kinds of
+operations, and compiled, scripted and checkpointed parts of a model look like any other. A tracker reads no values, so
+it works on the ``meta`` device. It belongs to the thread that opened it; one may be open in the process at a time.
 """
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
@@ -23,13 +23,13 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, eq=False)
 class Waypoint:
-    """An output of a module that everything the picture does to a tensor has passed through.
+    """An output of a module through which all of the picture's influence on a tensor has passed.
 
     Attributes:
         before: the waypoint before it; None for the picture itself.
-        depth: how many there are before it.
-        number: in the order of time.
-        call: what the owner of the tracker knows it by.
+        depth: number of waypoints before it.
+        number: in chronological order.
+        call: the owner's name for it.
     """
 
     before: "Waypoint | None"
@@ -54,22 +54,22 @@ class Provenance:
     """How a tensor came from the picture.
 
     Attributes:
-        layout: where it lies in the picture; None if it does not, such as logits, or if that is not known.
+        layout: where it lies in the picture; None if it lies outside, as outputs do, or if that is unknown.
         last: its last waypoint.
-        kernels: how many convolutions and poolings that look at neighbours are before it, on the longest way.
-        mixes: how many operations that look at all positions, such as attention, likewise.
-        lost: whether it may have a place in the picture that is not known.
+        kernels: number of operations on neighbouring positions before it, such as convolutions, on the longest path.
+        mixes: likewise of operations on all positions, such as attention.
+        untracked: whether it may lie in the picture at an unknown place.
     """
 
     layout: Layout | None
     last: Waypoint
     kernels: int = 0
     mixes: int = 0
-    lost: bool = False
+    untracked: bool = False
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is open, knows the provenance of every tensor that is computed from the pictures.
+    """While open, knows the provenance of every tensor that is computed from the pictures.
 
     Args:
         images: (N, C, H, W).
@@ -77,29 +77,29 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, images: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._known: MutableMapping[Tensor, Provenance] = WeakTensorKeyDictionary()
+        self._provenances: MutableMapping[Tensor, Provenance] = WeakTensorKeyDictionary()
         self._waypoints = 1
-        self._known[images] = Provenance(of_pictures(images.shape), Waypoint(None, 0, 0))
+        self._provenances[images] = Provenance(of_pictures(images.shape), Waypoint(None, 0, 0))
 
     def of(self, tensor: Any) -> Provenance | None:
         """Return the provenance of a tensor; None if it does not come from the pictures."""
-        return self._known.get(tensor) if isinstance(tensor, Tensor) else None
+        return self._provenances.get(tensor) if isinstance(tensor, Tensor) else None
 
     def pass_through(self, tensor: Tensor, call: Any) -> None:
-        """Make a tensor a waypoint of itself and of all that will be computed from it."""
+        """Make a tensor a waypoint of itself and of all tensors computed from it later."""
         provenance = self.of(tensor)
         if provenance is not None:
             waypoint = Waypoint(provenance.last, provenance.last.depth + 1, self._waypoints, call)
             self._waypoints += 1
-            self._known[tensor] = replace(provenance, last=waypoint)
+            self._provenances[tensor] = replace(provenance, last=waypoint)
 
     def adopt(self, results: Iterable[Tensor], arguments: Iterable[Tensor]) -> bool:
-        """Take results for computed from arguments where no operation was seen, as when another engine does it.
+        """Derive untracked results from arguments, as after code in another engine.
 
         Returns:
-            Whether there were such results.
+            Whether there were untracked results.
         """
-        tensors = [argument for argument in arguments if argument in self._known]
+        tensors = [argument for argument in arguments if argument in self._provenances]
         unseen = [result for result in results if self.of(result) is None] if tensors else []
         for result in unseen:
             self._note(default_effect(self._layout, result, tensors), result, tensors)
@@ -108,12 +108,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation, and note where its results come from."""
+        """Run an operation, and note the provenance of its results."""
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
-        tensors = [value for value in _flat((*args, *kwargs.values())) if value in self._known]
+        tensors = [value for value in _flat((*args, *kwargs.values())) if value in self._provenances]
         operation = getattr(func, "overloadpacket", func)
-        if operation is aten.copy_ and args[1] in self._known:  # which takes the place of what was there
+        if operation is aten.copy_ and args[1] in self._provenances:  # the source replaces the former content
             tensors = [args[1]]
         if tensors:
             self._follow(operation, results, tensors, args, kwargs)
@@ -121,7 +121,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return results
 
     def _write_through(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note that what was written into a view is part of the tensor that it is a view of, such as a buffer."""
+        """Make what an operation wrote into a view part of the view's base, such as a buffer."""
         for index, argument in enumerate(operation._schema.arguments):
             view = args[index] if index < len(args) else kwargs.get(argument.name)
             if argument.is_write and isinstance(view, Tensor) and view._base is not None and self.of(view) is not None:
@@ -133,7 +133,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         if operation in SPLITS and isinstance(results, list | tuple):
             index = args[2] if len(args) > 2 else kwargs.get("dim", 0)
-            for result, layout in zip(results, pieces(self._layout, results, args[0], index), strict=True):
+            for result, layout in zip(results, pieces(self._layout(args[0]), results, index), strict=True):
                 self._note(Effect(layout), result, tensors)
             return
         if operation is aten.unbind:
@@ -156,26 +156,29 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return provenance.layout if provenance is not None else None
 
     def _note(self, effect: Effect, result: Tensor, tensors: Iterable[Tensor], joins: bool = False) -> None:
-        """Note what was computed from tensors; `joins` if each of them still is a feature map in the result."""
+        """Note the provenance of a result; `joins` if the result still contains each tensor as a feature map."""
         sources = [provenance for tensor in tensors if (provenance := self.of(tensor)) is not None]
         if not sources:
             return
         layout = effect.layout
         if layout is not None and (not layout.spatial or layout.shape != tuple(result.shape)):
             layout = None
-        known = [source for source in sources if source.layout is not None]
+        placed = [source for source in sources if source.layout is not None]
         extended = any(source.layout is not None and source.layout.extended for source in sources)
-        # What was pooled, such as a gate of channels, leads past no feature map. Of branches that end side by side or
-        # in a sum of feature maps, and of what was pooled at several layers, the last one counts.
-        last, *others = (source.last for source in known or sources)
-        for other in others:
-            last = common(last, other) if known and not joins else max(last, other, key=lambda point: point.number)
-        self._known[result] = Provenance(
+        # A pooled tensor, such as a gate of channels, must not count as a path around a feature map: placed sources
+        # alone decide. If branches meet side by side or in a sum of feature maps, or were pooled at several layers, the
+        # latest waypoint counts; otherwise the last that all sources share.
+        last, *rest = (source.last for source in placed or sources)
+        for waypoint in rest:
+            last = (
+                common(last, waypoint) if placed and not joins else max(last, waypoint, key=lambda point: point.number)
+            )
+        self._provenances[result] = Provenance(
             layout,
             last,
             max(source.kernels for source in sources) + effect.kernel,
             max(source.mixes for source in sources) + effect.mixes,
-            layout is None and not effect.spent and (extended or any(source.lost for source in sources)),
+            layout is None and not effect.pools and (extended or any(source.untracked for source in sources)),
         )
 
 

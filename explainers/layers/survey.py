@@ -1,41 +1,41 @@
-"""What the layers of a model are: their order, shapes and kinds, and which of them a CAM should use.
+"""Surveys: the layers of a model, their order, shapes and kinds, and which of them a CAM should use.
 
-The default layer is found, not listed: it is the last module, in the order in which modules finish, whose output still
-is a grid over the picture and which all that the logits know of the picture has passed through, before pooling and
-before the head. That is `layer4` of a ResNet, `features` of a DenseNet, the rectified last convolution of a VGG. What
-is a grid is known from following the picture through the model (`provenance.py`), whatever its proportions.
+No table lists default layers. The default is the last module to finish, before pooling and the head, whose output is a
+grid over the picture and through which all of the picture's influence on the outputs passes: `layer4` of a ResNet,
+`features` of a DenseNet, the last rectified convolution of a VGG. A grid is recognised by following the picture through
+the model (`provenance.py`), whatever its proportions.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from seewhy.explainers.errors import LayerError
-from seewhy.explainers.hooks.selection import as_module
 from seewhy.explainers.layers.forward_pass import LayerCall, Pass, cells_of, follow, likely_grid
 from seewhy.explainers.layers.layout import COLUMNS, ROWS, Grid
 from seewhy.explainers.layers.provenance import Provenance, Waypoint
 
 PASSING = (nn.Identity, nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-"""Modules that in evaluation mode hand on what they get."""
+"""Modules that return their input in evaluation mode."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One module of a model, as seen in one forward pass of one picture.
+    """One module of a model, in one forward pass of one picture.
 
     Attributes:
         path: dotted path; empty for the model itself.
         type: class name.
-        input_shape, output_shape: of the first call, batch axis included; None where it is no single tensor.
+        input_shape, output_shape: of the first call, batch axis included; None if it is no single tensor.
         parameters: number of scalars in the module's parameters, submodules included.
-        calls: how often the module runs in one forward pass.
-        hooks: what can be recorded of it: input, output, grad_input, grad_output, parameter_grad.
+        calls: number of calls in one forward pass.
+        hooks: kinds that can be recorded: input, output, grad_input, grad_output, parameter_grad.
         cam: whether a CAM can use it: it runs once and its output is a grid over the picture.
         default: whether CAMs use it by default.
-        grid: where its output lies in the picture; None where that is no grid.
+        grid: where its output lies in the picture; None if it is no grid.
     """
 
     path: str
@@ -51,17 +51,17 @@ class Layer:
 
     @property
     def cells(self) -> int:
-        """How many positions its output has in the picture; 0 where that is no grid."""
+        """Number of positions of its output in the picture; 0 if that is no grid."""
         return cells_of(self.output_shape, self.grid)
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The layers of a model in the order in which they start, and the default layers for CAMs.
+    """The layers of a model in execution order, and the default layers for CAMs.
 
     Attributes:
-        layers: one entry per module that ran, in execution order.
-        default_layers: paths, empty where no CAM layer was found.
+        layers: one entry per module that ran, in the order in which they start.
+        default_layers: paths; empty if no layer suits a CAM.
         reason: why `default_layers` is empty; None otherwise.
     """
 
@@ -70,11 +70,11 @@ class Survey:
     reason: str | None
 
     def reach(self, paths: tuple[str, ...], size: tuple[int, int]) -> tuple[float, float, float, float]:
-        """Return left, top, right and bottom of a map of layers, as fractions of what the model saw.
+        """Return left, top, right and bottom of a map of layers, as fractions of the model's input.
 
         Args:
-            paths: of the layers that the map was made of.
-            size: its rows and columns.
+            paths: of the map's layers.
+            size: rows and columns of the map.
         """
         whole = (0.0, 0.0, 1.0, 1.0)
         (layer,) = [layer for layer in self.layers if (layer.path,) == paths] or (None,)
@@ -90,27 +90,29 @@ class Survey:
 
     @property
     def last_weighted(self) -> tuple[str, ...]:
-        """The last module to start that has parameters and runs once, in most models the head; or none."""
+        """The last module to start that has parameters and runs once, usually the head; empty if there is none."""
         paths = [layer.path for layer in self.layers if layer.path and layer.parameters and layer.calls == 1]
         return tuple(paths[-1:])
 
 
-def survey(model: object, image_shape: tuple[int, int, int], layers: tuple[str, ...] = ()) -> Survey:
-    """Run the model once on an empty picture and describe every module that ran.
-
-    A model on the ``meta`` device is surveyed without any arithmetic. Compiled and scripted submodules, where hooks do
-    not reach, are neither listed nor touched, and what parametrises weights counts as part of its module.
+def survey_module(
+    module: nn.Module,
+    image_shape: tuple[int, int, int],
+    outputs: Callable[[Any], Tensor],
+    layers: tuple[str, ...] = (),
+) -> Survey:
+    """Run a module once on an empty picture and describe every module in it that ran; see `tasks.pose.survey`.
 
     Args:
-        model: an `nn.Module` or a `LoadedModel`.
+        module: within reach of hooks.
         image_shape: (C, H, W) of the input.
+        outputs: reads the outputs (N, ...) in what the module returns.
         layers: the default layers, where they are declared and need not be found.
 
     Raises:
         LayerError: a declared layer that cannot carry a CAM.
     """
-    module = as_module(model)
-    run = follow(module, image_shape)
+    run = follow(module, image_shape, outputs)
     counts = Counter(call.path for call in run.calls)
     reason = None
     if layers:
@@ -121,8 +123,8 @@ def survey(model: object, image_shape: tuple[int, int, int], layers: tuple[str, 
                 call.grid = likely_grid(call, image_shape[1:])
             _check_declared(path, call, counts[path])
     else:
-        chosen, reason = _default_layer(run, counts)
-        layers = (chosen,) if chosen is not None else ()
+        default, reason = _default_layer(run, counts)
+        layers = () if default is None else (default,)
     first: dict[str, LayerCall] = {}
     for call in sorted(run.calls, key=lambda call: call.started):
         first.setdefault(call.path, call)
@@ -132,15 +134,15 @@ def survey(model: object, image_shape: tuple[int, int, int], layers: tuple[str, 
 
 def _check_declared(path: str, call: LayerCall | None, count: int) -> None:
     if call is None:
-        why = "no module that runs in a forward pass"
+        fault = "no module that runs in a forward pass"
     elif count > 1:
-        why = f"a module that runs {count} times in a forward pass"
+        fault = f"a module that runs {count} times in a forward pass"
     elif call.grid is None:
-        what = f"a tensor of shape {call.output_shape}" if call.output_shape else "no single tensor"
-        why = f"no layer with a grid over the picture: it returns {what}"
+        output = f"a tensor of shape {call.output_shape}" if call.output_shape else "no single tensor"
+        fault = f"no layer with a grid over the picture: it returns {output}"
     else:
         return
-    raise LayerError(f"The declared default layer {path!r} is {why}; see `seewhy layers`.")
+    raise LayerError(f"The declared default layer {path!r} is {fault}; see `seewhy layers`.")
 
 
 def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:
@@ -159,38 +161,39 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
             "No layer before the head keeps a grid over the picture, so there is nothing for a CAM to weigh. Use "
             "method=saliency.",
         )
+    # A gate, or a convolution that scores positions, has a grid too, but information flows past it.
     on_the_way = _waypoints(run.provenance)
-    passed = [call for call in candidates if id(call) in on_the_way]
-    chosen = (passed or candidates)[-1]
-    if _is_patch_embedding(chosen, run):
+    waypoints = [call for call in candidates if id(call) in on_the_way]
+    layer = (waypoints or candidates)[-1]
+    if _is_patch_embedding(layer, run):
         tokens = [
             call.output_shape
             for call in weighted
-            if call.started > chosen.finished and call.output_shape is not None and len(call.output_shape) == 3
+            if call.started > layer.finished and call.output_shape is not None and len(call.output_shape) == 3
         ]
         shape = f"of shape {tokens[-1]}" if tokens else "without a grid"
         return None, (
-            f"After {chosen.path!r} (the patch embedding) this transformer works on sequences of tokens {shape}, not "
+            f"After {layer.path!r} (the patch embedding) this transformer works on sequences of tokens {shape}, not "
             "on a grid; a CAM has no layer to use. Use method=saliency."
         )
-    return chosen.path, None
+    return layer.path, None
 
 
 def _before_head(run: Pass, last: LayerCall) -> list[LayerCall]:
-    """Return the calls that finished before the head, which is the last one with parameters.
+    """Return the calls that finished before the head, which is the last call with parameters.
 
-    It is none where it returns features: a grid with other channels than classes. A model whose head is its only
-    convolution (global pooling right after it) explains at that head.
+    A last call that returns features, a grid with another number of channels than scores, is no head. A model whose
+    only convolution is its head, with global pooling right after it, is explained at that head.
     """
     if last.cells > 1 and last.grid is not None and last.output_shape is not None:
         channels = last.output_shape[last.grid.axes[0]]
-        if channels != run.classes:
+        if channels != run.scores:
             return run.calls
     return [call for call in run.calls if call.finished < last.started] or [last]
 
 
 def _waypoints(provenance: Provenance | None) -> set[int]:
-    """Return the identities of the calls whose outputs all that a tensor knows of the picture has passed through."""
+    """Return the ids of the calls through whose outputs all of the picture's influence on a tensor has passed."""
     waypoint: Waypoint | None = provenance.last if provenance is not None else None
     calls = set()
     while waypoint is not None:
@@ -199,19 +202,18 @@ def _waypoints(provenance: Provenance | None) -> set[int]:
     return calls
 
 
-def _is_patch_embedding(chosen: LayerCall, run: Pass) -> bool:
-    """Whether a grid is what a transformer makes its tokens of, rather than features.
+def _is_patch_embedding(layer: LayerCall, run: Pass) -> bool:
+    """Whether a grid is a transformer's patch embedding, rather than features.
 
-    Its cells then see little more than their own patch (the receptive field is at most two steps wide), and attention
-    looks at the tokens more often than convolutions have looked at the picture; or they see nothing more at all.
+    The cells of a patch embedding see little more than their own patch (their receptive field is at most two steps
+    wide), and more attention follows than convolutions came before; or they see no more than their patch, and any
+    attention follows.
     """
-    if chosen.grid is None or chosen.provenance is None:
+    if layer.grid is None or layer.provenance is None:
         return False
-    mixes = max(call.provenance.mixes for call in run.calls if call.provenance is not None) - chosen.provenance.mixes
-    patches = max(
-        field / step if step else 1.0 for field, step in zip(chosen.grid.field, chosen.grid.step, strict=True)
-    )
-    return (patches <= 1 and mixes > 0) or (patches <= 2 and mixes > chosen.provenance.kernels)
+    mixes = max(call.provenance.mixes for call in run.calls if call.provenance is not None) - layer.provenance.mixes
+    patches = max(field / step if step else 1.0 for field, step in zip(layer.grid.field, layer.grid.step, strict=True))
+    return (patches <= 1 and mixes > 0) or (patches <= 2 and mixes > layer.provenance.kernels)
 
 
 def _describe(call: LayerCall, count: int, default: Iterable[str]) -> Layer:

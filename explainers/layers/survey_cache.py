@@ -1,19 +1,31 @@
-"""Surveys that are at hand: those that models carry, and those of bare modules for as long as these do not change."""
+"""Surveys at hand: those that models carry, and cached ones of bare modules, valid until the module changes."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 from seewhy.explainers.hooks.selection import as_module
 from seewhy.explainers.layers.layout import grid_axes
-from seewhy.explainers.layers.survey import Survey, survey
+from seewhy.explainers.layers.survey import Survey, survey_module
 from seewhy.explainers.process_wide import exclusive, exclusive_if_free
 
 _MOST_SIZES = 8
-"""Sizes of pictures for which a module's surveys are kept; the oldest goes first."""
+"""Most sizes of pictures for which a module's surveys are cached; the oldest is dropped first."""
+
+
+class Surveyed(Protocol):
+    """A model that carries its survey, such as a `LoadedModel`."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The network."""
+
+    @property
+    def survey(self) -> Survey:
+        """Its layers, in execution order, for pictures of one size."""
 
 
 class _Entry(NamedTuple):
@@ -21,52 +33,59 @@ class _Entry(NamedTuple):
     survey: Survey
 
 
-_surveys: "weakref.WeakKeyDictionary[nn.Module, dict[tuple[int, int, int], _Entry]]" = weakref.WeakKeyDictionary()
+_surveys: "weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Entry]]" = weakref.WeakKeyDictionary()
 
 
-def survey_of(model: object, image_shape: tuple[int, int, int], check: Callable[[], None] | None = None) -> Survey:
-    """Return the survey that a model carries for pictures of a size, or make one and keep it.
+def survey_of(
+    model: nn.Module | Surveyed,
+    image_shape: tuple[int, int, int],
+    outputs: Callable[[Any], Tensor],
+    check: Callable[[], None] | None = None,
+) -> Survey:
+    """Return the survey that a model carries for pictures of a size, or make and cache one.
 
-    It is made anew after any change of the modules, their hooks and plain attributes, the parameters and buffers.
+    A change of modules, their hooks or plain attributes, of parameters or buffers invalidates the cache.
 
     Args:
-        model: an `nn.Module` or a `LoadedModel`.
+        model: bare, or one that carries its survey.
         image_shape: (C, H, W) of the input.
-        check: called now and then while this thread waits for others that must be alone; it ends the wait by raising.
+        outputs: reads the outputs (N, ...) in what the module returns.
+        check: called now and then while this thread waits for the process-wide lock; it ends the wait by raising.
     """
-    carried = getattr(model, "survey", None)
-    if isinstance(carried, Survey) and carried.layers and carried.layers[0].input_shape == (1, *image_shape):
-        return carried
-    module = as_module(model)
-    present = _kept(module, image_shape)
+    if not isinstance(model, nn.Module):
+        layers = model.survey.layers
+        if layers and layers[0].input_shape == (1, *image_shape):
+            return model.survey
+    module, key = as_module(model), (image_shape, outputs)
+    present = _valid_entry(module, key)
     if present is not None:
         return present
     with exclusive_if_free() as free, nullcontext() if free else exclusive(check):
-        present = _kept(module, image_shape)
+        present = _valid_entry(module, key)
         if present is None:
-            present = survey(module, image_shape)
+            present = survey_module(module, image_shape, outputs)
             entries = _surveys.setdefault(module, {})
-            entries.pop(image_shape, None)
+            entries.pop(key, None)
             if len(entries) >= _MOST_SIZES:
                 del entries[next(iter(entries))]
-            entries[image_shape] = _Entry(_state(module), present)
+            entries[key] = _Entry(_state(module), present)
     return present
 
 
-def _kept(module: nn.Module, image_shape: tuple[int, int, int]) -> Survey | None:
-    entry = _surveys.get(module, {}).get(image_shape)
+def _valid_entry(module: nn.Module, key: Hashable) -> Survey | None:
+    entry = _surveys.get(module, {}).get(key)
     return entry.survey if entry is not None and entry.state == _state(module) else None
 
 
 def _state(module: nn.Module) -> object:
-    """Return what a survey may depend on; equal only where nothing of it was changed."""
+    """Return everything that a survey may depend on; states are equal only if nothing of it changed."""
     parts = tuple((path, weakref.ref(part), *_attributes(part)) for path, part in module.named_modules())
     tensors = tuple(_version(tensor) for tensor in (*module.parameters(), *module.buffers()))
     return parts, tensors
 
 
 def _attributes(part: nn.Module) -> tuple[object, ...]:
-    """Return what a module is besides its tensors and modules: its code, hooks and plain attributes."""
+    """Return a module's code, hooks and plain attributes."""
     attributes = vars(part)
     # PyTorch has no public list of a module's hooks.
     hooks = (*part._forward_pre_hooks, *part._forward_hooks)
@@ -88,41 +107,42 @@ def _version(tensor: Tensor) -> tuple[object, ...]:
 
 
 def axes_at(
-    model: object,
+    model: nn.Module | Surveyed,
     path: str,
     shape: tuple[int, ...],
     image_shape: tuple[int, int, int],
+    outputs: Callable[[Any], Tensor],
     check: Callable[[], None] | None = None,
 ) -> tuple[int, int, int] | None:
-    """Return the axes of channels, rows and columns in what a layer of a model returned, or None if it has none.
+    """Return the axes of channels, rows and columns in the output of a model's layer; None if it is no grid.
 
-    A model that carries its survey is asked; a bare module is surveyed where proportions do not tell.
+    The survey decides: that of the model, or, where proportions leave doubt, a new one of a bare module.
 
     Args:
-        model: an `nn.Module` or a `LoadedModel`.
+        model: bare, or one that carries its survey.
         path: of the layer.
         shape: of its output, batch axis first.
         image_shape: (C, H, W) of the input.
-        check: see `survey_of`.
+        outputs, check: see `survey_of`.
     """
     if len(shape) != 4:
         return None
-    surveyed = getattr(model, "survey", None)
-    if not isinstance(surveyed, Survey):
+    if isinstance(model, nn.Module):
         axes = grid_axes(shape, image_shape[1:])
-        if axes == (1, 2, 3):  # else a map that was pooled along one axis may look as if channels came last
+        if axes == (1, 2, 3):  # the other reading may be wrong: a map pooled along one axis looks like channels-last
             return axes
-        surveyed = survey_of(model, image_shape, check)
-    for layer in surveyed.layers:
+        layers = survey_of(model, image_shape, outputs, check).layers
+    else:
+        layers = model.survey.layers
+    for layer in layers:
         if layer.path == path:
             return layer.grid.axes if layer.grid is not None else None
-    return grid_axes(shape, image_shape[1:])  # it does not run in Python, or has several names
+    return grid_axes(shape, image_shape[1:])  # the layer does not run in Python, or has several names
 
 
-def surveyed_axes(model: object) -> dict[str, tuple[int, int, int] | None]:
-    """Return the axes of channels, rows and columns in what each layer returns, of a model that carries its survey."""
-    surveyed = getattr(model, "survey", None)
-    layers = surveyed.layers if isinstance(surveyed, Survey) else ()
+def surveyed_axes(model: nn.Module | Surveyed) -> dict[str, tuple[int, int, int] | None]:
+    """Return the axes of channels, rows and columns in each layer's output, for a model that carries its survey."""
+    layers = () if isinstance(model, nn.Module) else model.survey.layers
     return {
         layer.path: None if layer.grid is None else layer.grid.axes
         for layer in layers

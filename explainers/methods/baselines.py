@@ -1,4 +1,4 @@
-"""Baselines, which pictures are compared with and which hide pixels; and Gaussian blur."""
+"""Baselines, to compare pictures with and to hide pixels; and Gaussian blur."""
 
 from typing import Annotated, Literal
 
@@ -25,7 +25,7 @@ BLUR = 0.1
 
 
 def _as_list(value: object) -> object:
-    """Return one number, or the text of several, as a form or a command line has it, as a list."""
+    """Return a list of one number, or of the numbers in a text from a form or command line."""
     if isinstance(value, str):
         return value.split(",")
     return [value] if isinstance(value, int | float) else value
@@ -53,7 +53,7 @@ def baseline_of(
         value: for ``given`` alone: in normalised units, one number or one per channel.
 
     Raises:
-        OptionError: a number of values that does not fit; or ``black`` where the normalisation is unknown.
+        OptionError: a wrong number of values, or ``black`` for a model of unknown normalisation.
     """
     images = widened(images)
     if baseline != "given" and value:
@@ -92,8 +92,8 @@ def _of_colour(colour: tuple[float, ...], images: Tensor, field: str) -> Tensor:
 def blurred(images: Tensor, sigma: float) -> Tensor:
     """Return pictures (..., H, W) blurred by a Gaussian of `sigma` pixels, mirrored at their borders.
 
-    The border pixels themselves are mirrored too, as if heat could not leave the picture: blurring keeps the mean of
-    each channel, adds no new extremes, and tends to the mean colour.
+    Border pixels are mirrored too, as if heat could not leave the picture: blurring keeps the mean of each channel,
+    adds no new extremes, and tends to the mean colour.
     """
     if sigma == 0:
         return images

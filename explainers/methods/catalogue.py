@@ -1,4 +1,4 @@
-"""The methods by the names that users type. A method enters the catalogue by the decorator `method` on its class."""
+"""The catalogue of methods by name. The decorator `method` enters an explainer's class."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from seewhy.explainers.core.costs import Passes, evaluate, names_in
-from seewhy.explainers.core.explainer import AUGMENTATIONS, Explainer
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.errors import OptionError, near_matches, plain_fault
+from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
 
 Family = Literal["cam", "gradient", "rule", "perturbation", "concept"]
 
@@ -26,7 +26,13 @@ Class = TypeVar("Class", bound=type[Any])
 
 @dataclass(frozen=True)
 class Paper:
-    """Where a method was published."""
+    """The publication of a method.
+
+    Attributes:
+        authors, title: as published.
+        year: of the first version.
+        url: of the paper.
+    """
 
     authors: str
     title: str
@@ -43,14 +49,14 @@ class Method:
         family: cam, gradient, rule (a backward pass by other rules), perturbation or concept.
         explainer: the frozen dataclass; its fields are the options.
         summary: one line.
-        paper: where it was published.
+        paper: its publication.
         forwards, backwards: passes per picture: a number, or an expression of the options and the layer's channels or
             positions, such as ``samples`` or ``1 + channels``; see `seewhy.explainers.core.costs.evaluate`.
-        discriminates: whether maps of several classes in one picture are meant to differ.
-        fine: whether the map, with default options, has a value for each pixel of the model's input. A few of so many
-            values are extreme: ``scale=robust`` keeps the others visible.
-        rounding: what rounding can decide, so that maps differ between processors, thread counts and batches; empty
-            where only the last digits of maps differ.
+        discriminates: whether the maps of several classes in one picture should differ.
+        fine: whether the map, with default options, has a value for each pixel of the model's input. Such maps have a
+            few extreme values: ``scale=robust`` keeps the others visible.
+        rounding: what rounding can decide, so that maps differ between processors, thread counts and batches; empty if
+            maps differ in the last digits alone.
     """
 
     name: str
@@ -76,12 +82,12 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What the model must offer: a layer that is a grid, gradients."""
+        """What the method needs of a model: ``layer`` for a layer with a grid, ``gradient`` for gradients."""
         return ("layer",) * self.takes_layers + ("gradient",) * (self.backwards != "0")
 
     @property
     def signed(self) -> bool:
-        """Whether the map's sign means something when the options are left alone."""
+        """Whether maps have negative values by default."""
         return bool(self.options["sign"]["default"] == "signed")
 
     @property
@@ -93,20 +99,20 @@ class Method:
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """The options that the number of passes depends on."""
+        """The options on which the number of passes depends."""
         names = dict.fromkeys((*names_in(self.forwards), *names_in(self.backwards)))
         return tuple(name for name in names if name in self.options)
 
     def passes(self, explainer: Explainer, model: AnyModel, image_shape: tuple[int, int, int]) -> Passes | None:
-        """Return how many passes an explainer of this method takes for one picture, at most.
+        """Return the most passes of an explainer of this method for one picture.
 
         Args:
             explainer: of this method.
-            model: a `LoadedModel`, whose survey tells the sizes of layers.
+            model: a `LoadedModel`, whose survey has the sizes of layers.
             image_shape: (C, H, W) of the model's input.
 
         Returns:
-            The passes; None where they depend on what is not known before.
+            The passes; None if they depend on an unknown quantity.
         """
         options = {field.name: getattr(explainer, field.name) for field in fields(explainer)}
         quantities = options | explainer.quantities(model, image_shape)
@@ -119,10 +125,10 @@ class Method:
         """Return the explainer with these options, checked.
 
         Args:
-            options: values as Python or JSON gives them, or as text, as a form gives them.
+            options: values of Python or JSON, or text as from a form.
 
         Raises:
-            OptionError: an option that the method lacks, or a value that it cannot take.
+            OptionError: an option that the method lacks, or an invalid value.
         """
         for option in options:
             if option not in self.options:
@@ -153,19 +159,19 @@ def _public(option: str) -> str:
 
 
 def build_methods(
-    methods: Sequence[Method], options: Mapping[str, Any], others: Iterable[str] = ()
+    methods: Sequence[Method], options: Mapping[str, Any], further: Iterable[str] = ()
 ) -> tuple[Explainer, ...]:
-    """Return the explainers of methods, each with the options that it has.
+    """Return the explainers of methods, each with its own options.
 
     Args:
         methods: one or more.
         options: as for `Method.build`.
-        others: names of options that belong to no method, for near matches.
+        further: names of options that belong to no method, for near matches.
 
     Raises:
-        OptionError: an option that no method has, or a value that a method cannot take.
+        OptionError: an option that no method has, or an invalid value.
     """
-    names = {*others}.union(*(method.options for method in methods))
+    names = {*further}.union(*(method.options for method in methods))
     for name in options:
         if name not in names:
             subject = f"Method {methods[0].name!r} has no" if len(methods) == 1 else "None of these methods has an"
@@ -191,16 +197,16 @@ def method(
     family: Family,
     summary: str,
     paper: Paper,
-    forwards: str,
-    backwards: str,
+    forwards: str = "1",
+    backwards: str = "1",
     discriminates: bool = True,
     fine: bool = False,
     rounding: str = "",
 ) -> Callable[[Class], Class]:
-    """Return a decorator that puts an explainer into the catalogue; the arguments are those of `Method`.
+    """Return a decorator that enters an explainer into the catalogue; the arguments are the attributes of `Method`.
 
     Raises:
-        ValueError: the name is taken, or is not lower-case.
+        ValueError: the name is taken or not lower-case, or the family is unknown.
     """
 
     def enter(explainer: Class) -> Class:
@@ -225,12 +231,12 @@ def import_methods(modules: str) -> None:
         modules: dotted names, separated by commas; modules that are already imported stay as they are.
 
     Raises:
-        OptionError: a module that cannot be imported, or that adds an impossible method.
+        OptionError: a module that cannot be imported, or that adds an invalid method.
     """
     for name in filter(None, (part.strip() for part in modules.split(","))):
         try:
             import_module(name)
-        except Exception as error:  # whatever a user's module raises
+        except Exception as error:  # a user's module may raise anything
             raise OptionError(
                 f"The module {name!r} cannot be imported: {type(error).__name__}: {error}. Name modules that this "
                 "Python finds, such as files in a folder of PYTHONPATH.",
@@ -239,13 +245,13 @@ def import_methods(modules: str) -> None:
 
 
 def passes_of(explainer: Explainer, model: Any, image_shape: tuple[int, int, int]) -> Passes | None:
-    """Return the passes of an explainer for one picture, as `Method.passes`; None where its class is no method's."""
+    """Return the passes of an explainer for one picture, as `Method.passes`; None if its class has no entry."""
     entry = method_of(explainer)
     return None if entry is None else entry.passes(explainer, model, image_shape)
 
 
 def method_of(explainer: Explainer) -> Method | None:
-    """Return the catalogue's entry of an explainer's class; None where it has none."""
+    """Return the catalogue's entry of an explainer's class; None if it has none."""
     return next((method for method in METHODS.values() if method.explainer is type(explainer)), None)
 
 

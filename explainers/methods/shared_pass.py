@@ -1,4 +1,4 @@
-"""Several methods at once: CAMs that need the same forward and backward pass share it."""
+"""Shared passes: several methods at once, where CAMs of the same passes run them once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,16 +6,16 @@ from typing import Any
 
 from torch import Tensor
 
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution, checked_maps
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.model import AnyModel
-from seewhy.explainers.core.question import pose
-from seewhy.explainers.core.task import DEFAULT_ASK, Ask
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.cam.base import CAM, LayerTensors, collect
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.tasks.pose import pose
 
 
-def explain_together(
+def explain_jointly(
     explainers: Sequence[Explainer],
     model: AnyModel,
     images: Tensor,
@@ -24,14 +24,14 @@ def explain_together(
 ) -> list[Attribution]:
     """Explain the same images by several methods.
 
-    CAMs of the same layers and score that are not augmented share one forward and one backward pass. All methods
-    explain the same targets: where none are named, those that the first method finds.
+    CAMs of the same layers and score share one forward and one backward pass, unless they are augmented. All methods
+    explain the same targets: the given ones, or those of the first method.
 
     Args:
         explainers: the methods.
         model, images: as for `Explainer.explain`.
-        ask: what is to be explained.
-        progress: as `Explainer.explain`; maps so far are shown where there is one method.
+        ask: the targets.
+        progress: as for `Explainer.explain`; intermediate maps are shown only if there is one method.
 
     Returns:
         One attribution per method.
@@ -48,9 +48,10 @@ def explain_together(
             if rounds > 1:
                 progress.at(number, rounds)
                 part = replace(question, progress=progress.part(number, rounds).unseen)
+            # Without given targets, later passes could disagree with the first one on the most probable class.
             if attributions:
                 part = replace(part, ask=replace(ask, targets=attributions[0].targets))
-            # A CAM that is more than `combine` of what `collect` returns has an `attribute` of its own.
+            # A CAM with its own `attribute` is more than `combine` of `collect`; an augmented one needs other passes.
             if isinstance(explainer, CAM) and explainer.smooth != "tta" and type(explainer).attribute is CAM.attribute:
                 key = (explainer.layers_of(part), explainer.uses_gradients, explainer.score_key)
                 if key not in shared:

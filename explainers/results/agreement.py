@@ -1,4 +1,4 @@
-"""How much two maps of one picture agree: the rank correlation of their values."""
+"""The agreement of two maps of one picture: the rank correlation of their values."""
 
 import numpy as np
 import torch
@@ -9,16 +9,16 @@ from torch.nn import functional
 def rank_correlation(first: NDArray[np.float32], second: NDArray[np.float32]) -> float | None:
     """Return Spearman's rank correlation of two maps of one picture, in [-1, 1].
 
-    It asks whether both put the same places first, whatever their units; equal values share their mean rank.
+    It compares the order of places, whatever the maps' units; equal values share their mean rank.
 
     Args:
-        first, second: (h, w) float32, over the same part of the picture; the coarser one is resized to the grid of
-            the finer one, bilinearly.
+        first, second: (h, w) float32, over the same part of the picture; the coarser map is resized bilinearly to the
+            grid of the finer one.
 
     Returns:
-        The correlation; None where a map is constant, and so ranks nothing.
+        The correlation; None if a map is constant, and so has no order.
     """
-    if any(values.min() == values.max() for values in (first, second)):  # resizing would round it to nearly constant
+    if any(values.min() == values.max() for values in (first, second)):  # resizing would make it nearly constant
         return None
     finest = max(first.shape, second.shape, key=lambda shape: shape[0] * shape[1])
     ranks = [_ranks(_resized(values, finest)) for values in (first, second)]

@@ -1,4 +1,4 @@
-"""Files of arrays, npz and safetensors, made piece by piece: nothing holds a file, nor a second copy of its arrays."""
+"""Files of arrays, npz and safetensors, made piece by piece: memory never holds a whole file or a second copy."""
 
 import json
 import zipfile
@@ -14,7 +14,7 @@ from torch import Tensor
 ArrayForm = Literal["npz", "safetensors"]
 
 PIECE_BYTES = 2**18
-"""Most bytes of a piece of data."""
+"""Most bytes of one piece of an array."""
 
 _NAMES = {
     torch.complex64: "C64",
@@ -34,12 +34,12 @@ _NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What safetensors calls types of numbers."""
+"""Names of dtypes in safetensors."""
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayFile:
-    """A file of named arrays, which are only read while it is written.
+    """A file of named arrays, which stay as they are.
 
     Attributes:
         form: npz or safetensors.
@@ -51,19 +51,19 @@ class ArrayFile:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the arrays take, with the copy of one whose numbers are not in order."""
-        sizes = [one.nbytes for one in self.arrays.values()]
+        """Bytes of the arrays, with room to copy the largest twice: into C order, and into another dtype."""
+        sizes = [array.nbytes for array in self.arrays.values()]
         return sum(sizes) + 2 * max(sizes, default=0)
 
     @property
     def length(self) -> int | None:
-        """Bytes of the file; None where an npz is so large that it depends on where its arrays lie."""
-        data = sum(_length(one, self.form) for one in self.arrays.values())
+        """Bytes of the file; None for an npz over 2 GiB, whose length depends on the arrays' positions."""
+        data = sum(_length(array, self.form) for array in self.arrays.values())
         length = sum(map(len, self._pieces(with_data=False))) + data
         return None if self.form == "npz" and length > zipfile.ZIP64_LIMIT else length
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the file; each time the same but for the time that an npz names."""
+        """Yield the file; two calls differ only in the time stamps of an npz."""
         return self._pieces(with_data=True)
 
     def _pieces(self, with_data: bool) -> Iterator[bytes]:
@@ -71,28 +71,28 @@ class ArrayFile:
 
 
 class _Sink:
-    """A file for `zipfile` to write to, that is read and emptied again and again."""
+    """A file for `zipfile` to write to, emptied by each `drain`."""
 
     def __init__(self) -> None:
-        self._written: list[bytes] = []
+        self._pieces: list[bytes] = []
 
     def write(self, piece: bytes, /) -> int:
-        self._written.append(piece)
+        self._pieces.append(piece)
         return len(piece)
 
     def flush(self) -> None:
-        """Do nothing; `zipfile` asks for it."""
+        """Do nothing; `zipfile` calls it."""
 
     def close(self) -> None:
         """Do nothing."""
 
-    def taken(self) -> bytes:
-        written, self._written = self._written, []
-        return b"".join(written)
+    def drain(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
 
 
 def _npz(arrays: Mapping[str, Tensor | NDArray[Any]], with_data: bool) -> Iterator[bytes]:
-    """Yield what `numpy.savez` writes to a pipe: sizes and check sums stand after the data."""
+    """Yield the file as `numpy.savez` writes it to a pipe, with sizes and checksums after the data."""
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as file:
         for name, array in arrays.items():
@@ -103,12 +103,12 @@ def _npz(arrays: Mapping[str, Tensor | NDArray[Any]], with_data: bool) -> Iterat
                 )
                 for piece in _data(array, "npz") if with_data else ():
                     member.write(piece)
-                    yield sink.taken()
-    yield sink.taken()
+                    yield sink.drain()
+    yield sink.drain()
 
 
 def _safetensors(arrays: Mapping[str, Tensor | NDArray[Any]], with_data: bool) -> Iterator[bytes]:
-    """Yield the file that https://github.com/huggingface/safetensors describes, the widest numbers first."""
+    """Yield the file as https://github.com/huggingface/safetensors describes it, the widest dtypes first."""
     tensors = {name: torch.as_tensor(array) for name, array in arrays.items()}
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     head: dict[str, Any] = {}
@@ -139,7 +139,7 @@ def _length(array: Tensor | NDArray[Any], form: ArrayForm) -> int:
 
 
 def _data(array: Tensor | NDArray[Any], form: ArrayForm) -> Iterator[bytes]:
-    """Yield the bytes of an array in C order; only one whose numbers are in another order, or too narrow, is copied."""
+    """Yield the bytes of an array in C order; only an array of another order or dtype is copied."""
     if isinstance(array, Tensor):
         if form == "npz":
             array = array.to(_npz_dtype(array))

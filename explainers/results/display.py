@@ -1,4 +1,4 @@
-"""What results have in common: they are saved as pictures, and show themselves in notebooks."""
+"""What results have in common: they are saved as pictures, and displayed in notebooks."""
 
 import io
 import os
@@ -12,19 +12,19 @@ from PIL import Image
 from seewhy.explainers.errors import OptionError, PictureError
 from seewhy.explainers.imaging.geometry import Geometry
 
-Seen = tuple[Image.Image, Geometry]
-"""An upright picture, and where in it the model saw what."""
+Canvas = tuple[Image.Image, Geometry]
+"""An upright picture, and the part of it that the model saw."""
 
 
-def picture_of(seen: Seen | None) -> Seen:
-    """Return what a sheet is drawn over.
+def picture_of(canvas: Canvas | None) -> Canvas:
+    """Return the canvas of a sheet.
 
     Raises:
-        PictureError: there is nothing.
+        PictureError: there is none.
     """
-    if seen is None:
-        raise PictureError("There is no picture to draw over: this was made of a tensor. Start from a picture instead.")
-    return seen
+    if canvas is None:
+        raise PictureError("There is no picture to draw over, only a tensor; start from a picture instead.")
+    return canvas
 
 
 def must_show(top: int) -> None:
@@ -38,60 +38,60 @@ def must_show(top: int) -> None:
 
 
 def must_be_plain(path: Path, options: Iterable[str]) -> None:
-    """Refuse options of a sheet for a file that holds none.
+    """Refuse arguments of a sheet for a file without one.
 
     Raises:
-        OptionError: there is one.
+        OptionError: there is such an argument.
     """
     for name in options:
         raise OptionError(f"A {path.suffix} file holds no sheet; leave {name!r} out.", field=name)
 
 
-def save_picture(path: Path, draw: Callable[[], Image.Image], *others: str) -> Path:
+def save_picture(path: Path, draw: Callable[[], Image.Image], *further: str) -> Path:
     """Write a picture to a file whose suffix names the format, and return its path.
 
     Args:
-        path: where to.
-        draw: makes the picture; not called where the suffix is that of no picture.
-        others: suffixes that the caller could have written, for the error.
+        path: of the file.
+        draw: makes the picture; not called if the suffix is wrong.
+        further: other suffixes that the caller accepts, for the error.
 
     Raises:
         OptionError: a suffix of no known format.
     """
     if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:
-        known = "".join(f"{one}, " for one in others)
+        suffixes = "".join(f"{suffix}, " for suffix in further)
         raise OptionError(
-            f"{path.suffix!r} is no format that this can be written in; use {known}.png or that of another picture.",
+            f"The suffix {path.suffix!r} names no format for this; use {suffixes}.png or that of another picture.",
             field="path",
         )
     draw().save(path)
     return path
 
 
-class Shown(ABC):
-    """Something that can be drawn."""
+class Drawing(ABC):
+    """Base of results that can be drawn."""
 
     @abstractmethod
-    def _saved(self, **style: Any) -> Image.Image:
-        """Return the picture that a file of it holds; see `render.Style`."""
+    def _file_picture(self, **style: Any) -> Image.Image:
+        """Return the picture for a file; see `render.Style`."""
 
     @abstractmethod
-    def _shown(self) -> Image.Image:
-        """Return the picture that a notebook shows."""
+    def _preview(self) -> Image.Image:
+        """Return the picture for a notebook."""
 
     def save(self, path: str | os.PathLike[str], **style: Any) -> Path:
-        """Draw it into a file whose suffix names the format; return the file's path.
+        """Draw it into a file, and return the file's path.
 
         Args:
-            path: where to.
+            path: its suffix names the format, such as ``.png``.
             style: see `render.Style`.
 
         Raises:
             OptionError: a value out of bounds, an unknown name, or a suffix of no known format.
         """
-        return save_picture(Path(path), lambda: self._saved(**style))
+        return save_picture(Path(path), lambda: self._file_picture(**style))
 
     def _repr_png_(self) -> bytes:
         png = io.BytesIO()
-        self._shown().save(png, "PNG", optimize=True)
+        self._preview().save(png, "PNG", optimize=True)
         return png.getvalue()

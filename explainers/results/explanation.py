@@ -1,43 +1,47 @@
-"""The one-call way in, `explain`, and its result: a map with its picture, its class and its diagnostics."""
+"""Explanations: a map with its picture, its class and its diagnostics."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from cmap import Colormap
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw
 
+from seewhy.explainers.core.ask import NO_CONTRAST
 from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.core.objective import NO_CONTRAST
+from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
-from seewhy.explainers.results.display import Shown
+from seewhy.explainers.results.display import Drawing
 from seewhy.explainers.tasks.classification import Prediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SATURATED = 0.9999
-"""A softmax above this hardly moves with the logits."""
+_LINE = 24
+"""Height of a caption and of a colour bar, in pixels."""
 
+SATURATED = 0.9999
+"""Above this probability a softmax hardly changes with the logits."""
 
 FAINT = 2.0**-9
-"""A change of the score by less than this share of it holds roundings of more than 10^-4 of it."""
+"""A change of the score below this share of it has rounding errors above 10^-4 of the change."""
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A part of a picture that a layer takes for alike.
+    """A part of a picture with similar features at a layer.
 
     Attributes:
-        map: (h, w) float32, not negative: how much each position belongs to it.
-        gain: the score with nothing in the layer but the region, less that with nothing at all.
-        predictions: the five most probable classes when its concept alone fills the layer.
+        map: (h, w) float32, not negative: how much each position belongs to the region.
+        gain: the score with the region alone in the layer, less the score with an empty layer.
+        predictions: the five most probable classes when the region's concept alone fills the layer.
     """
 
     map: NDArray[np.float32]
@@ -46,22 +50,22 @@ class Region:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation(Shown):
+class Explanation(Drawing):
     """Why a model gave a picture a class.
 
     Attributes:
-        picture: the upright upload, RGB, or a smaller copy of it to draw on.
-        geometry: which part of it the model saw.
-        map: (h, w) float32, raw: as the explainer gave it.
-        signed: whether negative values mean evidence against the class.
+        picture: the upright upload, RGB, or a smaller copy to draw on.
+        geometry: the part of the upload that the model saw.
+        map: (h, w) float32, the explainer's raw map.
+        signed: whether negative values speak against the class.
         target: the explained class.
         predictions: the five most probable classes.
-        classes: how many classes the model tells apart.
+        classes: number of the model's classes.
         method: the method's name.
-        layers: the layers used.
-        against: the class that the target is contrasted with; None where there is no contrast.
-        regions: of a method that cuts the picture into parts, that with the largest gain first; empty for all others.
-        notes: the diagnostics of the method itself.
+        layers: paths of the layers used; empty for methods that use none.
+        against: the class that the target is contrasted with; None without a contrast.
+        regions: of methods that segment the picture, the largest gain first; empty for all others.
+        notes: diagnostics by the method itself.
     """
 
     picture: Image.Image
@@ -79,7 +83,7 @@ class Explanation(Shown):
 
     @property
     def raw_heatmap(self) -> NDArray[np.float32]:
-        """(H, W) float32: the map laid back onto the upload, in its own units; zero where unseen."""
+        """(H, W) float32: the map in upload coordinates and its own units; zero outside the model's input."""
         return self.geometry.lay_back(self.map)
 
     @cached_property
@@ -89,18 +93,18 @@ class Explanation(Shown):
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What a reader should know about this map, such as why it is blank."""
-        found = list(self.notes)
+        """Remarks about this map for its reader, such as why it is blank."""
+        diagnostics = list(self.notes)
         if not np.any(self.map):
-            found.append(
+            diagnostics.append(
                 Diagnostic(
                     "blank-map",
-                    "The map is zero everywhere: nothing at this layer speaks for the class once negative "
-                    "evidence is removed. Try sign=signed, another layer, or a more probable class.",
+                    "The map is zero everywhere: without negative evidence, nothing at this layer speaks for the "
+                    "class. Try sign=signed, another layer, or a more probable class.",
                 )
             )
         if self.classes == 1:
-            found.append(
+            diagnostics.append(
                 Diagnostic(
                     "one-logit",
                     "The model has one logit: the probability is its sigmoid, and the map shows what speaks for "
@@ -108,7 +112,7 @@ class Explanation(Shown):
                 )
             )
         elif self.predictions[0].probability > SATURATED:
-            found.append(
+            diagnostics.append(
                 Diagnostic(
                     "saturated-softmax",
                     f"The model is certain ({self.predictions[0].probability:.6f}): probabilities barely "
@@ -116,14 +120,14 @@ class Explanation(Shown):
                 )
             )
         if self.target.probability < 1 / max(self.classes, 2):
-            found.append(
+            diagnostics.append(
                 Diagnostic(
                     "improbable-target",
                     f"The model gives {self.target.label!r} a probability of {self.target.probability:.2g}, "
                     "less than chance: the map shows what little speaks for it, not that the class is there.",
                 )
             )
-        return tuple(found)
+        return tuple(diagnostics)
 
     def overlay(
         self,
@@ -133,28 +137,30 @@ class Explanation(Shown):
         scale: Scale = None,
         max_side: int | None = None,
     ) -> Image.Image:
-        """Return the heatmap drawn over the picture, RGB, as large as the picture; see `render.Style`.
+        """Return the heatmap drawn over the picture, RGB; a labelled panel of the regions if there are any.
 
-        A method that cuts the picture into regions has a labelled panel of these instead.
+        Args:
+            view, colormap, alpha, scale: see `render.Style`.
+            max_side: longest side in pixels; None for that of the picture.
 
         Raises:
             OptionError: a value out of bounds, or an unknown name.
         """
-        return self.drawn(render.Style(view, colormap, alpha, scale, max_side))
+        return self.draw(render.Style(view, colormap, alpha, scale, max_side))
 
-    def drawn(self, style: render.Style) -> Image.Image:
-        """Return the heatmap drawn in this style; or the regions, where there are any."""
+    def draw(self, style: render.Style) -> Image.Image:
+        """Return the heatmap drawn in a style, RGB; a labelled panel of the regions if there are any."""
         if self.regions:
             return region_sheet(self, style)
-        return self.drawn_map(style)
+        return self.draw_map(style)
 
-    def drawn_map(self, style: render.Style) -> Image.Image:
-        """Return the heatmap drawn in this style, also where there are regions."""
+    def draw_map(self, style: render.Style) -> Image.Image:
+        """Return the heatmap drawn in a style, RGB, whether or not there are regions."""
         return draw_map(self.picture, self.geometry, self.map, self.signed, style)
 
     @property
     def caption(self) -> str:
-        """The class, its probability, what it is contrasted with, and the method, in a line."""
+        """One line: the class, its probability, its contrast, and the method."""
         against = f" against {self.against.label}" if self.against else ""
         return f"{self.target.label} {self.target.probability:.1%}{against} by {self.method}"
 
@@ -170,51 +176,50 @@ class Explanation(Shown):
         scale: Scale = None,
         max_side: int | None = 2048,
     ) -> "Axes":
-        """Draw the heatmap with matplotlib, in pixels of the upload; the bar shows the map's own units.
+        """Draw the heatmap with matplotlib, in pixels of the upload.
 
         Args:
-            ax: where to draw; its figure is changed, and pyplot is not even imported. None for a new figure of pyplot.
-            colorbar: whether to draw a colour bar beside it.
+            ax: where to draw, without importing pyplot; None for a new figure of pyplot.
+            colorbar: whether to draw a colour bar, in the map's units, beside it.
             title: of the axes; None for `caption`.
             view: the heatmap over the picture, or alone.
             colormap, alpha, scale, max_side: see `render.Style`.
 
+        Returns:
+            The axes.
+
         Raises:
             OptionError: a value out of bounds, or an unknown name.
         """
-        from seewhy.explainers.results.figures import plot  # matplotlib takes long to import
+        return _plot(self, ax, colorbar, title, render.Style(view, colormap, alpha, scale, max_side))
 
-        return plot(self, ax, colorbar, title, render.Style(view, colormap, alpha, scale, max_side))
-
-    def _saved(self, **style: Any) -> Image.Image:
+    def _file_picture(self, **style: Any) -> Image.Image:
         return self.overlay(**style)
 
-    def _shown(self) -> Image.Image:
-        from seewhy.explainers.results.figures import captioned
-
-        return captioned(self, render.Style(max_side=800))
+    def _preview(self) -> Image.Image:
+        return _captioned(self, render.Style(max_side=800))
 
     def __repr__(self) -> str:
         return f"Explanation({self.caption}, {self.geometry.width}x{self.geometry.height})"
 
 
 def draw_map(
-    picture: Image.Image, geometry: Geometry, found: NDArray[np.float32], signed: bool, style: render.Style
+    picture: Image.Image, geometry: Geometry, values: NDArray[np.float32], signed: bool, style: render.Style
 ) -> Image.Image:
-    """Return a raw map (h, w) drawn over a picture, or beside it; arguments as the attributes of `Explanation`."""
+    """Return a raw map (h, w) drawn in a style, RGB; arguments as the attributes of `Explanation`."""
     small = render.fit(picture, style.max_side)
-    laid = geometry.scaled(*small.size)
-    heatmap = render.normalize(laid.lay(found), signed, render.ends(found, style.scale))
-    return render.draw(small, heatmap, laid, signed, style)
+    placement = geometry.scaled(*small.size)
+    heatmap = render.normalize(placement.lay(values), signed, render.ends(values, style.scale))
+    return render.draw(small, heatmap, placement, signed, style)
 
 
 def region_sheet(explanation: Explanation, style: render.Style) -> Image.Image:
-    """Draw the regions of an explanation, each with its best class and what it adds to the score."""
+    """Draw the regions of an explanation, each with its best class and its gain."""
     captions = [
-        f"{rank}. {one.predictions[0].label} {one.predictions[0].probability:.0%}: {one.gain:+.2f}"
-        for rank, one in enumerate(explanation.regions, start=1)
+        f"{rank}. {region.predictions[0].label} {region.predictions[0].probability:.0%}: {region.gain:+.2f}"
+        for rank, region in enumerate(explanation.regions, start=1)
     ]
-    maps = [one.map for one in explanation.regions]
+    maps = [region.map for region in explanation.regions]
     title = f"{explanation.layers[0]}: regions by what they add to {explanation.target.label}, and their best classes"
     return sheet(maps, captions, title, explanation.picture, explanation.geometry, style)
 
@@ -222,12 +227,12 @@ def region_sheet(explanation: Explanation, style: render.Style) -> Image.Image:
 def explanations(
     model: Model, method: str, picture: Image.Image, geometry: Geometry, attribution: Attribution
 ) -> list[Explanation]:
-    """Tie each map of an attribution to the one picture that all of them explain.
+    """Return the explanation of each map of an attribution, all of the same picture.
 
     Args:
-        model: whose labels name the classes.
+        model: its labels name the classes.
         method: the method's name.
-        picture: the upright upload, or a smaller copy of it to draw on.
+        picture: the upright upload, or a smaller copy to draw on.
         geometry: of the upload itself.
         attribution: one map per explained class.
     """
@@ -238,7 +243,7 @@ def explanations(
     rows = []
     for row, index in enumerate(attribution.targets.tolist()):
         contrast = [number for number in contrasts[row : row + 1] if number != NO_CONTRAST]
-        (target, *others) = model.task.describe(outputs[row], [index, *contrast])
+        (target, *rest) = model.task.describe(outputs[row], [index, *contrast])
         rows.append(
             Explanation(
                 picture=picture,
@@ -246,11 +251,11 @@ def explanations(
                 map=maps[row],
                 signed=attribution.signed,
                 target=target,
-                predictions=tuple(others[len(contrast) :]),
+                predictions=tuple(rest[len(contrast) :]),
                 classes=outputs.shape[1],
                 method=method,
                 layers=attribution.layers,
-                against=others[0] if contrast else None,
+                against=rest[0] if contrast else None,
                 regions=_regions(attribution, row, model),
                 notes=_notes(attribution, row, method),
             )
@@ -259,15 +264,15 @@ def explanations(
 
 
 def _notes(attribution: Attribution, row: int, method: str) -> tuple[Diagnostic, ...]:
-    found = attribution.diagnostics[row] if attribution.diagnostics else ()
+    notes = attribution.diagnostics[row] if attribution.diagnostics else ()
     if attribution.change is not None and 0 < (change := float(attribution.change[row])) < FAINT:
         message = f"Whatever is hidden changes the score by {change:.1e} of it at most, which rounding shows in."
-        found = *found, Diagnostic("faint-map", message)
+        notes = *notes, Diagnostic("faint-map", message)
     entry = METHODS.get(method)
     if entry is None or not entry.rounding:
-        return found
+        return notes
     message = f"Rounding, which other processors, threads or batches do otherwise, can decide {entry.rounding}."
-    return *found, Diagnostic("rounding-decides", message)
+    return *notes, Diagnostic("rounding-decides", message)
 
 
 def _regions(attribution: Attribution, row: int, model: Model) -> tuple[Region, ...]:
@@ -276,3 +281,64 @@ def _regions(attribution: Attribution, row: int, model: Model) -> tuple[Region, 
         return ()
     parts = zip(regions.maps[row].cpu().numpy(), regions.gains[row].tolist(), regions.outputs[row], strict=True)
     return tuple(Region(values, gain, tuple(model.task.describe(outputs))) for values, gain, outputs in parts)
+
+
+def _captioned(explanation: Explanation, style: render.Style) -> Image.Image:
+    """Draw an explanation under its caption and, where it is one map, above the colours' meaning."""
+    drawing = explanation.draw(style)
+    if explanation.regions:  # these are labelled, and each has a scale of its own
+        return drawing
+    bar = _colour_bar(explanation, style, drawing.width)
+    whole = Image.new("RGB", (drawing.width, drawing.height + _LINE), "white")
+    whole.paste(drawing, (0, 0))
+    whole.paste(bar, (0, drawing.height))
+    return render.panel([whole], [explanation.caption], bar=_LINE)
+
+
+def _plot(
+    explanation: Explanation, ax: "Axes | None", colorbar: bool, title: str | None, style: render.Style
+) -> "Axes":
+    """Draw an explanation with matplotlib; see `Explanation.plot`."""
+    if ax is None:
+        from matplotlib import pyplot  # matplotlib takes long to import
+
+        ax = pyplot.subplots()[1]
+    if not hasattr(ax, "imshow"):
+        raise OptionError(f"ax is a {type(ax).__name__}; give one Axes, such as axes[0].", "ax")
+    width, height = explanation.geometry.width, explanation.geometry.height
+    ax.imshow(explanation.draw_map(style), extent=(-0.5, width - 0.5, height - 0.5, -0.5))
+    ax.set_title(explanation.caption if title is None else title)
+    ax.set_axis_off()
+    if colorbar:
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
+
+        name = style.colormap or render.default_colormap(explanation.signed)
+        colours = ScalarMappable(Normalize(*_ends(explanation, style)), Colormap(name).to_mpl())
+        against = f" rather than {explanation.against.label}" if explanation.against else ""
+        ax.figure.colorbar(colours, ax=ax, label=f"evidence for {explanation.target.label}{against}")
+    return ax
+
+
+def _ends(explanation: Explanation, style: render.Style) -> tuple[float, float]:
+    """Return the values of the first and the last colour."""
+    picture = render.fit(explanation.picture, style.max_side)
+    values = explanation.geometry.scaled(*picture.size).lay(explanation.map)
+    return render.value_range(values, explanation.signed, render.ends(explanation.map, style.scale))
+
+
+def _colour_bar(explanation: Explanation, style: render.Style, width: int) -> Image.Image:
+    low, high = (f"{value:.3g}" for value in _ends(explanation, style))
+    bar = Image.new("RGB", (width, _LINE), "white")
+    pen = ImageDraw.Draw(bar)
+    font = render.font_for(low + high, _LINE * 0.62)
+    margin = _LINE // 4
+    left, right = margin, width - margin
+    pen.text((left, _LINE / 2), low, "black", font, "lm")
+    pen.text((right, _LINE / 2), high, "black", font, "rm")
+    start, stop = left + int(font.getlength(low)) + margin, right - int(font.getlength(high)) - margin
+    if stop > start:  # a picture of a few pixels has room for the numbers alone
+        values = np.linspace(-1 if explanation.signed else 0, 1, stop - start, dtype=np.float32)
+        strip = render.colour(np.tile(values, (_LINE // 2, 1)), explanation.signed, style.colormap)
+        bar.paste(strip, (start, _LINE // 4))
+    return bar

@@ -1,4 +1,4 @@
-"""Classification: one logit for each class, whose softmax, or the sigmoid of a single one, is its probability."""
+"""Classification: a logit for each class; probabilities are their softmax, or the sigmoid of a single logit."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,31 +10,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_flatten
 
-from seewhy.explainers.core.objective import MOST_PROBABLE, NO_CONTRAST, Objective
-from seewhy.explainers.core.task import Ask
+from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
+from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
-from seewhy.explainers.hooks.selection import logits_of
 
 Head = Literal["softmax", "sigmoid"]
-"""What makes probabilities of logits: the softmax of several, or the sigmoid of the only one."""
+"""The function from logits to probabilities: the softmax of several, the sigmoid of a single one."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Which of several classes a picture shows, or whether it shows the only one.
+    """Tells which of several classes a picture shows, or whether it shows the only one.
 
     Outputs are logits (N, K); a target is the index of a class.
 
     Attributes:
-        labels: one per class; empty for a bare module, whose classes are called ``class 0``, ``class 1`` and so on.
+        labels: one per class; empty for a bare module, whose classes are ``class 0``, ``class 1`` and so on.
     """
 
     labels: Sequence[str] = ()
 
     def outputs(self, raw: Any) -> Tensor:
-        """Return the logits (N, K) in what the module returned.
+        """Return the logits (N, K) in the module's result.
 
         Raises:
             ModelOutputError: there are none.
@@ -45,16 +45,16 @@ class Classification:
         return logits
 
     def objective(self, outputs: Tensor, ask: Ask) -> "ClassObjective":
-        """Return the classes that are explained, checked.
+        """Return the checked classes to explain.
 
         Raises:
-            TargetError: an index outside 0..K-1; or a class contrasted with itself.
+            TargetError: an index outside 0..K-1, or a class contrasted with itself.
         """
         count = outputs.shape[1]
         targets = outputs.detach().argmax(dim=1)
         if ask.targets is not None:
-            chosen = ask.targets.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
-            targets = _checked(chosen, chosen == MOST_PROBABLE, targets, count)
+            classes = ask.targets.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
+            targets = _checked(classes, classes == MOST_PROBABLE, targets, count)
         if ask.against is None:
             return ClassObjective(targets)
         against = ask.against.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
@@ -68,12 +68,12 @@ class Classification:
         return class_index(target, self.labels)
 
     def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> "tuple[Prediction, ...]":
-        """Return some classes of a picture with logits (K,), and then the `top` most probable ones."""
+        """Return the targets of a picture with logits (K,), and then its `top` most probable classes."""
         logits = outputs.detach().float().cpu().numpy()
         return predictions(logits, self.labels, [*targets, *best(logits, top)])
 
     def are_probabilities(self, outputs: Tensor) -> bool:
-        """Whether logits (N, K) look like the outcome of a softmax, or of the sigmoid of one logit."""
+        """Whether logits (N, K) look like the result of a softmax, or of the sigmoid of one logit."""
         values = outputs.float()
         within = bool(((values >= 0) & (values <= 1)).all())
         return within and (values.shape[1] == 1 or bool((values.sum(dim=1) - 1).abs().max() < 1e-2))
@@ -81,7 +81,7 @@ class Classification:
 
 @dataclass(frozen=True, eq=False)
 class ClassObjective(Objective):
-    """For each picture the logit of a class, or its lead over the logit of another one."""
+    """For each picture the logit of a class, or its lead over the logit of another class."""
 
     def scores(self, outputs: Tensor) -> Tensor:
         """Return (N,) float32: the target's logit of each row of logits (N, K), less that of its contrast."""
@@ -89,8 +89,8 @@ class ClassObjective(Objective):
         scores = outputs.gather(1, self.targets[:, None])[:, 0]
         if self.against is None:
             return scores
-        others = outputs.gather(1, self.against.clamp_min(0)[:, None])[:, 0]
-        return scores - torch.where(self.against == NO_CONTRAST, 0, others)
+        contrasts = outputs.gather(1, self.against.clamp_min(0)[:, None])[:, 0]
+        return scores - torch.where(self.against == NO_CONTRAST, 0, contrasts)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probabilities (N, K) of logits (N, K)."""
@@ -125,7 +125,7 @@ class Prediction:
         index: class index.
         label: class label.
         probability: softmax over all classes, or the sigmoid of the only logit, in [0, 1].
-        logit: as the model gave it.
+        logit: the model's.
     """
 
     index: int
@@ -135,10 +135,10 @@ class Prediction:
 
 
 def class_index(target: int | str, labels: Sequence[str]) -> int:
-    """Return the class that a user means.
+    """Return the index of a class that a user names.
 
-    A string that equals a label is that label, case ignored unless it tells two labels apart (ImageNet has a
-    dog named Cardigan and a cardigan); otherwise a string of digits is an index.
+    A string that equals a label means that label. Case is ignored unless it distinguishes two labels (ImageNet has a
+    dog named Cardigan and a cardigan). Any other string of digits is an index.
 
     Raises:
         TargetError: an index out of range, an unknown label (with near matches), or one of several classes.
@@ -162,32 +162,54 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
 
 
 def outside(index: int, count: int) -> TargetError:
-    """Return the error for an index that a model of so many classes lacks."""
+    """Return the error for an index outside the `count` classes of a model."""
     if count == 1:
         return TargetError(
-            f"Class {index} is out of range: the model has one logit, class 0, whose probability is its sigmoid. What "
-            "speaks against it has negative values with sign=signed."
+            f"Class {index} is out of range: the model has one logit, class 0, whose probability is its sigmoid. Use "
+            "sign=signed to see what speaks against it, as negative values."
         )
     return TargetError(f"Class {index} is out of range: the model has classes 0 to {count - 1}.")
 
 
 def contrasted_with_itself(index: int, count: int) -> TargetError:
-    """Return the error for a class, of so many, that is contrasted with itself."""
+    """Return the error for a class, of `count`, that is contrasted with itself."""
     if count == 1:
         return TargetError("The model has one logit, so there is no other class to contrast its class with.")
     return TargetError(f"Class {index} is contrasted with itself; name two classes.")
 
 
-def _checked(classes: Tensor, free: Tensor, others: Tensor, count: int) -> Tensor:
-    """Return classes, and others where they are free; none is an index that a model of so many classes lacks."""
+def _checked(classes: Tensor, free: Tensor, defaults: Tensor, count: int) -> Tensor:
+    """Return checked classes (N,) of `count`, with the defaults where they are free."""
     beyond = ((classes < 0) | (classes >= count)) & ~free
     require(~beyond.any(), lambda: outside(int(classes[beyond][0]), count))
-    # Within bounds, for a condition on a GPU is looked at later; a copy, for autograd cannot keep an inference tensor.
-    return torch.where(free, others, classes.clamp(0, count - 1))
+    # Clamped, because a check on a GPU is read later; a copy, because autograd cannot save an inference tensor.
+    return torch.where(free, defaults, classes.clamp(0, count - 1))
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits (N, K) of an output: itself, ``.logits``, ``["logits"]``, or the only one.
+
+    Raises:
+        ModelOutputError: none, or several, of the tensors in the output look like logits.
+    """
+    named = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if isinstance(named, Tensor):
+        output = named
+    matrices = [
+        value
+        for value in tree_flatten(output)[0]
+        if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point()
+    ]
+    if len(matrices) != 1:
+        raise ModelOutputError(
+            f"Expected logits of shape (N, K) from the model, found {len(matrices)} such tensors in its "
+            f"{type(output).__name__}; wrap the model so that it returns its logits."
+        )
+    return matrices[0]
 
 
 def head_of(classes: int) -> Head:
-    """Return what makes probabilities of so many logits."""
+    """Return the function from this many logits to probabilities."""
     return "sigmoid" if classes == 1 else "softmax"
 
 
@@ -202,7 +224,7 @@ def predictions(logits: NDArray[np.float32], labels: Sequence[str], indices: Ite
     Args:
         logits: (K,).
         labels: K of them, or none.
-        indices: the classes wanted, in order; see `best`.
+        indices: of the classes, in order; see `best`.
     """
     likely = probabilities(torch.from_numpy(logits.astype(np.float64))).numpy()
     return tuple(

@@ -1,12 +1,33 @@
 """What tests of the page do with it again and again."""
 
+import io
 import re
 
 import numpy as np
+import requests
+from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import expect
 
 from tests.app.conftest import EXAMPLES
+from tests.waiting import GUARD
+
+
+def levels(picture):
+    """The pixels of an encoded picture, or of a file."""
+    with Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture) as image:
+        return np.asarray(image.convert("RGB")).astype(int)
+
+
+def ask(url, path="/explain", picture=EXAMPLES / "cat.png", **fields):
+    """Ask the service what the page asks it."""
+    answer = requests.post(f"{url}{path}", files={"image": picture.read_bytes()}, data=fields, timeout=GUARD)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def clipboard(page):
+    return page.evaluate("navigator.clipboard.readText()")
 
 
 def answered(page):
@@ -29,8 +50,7 @@ def drawn(page):
     """The pixels of picture and heatmap as the page shows them, at their own size."""
     with page.expect_download() as download:
         page.click("#save-png")
-    with Image.open(download.value.path()) as image:
-        return np.asarray(image.convert("RGB")).astype(int)
+    return levels(download.value.path())
 
 
 def explained_anew(page, act):
@@ -52,3 +72,10 @@ def explained_anew(page, act):
     page.wait_for_function("() => window.asked")
     answered(page)
     return [tuple(pair) for pair in page.evaluate("window.asked")]
+
+
+def accessible(page):
+    """Hold that nothing on the page keeps anybody out, as far as a program can tell."""
+    violations = Axe().run(page).response["violations"]
+    grave = [(rule["id"], rule["nodes"]) for rule in violations if rule["impact"] in ("serious", "critical")]
+    assert [(name, [node["html"] for node in nodes]) for name, nodes in grave] == []

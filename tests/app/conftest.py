@@ -1,31 +1,88 @@
 import io
+import json
 import os
+import re
+import resource
 import shutil
 import signal
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
 from seewhy.app import create_app
+from seewhy.app.cli import main
+from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.settings import Settings
-from tests.app.serving import free_port, start
+from seewhy.models import Registry
+from tests.app.serving import container_variables, free_port, start
 from tests.waiting import GUARD
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture(scope="session")
 def app():
     made = create_app(Settings(deadline=GUARD))  # however slow the machine
     yield made
-    made.extensions["seewhy"].engine.stop()
+    made.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture(scope="session")
 def service(app):
     return app.extensions["seewhy"]
+
+
+@pytest.fixture(scope="session")
+def sharing(service):
+    """Return a context in which all services take the default model that the first one has loaded."""
+    model, load = service.models.model(None, Deadline.after(GUARD)), Registry.load
+
+    def take(registry, name, *args, **options):
+        return model if name == model.name else load(registry, name, *args, **options)
+
+    @contextmanager
+    def patched():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Registry, "load", take)
+            yield
+
+    return patched
+
+
+@pytest.fixture
+def one_model(sharing):
+    """Let services of the test take the model that is loaded already."""
+    with sharing():
+        yield
+
+
+@pytest.fixture
+def run(one_model):
+    """Run the command in this process."""
+
+    def invoke(*arguments, **options):
+        return CliRunner().invoke(main, [str(argument) for argument in arguments], **options)
+
+    return invoke
+
+
+@pytest.fixture
+def app_of(one_model):
+    """Make applications with other settings."""
+    made = []
+
+    def make(**settings):
+        made.append(create_app(Settings(**settings)))
+        return made[-1]
+
+    yield make
+    for app in made:
+        app.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +102,46 @@ def served(port):
     yield process
     process.send_signal(signal.SIGTERM)
     assert process.wait(GUARD) == 0
+
+
+class Tight:
+    """A service that has little of everything, for tests of what it is from outside.
+
+    Four threads, three requests at a time, one proxy that is believed, few files at the start, and none that it may
+    write but in one folder; its logs are JSON. A method of one's own is there; who imports OpenTelemetry leaves a mark.
+    """
+
+    def __init__(self, folder):
+        self.folder, self.port, self.log = folder, free_port(), folder / "log"
+        self.url = f"http://127.0.0.1:{self.port}"
+        page = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
+        (folder / "my_methods.py").write_text(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0])
+        (folder / "opentelemetry").mkdir()
+        (folder / "opentelemetry" / "__init__.py").write_text("open(__file__ + '.imported', 'w')")
+        given = {"THREADS": 4, "MAX_IN_FLIGHT": 3, "TRUSTED_PROXIES": 1, "METHODS": "my_methods"}
+        given |= {"LOG_FORMAT": "json", "LOG_LEVEL": "debug"}
+        given["DEADLINE"] = 3600  # long methods are not refused, however slow the machine
+        variables = {f"SEEWHY_{name}": str(value) for name, value in given.items()} | container_variables(folder)
+        variables |= {"HOME": "/proc/home", "TMPDIR": str(folder), "PYTHONPATH": f"{folder}:{ROOT}"}
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        try:
+            with self.log.open("w") as log:  # nobody can make a file in /proc, root neither
+                self.process = start(self.port, "/proc", stderr=log, **variables)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    def lines(self):
+        """Return what it has logged so far."""
+        return [json.loads(line) for line in self.log.read_text().rpartition("\n")[0].splitlines()]
+
+
+@pytest.fixture(scope="session")
+def tight(tmp_path_factory):
+    made = Tight(tmp_path_factory.mktemp("tight"))
+    yield made
+    made.process.terminate()
+    assert made.process.wait(GUARD) == 0
 
 
 @pytest.fixture
@@ -90,7 +187,7 @@ def encoded(picture, form="PNG", **options):
     return buffer.getvalue()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser(tmp_path_factory):
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -112,25 +209,37 @@ def browser(tmp_path_factory):
             args=switches,
             viewport={"width": 1280, "height": 900},
             color_scheme="light",
+            reduced_motion="reduce",
         )
         context.set_default_timeout(1000 * GUARD)
         yield context
         context.close()
 
 
-@pytest.fixture
-def page(browser, url):
-    """The page, opened; at the end nothing may have gone wrong in it."""
+@contextmanager
+def opened(browser, url):
+    """A tab for the page, empty as yet; at the end nothing may have gone wrong in it."""
     browser.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
-    opened = browser.new_page()
-    problems = []
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("console", lambda said: problems.append(said.text) if is_fault(said) else None)
-    opened.goto(url)
-    opened.wait_for_selector("body[data-ready]")
-    yield opened
-    opened.close()
+    tab, problems = browser.new_page(), []
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("console", lambda said: problems.append(said.text) if is_fault(said) else None)
+    yield tab
+    tab.close()
     assert problems == []
+
+
+@pytest.fixture
+def tab(browser, url):
+    with opened(browser, url) as tab:
+        yield tab
+
+
+@pytest.fixture
+def page(tab, url):
+    """The page, opened."""
+    tab.goto(url)
+    tab.wait_for_selector("body[data-ready]")
+    return tab
 
 
 def is_fault(said):

@@ -1,17 +1,29 @@
 """Starting the service as its users do, on a free port."""
 
+import io
+import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import requests
+import torch
+from PIL import Image
+from torch import Tensor, fx
+from werkzeug.serving import make_server
 
+from tests import nets
 from tests.waiting import GUARD, until
+
+CAT = (Path(__file__).parents[2] / "examples" / "cat.png").read_bytes()
 
 
 def start(port, folder=None, stdout=None, stderr=None, **variables):
@@ -32,6 +44,42 @@ def start(port, folder=None, stdout=None, stderr=None, **variables):
     return process
 
 
+def container_variables(temporary):
+    """Return the environment that the Dockerfile sets, with another temporary folder."""
+    dockerfile = (Path(__file__).parents[2] / "Dockerfile").read_text()
+    lines = re.findall(r"^ENV (.+)$", dockerfile.rpartition("\nFROM ")[2], flags=re.MULTILINE)
+    variables = dict(word.split("=", 1) for line in lines for word in shlex.split(line))
+    for name in ("PATH", "SEEWHY_HOST", "SEEWHY_PORT"):
+        del variables[name]
+    return {name: value.replace("/tmp", str(temporary)) for name, value in variables.items()}
+
+
+def explain(url, picture=CAT, **fields):
+    return requests.post(f"{url}/explain", files={"image": picture}, data=fields, timeout=GUARD)
+
+
+def declare(folder, architecture="tests.nets:Net", names=("mine",), **members):
+    """Declare models of one's own, whose weights are in `w.pth` of a folder, and return the file that does."""
+    given = {"architecture": architecture, "weights": "w.pth", "labels": ["a", "b", "c"], "input_size": 32, **members}
+    table = "".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items())
+    (folder / "models.toml").write_text("".join(f"[models.{name}]\n{table}" for name in names))
+    return folder / "models.toml"
+
+
+@contextmanager
+def live(app):
+    """Serve an application in this process, for tests to which the server does not matter; yield its address."""
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -44,8 +92,7 @@ def children(pid):
 
 def underway(url):
     """Return how many batches the models of a service have begun and not finished."""
-    lines = requests.get(f"{url}/metrics", timeout=GUARD).text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("seewhy_batches_underway{"))
+    return sum(figures(url, "seewhy_batches_underway{"))
 
 
 def rests(url, seconds):
@@ -60,14 +107,89 @@ def rests(url, seconds):
 
 def recovery(process, port):
     """Kill the only worker, and return the seconds until pictures are classified again."""
-    picture = (Path(__file__).parents[2] / "examples" / "cat.png").read_bytes()
     os.kill(children(process.pid)[0], signal.SIGKILL)
     killed = time.monotonic()
     while time.monotonic() < killed + 60:
         try:
-            if requests.post(f"http://127.0.0.1:{port}/predict", files={"image": picture}, timeout=GUARD).ok:
+            if requests.post(f"http://127.0.0.1:{port}/predict", files={"image": CAT}, timeout=GUARD).ok:
                 return time.monotonic() - killed
         except requests.ConnectionError:
             pass
         time.sleep(0.02)
     raise AssertionError("the service did not come back")
+
+
+def figures(url, name):
+    """Return the figures of a metric whose lines begin so."""
+    lines = requests.get(f"{url}/metrics", timeout=GUARD).text.splitlines()
+    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(name)]
+
+
+class Held(nets.Net):
+    """A net each of whose passes waits while there is a file named `held` in the working directory."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if isinstance(images, fx.Proxy):
+            raise TypeError("not to be traced")
+        until(lambda: not Path("held").exists())
+        return super().forward(images)
+
+
+class Small:
+    """A service whose model is small, and one's own, in a folder of its own."""
+
+    def __init__(self, folder, net="tests.nets:Net"):
+        self.folder, self.port = folder, free_port()
+        self.write(0)
+        self.models = declare(folder, net)
+        buffer = io.BytesIO()
+        Image.new("RGB", (32, 32), "red").save(buffer, "PNG")
+        self.picture = buffer.getvalue()
+        self.headers = {"Content-Type": "image/png", "Connection": "close"}
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def weights(self):
+        return self.folder / "w.pth"
+
+    def write(self, best):
+        """Write weights with which the model finds this class in any picture."""
+        net = nets.seeded(nets.Net)
+        with torch.no_grad():
+            net.head.bias.copy_(100 * torch.eye(3)[best])
+        torch.save(net.state_dict(), self.weights)
+
+    @contextmanager
+    def run(self, workers=1, stdout=None, stderr=None, **settings):
+        variables = {"MODELS": self.models, "DEFAULT_MODEL": "mine", "ACCELERATOR": "eager", "LOG_LEVEL": "error"}
+        variables |= {"WORKERS": workers, "DEADLINE": 3600, **settings}
+        environment = {f"SEEWHY_{name}": str(value) for name, value in variables.items()}
+        environment["PYTHONPATH"] = f"{self.folder}:{Path(__file__).parents[2]}"
+        self.process = start(self.port, self.folder, stdout, stderr, **environment)
+        try:
+            yield
+        finally:
+            self.process.terminate()
+            assert self.process.wait(GUARD) == 0
+
+    def post(self, path="/predict", **options):
+        return requests.post(self.url + path, data=self.picture, headers=self.headers, timeout=GUARD, **options)
+
+    def predict(self):
+        """Return the index of the best class, or the status of an answer that has none."""
+        answer = self.post()
+        return answer.json()["predictions"][0]["index"] if answer.ok else answer.status_code
+
+    def answered_for(self, seconds):
+        """Return all that is answered in so many seconds."""
+        end, statuses = time.monotonic() + seconds, set()
+        while time.monotonic() < end:
+            statuses.add(self.predict())
+            statuses.add(requests.get(f"{self.url}/readyz", timeout=GUARD).status_code)
+        return statuses
+
+    def workers(self):
+        return set(children(self.process.pid))

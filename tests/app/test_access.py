@@ -19,7 +19,8 @@ CLOSED = "/methods"
 
 def app_of(**settings):
     app = create_app(Settings(**settings))
-    app.extensions["seewhy"].require_ready = lambda: None  # it would load a model, in a thread that outlives the test
+    # It would load a model, in a thread that outlives the test.
+    app.extensions["seewhy"].models.require_ready = lambda: None
     return app
 
 

@@ -18,11 +18,8 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 from seewhy.app.http.in_flight import Admission
 from seewhy.app.http.problems import register_errors
 from seewhy.app.system.stopping import stopping
-from tests.app.conftest import EXAMPLES
-from tests.app.serving import children, free_port, start, underway
+from tests.app.serving import CAT, children, explain, free_port, start, underway
 from tests.waiting import GUARD, until
-
-CAT = (EXAMPLES / "cat.png").read_bytes()
 
 
 @pytest.fixture
@@ -94,36 +91,22 @@ def test_a_process_that_stops_refuses(small, client):
         stopping.clear()
 
 
-@pytest.fixture(scope="module")
-def server():
-    port = free_port()
-    limits = {"SEEWHY_THREADS": "4", "SEEWHY_MAX_IN_FLIGHT": "3"}
-    process = start(port, **limits)
-    yield port
-    process.terminate()
-    assert process.wait(GUARD) == 0
-
-
-def explain(port, **fields):
-    return requests.post(f"http://127.0.0.1:{port}/explain", files={"image": CAT}, data=fields, timeout=GUARD)
-
-
 @pytest.mark.fault("chunks that are not what they say", "400")
 @pytest.mark.parametrize(
     "chunks", [b"zz\r\nabc", b"-1\r\n", b"3\r\nabcd\r\n0\r\n\r\n", b"3\r\nabc\r\n0\r\nX y\r\n\r\n"]
 )
 @pytest.mark.parametrize("path", [b"/explain", b"/v1/models/efficientnet_lite0:predict", b"/nonesuch"])
-def test_chunks_that_lie_are_the_clients_mistake(server, path, chunks):
-    with socket.create_connection(("127.0.0.1", server), timeout=GUARD) as lying:
+def test_chunks_that_lie_are_the_clients_mistake(tight, path, chunks):
+    with socket.create_connection(("127.0.0.1", tight.port), timeout=GUARD) as lying:
         kind = b"application/json" if b"v1" in path else b"image/png"
         head = b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Type: " + kind
         lying.sendall(head + b"\r\n\r\n" + chunks)
         assert lying.recv(1000).startswith(b"HTTP/1.1 404" if path == b"/nonesuch" else b"HTTP/1.1 400")
 
 
-def test_heads_may_come_in_parts_and_several_at_once(server):
+def test_heads_may_come_in_parts_and_several_at_once(tight):
     asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server), timeout=GUARD) as connection:
+    with socket.create_connection(("127.0.0.1", tight.port), timeout=GUARD) as connection:
         for part in (asked[:3], asked[3:-1], asked[-1:] + asked + asked[:20], asked[20:]):
             connection.sendall(part)
             time.sleep(0.2)
@@ -138,39 +121,39 @@ def test_heads_may_come_in_parts_and_several_at_once(server):
     "bodies shorter or longer than they say",
     "the connection ends with the client's; 413 where they say too much",
 )
-def test_a_body_shorter_or_longer_than_it_says_costs_no_thread(server):
+def test_a_body_shorter_or_longer_than_it_says_costs_no_thread(tight):
     head = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server), timeout=GUARD) as lying:
+    with socket.create_connection(("127.0.0.1", tight.port), timeout=GUARD) as lying:
         lying.sendall(head % 100_000 + CAT[:1000])
         lying.shutdown(socket.SHUT_WR)
         lying.recv(1000)
-    with socket.create_connection(("127.0.0.1", server), timeout=GUARD) as lying:
+    with socket.create_connection(("127.0.0.1", tight.port), timeout=GUARD) as lying:
         lying.sendall(head % 99_999_999_999)
         assert lying.recv(1000).startswith(b"HTTP/1.1 413")
-    assert explain(server).status_code == 200
+    assert explain(tight.url).status_code == 200
 
 
 @pytest.mark.fault(
     "more requests than there is room for",
     "some are answered, the others get 503 and `Retry-After` at once",
 )
-def test_over_capacity_some_are_answered_and_others_refused_at_once(server):
+def test_over_capacity_some_are_answered_and_others_refused_at_once(tight):
     head = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n" % len(CAT)
     with contextlib.ExitStack() as stack:
-        uploads = [stack.enter_context(socket.create_connection(("127.0.0.1", server))) for _ in range(3)]
+        uploads = [stack.enter_context(socket.create_connection(("127.0.0.1", tight.port))) for _ in range(3)]
         for connection in uploads:
             connection.sendall(head + CAT[:1000])
-        until(lambda: explain(server).status_code == 503)  # all of them have begun
+        until(lambda: explain(tight.url).status_code == 503)  # all of them have begun
         for _ in range(8):
-            refused = explain(server)
+            refused = explain(tight.url)
             assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
             assert refused.json()["type"] == "urn:seewhy:problem:overloaded"
             for path in ("healthz", "readyz"):
-                assert requests.get(f"http://127.0.0.1:{server}/{path}", timeout=GUARD).status_code == 200
+                assert requests.get(f"{tight.url}/{path}", timeout=GUARD).status_code == 200
         for connection in uploads:
             connection.sendall(CAT[1000:])
             assert connection.recv(12) == b"HTTP/1.1 200"
-    until(lambda: explain(server).status_code == 200)
+    until(lambda: explain(tight.url).status_code == 200)
 
 
 @pytest.mark.fault(
@@ -183,7 +166,7 @@ def test_a_worker_answers_until_the_one_after_it_does():
     process = start(port, SEEWHY_DEADLINE="600")
     (before,) = children(process.pid)
     with ThreadPoolExecutor(1) as pool:
-        accepted = pool.submit(explain, port, method="rise", samples="2000")
+        accepted = pool.submit(explain, f"http://127.0.0.1:{port}", method="rise", samples="2000")
         until(lambda: underway(f"http://127.0.0.1:{port}"))
         process.send_signal(signal.SIGHUP)
         codes, ready = Counter(), Counter()
@@ -224,7 +207,7 @@ def test_a_new_first_process_takes_over():
     process.terminate()
     assert process.wait(GUARD) == 0
     try:
-        assert explain(port).status_code == 200
+        assert explain(f"http://127.0.0.1:{port}").status_code == 200
     finally:
         os.kill(new[0], signal.SIGTERM)
 

@@ -74,7 +74,7 @@ def test_methods(client):
 
 def test_health_and_readiness(client, service):
     assert client.get("/healthz").get_json() == {"status": "alive"}
-    service.model(None, _soon())
+    service.models.model(None, _soon())
     assert client.get("/readyz").get_json() == {"status": "ready"}
 
 
@@ -86,17 +86,17 @@ def test_not_ready_while_loading(monkeypatch):
 
     app = create_app(Settings())
     service, may_load = app.extensions["seewhy"], threading.Event()
-    load = service.registry.load
-    monkeypatch.setattr(service.registry, "load", lambda *a, **k: may_load.wait(10) and load(*a, **k))
+    load = service.models.registry.load
+    monkeypatch.setattr(service.models.registry, "load", lambda *a, **k: may_load.wait(10) and load(*a, **k))
     response = app.test_client().get("/readyz")
     assert response.status_code == 503
     assert response.get_json()["type"] == "urn:seewhy:problem:not-ready"
     assert int(response.headers["Retry-After"]) > 0
     assert app.test_client().get("/healthz").status_code == 200
     may_load.set()
-    service.model(None, _soon())
+    service.models.model(None, _soon())
     assert app.test_client().get("/readyz").status_code == 200
-    service.engine.stop()
+    service.models.stop()
 
 
 def test_not_ready_without_weights():
@@ -109,7 +109,7 @@ def test_not_ready_without_weights():
 
 
 def _soon():
-    from seewhy.app.pipeline.engine import Deadline
+    from seewhy.app.pipeline.jobs import Deadline
 
     return Deadline.after(30)
 

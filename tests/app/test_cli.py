@@ -7,23 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
 from seewhy.app.cli import main
 from seewhy.app.cli.run import open_service
 from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.engine import Deadline
+from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
-
-
-@pytest.fixture
-def run():
-    def invoke(*arguments, **options):
-        return CliRunner().invoke(main, [str(argument) for argument in arguments], **options)
-
-    return invoke
 
 
 def test_explain_writes_the_overlay(run, tmp_path):
@@ -215,7 +206,7 @@ def test_intervene(run, tmp_path):
         (("--edits", "[{]"), "not JSON"),
         (("--edits", "nowhere.json"), "No such file"),
         (("--edit", '{"layer": "bn2", "op": "swap"}'), "--other FILE"),
-        (("--edit", '{"layer": "bn2", "op": "zero"}', "--other", EXAMPLES / "coffee.png"), "other: No edit is a swap"),
+        (("--edit", '{"layer": "bn2", "op": "zero"}', "--other", EXAMPLES / "coffee.png"), "other: Only a swap"),
         (("--edit", '{"layer": "bn2", "op": "zero"}', "--format", "csv"), "add --each-channel"),
         (("--edit", '{"layer": "bn9", "op": "zero"}'), "edits[0].layer: The model has no layer 'bn9'."),
         (("--edit", '{"layer": "bn2", "op": "zero", "channels": [9999]}'), "edits[0].channels: At 'bn2': Channel 9999"),
@@ -231,10 +222,12 @@ def test_what_intervene_refuses(run, tmp_path, arguments, message):
 
 def test_the_command_does_not_compile_a_model_for_one_picture_and_the_service_does(monkeypatch):
     warmed = []
-    monkeypatch.setattr("seewhy.explainers.execution.accelerated.Accelerated.warm", lambda model: warmed.append(model))
+    monkeypatch.setattr(
+        "seewhy.explainers.execution.accelerated.AcceleratedModel.warm", lambda model: warmed.append(model)
+    )
     with main.make_context("seewhy", ["settings"]):
         command = open_service(None)
     for service, times in ((command, 0), (Service(Settings()), 1)):
-        service.model(None, Deadline.after(60))
-        service.engine.stop()
+        service.models.model(None, Deadline.after(60))
+        service.models.stop()
         assert len(warmed) == times

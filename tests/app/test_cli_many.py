@@ -2,6 +2,7 @@
 leaves.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -15,23 +16,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
-from seewhy.app.cli import main, sheet
+from seewhy.app.cli import sheet
 from seewhy.app.cli.summary import COLUMNS
 from seewhy.app.pipeline.batches import BatchRunner
 from tests.app.conftest import EXAMPLES
+from tests.app.serving import CAT
 
 COMMAND = [sys.executable, "-m", "seewhy.app.cli"]
-
-
-@pytest.fixture
-def run():
-    def invoke(*arguments, **options):
-        return CliRunner().invoke(main, [str(argument) for argument in arguments], **options)
-
-    return invoke
 
 
 @pytest.fixture
@@ -254,7 +247,7 @@ def test_it_goes_on_with_no_file_that_is_no_summary(run, photos):
 
 def test_a_model_is_not_loaded_for_nothing(run, photos, monkeypatch):
     run("explain", "photos/a.png", "photos/b.jpg", "-o", "out")
-    monkeypatch.setattr("seewhy.app.pipeline.ask.Service._load", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("seewhy.app.pipeline.model_store.ModelStore._load", lambda *_: pytest.fail("loaded"))
     assert run("explain", "photos/a.png", "photos/b.jpg", "-o", "out", "--skip-existing").exit_code == 0
 
 
@@ -275,13 +268,11 @@ def test_a_sheet_has_further_pages(run, photos, monkeypatch):
     assert sorted(path.name for path in Path().glob("all*")) == ["all-2.png", "all.png"]
 
 
-def test_from_the_standard_input_to_the_standard_output(photos):
-    picture = (EXAMPLES / "cat.png").read_bytes()
-    command = [*COMMAND, "explain", "-", "-o", "-", "--format", "jpeg"]
-    process = subprocess.run(command, input=picture, capture_output=True, check=True)
-    with Image.open(io.BytesIO(process.stdout)) as drawing:
+def test_from_the_standard_input_to_the_standard_output(run):
+    result = run("explain", "-", "-o", "-", "--format", "jpeg", input=CAT)
+    with Image.open(io.BytesIO(result.stdout_bytes)) as drawing:
         assert (drawing.format, drawing.size) == ("JPEG", (451, 300))
-    assert process.stderr == b"-: tiger cat 39.3% by gradcam\n"
+    assert result.stderr == "-: tiger cat 39.3% by gradcam\n"
 
 
 @pytest.mark.parametrize("command", ["trace", "capture"])
@@ -293,63 +284,52 @@ def test_commands_about_hooks_write_to_the_standard_output_too(run, command):
     assert "cat.png: " in result.stderr
 
 
-def test_an_interrupt_leaves_whole_files_and_the_same_command_goes_on(photos):
-    for number in range(14):
-        Image.effect_noise((600, 500), 80).convert("RGB").save(photos / f"f{number:02}.png", compress_level=1)
-    command = [*COMMAND, "explain", "photos/f*.png", "-o", "out", "--summary", "rows.csv", "--skip-existing"]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Whoever runs the tests in the background of a shell ignores the signal, and what they start would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    assert process.stdout.readline().startswith("photos/f00.png")
-    process.send_signal(signal.SIGINT)
-    _, text = process.communicate(timeout=30)
-    assert process.returncode == 130, text
-    assert "Traceback" not in text
-    assert "of 14 pictures done" in text
-    there = files("out")
-    assert 0 < len(there) < 14
-    for name in there:
-        assert name.endswith(".seewhy.png")
-        with Image.open(Path("out", name)) as drawing:
-            drawing.load()
-    subprocess.run(command, check=True, capture_output=True)
-    assert len(files("out")) == 14
-    pictures = [row["picture"] for row in rows_of("rows.csv")]
-    assert sorted(pictures) == [f"photos/f{number:02}.png" for number in range(14)]
-
-
-def on_a_terminal(*arguments, **environ):
-    """Return what a command writes to a terminal, and its status."""
+def on_a_terminal(*arguments, interrupted_at=None, **environ):
+    """Return what a command writes to a terminal, and its status; maybe it is interrupted when it writes something."""
     reader, writer = pty.openpty()
     termios.tcsetwinsize(writer, (40, 100))
     environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
     environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", **environ}
-    process = subprocess.Popen([*COMMAND, *arguments], stdin=writer, stdout=writer, stderr=writer, env=environment)
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), writer),
+        env=environment,
+        # Whoever runs the tests in the background of a shell ignores the signal, and what they start would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     os.close(writer)
     text = b""
-    while True:
-        try:
-            more = os.read(reader, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not more:
-            break
-        text += more
+    with contextlib.suppress(OSError):  # the other end is closed
+        while more := os.read(reader, 65536):
+            text += more
+            if interrupted_at and interrupted_at in text:
+                process.send_signal(signal.SIGINT)
+                interrupted_at = None
     os.close(reader)
     return text.decode(), process.wait()
 
 
-def test_on_a_terminal_there_is_a_bar(photos):
-    text, status = on_a_terminal("explain", "photos", "-o", "out")
-    assert status == 1
-    assert "5/5" in text
+def test_on_a_terminal_there_is_a_bar_and_an_interrupt_leaves_whole_files_to_go_on_from(run, photos):
+    for number in range(14):
+        Image.effect_noise((600, 500), 80).convert("RGB").save(photos / f"f{number:02}.png", compress_level=1)
+    arguments = ("explain", "photos/[abf]*.png", "-o", "out", "--summary", "rows.csv", "--skip-existing")
+    text, status = on_a_terminal(*arguments, interrupted_at=b"photos/f00.png")
+    assert status == 130, text
+    assert "/16 " in text
     assert "picture/s" in text or "s/picture" in text
     assert "\033[31mError:" in text
+    assert "Traceback" not in text
+    assert "of 16 pictures done" in text
+    there = files("out")
+    assert 0 < len(there) < 15
+    for name in there:
+        assert name.endswith(".seewhy.png")
+        with Image.open(Path("out", name)) as drawing:
+            drawing.load()
+    assert run(*arguments).exit_code == 1  # of the picture that is damaged
+    assert len(files("out")) == 15
+    pictures = [row["picture"] for row in rows_of("rows.csv")]
+    assert sorted(pictures) == ["photos/a.png", "photos/bad.png", *(f"photos/f{number:02}.png" for number in range(14))]
 
 
 @pytest.mark.slow

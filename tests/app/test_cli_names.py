@@ -1,7 +1,6 @@
 """Help and completion are quick, and the names in them are the true ones."""
 
 import json
-import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -10,31 +9,76 @@ import pytest
 from click.testing import CliRunner
 
 from seewhy.app.cli import main, names
+from seewhy.app.cli.options import fields
+from seewhy.app.pipeline.options import (
+    CaptureOptions,
+    DrawingOptions,
+    ExplainOptions,
+    InterveneOptions,
+    PredictOptions,
+    TraceOptions,
+)
+from seewhy.app.pipeline.parse import parse
 from seewhy.explainers import list_methods
 from seewhy.models import list_models
 
-COMMAND = """
-import atexit, sys
-heavy = {"torch", "numpy", "PIL", "pydantic", "flask", "gunicorn", "matplotlib", "tqdm"}
-atexit.register(lambda: print("HEAVY", sorted(heavy & set(sys.modules)), file=sys.stderr))
-sys.argv[0] = "seewhy"
+COMMANDS = """
+import contextlib, io, json, os, sys
 from seewhy.app.cli import main
-main(prog_name="seewhy")
+
+printed = []
+for arguments, environment in json.load(sys.stdin):
+    os.environ.update(environment)
+    text = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        main(arguments, prog_name="seewhy")
+    text.flush()
+    printed.append(text.buffer.getvalue().decode())
+heavy = {"torch", "numpy", "PIL", "pydantic", "flask", "gunicorn", "matplotlib", "tqdm"}
+print(json.dumps([printed, sorted(heavy & set(sys.modules))]))
 """
-"""The command, which tells at its end what it has imported of the libraries that take long."""
+"""Runs commands, and tells what they have printed and what is imported by then of the libraries that take long."""
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in main.commands)], ids=str)
-def test_help_imports_nothing_heavy(command):
-    help_ = [sys.executable, "-c", COMMAND, *command, "--help"]
-    process = subprocess.run(help_, capture_output=True, text=True, check=True)
-    assert process.stdout.startswith("Usage: seewhy")
-    assert process.stderr == "HEAVY []\n"
+def in_a_new_process(*commands):
+    """Return what commands print, each with variables of its environment, and what they import of heavy libraries."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS], input=json.dumps(commands), capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def test_help_imports_nothing_heavy():
+    commands = [[], *([name] for name in main.commands)]
+    printed, heavy = in_a_new_process(*([[*command, "--help"], {}] for command in commands))
+    for command, text in zip(commands, printed, strict=True):
+        assert text.startswith(" ".join(["Usage: seewhy", *command])), text
+    assert heavy == []
 
 
 def test_the_commands_are_the_whole_command():
     listed = CliRunner().invoke(main, ["--help"]).output.partition("Commands:\n")[2]
     assert [line.split()[0] for line in listed.splitlines()] == list(main.commands)
+
+
+@pytest.mark.parametrize(
+    ("command", "schema"),
+    [
+        ("explain", ExplainOptions),
+        ("predict", PredictOptions),
+        ("trace", TraceOptions),
+        ("capture", CaptureOptions),
+        ("intervene", InterveneOptions),
+    ],
+)
+def test_options_of_commands_have_the_defaults_of_requests(command, schema):
+    required = {"layer": ["bn2"], "edits": [{"op": "zero", "layer": "bn2"}]}
+    required = {name: value for name, value in required.items() if name in schema.model_fields}
+    line = ["a.png", "--layer", "bn2"] if required else ["a.png"]
+    options = fields(main.commands[command].make_context(command, line).params)
+    defaults = {name: value for name, value in options.items() if name in schema.model_fields}
+    assert defaults.keys() >= ({"view", "alpha", "scale"} if issubclass(schema, DrawingOptions) else set())
+    assert parse(schema, required | defaults).model_dump() == parse(schema, required).model_dump()
 
 
 def test_the_methods_that_are_completed_are_those_of_the_catalogue():
@@ -78,41 +122,28 @@ def test_a_cache_that_cannot_be_written_is_no_fault(cache, monkeypatch):
     assert "resnet18" in names.model_names()
 
 
-def completed(line, tmp_path):
-    """Return what the shell is told at the end of a command line, and what the command says that it has imported."""
-    words = line.split(" ")
-    environment = {
-        **os.environ,
-        "_SEEWHY_COMPLETE": "bash_complete",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(words) - 1),
-        "XDG_CACHE_HOME": str(tmp_path),
-    }
-    process = subprocess.run([sys.executable, "-c", COMMAND], env=environment, capture_output=True, text=True)
-    return [row.partition(",")[2] for row in process.stdout.splitlines()], process.stderr
+COMPLETED = {
+    "seewhy ex": ["explain"],
+    "seewhy explain --skip": ["--skip-existing"],
+    "seewhy explain --method gradcam": ["gradcam", "gradcam++", "gradcam-elementwise"],
+    "seewhy explain --view o": ["overlay"],
+    "seewhy explain --colormap ba": ["batlow", "balance"],
+    "seewhy capture --kind grad_i": ["grad_input"],
+    "seewhy models --source t": ["torchvision", "timm"],
+    "seewhy layers resnet1": ["resnet101", "resnet152", "resnet18"],
+    "seewhy explain --model resnet18 --layer layer4.1.conv": ["layer4.1.conv1", "layer4.1.conv2"],
+}
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("seewhy ex", ["explain"]),
-        ("seewhy explain --skip", ["--skip-existing"]),
-        ("seewhy explain --method gradcam", ["gradcam", "gradcam++", "gradcam-elementwise"]),
-        ("seewhy explain --view o", ["overlay"]),
-        ("seewhy explain --colormap ba", ["batlow", "balance"]),
-        ("seewhy capture --kind grad_i", ["grad_input"]),
-        ("seewhy models --source t", ["torchvision", "timm"]),
-    ],
-)
-def test_the_shell_completes_commands_and_options_and_nothing_heavy_is_imported(line, words, tmp_path):
-    assert completed(line, tmp_path) == (words, "HEAVY []\n")
-
-
-def test_the_shell_completes_models_and_layers_and_searches_for_them_once(tmp_path):
-    assert completed("seewhy layers resnet1", tmp_path)[0] == ["resnet101", "resnet152", "resnet18"]
-    layers, _ = completed("seewhy explain --model resnet18 --layer layer4.1.", tmp_path)
-    assert layers[0] == "layer4.1.conv1"
-    assert completed("seewhy explain --model resnet18 --layer layer4.1.", tmp_path) == (layers, "HEAVY []\n")
+def test_the_shell_completes_what_is_typed_and_nothing_heavy_is_imported_for_names_that_are_kept(cache):
+    names.model_names(), names.layer_names("resnet18")
+    completing = {"_SEEWHY_COMPLETE": "bash_complete"}
+    printed, heavy = in_a_new_process(
+        *([[], {**completing, "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}] for line in COMPLETED)
+    )
+    found = [[row.partition(",")[2] for row in text.splitlines()] for text in printed]
+    assert dict(zip(COMPLETED, found, strict=True)) == COMPLETED
+    assert heavy == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from seewhy.app.errors import OverloadedError, TooMuchWorkError
+from seewhy.app.pipeline.computation import Explain
 from seewhy.app.pipeline.costs import announce, charge, require_time, settle, uncharged, units
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.record import Record, begin
 from seewhy.app.pipeline.scheduler import Pace
-from seewhy.app.pipeline.task import Explain
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.methods.catalogue import METHODS
 from tests.app.test_access import app_of
@@ -73,7 +73,7 @@ def slow(service, monkeypatch):
     pace = Pace()
     pace.learn(Passes(1), 1.0)
     monkeypatch.setattr(service, "deadline", lambda: Deadline.after(60))
-    monkeypatch.setattr(service.engine, "pace", lambda _: pace)
+    monkeypatch.setattr(service.models.engine, "pace", lambda _: pace)
     return service
 
 
@@ -91,7 +91,7 @@ def slow(service, monkeypatch):
 def test_what_can_never_be_done_in_time_is_refused_at_once_with_what_it_takes(
     client, cat, slow, monkeypatch, fields, field, passes
 ):
-    monkeypatch.setattr(slow.engine, "submit", lambda *_: pytest.fail("it was queued"))
+    monkeypatch.setattr(slow.models.engine, "submit", lambda *_: pytest.fail("it was queued"))
     data = {**fields, "image": (io.BytesIO(cat), "cat.png")}
     answer = client.post("/explain", data=data, content_type="multipart/form-data")
     said = problem(answer, 422)
@@ -168,16 +168,16 @@ def test_what_the_queue_refuses_has_cost_only_its_coming(path, fields, cost, lim
     def refuse(jobs):
         raise OverloadedError("full")
 
-    service.model(None, Deadline.after(60))
+    service.models.model(None, Deadline.after(60))
     with monkeypatch.context() as patch:
-        patch.setattr(service.engine.threads[service.settings.default_model], "submit", refuse)
+        patch.setattr(service.models.engine.threads[service.settings.default_model], "submit", refuse)
         assert (ask_again().status_code, left(ask_again())) == (503, 38)
     answer = ask_again()
     assert (answer.status_code, answer.headers["X-SeeWhy-Cost"], left(answer)) == (200, str(cost), 38 - cost)
 
 
 def test_of_two_requests_at_once_that_pass_the_test_one_is_refused(limited, cat, service, monkeypatch):
-    submit, other = service.engine._ready, []
+    submit, other = service.models.engine._ready, []
 
     def meanwhile(*args):
         """Let another request come between the test of the limit and the count."""
@@ -188,8 +188,8 @@ def test_of_two_requests_at_once_that_pass_the_test_one_is_refused(limited, cat,
                 other.append(pool.submit(ask, client, cat, method="smoothgrad", samples="24").result().status_code)
         return submit(*args)
 
-    service.model(None, Deadline.after(60))
-    monkeypatch.setattr(service.engine, "_ready", meanwhile)
+    service.models.model(None, Deadline.after(60))
+    monkeypatch.setattr(service.models.engine, "_ready", meanwhile)
     refused = ask(limited, cat, method="smoothgrad", samples="24")
     assert other == [None, 200]
     assert problem(refused, 429)["type"].endswith(":rate-limited")

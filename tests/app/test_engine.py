@@ -12,20 +12,21 @@ import torch
 from torch import nn
 
 from seewhy.app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, OverloadedError, kind_of
-from seewhy.app.pipeline.engine import Deadline, Engine, Job
+from seewhy.app.pipeline.computation import Alone, Explain
+from seewhy.app.pipeline.engine import Engine
+from seewhy.app.pipeline.jobs import Deadline, Job, results
 from seewhy.app.pipeline.model_threads import EngineOptions
-from seewhy.app.pipeline.task import Alone, Ask, Explain
 from seewhy.explainers import GradCAM
+from seewhy.explainers.core.ask import NO_CONTRAST, Ask
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.objective import NO_CONTRAST
 from seewhy.explainers.errors import ExplainerError, LayerError, OptionError, TargetError
 from seewhy.explainers.hooks.registered import count_hooks
 from seewhy.explainers.inspection.capture import Capture, capture_images
 from seewhy.explainers.inspection.edits import parse_edits
 from seewhy.explainers.inspection.intervene import edit_images
-from seewhy.explainers.layers.survey import survey
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.gradient.input_gradient import SmoothGrad
+from seewhy.explainers.tasks.pose import survey
 from seewhy.models import LoadedModel, ModelError, Preprocess
 from seewhy.models.spec import ModelSpec
 from tests import nets
@@ -99,8 +100,14 @@ def engine(module):
 
 def job(value=1.0, target=0, seconds=GUARD):
     return Job(
-        Explain((GradCAM(layers=("conv",)),)), torch.full((3, 8, 8), value), Ask(target), Deadline.after(seconds)
+        Explain((GradCAM(layers=("conv",)),)), torch.full((3, 8, 8), value), Ask.single(target), Deadline.after(seconds)
     )
+
+
+def outcomes(engine, name, jobs):
+    """Queue jobs for a model together, and wait for all of them."""
+    engine.submit(name, jobs)
+    return results(jobs)
 
 
 def in_threads(*calls):
@@ -126,7 +133,7 @@ def hold(engine, module):
     engine.model("slow", Deadline.after(GUARD))
     module.gate.clear()
     module.entered.clear()
-    occupying = threading.Thread(target=lambda: engine.run("slow", [job()]))
+    occupying = threading.Thread(target=lambda: outcomes(engine, "slow", [job()]))
     occupying.start()
     module.entered.wait(GUARD)
     return occupying
@@ -134,8 +141,8 @@ def hold(engine, module):
 
 def test_each_caller_gets_the_answer_to_its_own_question(engine):
     questions = [(0.5 + 0.1 * number, number % 2) for number in range(6)]
-    alone = [engine.run("slow", [job(*question)])[0] for question in questions]
-    together = in_threads(*(lambda q=question: engine.run("slow", [job(*q)])[0] for question in questions))
+    alone = [outcomes(engine, "slow", [job(*question)])[0] for question in questions]
+    together = in_threads(*(lambda q=question: outcomes(engine, "slow", [job(*q)])[0] for question in questions))
     for one, other in zip(alone, together, strict=True):
         torch.testing.assert_close(one.result[0].maps, other.result[0].maps)
         torch.testing.assert_close(one.result[0].logits, other.result[0].logits)
@@ -144,7 +151,7 @@ def test_each_caller_gets_the_answer_to_its_own_question(engine):
 def test_what_waits_shares_a_batch_whatever_its_targets(engine, module):
     occupying = hold(engine, module)
     jobs = [job(target=target) for target in (0, 1, None, 1)]
-    waiting = threading.Thread(target=lambda: engine.run("slow", jobs))
+    waiting = threading.Thread(target=lambda: outcomes(engine, "slow", jobs))
     waiting.start()
     module.gate.set()
     waiting.join()
@@ -153,12 +160,12 @@ def test_what_waits_shares_a_batch_whatever_its_targets(engine, module):
 
 
 def test_batches_are_bounded(engine, module):
-    engine.run("slow", [job() for _ in range(6)])
+    outcomes(engine, "slow", [job() for _ in range(6)])
     assert module.batches == [4, 2]
 
 
 def test_one_thread_runs_the_model(engine, module):
-    in_threads(*(lambda: engine.run("slow", [job()]) for _ in range(5)))
+    in_threads(*(lambda: outcomes(engine, "slow", [job()]) for _ in range(5)))
     assert len(module.threads) == 1
     assert threading.get_ident() not in module.threads
 
@@ -171,7 +178,7 @@ def test_a_bad_picture_does_not_take_its_neighbours_down(engine, module):
     occupying = hold(engine, module)
     good, bad = job(), job(value=float("nan"))
     results = []
-    waiting = threading.Thread(target=lambda: results.extend(in_threads(lambda: engine.run("slow", [good, bad]))))
+    waiting = threading.Thread(target=lambda: results.extend(in_threads(lambda: outcomes(engine, "slow", [good, bad]))))
     waiting.start()
     until(lambda: len(engine.threads["slow"]._waiting) == 2)
     module.gate.set()
@@ -179,13 +186,13 @@ def test_a_bad_picture_does_not_take_its_neighbours_down(engine, module):
     occupying.join()
     assert isinstance(results[0], RuntimeError)
     assert good.future.result().result[0].maps.shape == (1, 6, 6)
-    assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
+    assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
 
 
 def test_a_full_queue_refuses_at_once_and_queues_none_of_the_request(engine, module):
     occupying = hold(engine, module)
     with pytest.raises(OverloadedError):
-        engine.run("slow", [job() for _ in range(7)])
+        outcomes(engine, "slow", [job() for _ in range(7)])
     module.gate.set()
     occupying.join()
     assert module.batches == [1]
@@ -194,10 +201,10 @@ def test_a_full_queue_refuses_at_once_and_queues_none_of_the_request(engine, mod
 def test_a_job_past_its_deadline_is_given_up_and_never_run(engine, module):
     occupying = hold(engine, module)
     with pytest.raises(DeadlineError):
-        engine.run("slow", [job(seconds=0.05)])
+        outcomes(engine, "slow", [job(seconds=0.05)])
     module.gate.set()
     occupying.join()
-    engine.run("slow", [job()])
+    outcomes(engine, "slow", [job()])
     assert module.batches == [1, 1]
 
 
@@ -208,7 +215,7 @@ def test_a_job_that_is_wanted_no_more_never_runs_even_if_nobody_gave_it_up(engin
     engine.submit("slow", [left])
     module.gate.set()
     occupying.join()
-    engine.run("slow", [job()])
+    outcomes(engine, "slow", [job()])
     assert module.batches == [1, 1]
     assert not left.future.done()
 
@@ -243,7 +250,7 @@ def test_requests_for_a_new_model_load_it_once(module):
         return loaded(module, name)
 
     engine = Engine(EngineOptions(load, max_models=2, max_batch=4, queue_size=16))
-    in_threads(*(lambda: engine.run("slow", [job()]) for _ in range(6)))
+    in_threads(*(lambda: outcomes(engine, "slow", [job()]) for _ in range(6)))
     assert loads == ["slow"]
     engine.stop()
 
@@ -267,7 +274,7 @@ def test_when_a_model_last_worked(engine, module):
 def test_the_least_recently_used_idle_model_makes_room():
     engine = Engine(EngineOptions(lambda name: loaded(Slow(), name), max_models=2, max_batch=4, queue_size=4))
     for name in ("a", "b", "a", "c"):
-        engine.run(name, [job()])
+        outcomes(engine, name, [job()])
     assert engine.loaded("a") is not None
     assert engine.loaded("b") is None
     assert engine.loaded("c") is not None
@@ -279,14 +286,14 @@ def test_the_least_recently_used_idle_model_makes_room():
     "500 for that request, nothing else",
 )
 def test_a_model_that_calls_exit_fails_its_request_and_nothing_else(engine, module, monkeypatch, caplog):
-    engine.run("slow", [job()])
+    outcomes(engine, "slow", [job()])
     monkeypatch.setattr(module.head, "forward", lambda _: (_ for _ in ()).throw(SystemExit(3)))
     with pytest.raises(ExplainerError, match="SystemExit"):
-        engine.run("slow", [job()])
+        outcomes(engine, "slow", [job()])
     monkeypatch.undo()
     assert "A model raised" in caplog.text
     caplog.clear()  # its record keeps the traceback, and that the tensors
-    assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
+    assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
 
 
 def test_a_loader_that_calls_exit_is_a_failure_not_a_hang():
@@ -301,10 +308,11 @@ def test_a_loader_that_calls_exit_is_a_failure_not_a_hang():
 def test_a_bad_layer_fails_the_whole_batch_in_one_pass(engine, module):
     engine.model("slow", Deadline.after(GUARD))
     with pytest.raises(LayerError):
-        engine.run(
+        outcomes(
+            engine,
             "slow",
             [
-                Job(Explain((GradCAM(layers=("head",)),)), torch.ones(3, 8, 8), Ask(0), Deadline.after(GUARD))
+                Job(Explain((GradCAM(layers=("head",)),)), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD))
                 for _ in range(4)
             ],
         )
@@ -315,11 +323,11 @@ def test_more_models_than_may_be_kept_are_refused_while_all_work(module):
     engine = Engine(EngineOptions(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=4))
     occupying = hold(engine, module)
     with pytest.raises(OverloadedError, match="All models"):
-        engine.run("other", [job()])
+        outcomes(engine, "other", [job()])
     module.gate.set()
     occupying.join()
     until(lambda: engine.threads["slow"].idle)
-    engine.run("other", [job()])
+    outcomes(engine, "other", [job()])
     assert engine.loaded("slow") is None
     engine.stop()
 
@@ -330,7 +338,7 @@ def test_models_that_make_room_for_each_other_under_load_lose_no_request():
     def ask(name):
         for _ in range(200):
             try:
-                return engine.run(name, [job()])[0]
+                return outcomes(engine, name, [job()])[0]
             except OverloadedError:
                 time.sleep(0.01)
         raise AssertionError("never answered")
@@ -401,8 +409,8 @@ def test_a_model_that_failed_takes_the_room_of_no_other(module):
 def test_jobs_that_were_given_up_leave_the_queue(engine, module):
     occupying = hold(engine, module)
     with pytest.raises(DeadlineError):
-        engine.run("slow", [job(seconds=0.05) for _ in range(6)])
-    waiting = threading.Thread(target=lambda: engine.run("slow", [job() for _ in range(6)]))
+        outcomes(engine, "slow", [job(seconds=0.05) for _ in range(6)])
+    waiting = threading.Thread(target=lambda: outcomes(engine, "slow", [job() for _ in range(6)]))
     waiting.start()
     module.gate.set()
     waiting.join()
@@ -449,24 +457,24 @@ def test_what_nobody_waits_for_ends_before_its_next_pass_and_says_how_far_it_cam
     engine.model("slow", Deadline.after(GUARD))
     module.batches.clear()
     module.held = 0.02
-    work = Job(ManyPasses(), torch.ones(3, 8, 8), Ask(0), Over(lambda: len(module.batches) >= 4))
+    work = Job(ManyPasses(), torch.ones(3, 8, 8), Ask.single(0), Over(lambda: len(module.batches) >= 4))
     with pytest.raises(DeadlineError, match=r"About \d+ % of the work was done"):
-        engine.run("slow", [work])
-    assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
+        outcomes(engine, "slow", [work])
+    assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
     assert 4 <= len(module.batches) < 60
 
 
 def test_a_batch_goes_on_while_one_of_its_jobs_is_wanted(engine, module):
     occupying = hold(engine, module)
     short, long = (
-        Job(ManyPasses(), torch.ones(3, 8, 8), Ask(0), end)
+        Job(ManyPasses(), torch.ones(3, 8, 8), Ask.single(0), end)
         for end in (Over(lambda: len(module.batches) >= 9), Deadline.after(GUARD))
     )
     results = []
 
     def ask(one):
         try:
-            results.append(engine.run("slow", [one])[0].result)
+            results.append(outcomes(engine, "slow", [one])[0].result)
         except DeadlineError as error:
             results.append(error)
 
@@ -486,14 +494,14 @@ def test_jobs_with_and_without_a_contrast_share_a_batch(engine, module):
     def asked():
         return [
             job(0.4, 0),
-            replace(job(0.5), ask=Ask(0, against=1)),
+            replace(job(0.5), ask=Ask.single(0, against=1)),
             job(0.6, None),
-            replace(job(0.7), ask=Ask(1, against=0)),
+            replace(job(0.7), ask=Ask.single(1, against=0)),
         ]
 
-    alone = [engine.run("slow", [one])[0].result[0] for one in asked()]
+    alone = [outcomes(engine, "slow", [one])[0].result[0] for one in asked()]
     module.batches.clear()
-    together = [done.result[0] for done in engine.run("slow", asked())]
+    together = [done.result[0] for done in outcomes(engine, "slow", asked())]
     assert module.batches == [4]
     for one, other in zip(alone, together, strict=True):
         torch.testing.assert_close(one.maps, other.maps)
@@ -506,16 +514,16 @@ def test_a_busy_model_waits_a_moment_for_its_next_batch_to_fill_and_an_idle_one_
         EngineOptions(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=8, max_wait=GUARD)
     )
     occupying = hold(made, module)
-    first = threading.Thread(target=lambda: made.run("slow", [job(), job(target=None)]))
+    first = threading.Thread(target=lambda: outcomes(made, "slow", [job(), job(target=None)]))
     first.start()
     until(lambda: len(made.threads["slow"]._waiting) == 2)
     module.gate.set()
     occupying.join()
     assert first.is_alive()
-    made.run("slow", [job(), job()])
+    outcomes(made, "slow", [job(), job()])
     first.join()
     assert module.batches == [1, 4]
-    made.run("slow", [job()])  # or it would be too late for its deadline
+    outcomes(made, "slow", [job()])  # or it would be too late for its deadline
     made.stop()
 
 
@@ -523,14 +531,14 @@ def test_a_model_with_a_full_queue_does_not_keep_another_one_waiting():
     modules = {"busy": Slow(), "other": Slow()}
     engine = Engine(EngineOptions(lambda name: loaded(modules[name], name), max_models=2, max_batch=1, queue_size=64))
     for name in modules:
-        engine.run(name, [job()])
+        outcomes(engine, name, [job()])
     modules["busy"].held = 0.01
-    asking = threading.Thread(target=engine.run, args=("busy", [job() for _ in range(40)]))
+    asking = threading.Thread(target=outcomes, args=(engine, "busy", [job() for _ in range(40)]))
     modules["busy"].batches.clear()
     asking.start()
     until(lambda: modules["busy"].batches)
     modules["busy"].gate.clear()
-    engine.run("other", [job()])
+    outcomes(engine, "other", [job()])
     assert len(modules["busy"].batches) < 40
     modules["busy"].gate.set()
     asking.join()
@@ -541,12 +549,12 @@ def test_a_model_with_a_full_queue_does_not_keep_another_one_waiting():
 def test_a_job_whose_client_is_gone_never_runs(engine, module):
     occupying = hold(engine, module)
     left = threading.Event()
-    waiting = Job(job().task, torch.ones(3, 8, 8), Ask(0), Deadline.after(GUARD, left.is_set))
+    waiting = Job(job().computation, torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD, left.is_set))
     results = []
 
     def ask():
         try:
-            results.append(engine.run("slow", [waiting]))
+            results.append(outcomes(engine, "slow", [waiting]))
         except ClientGoneError as error:
             results.append(error)
 
@@ -558,7 +566,7 @@ def test_a_job_whose_client_is_gone_never_runs(engine, module):
     passes = len(module.batches)
     module.gate.set()
     occupying.join()
-    engine.run("slow", [job()])
+    outcomes(engine, "slow", [job()])
     assert sum(module.batches[passes:]) == 2  # of the one that occupied it, and of the last
 
 
@@ -567,11 +575,19 @@ def test_many_passes_end_when_the_client_is_gone(engine, module):
     module.batches.clear()
     module.held = 0.02
     with pytest.raises(ClientGoneError):
-        engine.run(
+        outcomes(
+            engine,
             "slow",
-            [Job(ManyPasses(), torch.ones(3, 8, 8), Ask(0), Deadline.after(60, lambda: len(module.batches) > 3))],
+            [
+                Job(
+                    ManyPasses(),
+                    torch.ones(3, 8, 8),
+                    Ask.single(0),
+                    Deadline.after(60, lambda: len(module.batches) > 3),
+                )
+            ],
         )
-    assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
+    assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
     assert len(module.batches) < 60
 
 
@@ -585,7 +601,7 @@ class TimesOut(Fake):
 def test_a_timeout_in_the_work_itself_is_its_error_and_not_waited_for(engine):
     deadline = Deadline.after(GUARD)
     with pytest.raises(TimeoutError, match="a socket"):
-        engine.run("slow", [Job(TimesOut(), torch.ones(3, 8, 8), Ask(0), deadline)])
+        outcomes(engine, "slow", [Job(TimesOut(), torch.ones(3, 8, 8), Ask.single(0), deadline)])
     assert deadline.remaining
 
 
@@ -606,7 +622,7 @@ def test_a_loader_that_times_out_has_failed_and_is_not_still_loading():
 
 
 def test_a_bad_contrast_does_not_take_the_others_apart(engine, module):
-    class_zero, class_one = (replace(job(0.5), ask=Ask(None, against)) for against in (0, 1))
+    class_zero, class_one = (replace(job(0.5), ask=Ask.single(None, against)) for against in (0, 1))
     plain = [job(value) for value in (0.5, 0.6)]
     engine.model("slow", Deadline.after(GUARD))
     module.batches.clear()
@@ -623,10 +639,10 @@ def test_a_bad_contrast_does_not_take_the_others_apart(engine, module):
 )
 @pytest.mark.parametrize("runs_out", [allocate, give_up, out_of_cuda_memory])
 def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, module):
-    expected = [engine.run("slow", [job(value)])[0].result[0].maps for value in (0.5, 0.6, 0.7)]
+    expected = [outcomes(engine, "slow", [job(value)])[0].result[0].maps for value in (0.5, 0.6, 0.7)]
     module.runs_out, module.fits = runs_out, 1
     module.batches.clear()
-    found = engine.run("slow", [job(value) for value in (0.5, 0.6, 0.7)])
+    found = outcomes(engine, "slow", [job(value) for value in (0.5, 0.6, 0.7)])
     assert module.batches == [3, 1, 1, 1]
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.result[0].maps, other)
@@ -637,10 +653,12 @@ def test_where_memory_is_too_small_passes_of_one_picture_become_smaller(runs_out
     engine.model("slow", Deadline.after(GUARD))
     module.runs_out, module.fits = runs_out, 1
     work = Explain((SmoothGrad(samples=5),))
-    found = engine.run("slow", [replace(job(), task=work)])[0].result[0]
+    found = outcomes(engine, "slow", [replace(job(), computation=work)])[0].result[0]
     assert set(module.batches[-6:]) == {1}
     module.fits = 100
-    torch.testing.assert_close(found.maps, engine.run("slow", [replace(job(), task=work)])[0].result[0].maps)
+    torch.testing.assert_close(
+        found.maps, outcomes(engine, "slow", [replace(job(), computation=work)])[0].result[0].maps
+    )
 
 
 @pytest.mark.fault(
@@ -652,10 +670,10 @@ def test_where_memory_does_not_suffice_for_one_picture_it_is_said_and_the_next_i
     engine.model("slow", Deadline.after(GUARD))
     module.runs_out, module.fits = runs_out, 0
     with pytest.raises(OutOfMemoryError, match="one picture in a pass"):
-        engine.run("slow", [job()])
+        outcomes(engine, "slow", [job()])
     assert kind_of(OutOfMemoryError("")).status == 503
     module.fits = 100
-    assert engine.run("slow", [job()])[0].result[0].maps.isfinite().all()
+    assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
 
 
 class Ticks:
@@ -688,7 +706,7 @@ class Stage:
         self._at_it.release()
 
     def submit(self, *works, seconds=GUARD):
-        jobs = [Job(work, torch.zeros(3, 8, 8), Ask(0), Deadline.after(seconds)) for work in works]
+        jobs = [Job(work, torch.zeros(3, 8, 8), Ask.single(0), Deadline.after(seconds)) for work in works]
         for one in jobs:
             self.engine.submit("slow", [one])
         return jobs
@@ -904,14 +922,16 @@ def short_works():
     yield Explain((METHODS["lrp"].build({}),))
     yield Explain((METHODS["fullgrad"].build({}),))
     kinds = ("output", "grad_output")
-    yield Alone(lambda model, images, *_: capture_images(model, images, ("*",), kinds, 0, 2**20), Passes(2, 1))
+    yield Alone(
+        lambda model, images, *_: capture_images(model, images, ("*",), kinds, Ask.single(0), 2**20), Passes(2, 1)
+    )
 
 
-def edited(model, images, targets, progress):
+def edited(model, images, ask, progress):
     """Return the map of RISE while an edit is in place, whose session stays open between its passes."""
     edits = parse_edits([{"layer": "conv", "op": "scale", "value": 0.5}])
     rise = METHODS["rise"].build({"samples": 40, "cells": 3})
-    return [edit_images(model, images, edits, rise, targets, progress=progress).after]
+    return [edit_images(model, images, edits, rise, ask, progress=progress).after]
 
 
 LONG_WORKS = {
@@ -945,21 +965,22 @@ def test_what_runs_between_the_passes_of_another_batch_is_answered_as_if_it_were
     asked = []
 
     def ask(work):
-        made = Job(work, picture, Ask(1), Deadline.after(GUARD))
+        made = Job(work, picture, Ask.single(1), Deadline.after(GUARD))
         engine.submit("net", [made])
         return made
 
-    def explained(model, images, targets, progress):
+    def explained(model, images, about, progress):
         if name == "an intervention":
-            return edited(model, images, targets, progress)
-        return [METHODS[name].build(LONG_WORKS[name]).explain(model, images, targets, progress=progress)]
+            return edited(model, images, about, progress)
+        explainer = METHODS[name].build(LONG_WORKS[name])
+        return [explainer.explain(model, images, about.targets, progress=progress)]
 
-    def interrupted(model, images, targets, progress):
+    def interrupted(model, images, about, progress):
         def report(done, total):
             asked.append([ask(work) for work in short_works()])
             progress.report(done, total)
 
-        return explained(model, images, targets, replace(progress, report=report))
+        return explained(model, images, about, replace(progress, report=report))
 
     engine.model("net", Deadline.after(GUARD))
     alone = [ask(Alone(explained, None)), *(ask(work) for work in short_works())]
@@ -997,3 +1018,16 @@ def test_a_thread_that_cannot_start_fails_its_job_alone_and_leaves_the_turn_to_t
     assert not stage.engine.threads["slow"].lost
     monkeypatch.undo()
     assert stage.end(stage.submit(Steps(stage, "long", 1, LONG))) == [None]
+
+
+def test_a_model_whose_thread_cannot_start_is_refused_and_tried_again(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    engine = Engine(EngineOptions(lambda name: loaded(Slow(), name), 2, 4, 6))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OverloadedError, match="another thread"):
+        engine.model("slow", Deadline.after(GUARD))
+    monkeypatch.undo()
+    assert engine.model("slow", Deadline.after(GUARD)).name == "slow"
+    engine.stop(GUARD)

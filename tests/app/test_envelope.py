@@ -107,7 +107,7 @@ def test_a_failure_of_ours_is_found_in_the_log_by_its_id(app, monkeypatch, caplo
 
 
 def test_an_error_in_a_stream_has_the_id_too(app, monkeypatch, post, cat):
-    monkeypatch.setattr("seewhy.app.http.routes.pictures._body", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("seewhy.app.http.routes.pictures.explain_body", lambda *_, **__: 1 / 0)
     answered = post(cat, headers={"Accept": "text/event-stream", "X-Request-ID": "streamed"})
     last = answered.get_data(as_text=True).strip().split("\n\n")[-1]
     assert last.startswith("event: error\n")

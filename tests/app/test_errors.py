@@ -291,8 +291,8 @@ def test_a_failure_of_ours_tells_nothing_about_the_inside(app, monkeypatch, cat)
 
 
 def test_an_error_changes_nothing(post, cat, service):
-    module = service.engine.loaded("efficientnet_lite0") or (post(cat) and service.engine.loaded("efficientnet_lite0"))
     before = post(cat).data
+    module = service.models.engine.loaded("efficientnet_lite0")
     for fields in ({"layer": "classifier"}, {"target": "nothing"}, {"sign": "both"}):
         assert post(cat, **fields).status_code == 422
     assert post(cat).data == before

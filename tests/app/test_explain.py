@@ -5,10 +5,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from seewhy.app.pipeline.engine import Deadline
+from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers import explain
 from seewhy.explainers.imaging.decode import Probe
+from seewhy.models import load_model
 from tests.app.conftest import encoded
+from tests.grids import few
 
 
 def arrays(response):
@@ -95,7 +98,9 @@ def test_json_answer_has_the_documented_shape(post, cat):
     assert Image.open(io.BytesIO(overlay)).size == (451, 300)
 
 
-def test_values_map_are_the_raw_map_and_where_it_lies(post, cat, lite0):
+def test_values_are_left_out_unless_asked_for_and_map_is_the_raw_map_and_where_it_lies(post, cat, lite0):
+    (plain,) = post(cat, format="json").get_json()["explanations"]
+    assert not {"values", "map"} & set(plain["heatmap"])
     (found,) = post(cat, format="json", values="map").get_json()["explanations"]
     heatmap, arrays_of = found["heatmap"], arrays(post(cat, format="npz"))
     assert "values" not in heatmap
@@ -131,11 +136,6 @@ def test_colours_of_a_drawing_are_those_of_its_colour_map(client, post, cat):
     drawn = {f"#{bytes(colour).hex()}" for colour in np.asarray(seen).reshape(-1, 3)}
     assert drawn <= set(maps["viridis"]["colors"])
     assert maps["viridis"]["colors"][-1] in drawn
-
-
-def test_values_are_left_out_unless_asked_for(post, cat):
-    (explanation,) = post(cat, format="json").get_json()["explanations"]
-    assert "values" not in explanation["heatmap"]
 
 
 def test_npz_holds_heatmaps_maps_targets_and_logits(post, cat):
@@ -223,24 +223,10 @@ def test_exif_rotated_upload_answers_upright(post, cat, pixels):
     assert np.abs(pixels(post(rotated)) - pixels(post(cat))).mean() < 1
 
 
-def test_fixed_scale_compares_pictures(post, cat, coffee):
-    values = {}
-    for name, upload in (("cat", cat), ("coffee", coffee)):
-        (explanation,) = post(upload, format="json", scale="0,100").get_json()["explanations"]
-        overlay = base64.b64decode(explanation["overlay"].partition(",")[2])
-        values[name] = explanation["heatmap"]["max"], np.asarray(Image.open(io.BytesIO(overlay))).mean()
-    (own,) = post(cat, format="json").get_json()["explanations"]
-    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(own["overlay"].partition(",")[2])))).mean()
-    assert values["cat"][1] < drawn  # far below 100, the map is nearly black
-
-
-def test_long_side_is_capped_by_the_setting(cat):
-    from seewhy.app import create_app
-    from seewhy.app.settings import Settings
-
-    client = create_app(Settings(max_side=200)).test_client()
-    response = client.post("/explain", data={"image": (io.BytesIO(cat), "cat.png")})
-    assert Image.open(io.BytesIO(response.data)).size == (200, 133)
+def test_on_a_fixed_scale_a_map_that_is_far_below_its_end_is_nearly_black(post, pixels, cat):
+    inside = np.s_[40:260, 120:330]  # what the crop saw, with a margin
+    found, usual = (pixels(post(cat, view="heatmap", **scale))[inside] for scale in ({"scale": "0,100"}, {}))
+    assert found.mean() < 0.1 * usual.mean()
 
 
 def test_layer_and_saliency_and_options(post, cat):
@@ -282,14 +268,9 @@ def large(cat):
     return encoded(upright.transpose(Image.Transpose.ROTATE_90), "JPEG", quality=95, exif=exif), upright
 
 
-@pytest.fixture(scope="module")
-def small_answers():
-    from seewhy.app import create_app
-    from seewhy.app.settings import Settings
-
-    app = create_app(Settings(max_side=800))
-    yield app
-    app.extensions["seewhy"].engine.stop()
+@pytest.fixture
+def small_answers(app_of):
+    return app_of(max_side=800)
 
 
 def test_a_large_jpeg_is_explained_as_in_python(small_answers, large, lite0):
@@ -312,8 +293,6 @@ def test_a_large_jpeg_is_drawn_as_from_all_its_pixels(small_answers, large, pixe
 
 
 def test_a_large_jpeg_is_decoded_at_the_scale_that_is_enough(small_answers, large, lite0, monkeypatch):
-    from seewhy.app.pipeline.timings import Timings
-
     service = small_answers.extensions["seewhy"]
     sizes = []
     decode = Probe.decode
@@ -330,11 +309,6 @@ def test_blank_form_fields_count_as_left_out(post, cat):
     assert post(cat, target="", model="", layer="").headers["X-SeeWhy-Target"] == "282"
 
 
-def test_an_improbable_class_is_diagnosed(post, cat):
-    (explanation,) = post(cat, target="espresso", format="json").get_json()["explanations"]
-    assert "improbable-target" in {found["code"] for found in explanation["diagnostics"]}
-
-
 def test_another_embedded_model(post, cat):
     response = post(cat, model="efficientnet_lite1")
     assert response.headers["X-SeeWhy-Model"] == "efficientnet_lite1"
@@ -348,22 +322,16 @@ def test_predict(post, cat):
     assert len(post(cat, "/predict", top=2).get_json()["predictions"]) == 2
 
 
-@pytest.fixture(scope="module")
-def short_sides():
-    from seewhy.app import create_app
-    from seewhy.app.settings import Settings
-
-    app = create_app(Settings(max_side=300))
-    yield app.test_client()
-    app.extensions["seewhy"].stop()
-
-
 @pytest.mark.parametrize("view", ["overlay", "side-by-side"])
-@pytest.mark.parametrize("top", [1, 2, 5])
-def test_no_answer_is_longer_than_the_setting(cat, short_sides, view, top):
-    fields = {"image": (io.BytesIO(cat), "cat.png"), "view": view, "top": str(top)}
-    drawn = Image.open(io.BytesIO(short_sides.post("/explain", data=fields).data))
+@pytest.mark.parametrize("top", few([1, 2, 5], short=[1, 5]))
+def test_no_answer_is_longer_than_the_setting(cat, app_of, view, top):
+    client, fields = app_of(max_side=300).test_client(), {"view": view, "top": str(top)}
+    drawn = Image.open(io.BytesIO(client.post("/explain", data={"image": (io.BytesIO(cat), "cat.png"), **fields}).data))
     assert 100 < max(drawn.size) <= 300
+    sent = {"image": (io.BytesIO(cat), "cat.png"), **fields, "format": "json"}
+    for explanation in client.post("/explain", data=sent).get_json()["explanations"]:
+        overlay = Image.open(io.BytesIO(base64.b64decode(explanation["overlay"].partition(",")[2])))
+        assert 250 < max(overlay.size) <= 300
 
 
 def test_a_glob_takes_the_layers_that_a_cam_can_use(post, cat):
@@ -374,27 +342,17 @@ def test_a_glob_takes_the_layers_that_a_cam_can_use(post, cat):
     assert post(cat, layer="*").status_code == 422
 
 
-def test_attention_is_no_grid(post, cat, tmp_path, lite0):
-    from seewhy.models import load_model
-
+def test_attention_is_no_grid():
     layers = {layer.path: layer.cam for layer in load_model("timm/vit_tiny_patch16_224", weights=None).survey.layers}
     assert not any(layers.values()) or [path for path, cam in layers.items() if cam] == ["patch_embed.proj"]
 
 
-def test_a_blank_map_is_told_in_a_header(post, cat):
+def test_an_improbable_class_is_diagnosed_in_the_answer_and_in_a_header(post, cat):
     assert "X-SeeWhy-Diagnostics" not in post(cat).headers
-    assert "improbable-target" in post(cat, target="espresso").headers["X-SeeWhy-Diagnostics"]
-
-
-def test_no_drawing_in_a_json_answer_is_longer_than_the_setting(cat):
-    from seewhy.app import create_app
-    from seewhy.app.settings import Settings
-
-    client = create_app(Settings(max_side=300)).test_client()
-    fields = {"image": (io.BytesIO(cat), "cat.png"), "view": "side-by-side", "format": "json", "top": "2"}
-    for explanation in client.post("/explain", data=fields).get_json()["explanations"]:
-        overlay = Image.open(io.BytesIO(base64.b64decode(explanation["overlay"].partition(",")[2])))
-        assert 250 < max(overlay.size) <= 300
+    response = post(cat, target="espresso", format="json")
+    assert "improbable-target" in response.headers["X-SeeWhy-Diagnostics"]
+    (explanation,) = response.get_json()["explanations"]
+    assert "improbable-target" in {diagnostic["code"] for diagnostic in explanation["diagnostics"]}
 
 
 # Several methods, and contrasts

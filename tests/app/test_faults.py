@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -15,37 +16,79 @@ import pytest
 import requests
 import torch
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
 
-from seewhy.app.pipeline.engine import Deadline
+from seewhy.app.observability.processes import PARENTS
+from seewhy.app.pipeline.jobs import Deadline
 from seewhy.explainers import list_methods
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import children, free_port, recovery, start
+from tests.app.serving import CAT, Small, children, free_port, recovery, start
 from tests.waiting import GUARD, until
 from tools import load, soak
 from tools.overload import overload
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
-CAT = (EXAMPLES / "cat.png").read_bytes()
+
+class Pair:
+    """A service of two processes, and the folder in which they share their figures."""
+
+    def __init__(self, service):
+        self.service, own = service, service.process.pid
+        (self.folder,) = (
+            file.parent
+            for parent in {Path(parent or tempfile.gettempdir()) for parent in PARENTS}
+            for file in parent.glob(f"seewhy-metrics-*/gauge_livesum_{own}.db")
+        )
+
+    def total(self, name, **labels):
+        """Return the sum of a metric over all processes."""
+        text = requests.get(f"{self.service.url}/metrics", timeout=GUARD).text
+        samples = [one for family in text_string_to_metric_families(text) for one in family.samples if one.name == name]
+        return sum(one.value for one in samples if labels.items() <= one.labels.items())
+
+    def explained(self):
+        """Return how many explanations the service has counted."""
+        return self.total("seewhy_requests_total", route="/explain", status="200")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    service = Small(tmp_path_factory.mktemp("pair"))
+    with service.run(2):
+        made = Pair(service)
+        until(lambda: made.total("seewhy_model_info") == 2)
+        yield made
+    assert not made.folder.exists()
+
+
+def test_several_processes_answer_as_one(pair):
+    def counters():
+        return [file for file in pair.folder.glob("counter_*.db") if b"/explain" in file.read_bytes()]
+
+    before, count = pair.explained(), 0
+    while len(counters()) < 2 or not count:  # until each of the two has answered some
+        assert pair.service.post("/explain").status_code == 200
+        count += 1
+    assert pair.explained() == before + count
+    assert pair.total("seewhy_request_duration_seconds_count", route="/explain") == before + count
+    assert pair.total("seewhy_class_heatmap_entropy_count") == before + count
+    assert pair.total("seewhy_requests_in_progress") == 1  # this one
+    assert pair.total("seewhy_queue_limit") == 128
 
 
 @pytest.mark.fault(
     "a process of the service is killed (`kill -9`) under load",
     "its own requests break off; all others are answered",
 )
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_killed_worker_loses_its_own_requests_only(workers, tmp_path):
-    port, log = free_port(), tmp_path / "log"
-    with log.open("w") as written:
-        process = start(port, stderr=written, SEEWHY_WORKERS=str(workers), SEEWHY_LOG_LEVEL="debug")
-    url = f"http://127.0.0.1:{port}/explain"
-    answers, enough = [], threading.Event()
+def test_a_killed_worker_loses_its_own_requests_only(pair):
+    answers, enough, loads = [], threading.Event(), pair.total("seewhy_model_load_duration_seconds_count")
 
     def client():
         while not enough.is_set():
             begun = time.monotonic()
             try:
-                code = requests.post(url, files={"image": CAT}, timeout=GUARD).status_code
+                code = pair.service.post("/explain").status_code
             except requests.RequestException:
                 code = None
             answers.append((begun, code))
@@ -55,33 +98,25 @@ def test_a_killed_worker_loses_its_own_requests_only(workers, tmp_path):
 
     clients = [threading.Thread(target=client) for _ in range(4)]
     try:
-        until(lambda: loaded(port) == workers)
         for thread in clients:
             thread.start()
         until(lambda: answered() >= 8)
-        exported = log.read_text().count(" Exported ")
-        os.kill(children(process.pid)[0], signal.SIGKILL)
+        lost = min(pair.service.workers())
+        os.kill(lost, signal.SIGKILL)
         killed = time.monotonic()
         until(lambda: answered(killed) >= 8)
     finally:
         enough.set()
         for thread in clients:
-            if thread.is_alive():
-                thread.join()
-        process.terminate()
-        assert process.wait(GUARD) == 0
-    lost = [begun for begun, code in answers if code is None]
-    assert len(lost) <= len(clients)
-    assert all(begun < killed for begun in lost)  # whoever came later waited until somebody answered
+            thread.join()
+    broken = [begun for begun, code in answers if code is None]
+    assert len(broken) <= len(clients)
+    assert all(begun < killed for begun in broken)  # whoever came later waited until somebody answered
     assert {code for _, code in answers} <= {200, None}
-    assert 1 <= exported <= workers
-    assert log.read_text().count(" Exported ") == exported  # the new process found what was exported before it
-
-
-def loaded(port):
-    """Return how many processes of a service have a model."""
-    lines = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=GUARD).text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("seewhy_model_info{"))
+    until(lambda: not pair.total("process_threads", pid=str(lost)))
+    until(lambda: pair.total("seewhy_model_load_duration_seconds_count") == loads + 1)
+    assert pair.total("seewhy_model_info") == 2
+    assert pair.explained() >= answered()  # what the lost one has counted is not lost
 
 
 @pytest.mark.fault(
@@ -134,7 +169,7 @@ def test_what_takes_the_place_of_a_killed_process_has_imported_already():
 def test_a_model_that_yields_nan_says_so_and_goes_on(service, post):
     before = post(CAT)
     assert before.status_code == 200
-    model = service.engine.model("efficientnet_lite0", Deadline.after(60))
+    model = service.models.engine.model("efficientnet_lite0", Deadline.after(60))
     *_, weight, _ = model.module.parameters()
     kept = weight.detach().clone()
     with torch.no_grad():
@@ -155,7 +190,7 @@ def test_answers_under_load_are_those_given_alone():
     report = soak.soak(
         72,
         threads=16,
-        models=("efficientnet_lite0", "mobilenet_v3_small", "resnet18"),
+        models=("efficientnet_lite0", "mobilenet_v3_small", "shufflenet_v2_x0_5"),
         methods=("gradcam", "fullgrad", "refinecam"),
     )
     assert (report.wrong, report.failed) == ([], [])

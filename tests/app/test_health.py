@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from seewhy.app import create_app
-from seewhy.app.pipeline.engine import Deadline
+from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.settings import Settings
 from seewhy.models import ModelError
 from seewhy.models.zoo import EMBEDDED
@@ -36,11 +36,11 @@ def own_app(module):  # noqa: F811
         made.gate.wait(GUARD)
         return loaded(module, name)
 
-    loads_by(made.extensions["seewhy"].engine, load)
+    loads_by(made.extensions["seewhy"].models.engine, load)
     yield made
     made.gate.set()
     module.gate.set()
-    made.extensions["seewhy"].engine.stop()
+    made.extensions["seewhy"].models.stop()
 
 
 def probe(app, path):
@@ -58,7 +58,7 @@ def test_probes_do_not_wait_for_a_model_that_loads(own_app):
 
 def test_probes_do_not_wait_for_a_model_at_work(own_app, module):  # noqa: F811
     own_app.gate.set()
-    engine = own_app.extensions["seewhy"].engine
+    engine = own_app.extensions["seewhy"].models.engine
     until(lambda: probe(own_app, "/readyz") == 200)
     occupying = hold(engine, module)
     threading.Thread(target=lambda: engine.stop()).start()
@@ -77,7 +77,7 @@ def test_readiness_goes_on_saying_why_while_a_model_is_tried_again(own_app, modu
         own_app.gate.wait(20)
         return loaded(module, name)
 
-    loads_by(own_app.extensions["seewhy"].engine, load)
+    loads_by(own_app.extensions["seewhy"].models.engine, load)
     monkeypatch.setattr("seewhy.app.pipeline.model_store.RETRY_SECONDS", 0.0)
     assert becomes(own_app, "model-unusable")
     assert len(attempts) == 2
@@ -97,28 +97,28 @@ def test_probes_try_again_now_and_then_and_take_no_place(own_app, module, monkey
             raise ModelError("its weights are damaged")
         return loaded(module, name)
 
-    loads_by(service.engine, load)
+    loads_by(service.models.engine, load)
     assert becomes(own_app, "model-unusable")
     assert [probe(own_app, "/readyz") for _ in range(20)] == [503] * 20
     assert len(attempts) == 1
     with pytest.raises(ModelError):
-        service.model(default, Deadline.after(GUARD))
+        service.models.model(default, Deadline.after(GUARD))
     assert len(attempts) == 2  # who asks for it does not wait
     others = [f"other-{number}" for number in range(service.settings.max_models)]
     for name in others:
-        service.engine.model(name, Deadline.after(GUARD))
+        service.models.engine.model(name, Deadline.after(GUARD))
     monkeypatch.setattr("seewhy.app.pipeline.model_store.RETRY_SECONDS", 0.0)
     service._tried = time.monotonic()
     assert [probe(own_app, "/readyz") for _ in range(3)] == [503] * 3
     assert len(attempts) == 2
-    assert all(service.engine.loaded(name) for name in others)
+    assert all(service.models.engine.loaded(name) for name in others)
     # It is tried all the same, and one makes room.
     monkeypatch.setattr("seewhy.app.pipeline.model_store.FULL_RETRY_SECONDS", 0.0)
     probe(own_app, "/readyz")
     assert becomes(own_app, "model-unusable")
     assert len(attempts) > 2
-    assert sum(service.engine.loaded(name) is not None for name in others) == len(others) - 1
-    service.engine.stop()
+    assert sum(service.models.engine.loaded(name) is not None for name in others) == len(others) - 1
+    service.models.stop()
 
 
 def fail():
@@ -153,7 +153,7 @@ def declared(tmp_path):
 
     yield make
     for app in made:
-        app.extensions["seewhy"].stop()
+        app.extensions["seewhy"].models.stop()
 
 
 def becomes(app, code):
@@ -201,7 +201,7 @@ def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
         assert becomes(app, "model-unusable")
         detail = app.test_client().get("/readyz").get_json()["detail"]
     finally:
-        app.extensions["seewhy"].stop()
+        app.extensions["seewhy"].models.stop()
     assert EMBEDDED["efficientnet_lite0"].file_name in detail
     assert f"its SHA-256 is {other}, not {EMBEDDED['efficientnet_lite0'].sha256}" in detail
 
@@ -252,7 +252,7 @@ def test_readiness_lasts_while_the_default_model_makes_room(declared, cat, lose,
     post = partial(app.test_client().post, data=cat, content_type="image/png")
     assert post("/predict?model=efficientnet_lite0").status_code == 200
     assert [probe(app, "/readyz") for _ in range(3)] == [200] * 3
-    engine = app.extensions["seewhy"].engine
+    engine = app.extensions["seewhy"].models.engine
     assert engine.loaded("mine") is None
     assert engine.loaded("efficientnet_lite0") is not None
     lose(file)

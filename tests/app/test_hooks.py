@@ -15,12 +15,11 @@ from safetensors.numpy import load
 from seewhy.app import create_app
 from seewhy.app.answers import schemas
 from seewhy.app.errors import DeadlineError
-from seewhy.app.pipeline.engine import Deadline
+from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.settings import Settings
 from seewhy.explainers import capture, intervene, sweep_channels
 from seewhy.explainers.imaging.render import Style
-from seewhy.explainers.inspection.capture import strongest
-from seewhy.explainers.inspection.sheets import contact_sheet
+from seewhy.explainers.inspection.capture import contact_sheet, strongest
 from tests.app.conftest import EXAMPLES, encoded
 
 with Image.open(EXAMPLES / "coffee.png") as image:
@@ -64,7 +63,7 @@ def picture(response):
 def test_a_trace_is_a_time_line_of_all_leaves(ask, cat, service):
     found = ask(cat, "trace", target="tabby")
     schemas.TraceAnswer.model_validate(found)
-    module = service.engine.loaded("efficientnet_lite0").module
+    module = service.models.engine.loaded("efficientnet_lite0").module
     leaves = {path for path, part in module.named_modules() if not list(part.children())}
     seen = {event["path"] for event in found["events"]}
     assert seen | set(found["summary"]["not_run"]) == leaves
@@ -362,14 +361,14 @@ def test_an_intervention_that_takes_too_long_is_given_up_and_the_model_is_free(c
     try:
         client = app.test_client()
         client.get("/readyz")
-        app.extensions["seewhy"].model(None, Deadline.after(60))
+        app.extensions["seewhy"].models.model(None, Deadline.after(60))
         many = json.dumps([{"layer": "*", "op": "noise", "value": 0.0}] * 64)
         data = {"image": (io.BytesIO(cat), "cat.png"), "edits": many}
         assert client.post("/hooks/intervene", data=data).status_code == 504
         data = {"image": (io.BytesIO(cat), "cat.png")}
         assert client.post("/explain", data=data).status_code == 200
     finally:
-        app.extensions["seewhy"].engine.stop()
+        app.extensions["seewhy"].models.stop()
 
 
 @pytest.mark.parametrize(("route", "fields"), [("trace", {}), ("capture", {"layer": "bn2"})])
@@ -396,7 +395,7 @@ def test_the_limit_of_a_capture_is_a_setting(cat):
             data = {"image": (io.BytesIO(cat), "cat.png"), "layer": "bn2", "kind": kinds}
             assert client.post("/hooks/capture", data=data).status_code == status
     finally:
-        app.extensions["seewhy"].engine.stop()
+        app.extensions["seewhy"].models.stop()
 
 
 def test_interleaved_requests_do_not_touch_each_other(app, cat):

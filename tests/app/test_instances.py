@@ -13,8 +13,8 @@ from PIL import Image
 from seewhy.app import create_app
 from seewhy.app.compatible.instances import PictureReader
 from seewhy.app.errors import FieldError
+from seewhy.app.pipeline.computation import Predict
 from seewhy.app.pipeline.decode import drawable
-from seewhy.app.pipeline.task import Predict
 from seewhy.app.settings import Settings
 from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.models.preprocess import Preprocess
@@ -219,7 +219,7 @@ def test_a_request_may_hold_more_pictures_than_the_queue(cat):
     app = create_app(Settings(queue_size=3, max_instances=6))
     sent = {"instances": [base64.b64encode(cat).decode()] * 6, "parameters": {"top": 1}}
     response = app.test_client().post(f"/v1/models/{MODEL}:predict", json=sent)
-    app.extensions["seewhy"].engine.stop()
+    app.extensions["seewhy"].models.stop()
     assert response.status_code == 200
     assert len(response.get_json()["predictions"]) == 6
 

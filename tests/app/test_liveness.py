@@ -15,18 +15,19 @@ from torch import fx, nn
 
 from seewhy.app import create_app
 from seewhy.app.pipeline import liveness
+from seewhy.app.pipeline.computation import Alone, Explain
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Deadline, Job
 from seewhy.app.pipeline.liveness import CHANGED_SECONDS, MOST_FAILED, TRIAL_SECONDS, Liveness
 from seewhy.app.pipeline.model_threads import EngineOptions
-from seewhy.app.pipeline.record import Observer
-from seewhy.app.pipeline.task import Alone, Ask, Explain
+from seewhy.app.pipeline.observer import Observer
 from seewhy.app.settings import Settings
 from seewhy.explainers import GradCAM, process_wide
+from seewhy.explainers.core.ask import Ask
 from seewhy.models import ModelError
 from tests import nets
 from tests.app.serving import children, free_port, start
-from tests.app.test_engine import Slow, loaded
+from tests.app.test_engine import Slow, loaded, outcomes
 from tests.app.test_health import Faulty, becomes, declared, fail, probe  # noqa: F401
 from tests.explainers.test_process_wide import Lock
 from tests.waiting import GUARD, until
@@ -60,7 +61,7 @@ def living(declared, clock):  # noqa: F811
     """A service whose default model is ready, and what tells whether it is broken."""
     app, file = declared("tests.app.test_liveness:Whole")
     torch.save(nets.seeded(Faulty).state_dict(), file)
-    found = Liveness(app.extensions["seewhy"].engine, 30.0, clock)
+    found = Liveness(app.extensions["seewhy"].models.engine, 30.0, clock)
     app.extensions["seewhy-operations"].listeners.append(found)
     app.extensions["seewhy-liveness"] = found
     assert becomes(app, "ready")
@@ -124,7 +125,7 @@ def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_bu
         finally:
             torch.set_default_dtype(torch.float32)
 
-    jobs = [Job(Alone(change, None), torch.ones(3, 8, 8), Ask(0), Deadline.after(GUARD)) for _ in range(3)]
+    jobs = [Job(Alone(change, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD)) for _ in range(3)]
     for one in jobs:
         engine.submit("slow", [one])
     for _ in jobs:
@@ -149,7 +150,7 @@ def test_what_a_model_leaves_changed_is_seen_between_its_turns_though_it_never_r
         running.release()
         seen.acquire(timeout=GUARD)
 
-    jobs = [Job(Alone(leave, None), torch.ones(3, 8, 8), Ask(0), Deadline.after(GUARD)) for _ in range(3)]
+    jobs = [Job(Alone(leave, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD)) for _ in range(3)]
     try:
         for one in jobs:
             engine.submit("slow", [one])
@@ -193,12 +194,41 @@ def test_a_thread_that_has_ended_is_told_of(work, clock):
     living = Liveness(engine, 30.0, clock)
     engine.model("slow", Deadline.after(GUARD))
     assert living.faults() == []
-    engine.run("slow", [Job(work, torch.ones(3, 8, 8), Ask(0), Deadline.after(GUARD))])
+    outcomes(engine, "slow", [Job(work, torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD))])
     for thread in threading.enumerate():
         if thread.name.startswith("model-slow") and not (thread.name == "model-slow" and isinstance(work, Alone)):
             thread.join(GUARD)
     assert living.faults() == ["A thread of the model 'slow' has ended."]
     engine.stop(1)  # the thread that has ended never gives its turn back, so the other one cannot end
+
+
+@pytest.mark.fault(
+    "a pass of a model hangs for ever",
+    "504; after five times the deadline `/healthz` and `/readyz` say 503 `broken`, and why; another process takes the "
+    "place of this one",
+)
+def test_a_pass_that_never_ends_is_told_of_and_one_of_many_is_not(clock):
+    module = Slow()
+    engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, 4, 6, clock=clock))
+    living = Liveness(engine, 30.0, clock)
+    engine.model("slow", Deadline.after(GUARD))
+    begun, released = threading.Semaphore(0), threading.Semaphore(0)
+
+    def work(_model, _images, _targets, progress):
+        for done in range(3):
+            begun.release()
+            assert released.acquire(timeout=GUARD)
+            progress.report(done, 3)
+
+    engine.submit("slow", [Job(Alone(work, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD))])
+    for said in ([], [], ["A pass of the model 'slow' has not ended for 151 s."]):
+        assert begun.acquire(timeout=GUARD)
+        clock.now += 151.0 if said else 149.0
+        assert living.faults() == said
+        released.release()
+    until(lambda: engine.threads["slow"].idle)
+    assert living.faults() == []
+    engine.stop(GUARD)
 
 
 def test_threads_that_are_stopped_or_could_not_load_are_not_lost(clock):
@@ -415,7 +445,7 @@ def test_models_that_load_at_once_and_make_room_for_each_other_all_answer(tmp_pa
         assert probe(app, "/healthz") == 200
     finally:
         nn.Module.__call__, nn.Module.__getattr__ = kept
-        app.extensions["seewhy"].stop()
+        app.extensions["seewhy"].models.stop()
 
 
 class Breaks(nets.Net):

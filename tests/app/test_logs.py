@@ -4,9 +4,7 @@ import io
 import json
 import logging
 import logging.config
-import signal
 import socket
-import subprocess
 import sys
 from unittest.mock import Mock
 
@@ -20,20 +18,21 @@ from seewhy.app.server.application import Application
 from seewhy.app.server.configuration import Server
 from seewhy.app.settings import Settings
 from tests.app.conftest import EXAMPLES
-from tests.app.serving import free_port, start
-from tests.app.test_server import explain
+from tests.app.serving import explain
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
-def own_app():
+def own_app(sharing):
     made = create_app(Settings())
 
     def identify():
         g.client = "clinic"
 
     made.before_request(identify)
-    yield made
-    made.extensions["seewhy"].engine.stop()
+    with sharing():
+        yield made
+    made.extensions["seewhy"].models.engine.stop()
 
 
 @pytest.fixture
@@ -183,22 +182,15 @@ def test_no_value_breaks_a_line_of_text():
     assert line.endswith('GET / 200 client="a\\n2026 forged" options=top')
 
 
-def test_everything_that_the_server_says_is_json():
-    port = free_port()
-    environment = {"SEEWHY_LOG_FORMAT": "json", "SEEWHY_LOG_LEVEL": "debug"}
-    process = start(port, stderr=subprocess.PIPE, stdout=subprocess.PIPE, **environment)
-    assert explain(f"http://127.0.0.1:{port}", "cat.png").status_code == 200
-    with socket.create_connection(("127.0.0.1", port)) as connection:
+def test_everything_that_the_server_says_is_json(tight):
+    assert explain(tight.url).status_code == 200
+    with socket.create_connection(("127.0.0.1", tight.port)) as connection:
         connection.sendall(b"no HTTP\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 400")
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert out == b""
-    said = [json.loads(line) for line in err.decode().splitlines()]
-    loggers = {line["logger"] for line in said}
+    until(lambda: [line for line in tight.lines() if "Invalid request" in line["message"]])
+    loggers = {line["logger"] for line in tight.lines()}
     assert {"gunicorn.error", "seewhy.requests", "seewhy.app.observability.logs"} <= loggers
-    assert [line["status"] for line in said if line.get("route") == "/explain"] == [200]
-    assert any("Invalid request" in line["message"] for line in said)
+    assert [line["status"] for line in tight.lines() if line.get("route") == "/explain"][-1:] == [200]
 
 
 def test_the_server_makes_up_no_line_of_its_own_for_a_request():

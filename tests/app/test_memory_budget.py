@@ -17,12 +17,13 @@ from seewhy.app.errors import BodyTooLargeError, OutOfMemoryError, lacks_memory
 from seewhy.app.http.accounting import Accounting
 from seewhy.app.http.bodies import MOST_OPTIONS
 from seewhy.app.memory import account
+from seewhy.app.memory.account import Account
 from seewhy.app.memory.budget import ANSWER, BODY, CAPTURE, PIXELS, MemoryBudget
 from seewhy.app.memory.limit import LEAST_BYTES, memory_limit, own_memory, pass_memory, request_memory
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.settings import Settings
 from seewhy.explainers.errors import CaptureTooLargeError, PictureTooLargeError
-from seewhy.explainers.execution import chunks as passes
+from seewhy.explainers.execution import chunks
 from tests.app.conftest import encoded
 from tests.app.test_errors import problem
 
@@ -32,7 +33,7 @@ MODEL = "efficientnet_lite0"
 def test_accounts_share_a_budget_and_give_back_what_they_took():
     seen = []
     budget = MemoryBudget(100, lambda *figures: seen.append(figures))
-    first, second = budget.account(), budget.account()
+    first, second = Account(budget), Account(budget)
     first.take(60, BODY)
     second.take(40, BODY)
     with pytest.raises(OutOfMemoryError, match="try again in a few seconds"):
@@ -62,7 +63,7 @@ def test_accounts_share_a_budget_and_give_back_what_they_took():
     ],
 )
 def test_what_could_never_fit_is_told_so(purpose, error, said):
-    request = MemoryBudget(100).account()
+    request = Account(MemoryBudget(100))
     request.take(50, BODY)
     with pytest.raises(error, match=said) as raised:
         request.take(51, purpose)
@@ -81,7 +82,7 @@ def test_a_request_without_a_budget_is_not_bounded():
 
 def test_models_leave_less_to_requests():
     budget = MemoryBudget(100, least=20)
-    request = budget.account()
+    request = Account(budget)
     request.take(30, BODY)
     budget.set_aside(50)
     assert budget.size == 50
@@ -111,13 +112,13 @@ def test_idle_models_make_room_before_anything_is_refused():
     for size in idle:
         budget.set_aside(size)
     budget.spare = spare
-    request = budget.account()
+    request = Account(budget)
     request.take(30, BODY)
     assert idle == [30]
     with pytest.raises(OutOfMemoryError):  # in vain: it would not fit without models either
-        budget.account().take(60, BODY)
+        Account(budget).take(60, BODY)
     with pytest.raises(PictureTooLargeError, match="more than the 80 that all"):
-        budget.account().take(81, PIXELS)
+        Account(budget).take(81, PIXELS)
     assert idle == [30]
     request.wait(40, PIXELS, pytest.fail, 1)
     assert idle == []
@@ -129,7 +130,7 @@ def test_idle_models_make_room_before_anything_is_refused():
 def test_a_picture_is_not_too_large_because_of_models_that_work():
     budget = MemoryBudget(100)
     budget.set_aside(70)
-    for use in (lambda: budget.account().take(50, PIXELS), lambda: budget.account().wait(50, PIXELS, pytest.fail, 1)):
+    for use in (lambda: Account(budget).take(50, PIXELS), lambda: Account(budget).wait(50, PIXELS, pytest.fail, 1)):
         with pytest.raises(OutOfMemoryError, match="try again"):
             use()
 
@@ -141,7 +142,7 @@ def test_a_pass_takes_its_share_of_the_limit(monkeypatch):
     assert pass_memory(8, 8) == 2**27
     monkeypatch.setattr("seewhy.explainers.execution.chunks.MEMORY", 0)  # what it is now comes back
     Service(Settings(device="cpu", workers=2, max_models=4))
-    assert passes.MEMORY == 2**28
+    assert chunks.MEMORY == 2**28
 
 
 class Waiting:
@@ -153,7 +154,7 @@ class Waiting:
         self.processors = threading.Semaphore(0)
 
     def begin(self, size, held=0):
-        request = self.budget.account()
+        request = Account(self.budget)
         request.take(held, BODY)
 
         def wait():
@@ -179,7 +180,7 @@ class Waiting:
 
 def test_pixels_are_waited_for_in_order_and_small_ones_pass():
     budget = MemoryBudget(160)
-    first, small = budget.account(), budget.account()
+    first, small = Account(budget), Account(budget)
     first.wait(100, PIXELS, pytest.fail, 2)
     waiting = Waiting(budget)
     large = waiting.begin(150)
@@ -199,11 +200,11 @@ def test_pixels_are_waited_for_in_order_and_small_ones_pass():
 
 def test_nobody_waits_for_what_is_held_for_long():
     budget = MemoryBudget(100)
-    answer, other = budget.account(), budget.account()
+    answer, other = Account(budget), Account(budget)
     answer.take(40, ANSWER)
     with pytest.raises(OutOfMemoryError):
         other.wait(61, PIXELS, pytest.fail, 1)
-    decoded = budget.account()
+    decoded = Account(budget)
     decoded.wait(50, PIXELS, pytest.fail, 1)
     waiting = Waiting(budget)
     waiting.begin(60)
@@ -221,7 +222,7 @@ def test_who_gives_up_leaves_the_queue():
         raise LateError
 
     budget = MemoryBudget(100)
-    first, second = budget.account(), budget.account()
+    first, second = Account(budget), Account(budget)
     first.wait(100, PIXELS, pytest.fail, 1)
     with pytest.raises(LateError):
         second.wait(50, PIXELS, late, 1)
@@ -272,13 +273,13 @@ def narrow():
     """A service whose requests have 40 MB."""
     app = create_app(Settings(memory_bytes=40 * 10**6, max_pixels=2_000_000))
     yield app
-    app.extensions["seewhy"].stop()
+    app.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture
 def budget(narrow):
     """Its budget, of which each test gives everything back."""
-    found = narrow.extensions["seewhy"].memory
+    found = narrow.extensions["seewhy"].models.memory
     assert found.size == 40 * 10**6
     yield found
     assert found.used == 0
@@ -330,12 +331,12 @@ def test_pixels_that_never_fit_are_refused_before_they_are_decoded():
     assert told["type"] == "urn:seewhy:problem:picture-too-large"
     assert told["errors"][0]["field"] == "image"
     assert "would take 32,000," in told["detail"]
-    assert app.extensions["seewhy"].memory.used == 0
-    app.extensions["seewhy"].stop()
+    assert app.extensions["seewhy"].models.memory.used == 0
+    app.extensions["seewhy"].models.stop()
 
 
 def test_what_is_captured_is_counted_before_it_is_recorded(narrow, budget):
-    held = budget.account()
+    held = Account(budget)
     held.take(38 * 10**6, BODY)
     assert refused(send(narrow, SMALL, "/hooks/capture?layer=conv_stem&layer=bn2&format=npz"))
     held.close()
@@ -355,7 +356,7 @@ def test_a_body_is_counted_while_it_is_unpacked(narrow, budget, monkeypatch):
     most = []
     real = budget.take
     monkeypatch.setattr(budget, "take", lambda *arguments: (real(*arguments), most.append(budget.used)))
-    held = budget.account()
+    held = Account(budget)
     held.take(30 * 10**6, BODY)
     assert refused(send(narrow, **packed(b" " * 20 * 10**6)))
     assert max(most) <= 40 * 10**6
@@ -372,7 +373,7 @@ def test_a_body_of_numbers_is_refused_unparsed_where_none_are_needed(narrow, bud
 
 def test_numbers_are_counted_before_they_are_parsed(narrow, budget, monkeypatch):
     body = b'{"instances": [[' + b"0.5," * 300_000 + b"0]]}"
-    held = budget.account()
+    held = Account(budget)
     held.take(20 * 10**6, BODY)
     with monkeypatch.context() as patched:
         patched.setattr("seewhy.app.http.bodies.loads", lambda *_, **__: pytest.fail("parsed"))
@@ -412,7 +413,7 @@ def test_a_server_error_gives_everything_back():
 
 
 def test_the_gauge_tells_what_requests_hold(narrow, budget):
-    held = budget.account()
+    held = Account(budget)
     held.take(1000, BODY)
     told = narrow.test_client().get("/metrics").text
     assert "seewhy_memory_used_bytes 1000.0" in told
@@ -437,7 +438,7 @@ def test_memory_lost_while_an_answer_is_encoded_is_503(narrow, budget, error, mo
 
     with monkeypatch.context() as patched:
         patched.setattr("seewhy.app.answers.documents.encode", fail)
-        patched.setattr("seewhy.app.http.routes.hooks.file_parts", fail)
+        patched.setattr("seewhy.app.answers.hook_documents.file_parts", fail)
         for path in ("/explain", "/explain?format=json", "/hooks/capture?layer=bn2&format=npz"):
             assert refused(send(narrow, SMALL, path)), path
     assert send(narrow, SMALL).status_code == 200

@@ -12,6 +12,7 @@ from seewhy.app.settings import Settings
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.models import Registry, load_model
 from tests import nets
+from tests.app.serving import explain
 from tests.grids import few
 
 FEW = {"samples": 3, "steps": 4, "masks": 20, "segments": 8, "iterations": 4, "grid": 4, "patch": 64, "stride": 64}
@@ -31,7 +32,7 @@ def folder(tmp_path_factory):
 def client(folder):
     app = create_app(Settings(weights_dir=folder, deadline=300))
     yield app.test_client()
-    app.extensions["seewhy"].engine.stop()
+    app.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture
@@ -56,6 +57,12 @@ def test_an_operation_without_a_rule_is_named(model, client, cat):
     assert (answer.status_code, found["type"]) == (422, "urn:seewhy:problem:unsupported-operation")
     assert [one["field"] for one in found["errors"]] == ["method"]
     assert "hardswish" in found["detail"]
+
+
+def test_the_service_takes_up_the_example_of_a_new_method(tight):
+    answer = explain(tight.url, method="powercam", power="3")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["X-SeeWhy-Method"] == "powercam"
 
 
 @pytest.mark.parametrize("name", few(METHODS, short={METHODS[name].family: name for name in METHODS}.values()))

@@ -4,16 +4,14 @@ import errno
 import io
 import math
 import os
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-import requests
+from PIL import Image
 from prometheus_client import values
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,25 +21,26 @@ from seewhy.app.errors import KINDS, ClientGoneError
 from seewhy.app.observability import processes as workers_module
 from seewhy.app.observability.heatmap_statistics import spread
 from seewhy.app.observability.listeners import Operations
-from seewhy.app.observability.processes import FOLDER, PARENTS, SPACE, share_figures
-from seewhy.app.pipeline.engine import Deadline, Engine
+from seewhy.app.observability.processes import FOLDER, SPACE, share_figures
+from seewhy.app.pipeline.engine import Engine
+from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.model_threads import EngineOptions
 from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.models import ModelError
-from tests.app.serving import free_port, start
-from tests.app.test_engine import hold, in_threads, job, loaded, module  # noqa: F401
-from tests.app.test_server import explain
+from tests.app.conftest import encoded
+from tests.app.test_engine import hold, in_threads, job, loaded, module, outcomes  # noqa: F401
 from tests.waiting import GUARD, until
 
 LITE0 = "efficientnet_lite0"
 
 
 @pytest.fixture(scope="module")
-def own_app():
+def own_app(sharing):
     made = create_app(Settings(metrics_classes=1))
-    yield made
-    made.extensions["seewhy"].engine.stop()
+    with sharing():
+        yield made
+    made.extensions["seewhy"].models.engine.stop()
 
 
 @pytest.fixture
@@ -100,16 +99,8 @@ def test_requests_are_counted_by_what_they_asked(post, gained):
 
     state(None)
     picture = (np.random.default_rng(1).random((60, 60, 3)) * 255).astype(np.uint8)
-    assert post(_png(picture), method="layercam").status_code == 200
+    assert post(encoded(Image.fromarray(picture)), method="layercam").status_code == 200
     assert state(None) == [1] * 7
-
-
-def _png(picture):
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def test_what_a_client_makes_up_becomes_no_label(client, post, cat, gained):
@@ -138,7 +129,7 @@ def test_several_methods_are_one_label(post, cat, gained):
 def test_rejections_are_counted_by_reason(own_app, post, cat, gained, monkeypatch, error):
     def refuse(*_, **__):
         made = error.__new__(error, "no")
-        made.faults, made.field = [("target", "bad")], "target"
+        made.faults, made.field, made.fault, made.retry_after = [("target", "bad")], "target", "bad", 5
         raise made
 
     monkeypatch.setattr(own_app.extensions["seewhy"], "explain", refuse)
@@ -226,12 +217,10 @@ def test_what_a_map_means_is_what_it_says(post, cat, gained):
     assert gained(names[2], **label) == pytest.approx(-(shares * np.log(shares + 1e-30)).sum() / math.log(49), abs=1e-4)
 
 
-def test_without_classes_there_are_no_series_by_class(cat):
-    app = create_app(Settings(metrics_classes=0))
-    client = app.test_client()
+def test_without_classes_there_are_no_series_by_class(app_of, cat):
+    client = app_of(metrics_classes=0).test_client()
     client.post("/explain", data={"image": (io.BytesIO(cat), "cat")})
     text = client.get("/metrics").text
-    app.extensions["seewhy"].engine.stop()
     assert "seewhy_heatmap_entropy_count" in text
     assert "class=" not in text
 
@@ -285,7 +274,7 @@ def test_queue_and_batches(operations, module):  # noqa: F811
     for one in waiting:
         one.result()
     occupying.join()
-    in_threads(lambda: engine.run("slow", [job(value=float("nan"))]))
+    in_threads(lambda: outcomes(engine, "slow", [job(value=float("nan"))]))
     until(lambda: not told(operations, "seewhy_jobs_running", model="slow"))
     assert told(operations, "seewhy_jobs_waiting", model="slow") == 0
     assert told(operations, "seewhy_jobs_running", model="slow") == 0
@@ -300,7 +289,7 @@ def test_hooks_that_stay_on_a_resting_model_are_counted(operations, module):  # 
     engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, max_batch=4, queue_size=6, observer=operations))
 
     def counted(expected):
-        engine.run("slow", [job()])
+        outcomes(engine, "slow", [job()])
         return until(lambda: told(operations, "seewhy_hooks", model="slow") == expected)
 
     assert counted(0)
@@ -371,52 +360,6 @@ def test_the_formats_of_prometheus(client, accept, expected):
     response = client.get("/metrics", headers={"Accept": accept})
     assert response.mimetype == expected
     assert response.text.endswith("# EOF\n") is (expected != "text/plain")
-
-
-def test_several_processes_answer_as_one():
-    port = free_port()
-    process = start(port, SEEWHY_WORKERS="2", **{FOLDER: "/no/such/folder"})
-    url = f"http://127.0.0.1:{port}"
-
-    def metrics():
-        return samples(requests.get(f"{url}/metrics", timeout=GUARD).text)
-
-    def total(name, **labels):
-        return sum(
-            value for (one, pairs), value in metrics().items() if one == name and labels.items() <= dict(pairs).items()
-        )
-
-    def folders():
-        parents = {Path(parent or tempfile.gettempdir()) for parent in PARENTS}
-        return [file.parent for one in parents for file in one.glob(f"seewhy-metrics-*/gauge_livesum_{process.pid}.db")]
-
-    try:
-        (folder,) = folders()
-        until(lambda: total("seewhy_model_info", model=LITE0) == 2)
-        served = 0
-        counters = []
-        while len(counters) < 2 and served < 100:  # until each of the two has answered some
-            assert explain(url, "cat.png").status_code == 200
-            served += 1
-            counters = [file for file in folder.glob("counter_*.db") if b"/explain" in file.read_bytes()]
-        assert len(counters) == 2
-        assert total("seewhy_requests_total", route="/explain") == served
-        assert total("seewhy_request_duration_seconds_count", route="/explain") == served
-        assert total("seewhy_class_heatmap_entropy_count") == served
-        assert total("seewhy_requests_in_progress") == 1  # this one
-        assert total("seewhy_queue_limit") == 128
-
-        killed = int(counters[0].stem.split("_")[1])
-        os.kill(killed, signal.SIGKILL)
-        until(lambda: ("process_threads", frozenset({("pid", str(killed))})) not in metrics())
-        until(lambda: total("seewhy_model_load_duration_seconds_count") == 3)
-        assert total("seewhy_model_info", model=LITE0) == 2
-        assert total("seewhy_requests_total", route="/explain") == served
-    finally:
-        process.send_signal(signal.SIGTERM)
-        ended = process.wait(60)
-    assert ended == 0
-    assert not folder.exists()
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ import weakref
 import pytest
 
 from seewhy.app.errors import OutOfMemoryError
+from seewhy.app.memory.account import Account
 from seewhy.app.memory.budget import BODY
-from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.engine import Deadline, Engine
+from seewhy.app.pipeline.engine import Engine
+from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline.model_store import ModelStore
 from seewhy.app.pipeline.model_threads import EngineOptions
 from seewhy.app.settings import Settings
 from seewhy.models.errors import ModelTooLargeError
@@ -42,10 +44,10 @@ def files():
 
 
 @pytest.fixture
-def service(monkeypatch, modules, files):
+def models(monkeypatch, modules, files):
     """A service with 300 MiB for requests and models; what loads is counted in `loads`."""
     monkeypatch.setattr("seewhy.app.pipeline.model_store.request_memory", lambda *_: 300 * MIB)
-    made = Service(Settings(device="cpu", max_models=10), warm=False)
+    made = ModelStore(Settings(device="cpu", max_models=10), warm=False)
     made.loads = []
 
     def load(name, **_):
@@ -57,101 +59,101 @@ def service(monkeypatch, modules, files):
     monkeypatch.setattr(made.registry, "file_size", lambda name: files.get(name, 0))
     monkeypatch.setattr(made.registry, "load", load)
     yield made
-    made.engine.stop()
+    made.stop()
 
 
-def ask(service, name):
-    service.engine.model(name, Deadline.after(GUARD))
-    until(lambda: service.engine.threads[name].idle)  # its thread rests a moment after it has answered
-    return set(service.engine.threads)
+def ask(models, name):
+    models.engine.model(name, Deadline.after(GUARD))
+    until(lambda: models.engine.threads[name].idle)  # its thread rests a moment after it has answered
+    return set(models.engine.threads)
 
 
-def test_the_least_recently_used_idle_model_makes_room_for_another(service):
-    default = service.settings.default_model
-    ask(service, default)
-    assert service.memory.most == 300 * MIB - SMALL
-    assert ask(service, "a") == {default, "a"}
-    assert ask(service, "b") == {default, "b"}
-    assert ask(service, "a") == {default, "a"}
-    assert service.loads == [default, "a", "b", "a"]
+def test_the_least_recently_used_idle_model_makes_room_for_another(models):
+    default = Settings().default_model
+    ask(models, default)
+    assert models.memory.most == 300 * MIB - SMALL
+    assert ask(models, "a") == {default, "a"}
+    assert ask(models, "b") == {default, "b"}
+    assert ask(models, "a") == {default, "a"}
+    assert models.loads == [default, "a", "b", "a"]
 
 
-def test_idle_models_make_room_for_a_request(service):
-    ask(service, "a")
-    ask(service, "b")
-    request = service.memory.account()
+def test_idle_models_make_room_for_a_request(models):
+    ask(models, "a")
+    ask(models, "b")
+    request = Account(models.memory)
     request.take(200 * MIB, BODY)
-    assert set(service.engine.threads) == {"b"}
+    assert set(models.engine.threads) == {"b"}
     request.close()
-    assert service.memory.size == 300 * MIB - SMALL
+    assert models.memory.size == 300 * MIB - SMALL
 
 
-def test_models_at_work_make_no_room(service, modules):
-    ask(service, "slow")
+def test_models_at_work_make_no_room(models, modules):
+    ask(models, "slow")
     module = modules["slow"]
-    occupied = hold(service.engine, module)
+    occupied = hold(models.engine, module)
     with pytest.raises(OutOfMemoryError, match="try again"):
-        service.memory.account().take(300 * MIB, BODY)
-    assert set(service.engine.threads) == {"slow"}
+        Account(models.memory).take(300 * MIB, BODY)
+    assert set(models.engine.threads) == {"slow"}
     module.gate.set()
     occupied.join()
 
 
-def test_a_model_that_never_fits_is_told_so_and_not_loaded(service, files):
+def test_a_model_that_never_fits_is_told_so_and_not_loaded(models, files):
     files["large"] = 200 * MIB
-    ask(service, "a")
+    ask(models, "a")
     with pytest.raises(ModelTooLargeError, match=r"'large' takes .* SEEWHY_MEMORY_BYTES"):
-        ask(service, "large")
-    assert service.loads == ["a"]
-    assert service.memory.size == 300 * MIB - SMALL
-    assert "a" in service.engine.threads
+        ask(models, "large")
+    assert models.loads == ["a"]
+    assert models.memory.size == 300 * MIB - SMALL
+    assert "a" in models.engine.threads
 
 
-def test_a_model_that_turns_out_never_to_fit_is_loaded_once(service, monkeypatch):
+def test_a_model_that_turns_out_never_to_fit_is_loaded_once(models, monkeypatch):
     monkeypatch.setattr("seewhy.app.memory.models._model_memory", lambda model: 300 * MIB)
     for _ in range(2):
         with pytest.raises(ModelTooLargeError):
-            ask(service, "large")
-    assert service.loads == ["large"]
-    assert service.memory.size == 300 * MIB
+            ask(models, "large")
+    assert models.loads == ["large"]
+    assert models.memory.size == 300 * MIB
 
 
-def test_memory_is_reserved_before_a_model_is_loaded(service, files, monkeypatch):
+def test_memory_is_reserved_before_a_model_is_loaded(models, files, monkeypatch):
     files["a"] = 30 * MIB
-    load, sizes = service.registry.load, []
-    monkeypatch.setattr(service.registry, "load", lambda *a, **k: (sizes.append(service.memory.size), load(*a, **k))[1])
-    ask(service, "a")
+    load, sizes = models.registry.load, []
+    monkeypatch.setattr(models.registry, "load", lambda *a, **k: (sizes.append(models.memory.size), load(*a, **k))[1])
+    ask(models, "a")
     assert sizes == [(300 - 64 - 3 * 30) * MIB]
-    assert service.memory.size == 300 * MIB - SMALL
+    assert models.memory.size == 300 * MIB - SMALL
 
 
-def test_a_load_that_fails_gives_back_what_was_reserved(service, files, monkeypatch):
+def test_a_load_that_fails_gives_back_what_was_reserved(models, files, monkeypatch):
     files["a"] = 30 * MIB
-    monkeypatch.setattr(service.registry, "load", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(models.registry, "load", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        ask(service, "a")
-    assert service.memory.size == 300 * MIB
+        ask(models, "a")
+    assert models.memory.size == 300 * MIB
 
 
-def test_the_default_model_always_fits(monkeypatch, service):
+def test_the_default_model_always_fits(monkeypatch, models):
     monkeypatch.setattr("seewhy.app.memory.models._model_memory", lambda model: 600 * MIB)
-    ask(service, service.settings.default_model)
-    assert service.memory.size == service.memory.most == 128 * MIB
+    ask(models, Settings().default_model)
+    assert models.memory.size == models.memory.most == 128 * MIB
 
 
-def test_bytes_come_back_with_the_weights_and_not_before(service, modules):
+def test_bytes_come_back_with_the_weights_and_not_before(models, modules):
     gc.collect()
     gc.disable()
     try:
-        ask(service, "a")
+        ask(models, "a")
         module = modules["a"]
-        assert service.engine.evict((), GUARD)
-        assert service.memory.size == 300 * MIB - SMALL  # somebody has the weights still
+        assert models.engine.evict((), GUARD)
+        assert models.memory.size == 300 * MIB - SMALL  # somebody has the weights still
         gone = threading.Event()
         weakref.finalize(module, gone.set)
         del module
         until(lambda: gc.collect() >= 0 and gone.is_set())  # a thread that ends may hold the model for a moment longer
-        assert service.memory.size == 300 * MIB
+        assert models.memory.size == 300 * MIB
     finally:
         gc.enable()
 
@@ -179,7 +181,7 @@ def test_the_thread_of_a_model_drops_its_weights_at_its_end(modules):
 
 
 def test_where_requests_have_a_budget_by_hand_models_are_not_counted():
-    service = Service(Settings(device="cpu", memory_bytes=40 * 10**6), warm=False)
-    ask(service, service.settings.default_model)
-    assert service.memory.size == 40 * 10**6
-    service.engine.stop()
+    models = ModelStore(Settings(device="cpu", memory_bytes=40 * 10**6), warm=False)
+    ask(models, Settings().default_model)
+    assert models.memory.size == 40 * 10**6
+    models.stop()

@@ -35,7 +35,7 @@ def file(tmp_path_factory):
 def client(file):
     app = create_app(Settings(models=file, default_model="mine"))
     yield app.test_client()
-    app.extensions["seewhy"].stop()
+    app.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from seewhy.app.pipeline.options import (
 )
 from seewhy.app.settings import Settings
 from seewhy.explainers.inspection.edits import MAX_EDITS, OPS
+from seewhy.explainers.methods import catalogue
 from seewhy.explainers.methods.catalogue import METHODS
 
 
@@ -78,6 +79,48 @@ def test_every_option_and_format_about_hooks_is_described(client, path, options,
 
 def _method_options():
     return {name for method in METHODS.values() for name in method.options} - {"layers"}
+
+
+def test_an_option_of_several_methods_takes_what_any_of_them_takes(client):
+    parameters = {one["name"]: one for one in document(client)["paths"]["/explain"]["post"]["parameters"]}
+    for name in _method_options():
+        schema = parameters[name]["schema"]
+        assert "default" not in schema, name  # forms would fill it in, and send it to methods without the option
+        for method in METHODS.values():
+            own = method.options.get(name, {})
+            assert set(own.get("enum", [])) <= set(schema.get("enum", [])), (name, method.name)
+            for bound in ("minimum", "maximum"):
+                if bound in own and bound in schema:
+                    assert (own[bound] - schema[bound]) * (1 if bound == "minimum" else -1) >= 0, (name, method.name)
+    samples = parameters["samples"]
+    assert samples["schema"].items() >= {"type": "integer", "minimum": 1, "maximum": 20000}.items()
+    assert (
+        "sobol: Rows of the two matrices of masks; powers of two cover best. Default 16. At least 2, at most 4096."
+        in (samples["description"])
+    )
+    assert parameters["gamma"]["schema"]["minimum"] == 0
+    assert "exclusiveMinimum" not in parameters["gamma"]["schema"]
+    assert (
+        "refinecam: Multiply the evidence for the class, or magnitudes. Default 'positive'. One of positive"
+        in (parameters["sign"]["description"])
+    )
+    assert (
+        "lime, rise: What of the class is watched: its `logit` or its `probability`. Default 'probability'."
+        in (parameters["score"]["description"])
+    )
+    assert parameters["smooth"]["description"].startswith("All methods: ")
+
+
+def test_the_document_does_not_depend_on_the_order_in_which_methods_were_imported(client):
+    methods = dict(METHODS)
+    try:
+        catalogue._methods.clear()
+        catalogue._methods.update(reversed(methods.items()))
+        backwards = create_app(Settings()).test_client().get("/openapi.json").get_json()
+    finally:
+        catalogue._methods.clear()
+        catalogue._methods.update(methods)
+    assert backwards == document(client)
 
 
 def test_what_must_be_given_stands_in_the_form_and_in_the_example(client):

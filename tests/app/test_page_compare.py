@@ -7,7 +7,8 @@ from playwright.sync_api import expect
 
 from tests.app.browsing import answered
 from tests.app.conftest import EXAMPLES
-from tests.grids import few
+
+UNDERWAY = re.compile(r"^\d+%, .* left$")
 
 
 def card(page, name):
@@ -15,46 +16,41 @@ def card(page, name):
 
 
 @pytest.fixture
-def comparing(page, url):
+def comparing(tab, url):
     """The comparison of a method that takes long, under way."""
-    page.goto(f"{url}/?example=cat&compare=rise")
-    answered(page)
-    page.click("#tab-compare")
-    expect(card(page, "rise").locator(".facts")).to_have_text(re.compile(r"^\d+%, .* left$"))
-    return page
+    tab.goto(f"{url}/?example=cat&compare=rise")
+    answered(tab)
+    tab.click("#tab-compare")
+    expect(card(tab, "rise").locator(".facts")).to_have_text(UNDERWAY)
+    return tab
 
 
 def given_up(page):
-    return page.expect_event("requestfailed", lambda request: request.url.endswith("/explain"), timeout=10_000)
-
-
-@pytest.mark.parametrize("leave", few(["#tab-explain", "#tab-inside"], short=["#tab-inside"]))
-def test_who_leaves_the_comparison_waits_for_none_of_it(comparing, leave):
-    page = comparing
-    with given_up(page):
-        page.click(leave)
-    if leave == "#tab-explain":
-        page.click("#predictions .class:has-text('tabby')")
-        expect(page.locator("#answer-label")).to_have_text("tabby", timeout=20_000)
-    page.click("#tab-compare")
-    expect(card(page, "rise").locator(".facts")).to_have_text(re.compile(r"^\d+%, .* left$"))
+    return page.expect_event("requestfailed", lambda request: request.url.endswith("/explain"))
 
 
 @pytest.mark.slow
 def test_another_picture_ends_what_is_compared(comparing):
-    page = comparing
+    with given_up(comparing):
+        comparing.set_input_files("#image", EXAMPLES / "coffee.png")
+
+
+@pytest.mark.parametrize(
+    ("leave", "cancel"), [("#tab-explain", "Cancel"), pytest.param("#tab-inside", "Escape", marks=pytest.mark.slow)]
+)
+def test_who_leaves_waits_for_nothing_and_what_is_cancelled_can_be_run_again(comparing, leave, cancel):
+    page, rise = comparing, card(comparing, "rise")
     with given_up(page):
-        page.set_input_files("#image", EXAMPLES / "coffee.png")
-
-
-@pytest.mark.parametrize("way", few(["Escape", "Cancel"], short=["Cancel"]))
-def test_what_is_compared_can_be_cancelled_and_run_again(comparing, way):
-    page = comparing
-    rise = card(page, "rise")
+        page.click(leave)
+    if leave == "#tab-explain":
+        page.click("#predictions .class:has-text('tabby')")
+        expect(page.locator("#answer-label")).to_have_text("tabby")
+    page.click("#tab-compare")
+    expect(rise.locator(".facts")).to_have_text(UNDERWAY)
     button = page.get_by_role("button", name="Cancel", exact=True)
     expect(button).to_be_visible()
     with given_up(page):
-        if way == "Escape":
+        if cancel == "Escape":
             page.keyboard.press("Escape")
         else:
             button.click()
@@ -63,13 +59,13 @@ def test_what_is_compared_can_be_cancelled_and_run_again(comparing, way):
     expect(rise.locator(".map")).to_be_hidden()
     expect(button).to_be_hidden()
     again = page.get_by_role("button", name="Run rise again")
-    if way == "Cancel":
+    if cancel == "Cancel":
         expect(again).to_be_focused()
     page.click("#tab-explain")
     answered(page)
     page.click("#tab-compare")
     expect(again).to_be_visible()  # what was cancelled is not asked by itself
     again.click()
-    expect(rise.locator(".facts")).to_have_text(re.compile(r"^\d+%, .* left$"))
+    expect(rise.locator(".facts")).to_have_text(UNDERWAY)
     expect(again).to_be_hidden()
     expect(page.get_by_role("button", name="Open rise")).to_be_focused()

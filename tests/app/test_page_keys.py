@@ -1,26 +1,26 @@
 """The pages where the service wants a key, in a real browser."""
 
-import signal
-
 import pytest
 from playwright.sync_api import expect
 
+from seewhy.app import create_app
 from seewhy.app.http.keys import new_key
+from seewhy.app.settings import Settings
 from tests.app.browsing import upload
-from tests.app.serving import free_port, start
+from tests.app.conftest import EXAMPLES
+from tests.app.serving import live
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory):
+def guarded(service, tmp_path_factory):
     """A service that wants a key, and a key."""
     key, line = new_key("alice")
     file = tmp_path_factory.mktemp("keys") / "keys.toml"
     file.write_text(line)
-    port = free_port()
-    process = start(port, SEEWHY_API_KEYS=str(file))
-    yield f"http://127.0.0.1:{port}", key
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    app = create_app(Settings(api_keys=file))
+    app.extensions["seewhy"] = service
+    with live(app) as url:
+        yield url, key
 
 
 @pytest.fixture
@@ -32,6 +32,10 @@ def opened(browser):
 
 def test_the_page_asks_for_a_key_and_keeps_it_while_the_tab_is_open(opened, guarded):
     url, key = guarded
+    opened.goto(url)
+    opened.wait_for_selector("dialog")
+    opened.keyboard.press("Escape")
+    expect(opened.locator("body")).to_contain_text("Send a key of this service")
     opened.goto(url)
     opened.fill("#key", "wrong")
     opened.get_by_role("button", name="Use this key").click()
@@ -47,24 +51,17 @@ def test_the_page_asks_for_a_key_and_keeps_it_while_the_tab_is_open(opened, guar
     expect(opened.locator("dialog")).to_have_count(0)
 
 
-def test_who_gives_no_key_is_told_what_is_missing(opened, guarded):
-    url, _ = guarded
-    opened.goto(url)
-    opened.wait_for_selector("dialog")
-    opened.keyboard.press("Escape")
-    expect(opened.locator("body")).to_contain_text("Send a key of this service")
-
-
-def test_the_page_of_the_api_sends_the_key_that_it_is_given(opened, guarded):
+def test_the_page_of_the_api_tries_a_route_with_the_key_that_it_is_given(opened, guarded):
     url, key = guarded
     opened.goto(f"{url}/docs")
     opened.locator(".auth-wrapper .authorize").first.click()
     opened.locator(".auth-container input").fill(key)
     opened.locator(".auth-btn-wrapper .authorize").click()
     opened.locator(".auth-btn-wrapper .btn-done").click()
-    block = opened.locator("#operations-default-methods")
+    block = opened.locator("#operations-default-predict")
     block.locator(".opblock-summary-control").click()
     block.locator(".try-out__btn").click()
-    with opened.expect_response("**/methods") as answered:
+    block.locator("input[type=file]").set_input_files(EXAMPLES / "cat.png")
+    with opened.expect_response("**/predict") as answered:
         block.locator(".execute").click()
     assert answered.value.status == 200

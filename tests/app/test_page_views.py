@@ -6,14 +6,12 @@ import json
 import numpy as np
 import pytest
 import requests
-from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import expect
 
 from docs.screens import IMAGES, VIEWS, take
-from tests.app.browsing import answered, drawn, explained_anew, upload
-from tests.app.conftest import EXAMPLES
-from tests.grids import few
+from tests.app.browsing import accessible, answered, ask, explained_anew, levels, upload
+from tests.app.conftest import EXAMPLES, opened
 
 NARROW = {"width": 390, "height": 844}
 
@@ -34,13 +32,6 @@ def looked_inside(page):
     expect(page.locator("#effect-list li")).to_have_count(5)
 
 
-def ask(url, path, **fields):
-    with (EXAMPLES / "cat.png").open("rb") as picture:
-        found = requests.post(f"{url}{path}", files={"image": picture}, data=fields, timeout=60)
-    assert found.status_code == 200, found.text
-    return found
-
-
 def test_methods_are_compared_side_by_side(page, url):
     upload(page)
     page.click("#tab-compare")
@@ -49,8 +40,7 @@ def test_methods_are_compared_side_by_side(page, url):
     for facts in page.locator(".facts").all_inner_texts():
         assert "tiger cat" in facts
         assert facts.endswith((" ms", " s"))
-    methods = "gradcam,gradcam++,layercam,saliency"
-    pairs = ask(url, "/explain", method=methods, format="json").json()["agreement"]
+    pairs = ask(url, method="gradcam,gradcam++,layercam,saliency", format="json").json()["agreement"]
     names = page.locator("#agreement thead th").all_inner_texts()
     cells = page.locator("#agreement tbody tr").evaluate_all(
         "rows => rows.map((row) => [...row.querySelectorAll('td')].map((cell) => cell.textContent.replace('−', '-')))"
@@ -60,6 +50,7 @@ def test_methods_are_compared_side_by_side(page, url):
         row, column = (names.index(name) for name in pair["methods"])
         assert float(cells[row][column]) == pytest.approx(pair["rank_correlation"], abs=6e-3)
         assert cells[column][row] == cells[row][column]
+    accessible(page)
 
 
 @pytest.mark.slow
@@ -79,22 +70,19 @@ def test_up_to_six_methods_are_compared_and_kept_in_the_address(page, url):
     expect(page.locator("#panel-explain")).to_be_visible()
 
 
-def test_layers_are_compared(page):
-    upload(page)
-    page.click("#tab-compare")
-    compared(page, 4)
-    page.locator("label", has=page.locator("#by-layer")).click()
-    expect(page.locator(".card h3")).to_have_text(["blocks.1", "blocks.2", "blocks.4", "bn2"])
-    compared(page, 4)
-    page.click("#compare-layers")
-    page.get_by_label("Find a layer").fill("blocks.3")
-    page.locator("dialog input[value='blocks.3']").check()
-    page.get_by_role("button", name="Use these layers").click()
-    compared(page, 5)
-    expect(page.locator("#agreement-table tbody tr")).to_have_count(5)
-    page.get_by_role("button", name="Open blocks.3", exact=True).click()
-    answered(page)
-    expect(page.locator("#layer-name")).to_have_text("blocks.3")
+def test_layers_are_compared(tab, url):
+    example(tab, url, "&show=compare&by=layer")
+    expect(tab.locator(".card h3")).to_have_text(["blocks.1", "blocks.2", "blocks.4", "bn2"])
+    compared(tab, 4)
+    tab.click("#compare-layers")
+    tab.get_by_label("Find a layer").fill("blocks.3")
+    tab.locator("dialog input[value='blocks.3']").check()
+    tab.get_by_role("button", name="Use these layers").click()
+    compared(tab, 5)
+    expect(tab.locator("#agreement-table tbody tr")).to_have_count(5)
+    tab.get_by_role("button", name="Open blocks.3", exact=True).click()
+    answered(tab)
+    expect(tab.locator("#layer-name")).to_have_text("blocks.3")
 
 
 @pytest.mark.slow
@@ -108,7 +96,7 @@ def test_one_pixel_is_read_in_all_compared_maps(page, url):
     page.mouse.move(box["x"] + (200.5 / 451) * box["width"], box["y"] + (150.5 / 300) * box["height"])
     expect(page.locator("#compare-pixel")).to_have_text("x 200, y 150")
     for card, method in enumerate(["gradcam", "gradcam++", "layercam", "saliency"]):
-        with np.load(io.BytesIO(ask(url, "/explain", method=method, format="npz").content)) as arrays:
+        with np.load(io.BytesIO(ask(url, method=method, format="npz").content)) as arrays:
             wanted = arrays["heatmaps"][0, 150, 200]
         assert float(page.locator(".card .value").nth(card).inner_text()) == pytest.approx(wanted, abs=2e-3)
 
@@ -120,44 +108,53 @@ def test_what_cannot_be_compared_says_why_in_its_card(page, url):
     expect(page.locator(".card").nth(1).get_by_role("alert")).to_contain_text("gradcam")
 
 
-def test_feature_maps_are_ranked_by_effect(page, url):
-    page.goto(f"{url}/?inside=blocks.5")
-    upload(page)
-    page.click("#tab-inside")
-    looked_inside(page)
-    content = ask(url, "/hooks/capture", layer="blocks.5", kind=["output", "grad_output"], format="npz").content
-    with np.load(io.BytesIO(content)) as arrays:
+@pytest.fixture(scope="module")
+def inside(browser, url):
+    """The view into the model, of a layer that is not the default one."""
+    with opened(browser, url) as tab:
+        tab.goto(f"{url}/?show=inside&inside=blocks.5")
+        upload(tab)
+        looked_inside(tab)
+        yield tab
+
+
+def test_the_trace_is_drawn(inside):
+    assert inside.locator("#trace img").evaluate("image => image.naturalWidth") > 500
+    expect(inside.locator("#trace-summary")).to_contain_text("feature maps that are zero everywhere")
+
+
+def test_feature_maps_are_ranked_by_effect(inside, url):
+    fields = {"layer": "blocks.5", "kind": ["output", "grad_output"], "format": "npz"}
+    with np.load(io.BytesIO(ask(url, "/hooks/capture", **fields).content)) as arrays:
         effects = (arrays["blocks.5/output/0"] * arrays["blocks.5/grad_output/0"]).sum((0, 2, 3))
     order = np.argsort(-np.abs(effects))[:24]
     assert (effects[order] < 0).any()
-    shown = page.locator(".tile input").evaluate_all("all => all.map((one) => [one.value, one.ariaLabel])")
-    for channel, (number, label) in zip(order, shown, strict=True):
+    shown = inside.locator(".tile input").evaluate_all("all => all.map((one) => [one.value, one.ariaLabel])")
+    for channel, (number, label) in zip(order, shown[:24], strict=True):
         assert effects[int(number)] == pytest.approx(effects[channel], abs=1e-3)
         assert label == f"Channel {number}, effect {effects[int(number)]:+.2f}".replace("-", "−")
-    page.click("#more-maps")
-    expect(page.locator(".tile")).to_have_count(48)
+    inside.click("#more-maps")
+    expect(inside.locator(".tile")).to_have_count(len(shown) + 24)
 
 
-def test_the_answer_moves_when_channels_are_switched_off(page, url):
-    upload(page)
-    page.click("#tab-inside")
-    looked_inside(page)
-    boxes = page.locator(".tile input")
+def test_the_answer_moves_when_channels_are_switched_off(inside, url):
+    boxes = inside.locator(".tile input")
     channels = [int(boxes.nth(place).get_attribute("value")) for place in (0, 3)]
     boxes.nth(0).uncheck()
     boxes.nth(3).uncheck()
-    edits = json.dumps([{"layer": "bn2", "op": "zero", "channels": channels}])
+    edits = json.dumps([{"layer": "blocks.5", "op": "zero", "channels": channels}])
     found = ask(url, "/hooks/intervene", edits=edits).json()
     wanted = f"{found['before']['probability']:.1%} before, {found['after']['probability']:.1%} now"
-    expect(page.locator("#effect-summary")).to_contain_text(wanted)
-    expect(page.locator("#effect-title")).to_have_text("Without 2 channels of bn2")
-    assert page.locator("#effect-image").evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
-    assert page.url.endswith(f"off={channels[0]}%2C{channels[1]}")
-    page.click("#off-strongest")
-    expect(page.locator("#effect-title")).to_have_text("Without 10 channels of bn2")
-    page.click("#off-none")
-    expect(page.locator("#effect-title")).to_have_text("With all channels")
-    expect(page.locator("#effect-panel")).to_be_hidden()
+    expect(inside.locator("#effect-summary")).to_contain_text(wanted)
+    expect(inside.locator("#effect-title")).to_have_text("Without 2 channels of blocks.5")
+    assert inside.locator("#effect-image").evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
+    assert inside.url.endswith(f"off={channels[0]}%2C{channels[1]}")
+    accessible(inside)
+    inside.click("#off-strongest")
+    expect(inside.locator("#effect-title")).to_have_text("Without 10 channels of blocks.5")
+    inside.click("#off-none")
+    expect(inside.locator("#effect-title")).to_have_text("With all channels")
+    expect(inside.locator("#effect-panel")).to_be_hidden()
 
 
 @pytest.mark.slow
@@ -181,14 +178,6 @@ def test_a_link_into_the_model(page, url):
     expect(page.locator(".tile.off")).to_have_count(2)
 
 
-def test_the_trace_is_drawn(page):
-    upload(page)
-    page.click("#tab-inside")
-    looked_inside(page)
-    assert page.locator("#trace img").evaluate("image => image.naturalWidth") > 500
-    expect(page.locator("#trace-summary")).to_contain_text("feature maps that are zero everywhere")
-
-
 def tab_to(page, selector):
     """Press the tabulator until an element has the focus."""
     for _ in range(120):
@@ -198,7 +187,8 @@ def tab_to(page, selector):
     raise AssertionError(f"{selector} cannot be reached")
 
 
-def test_the_keyboard_is_enough(page):
+def test_the_keyboard_is_enough_and_nothing_keeps_anybody_out(page):
+    accessible(page)
     tab_to(page, "#examples button")
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
@@ -217,12 +207,14 @@ def test_the_keyboard_is_enough(page):
     tab_to(page, "#predictions li:nth-child(4) .rather")
     explained_anew(page, lambda: page.keyboard.press("Enter"))
     expect(page.locator("#contrast")).to_be_visible()
+    accessible(page)
     tab_to(page, "#layer")
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_be_visible()
     tab_to(page, "dialog summary[aria-label='Modules of blocks']")
     page.keyboard.press("Enter")
     expect(page.locator("dialog input[value='blocks.6']")).to_be_visible()
+    accessible(page)
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert page.evaluate("document.activeElement.id") == "layer"
@@ -230,7 +222,7 @@ def test_the_keyboard_is_enough(page):
     tab_to(page, "[role=tab]")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.id") == "tab-compare"
-    compared(page, 4)
+    expect(page.locator("#panel-compare")).to_be_visible()
 
 
 STATES = {
@@ -259,27 +251,18 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", STATES)
-def test_nothing_keeps_anybody_out(page, url, name, scheme):
-    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-    STATES[name](page, url)
-    found = Axe().run(page).response["violations"]
-    grave = [
-        (one["id"], [node["html"] for node in one["nodes"]])
-        for one in found
-        if one["impact"] in ("serious", "critical")
-    ]
-    assert grave == []
-
-
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.slow
-def test_a_narrow_screen_needs_no_sideways_scrolling(page, url, name):
-    page.set_viewport_size(NARROW)
-    STATES[name](page, url)
-    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
-    beyond = page.evaluate(
+def test_each_view_is_for_everybody_light_or_dark_and_on_a_narrow_screen(tab, url, name):
+    tab.goto(url)
+    STATES[name](tab, url)
+    for scheme in ("light", "dark"):
+        tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        accessible(tab)
+    tab.set_viewport_size(NARROW)
+    STATES[name](tab, url)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    beyond = tab.evaluate(
         """width => [...document.querySelectorAll("main :is(button, input, select, h1, h2, h3, p, canvas, img)")]
             .filter((one) => !one.closest(".scroll, .visually-hidden, [hidden]") && one.getClientRects().length)
             .filter((one) => one.getBoundingClientRect().right > width + 1)
@@ -372,34 +355,18 @@ def test_the_page_runs_nothing_that_is_not_its_own(browser, url):
     assert {"style-src-attr", "TypeError", "connect-src"} <= set(blocked)
 
 
-@pytest.mark.parametrize("operation", few(["explain", "predict"], short=["explain"]))
-def test_documentation_page_tries_a_route_as_it_stands(page, url, operation):
-    page.goto(f"{url}/docs")
-    block = page.locator(f"#operations-default-{operation}")
-    block.locator(".opblock-summary-control").click()
-    block.locator(".try-out__btn").click()
-    block.locator("input[type=file]").set_input_files(EXAMPLES / "cat.png")
-    with page.expect_response(f"**/{operation}") as response:
-        block.locator(".execute").click()
-    assert response.value.status == 200
-
-
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.slow
 def test_pictures_of_the_page_show_it_as_it_is(browser, url, name):
     """Roughly: fonts differ between machines."""
-    taken = np.asarray(Image.open(io.BytesIO(take(browser, url, name))).convert("RGB")).astype(int)
-    with Image.open(IMAGES / name) as image:
-        committed = np.asarray(image.convert("RGB")).astype(int)
+    taken, committed = levels(take(browser, url, name)), levels(IMAGES / name)
     assert taken.shape == committed.shape
     assert np.abs(taken - committed).mean() < 12
 
 
-def test_examples_of_the_page_are_those_of_the_repository(page, url):
-    page.goto(f"{url}/?example=cat")
-    answered(page)
-    page.locator("#alpha").fill("0")
-    inside = drawn(page)[100:200, 150:300]
-    upload(page)
-    page.locator("#alpha").fill("0")
-    assert np.abs(drawn(page)[100:200, 150:300] - inside).mean() < 4
+@pytest.mark.parametrize("name", ["astronaut", "cat", "coffee", "rocket"])
+def test_examples_of_the_page_are_those_of_the_repository(name):
+    ours = levels(EXAMPLES / f"{name}.png")
+    height, width = ours.shape[:2]
+    with Image.open(EXAMPLES.parent / "app" / "web" / "examples" / f"{name}.jpg") as example:
+        assert np.abs(np.asarray(example.convert("RGB").resize((width, height))).astype(int) - ours).mean() < 4

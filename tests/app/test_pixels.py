@@ -16,9 +16,10 @@ from PIL import Image, ImageCms
 
 from seewhy.app.errors import DeadlineError
 from seewhy.app.memory import account
+from seewhy.app.memory.account import Account
 from seewhy.app.memory.budget import PIXELS
 from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.engine import Deadline
+from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.decode import PIXEL_BYTES, Probe
@@ -37,13 +38,14 @@ def bomb(edge, kind="WEBP"):
 def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypatch):
     monkeypatch.setattr("seewhy.app.pipeline.decode.processors", lambda: 4)
     service = Service(Settings(memory_bytes=9 * 2**20))
-    model = service.model(None, Deadline.after(60))
-    most, real = [], service.memory.wait
-    monkeypatch.setattr(service.memory, "wait", lambda *given: (real(*given), most.append(service.memory.used)))
+    model = service.models.model(None, Deadline.after(60))
+    memory = service.models.memory
+    most, wait = [], memory.wait
+    monkeypatch.setattr(memory, "wait", lambda *given: (wait(*given), most.append(memory.used)))
     content, large = bomb(70, "PNG"), bomb(600)
 
     def ask(upload, seconds=60.0):
-        request = service.memory.account()
+        request = Account(service.models.memory)
         account.begin(request)
         try:
             return service.decode(upload, model, Timings(), Deadline.after(seconds), drawn=False).geometry.width
@@ -53,10 +55,10 @@ def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypat
     try:
         with ThreadPoolExecutor(8) as pool:
             assert set(pool.map(ask, [content, content, large] * 5)) == {70, 600}
-        assert service.memory.used == 0
+        assert service.models.memory.used == 0
         assert 600 * 600 * PIXEL_BYTES <= max(most) <= 9 * 2**20
         assert service.processors._value == 4
-        held = service.memory.account()
+        held = Account(service.models.memory)
         held.wait(5 * 2**20, PIXELS, pytest.fail, 4)
         with pytest.raises(DeadlineError):
             ask(large, 0.2)
@@ -66,12 +68,12 @@ def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypat
         assert service.processors._value == 4
     finally:
         account.begin(account.Account(None))
-        service.stop()
+        service.models.stop()
 
 
 def test_only_what_is_decoded_of_a_jpeg_counts(monkeypatch):
     service = Service(Settings(max_pixels=32_000_000))
-    model = service.model(None, Deadline.after(60))
+    model = service.models.model(None, Deadline.after(60))
     pixels = []
 
     class Watched(account.Account):
@@ -86,7 +88,7 @@ def test_only_what_is_decoded_of_a_jpeg_counts(monkeypatch):
         written = io.BytesIO()
         Image.new("RGB", (6400, 3200)).save(written, "JPEG", progressive=progressive)
         service.decode(written.getvalue(), model, Timings(), Deadline.after(60), drawn=False)
-    service.stop()
+    service.models.stop()
     assert pixels == [1600 * 800, 1600 * 800 + 6400 * 3200 // 2]
 
 

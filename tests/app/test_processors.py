@@ -127,7 +127,7 @@ def test_memory_is_given_back_once_after_work(monkeypatch):
 
 
 def test_no_more_drawings_at_once_than_processors(post, cat, service, monkeypatch):
-    at_once, most, real = set(), [], pictures._body
+    at_once, most, real = set(), [], pictures.explain_body
     monkeypatch.setattr(service, "processors", threading.BoundedSemaphore(1))
 
     def slow(*args):
@@ -137,7 +137,7 @@ def test_no_more_drawings_at_once_than_processors(post, cat, service, monkeypatc
         at_once.discard(threading.get_ident())
         return real(*args)
 
-    monkeypatch.setattr(pictures, "_body", slow)
+    monkeypatch.setattr(pictures, "explain_body", slow)
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda target: post(cat, target=str(target)), range(4)))
     assert [answer.status_code for answer in answers] == [200] * 4

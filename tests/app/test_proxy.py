@@ -6,20 +6,18 @@ import select
 import socket
 import subprocess
 from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 import pytest
 import requests
 
 from seewhy.app.settings import Settings
-from tests.app.conftest import EXAMPLES
 from tests.app.proxying import Attack, configured, proxy
-from tests.app.serving import free_port, start, underway
+from tests.app.serving import CAT, explain, figures, free_port, underway
 from tests.waiting import GUARD, until
 
-CAT = (EXAMPLES / "cat.png").read_bytes()
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 HEAD = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 100000\r\n"
-THREADS = 4
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,43 +29,15 @@ def files():
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory):
-    return tmp_path_factory.mktemp("service") / "log"
+def proxied(tight, tmp_path_factory):
+    """The address of nginx before it."""
+    with proxy(tmp_path_factory.mktemp("nginx"), tight.port) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
-@pytest.fixture(scope="module")
-def service(log):
-    """The port of a service with few threads, that believes one proxy."""
-    port = free_port()
-    limits = {"SEEWHY_THREADS": str(THREADS), "SEEWHY_MAX_IN_FLIGHT": "3", "SEEWHY_TRUSTED_PROXIES": "1"}
-    limits["SEEWHY_DEADLINE"] = "3600"  # long methods are not refused, however slow the machine
-    with log.open("w") as file:
-        process = start(port, stderr=file, **limits)
-    yield port
-    process.terminate()
-    assert process.wait(GUARD) == 0
-
-
-@pytest.fixture(scope="module")
-def proxied(service, tmp_path_factory):
-    """The port of nginx before it."""
-    with proxy(tmp_path_factory.mktemp("nginx"), service) as port:
-        yield port
-
-
-def explain(port, **fields):
-    return requests.post(f"http://127.0.0.1:{port}/explain", files={"image": CAT}, data=fields, timeout=GUARD)
-
-
-def figures(service, name):
-    """Return the figures of a metric, from the service itself."""
-    text = requests.get(f"http://127.0.0.1:{service}/metrics", timeout=GUARD).text
-    return [float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name)]
-
-
-def gone(service):
+def gone(url):
     """Return how many clients have left before their answer."""
-    return sum(figures(service, 'seewhy_rejections_total{reason="client-gone"}'))
+    return sum(figures(url, 'seewhy_rejections_total{reason="client-gone"}'))
 
 
 ATTACKS = {
@@ -88,42 +58,40 @@ KINDS = ("1,100 silent connections", "200 heads that come byte by byte", "40 bod
 @pytest.mark.parametrize(
     "attack", [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in ATTACKS]
 )
-def test_slow_clients_are_the_proxys(attack, proxied, service):
-    with Attack(proxied, *ATTACKS[attack]):
+def test_slow_clients_are_the_proxys(attack, proxied, tight):
+    with Attack(urlsplit(proxied).port, *ATTACKS[attack]):
         for _ in range(3):
             for path in ("healthz", "readyz"):
-                assert requests.get(f"http://127.0.0.1:{proxied}/{path}", timeout=GUARD).status_code == 200
+                assert requests.get(f"{proxied}/{path}", timeout=GUARD).status_code == 200
             assert explain(proxied).status_code == 200
-        (files,) = figures(service, "process_open_fds")
+        (files,) = figures(tight.url, "process_open_fds")
         assert files < 200  # none of these connections reaches the service
-        assert max(figures(service, "seewhy_requests_in_progress")) < THREADS
+        assert max(figures(tight.url, "seewhy_requests_in_progress")) < 4  # its threads
 
 
 @pytest.mark.fault("behind nginx: a client that reads no more of its events", "its work ends before the next pass")
-def test_events_pass_as_they_come_and_end_with_their_client(proxied, service):
-    before = gone(service)
-    fields = {"method": "rise", "samples": "8000"}
-    url = f"http://127.0.0.1:{proxied}/explain"
-    sent = {"Accept": "text/event-stream"}
-    with requests.post(url, files={"image": CAT}, data=fields, headers=sent, stream=True, timeout=GUARD) as stream:
+def test_events_pass_as_they_come_and_end_with_their_client(proxied, tight):
+    before = gone(tight.url)
+    sent = {"files": {"image": CAT}, "data": {"method": "rise", "samples": "8000"}, "stream": True, "timeout": GUARD}
+    with requests.post(f"{proxied}/explain", headers={"Accept": "text/event-stream"}, **sent) as stream:
         assert stream.status_code == 200
         assert b"event" in next(stream.iter_content(None))  # minutes before the last one
-    until(lambda: gone(service) > before)
+    until(lambda: gone(tight.url) > before)
 
 
-def test_a_client_that_leaves_ends_its_work(proxied, service):
-    before = gone(service)
-    with socket.create_connection(("127.0.0.1", proxied)) as connection:
+def test_a_client_that_leaves_ends_its_work(proxied, tight):
+    before = gone(tight.url)
+    with socket.create_connection(("127.0.0.1", urlsplit(proxied).port)) as connection:
         head = "POST /explain?method=rise&samples=8000 HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
         connection.sendall(f"{head}Content-Length: {len(CAT)}\r\n\r\n".encode() + CAT)
-        until(lambda: underway(f"http://127.0.0.1:{service}"))
-    until(lambda: gone(service) > before)
+        until(lambda: underway(tight.url))
+    until(lambda: gone(tight.url) > before)
 
 
 def test_an_upload_that_is_too_large_is_refused_as_the_service_refuses_it(proxied):
     sent = {"Content-Type": "image/png"}
-    url = f"http://127.0.0.1:{proxied}/explain"
-    refused = requests.post(url, data=bytes(Settings().max_upload_bytes + 1), headers=sent, timeout=GUARD)
+    body = bytes(Settings().max_upload_bytes + 1)
+    refused = requests.post(f"{proxied}/explain", data=body, headers=sent, timeout=GUARD)
     assert (refused.status_code, refused.headers["Content-Type"]) == (413, "application/problem+json")
     assert refused.json()["type"] == "urn:seewhy:problem:upload-too-large"
 
@@ -131,44 +99,42 @@ def test_an_upload_that_is_too_large_is_refused_as_the_service_refuses_it(proxie
 def test_an_upload_of_unstated_length_reaches_the_service_with_one(proxied):
     chunks = (CAT[start : start + 10_000] for start in range(0, len(CAT), 10_000))
     sent = {"Content-Type": "image/png"}
-    assert requests.post(f"http://127.0.0.1:{proxied}/predict", data=chunks, headers=sent, timeout=GUARD).ok
+    assert requests.post(f"{proxied}/predict", data=chunks, headers=sent, timeout=GUARD).ok
 
 
-def test_the_service_knows_its_clients_by_what_the_proxy_saw(proxied, log):
+def test_the_service_knows_its_clients_by_what_the_proxy_saw(proxied, tight):
     sent = {"X-Forwarded-For": "192.0.2.1", "X-Request-ID": "request-of-a-client"}
-    answer = requests.get(f"http://127.0.0.1:{proxied}/methods", headers=sent, timeout=GUARD)
+    answer = requests.get(f"{proxied}/methods", headers=sent, timeout=GUARD)
     assert answer.headers["X-Request-ID"] == "request-of-a-client"
-    (line,) = (line for line in log.read_text().splitlines() if "request-of-a-client" in line)
-    assert "address=127.0.0.1" in line
-    made = [
-        requests.get(f"http://127.0.0.1:{proxied}/methods", timeout=GUARD).headers["X-Request-ID"] for _ in range(2)
-    ]
+    (line,) = until(lambda: [line for line in tight.lines() if line.get("request_id") == "request-of-a-client"])
+    assert line["address"] == "127.0.0.1"
+    made = [requests.get(f"{proxied}/methods", timeout=GUARD).headers["X-Request-ID"] for _ in range(2)]
     assert made[0] != made[1]
     assert all(re.fullmatch("[0-9a-f]{32}", one) for one in made)
 
 
 def test_figures_are_not_for_the_public(proxied):
-    assert requests.get(f"http://127.0.0.1:{proxied}/metrics", timeout=GUARD).status_code == 404
+    assert requests.get(f"{proxied}/metrics", timeout=GUARD).status_code == 404
 
 
 @pytest.mark.fault("behind nginx: the service is not there", "503 with `Retry-After`")
 def test_a_service_that_is_not_there_is_told(tmp_path):
     with proxy(tmp_path, free_port()) as port:
-        refused = explain(port)
+        refused = explain(f"http://127.0.0.1:{port}")
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
     assert refused.headers["Content-Type"] == "application/problem+json"
     assert refused.json()["type"] == "urn:seewhy:problem:not-ready"
 
 
 @pytest.mark.fault("behind nginx: no room for an upload", "503 with `Retry-After`; small ones pass")
-def test_an_upload_that_the_proxy_has_no_room_for_is_told_to_come_again(service, tmp_path):
-    with proxy(tmp_path, service) as port:
+def test_an_upload_that_the_proxy_has_no_room_for_is_told_to_come_again(tight, tmp_path):
+    with proxy(tmp_path, tight.port) as port:
         folder = tmp_path / "client_body"
         folder.rmdir()
         folder.touch()  # where no file can be made, as in a file system that is full
         sent = {"Content-Type": "image/png"}
         refused = requests.post(f"http://127.0.0.1:{port}/explain", data=bytes(2**20), headers=sent, timeout=GUARD)
-        assert explain(port).status_code == 200
+        assert explain(f"http://127.0.0.1:{port}").status_code == 200
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
     assert refused.headers["Content-Type"] == "application/problem+json"
     assert refused.json()["type"] == "urn:seewhy:problem:overloaded"
@@ -181,9 +147,9 @@ LARGE = {
 
 
 @pytest.mark.parametrize("length", LARGE.values(), ids=LARGE)
-def test_an_address_has_few_large_uploads_at_a_time(length, service, tmp_path):
+def test_an_address_has_few_large_uploads_at_a_time(length, tight, tmp_path):
     head = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
-    with proxy(tmp_path, service) as port, ExitStack() as stack:
+    with proxy(tmp_path, tight.port) as port, ExitStack() as stack:
 
         def opened(head):
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=GUARD))
@@ -193,7 +159,7 @@ def test_an_address_has_few_large_uploads_at_a_time(length, service, tmp_path):
         uploads = [opened(head + length) for _ in range(17)]  # one more than it may have
         refused, _, _ = select.select(uploads, [], [], GUARD)  # the others say nothing for 10 seconds
         assert [one.recv(12) for one in refused] == [b"HTTP/1.1 429"]
-        assert explain(port).status_code == 200
+        assert explain(f"http://127.0.0.1:{port}").status_code == 200
 
 
 def test_nginx_finds_no_fault_with_its_configuration(tmp_path):

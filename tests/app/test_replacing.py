@@ -1,19 +1,14 @@
 """Workers that take the place of others: which begin, which end, and what users see meanwhile."""
 
-import io
 import os
 import signal
 import time
-from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import requests
-import torch
 from gunicorn.arbiter import Arbiter
-from PIL import Image
 from werkzeug.test import Client
 
 from seewhy.app.server.application import RETRY_SECONDS, Application
@@ -21,8 +16,7 @@ from seewhy.app.server.configuration import _end_process
 from seewhy.app.server.processes import Processes
 from seewhy.app.server.readiness import Readiness, State, await_turn, begin
 from seewhy.app.system.stopping import SharedFlag
-from tests import nets
-from tests.app.serving import children, free_port, start
+from tests.app.serving import Small, free_port
 from tests.waiting import GUARD, until
 
 
@@ -188,25 +182,25 @@ def test_a_process_that_has_nothing_to_serve_says_so_and_tries_again(caplog, mon
     assert "broken" in caplog.text
     now += RETRY_SECONDS - 1
     application.load()
-    assert application.service is None
+    assert application.models is None
     now += 1
     application.load()
-    assert application.service is service
-    service.require_ready.assert_called_once_with()
+    assert application.models is service.models
+    service.models.require_ready.assert_called_once_with()
     application.load()
-    service.require_ready.assert_called_once_with()
+    service.models.require_ready.assert_called_once_with()
 
 
 def test_nothing_that_a_model_raises_ends_a_process(caplog):
     service = Mock()
-    service.require_ready.side_effect = OSError("no descriptor is left")
+    service.models.require_ready.side_effect = OSError("no descriptor is left")
     Application(lambda: Mock(extensions={"seewhy": service})).load()
     assert "no descriptor is left" in caplog.text
 
 
 def worker(**state):
     worker = Mock(spec_set=("alive", "ppid", "state", "wsgi", "notify"), alive=True, ppid=os.getppid(), state=State())
-    worker.wsgi.service.has_default = False
+    worker.wsgi.models.has_default = False
     for name, value in state.items():
         setattr(worker.state, name, value)
     return worker
@@ -252,11 +246,11 @@ def test_a_process_says_whether_it_answers_and_gives_memory_back(monkeypatch):
     application, state = Mock(), State()
     readiness = Readiness(application, state)
     for has_default in (True, False):
-        application.service.has_default = has_default
+        application.models.has_default = has_default
         readiness.look()
         assert state.answers is has_default
-    rest.look.assert_called_with(application.service.engine.worked)
-    application.service = None
+    rest.look.assert_called_with(application.models.engine.worked)
+    application.models = None
     state.answers = True
     readiness.look()
     assert not state.answers
@@ -284,75 +278,9 @@ def test_a_process_ends_with_its_main_loop(error, status, monkeypatch):
     exit_.assert_called_once_with(status)
 
 
-class Service:
-    """A service whose model is small, and one's own."""
-
-    def __init__(self, folder):
-        self.folder, self.port = folder, free_port()
-        self.write(0)
-        lines = ["[models.mine]", 'architecture = "tests.nets:Net"', 'weights = "w.pth"', 'labels = ["a", "b", "c"]']
-        self.models.write_text("\n".join([*lines, "input_size = 32"]))
-        buffer = io.BytesIO()
-        Image.new("RGB", (32, 32), "red").save(buffer, "PNG")
-        self.picture = buffer.getvalue()
-        self.headers = {"Content-Type": "image/png", "Connection": "close"}
-
-    @property
-    def models(self):
-        return self.folder / "models.toml"
-
-    @property
-    def weights(self):
-        return self.folder / "w.pth"
-
-    def write(self, best):
-        """Write weights with which the model finds this class in any picture."""
-        net = nets.seeded(nets.Net)
-        with torch.no_grad():
-            net.head.bias.copy_(100 * torch.eye(3)[best])
-        torch.save(net.state_dict(), self.weights)
-
-    @contextmanager
-    def run(self, workers, **settings):
-        variables = {"SEEWHY_MODELS": self.models, "SEEWHY_DEFAULT_MODEL": "mine", **settings}
-        self.process = start(
-            self.port,
-            SEEWHY_WORKERS=str(workers),
-            SEEWHY_LOG_LEVEL="error",
-            SEEWHY_ACCELERATOR="eager",
-            **{name: str(value) for name, value in variables.items()},
-        )
-        try:
-            yield
-        finally:
-            self.process.terminate()
-            assert self.process.wait(GUARD) == 0
-
-    def predict(self):
-        """Return the index of the best class, or the status of an answer that has none."""
-        url = f"http://127.0.0.1:{self.port}/predict"
-        answer = requests.post(url, data=self.picture, headers=self.headers, timeout=GUARD)
-        return answer.json()["predictions"][0]["index"] if answer.ok else answer.status_code
-
-    def becomes(self, wanted):
-        """Wait until that is so."""
-        until(wanted)
-
-    def answered_for(self, seconds):
-        """Return all that is answered in so many seconds."""
-        until, statuses = time.monotonic() + seconds, set()
-        while time.monotonic() < until:
-            statuses.add(self.predict())
-            statuses.add(requests.get(f"http://127.0.0.1:{self.port}/readyz", timeout=GUARD).status_code)
-        return statuses
-
-    def workers(self):
-        return set(children(self.process.pid))
-
-
 @pytest.fixture
 def service(tmp_path):
-    return Service(tmp_path)
+    return Small(tmp_path)
 
 
 @pytest.mark.fault(
@@ -363,17 +291,17 @@ def service(tmp_path):
 def test_a_worker_that_cannot_start_ends_no_other(service):
     keys = service.folder / "keys.toml"
     keys.write_text(f'me = "sha256:{"0" * 64}"\n')
-    with service.run(2, SEEWHY_API_KEYS=keys):
+    with service.run(2, API_KEYS=keys):
         service.headers["Authorization"] = "Bearer whoever"
         assert service.predict() == 401
         keys.unlink()
         before = service.workers()
         os.kill(min(before), signal.SIGKILL)
-        service.becomes(lambda: len(service.workers() - before) == 1)
+        until(lambda: len(service.workers() - before) == 1)
         assert service.answered_for(5) == {503, 200}  # /readyz needs no key
         os.kill(max(before), signal.SIGKILL)
-        service.becomes(lambda: not service.workers() & before)
-        service.becomes(lambda: service.predict() == 503)
+        until(lambda: not service.workers() & before)
+        until(lambda: service.predict() == 503)
     service.port = free_port()
     with service.run(2):
         content = service.models.read_text()
@@ -382,11 +310,11 @@ def test_a_worker_that_cannot_start_ends_no_other(service):
         os.kill(min(before), signal.SIGKILL)
         assert service.answered_for(5) == {0, 200}
         os.kill(max(before), signal.SIGKILL)
-        service.becomes(lambda: service.predict() == 503)
+        until(lambda: service.predict() == 503)
         assert service.answered_for(2) == {503}
         service.models.write_text(content)
         service.process.send_signal(signal.SIGHUP)
-        service.becomes(lambda: len(service.workers()) == 2 and not service.workers() & before)
+        until(lambda: len(service.workers()) == 2 and not service.workers() & before)
 
 
 @pytest.mark.fault(
@@ -407,7 +335,7 @@ def test_good_workers_are_not_replaced_by_broken_ones(service, workers):
             assert before <= service.workers()
             file.write_bytes(content)
         service.write(2)
-        service.becomes(lambda: len(service.workers()) == workers and not service.workers() & before)
+        until(lambda: len(service.workers()) == workers and not service.workers() & before)
         assert service.answered_for(1) == {2, 200}
 
 
@@ -424,7 +352,7 @@ def test_a_model_that_ends_its_process_is_not_tried_without_end(status, service)
         f"        if pathlib.Path(__file__).with_name('now').exists():\n            os._exit({status})\n"
     )
     service.models.write_text(service.models.read_text().replace("tests.nets:Net", "ends:Net"))
-    with service.run(1, PYTHONPATH=f"{service.folder}:{Path(__file__).parents[2]}"):
+    with service.run():
         before = service.workers()
         (service.folder / "now").touch()
         service.process.send_signal(signal.SIGHUP)
@@ -436,11 +364,11 @@ def test_a_model_that_ends_its_process_is_not_tried_without_end(status, service)
             return time.monotonic() - begun > 6 and len(started) > 1
 
         begun = time.monotonic()
-        service.becomes(goes_on)
+        until(goes_on)
         assert len(started) <= 5
         (service.folder / "now").unlink()
         service.write(1)
-        service.becomes(lambda: service.predict() == 1)
+        until(lambda: service.predict() == 1)
 
 
 @pytest.mark.fault(
@@ -457,7 +385,7 @@ def test_a_worker_without_weights_begins_once_they_are_there(service):
         assert service.answered_for(4) == {0, 200}
         service.weights.write_bytes(content)
         service.write(1)
-        service.becomes(lambda: service.predict() == 1)
+        until(lambda: service.predict() == 1)
 
 
 @pytest.mark.fault(
@@ -471,15 +399,15 @@ def test_a_new_worker_that_is_lost_leaves_no_old_one(service, workers):
         before = service.workers()
         service.write(1)
         service.process.send_signal(signal.SIGHUP)
-        service.becomes(lambda: service.workers() - before)
+        until(lambda: service.workers() - before)
         os.kill(max(service.workers() - before), signal.SIGKILL)
-        service.becomes(lambda: len(service.workers()) == workers and not service.workers() & before)
+        until(lambda: len(service.workers()) == workers and not service.workers() & before)
         assert service.answered_for(1) == {1, 200}
 
 
 @pytest.mark.slow
 def test_a_worker_that_drains_is_not_waited_for(service):
-    with service.run(1):
+    with service.run():
         before = service.workers()
         slow = requests.Session()
 
@@ -487,23 +415,21 @@ def test_a_worker_that_drains_is_not_waited_for(service):
             yield service.picture[:10]
             service.write(2)
             service.process.send_signal(signal.SIGHUP)
-            service.becomes(lambda: service.answered_for(1.5) == {2, 200})
+            until(lambda: service.answered_for(1.5) == {2, 200})
             (new,) = service.workers() - before
             os.kill(new, signal.SIGKILL)
-            service.becomes(lambda: service.predict() == 2)
+            until(lambda: service.predict() == 2)
             assert before < service.workers()  # it still reads this request
             yield service.picture[10:]
 
-        answer = slow.post(
-            f"http://127.0.0.1:{service.port}/predict", data=pieces(), headers=service.headers, timeout=GUARD
-        )
+        answer = slow.post(f"{service.url}/predict", data=pieces(), headers=service.headers, timeout=GUARD)
         assert answer.status_code == 200
 
 
 @pytest.mark.slow
 def test_no_worker_is_too_young_to_be_stopped(service):
     for pause in (0.0, 0.01, 0.03):
-        with service.run(1):
+        with service.run():
             service.process.send_signal(signal.SIGHUP)
             time.sleep(pause)
             service.process.terminate()

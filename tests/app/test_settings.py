@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from seewhy.app.errors import FieldError
+from seewhy.app.pipeline.model_store import torch_device
 from seewhy.app.setting_faults import misspelt, setting_faults
 from seewhy.app.settings import Settings
 
@@ -140,7 +141,7 @@ def test_settings_and_what_kubernetes_sets_are_not_misspelt():
 
 def test_a_device_that_the_machine_lacks_is_refused_by_name():
     with pytest.raises(FieldError, match="no device cuda:99") as caught:
-        Settings(device="cuda:99").torch_device()
+        torch_device(Settings(device="cuda:99"))
     assert caught.value.field == "device"
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import http.client
+import json
 import os
 import resource
 import socket
@@ -11,7 +12,6 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -22,26 +22,10 @@ from seewhy.app.server import file_limit
 from seewhy.app.server.readiness import State
 from seewhy.app.server.worker import WARNING_SECONDS, Worker
 from seewhy.app.system.stopping import SharedFlag
-from tests.app.conftest import EXAMPLES
-from tests.app.serving import children, free_port, start
+from tests.app.serving import Small, children, explain, underway
 from tests.waiting import GUARD, until
 
-CAT = (EXAMPLES / "cat.png").read_bytes()
-BEYOND = 40
-"""Seconds after which a service that stops is late: gunicorn breaks off what is left after 65, or kills it."""
-
 reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-
-
-def explain(port, **fields):
-    return requests.post(f"http://127.0.0.1:{port}/explain", files={"image": CAT}, data=fields, timeout=120)
-
-
-def in_progress(port):
-    """Return how many requests are answered, beside the one that asks."""
-    text = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=GUARD).text
-    (line,) = (line for line in text.splitlines() if line.startswith("seewhy_requests_in_progress "))
-    return float(line.rpartition(" ")[2]) - 1
 
 
 @pytest.mark.fault(
@@ -49,45 +33,54 @@ def in_progress(port):
     "what was accepted is answered; a new request gets 503 on a kept connection, and no new connection is made; exit "
     "status 0",
 )
-def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_clients_retry():
-    port, stop = free_port(), threading.Event()
-    process = start(port)
-    statuses = Counter()
+def test_a_service_that_stops_answers_what_it_accepted_and_ends_however_many_clients_retry(tmp_path):
+    service, stop, statuses = Small(tmp_path, "tests.app.serving:Held"), threading.Event(), Counter()
 
     def retry():
         while not stop.is_set():
             try:
-                statuses[explain(port, method="rise", samples="1000").status_code] += 1
+                statuses[service.post().status_code] += 1
             except requests.ConnectionError:
                 statuses[None] += 1
                 stop.wait(0.01)
 
-    idle = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)
-    idle.request("GET", "/healthz")
-    assert idle.getresponse().read()
-    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]  # as browsers open them beforehand
-    with ThreadPoolExecutor(9) as pool:
-        accepted = pool.submit(explain, port, method="rise", samples="400")
-        until(lambda: in_progress(port))
-        process.terminate()
-        retrying = [pool.submit(retry) for _ in range(8)]
-        until(lambda: statuses[None])  # the socket is closed
-        with contextlib.suppress(http.client.RemoteDisconnected, ConnectionError):  # it is kept for two seconds
-            idle.request("POST", "/explain", CAT, {"Content-Type": "image/png"})
-            answer = idle.getresponse()
-            assert (answer.status, answer.headers["Retry-After"], answer.headers["Connection"]) == (503, "5", "close")
-            assert b"stopping" in answer.read()
-        assert accepted.result().status_code == 200
-        try:
-            assert process.wait(BEYOND) == 0
-        finally:
-            stop.set()
-            process.kill()
+    with (tmp_path / "log").open("w") as log, service.run(stderr=log, stdout=log, LOG_FORMAT="json", LOG_LEVEL="info"):
+        idle = http.client.HTTPConnection("127.0.0.1", service.port, timeout=GUARD)
+        idle.request("GET", "/healthz")
+        assert idle.getresponse().read()
+        silent = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(8)]  # as browsers open them
+        (tmp_path / "held").touch()
+        with ThreadPoolExecutor(9) as pool:
+            accepted = pool.submit(service.post, "/explain")
+            until(lambda: underway(service.url))
+            service.process.terminate()
+            retrying = [pool.submit(retry) for _ in range(8)]
+            until(lambda: statuses[None])  # the socket is closed
+            with contextlib.suppress(http.client.RemoteDisconnected, ConnectionError):  # it is kept for two seconds
+                idle.request("POST", "/explain", service.picture, {"Content-Type": "image/png"})
+                answer = idle.getresponse()
+                assert (answer.status, answer.headers["Retry-After"], answer.headers["Connection"]) == (
+                    503,
+                    "5",
+                    "close",
+                )
+                assert b"stopping" in answer.read()
+            assert not accepted.done()
+            (tmp_path / "held").unlink()
+            assert accepted.result().status_code == 200
+            try:
+                assert service.process.wait(GUARD) == 0
+            finally:
+                stop.set()
+                service.process.kill()
     for client in retrying:
         client.result()
     assert set(statuses) <= {503, None}
     for connection in (idle, *silent):
         connection.close()
+    assert "Handling signal: term" in [
+        json.loads(line)["message"] for line in (tmp_path / "log").read_text().splitlines()
+    ]
 
 
 @pytest.fixture
@@ -168,45 +161,28 @@ def test_connections_leave_files_for_the_work(monkeypatch):
     "more connections than files that may be open (`ulimit -n`)",
     "new connections wait; the others are answered, and no process ends",
 )
-def test_a_process_that_may_open_no_more_files_goes_on():
-    port = free_port()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+def test_a_process_that_may_open_no_more_files_goes_on(tight):
+    (pid,) = children(tight.process.pid)
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    assert soft == hard > 256  # raised as far as it may be
+    idle = http.client.HTTPConnection("127.0.0.1", tight.port, timeout=GUARD)
+    idle.request("GET", "/healthz")
+    assert idle.getresponse().read()
+    # Fewer than it has: nothing can be opened, whatever is closed meanwhile.
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (10, hard))
     try:
-        process = start(port)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    (pid,) = children(process.pid)
-    try:
-        assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (hard, hard)  # raised as far as it may be
-        idle = http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)
-        idle.request("GET", "/healthz")
-        assert idle.getresponse().read()
-        # Fewer than it has: nothing can be opened, whatever is closed meanwhile.
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (10, hard))
-        waiting = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        waiting = [socket.create_connection(("127.0.0.1", tight.port)) for _ in range(20)]
         for connection in waiting:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         for _ in range(20):  # the main loop goes on
             idle.request("GET", "/healthz")
             assert idle.getresponse().read()
-        used = cpu(pid)
-        time.sleep(2)
-        assert cpu(pid) - used < 1  # it does not try without a pause
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
-        for connection in waiting:
-            connection.settimeout(GUARD)
-            assert connection.recv(100).startswith(b"HTTP/1.1 200")
-            connection.close()
-        assert explain(port).status_code == 200
-        assert children(process.pid) == [pid]
-        idle.close()
     finally:
-        process.terminate()
-        assert process.wait(GUARD) == 0
-
-
-def cpu(pid):
-    """Return the seconds of processor time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+    for connection in waiting:
+        connection.settimeout(GUARD)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        connection.close()
+    assert explain(tight.url).status_code == 200
+    assert children(tight.process.pid) == [pid]
+    idle.close()

@@ -16,16 +16,16 @@ from seewhy.app.answers.stream import in_time, json_parts, respond
 def test_arrays_become_nested_lists(shape):
     array = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     parts = json_parts({"first": array, "rest": [{"values": array.astype(int)}, "text", None, float("nan")]})
-    whole = parts.whole()
+    whole = parts.join()
     told = json.loads(whole)
     assert told == {"first": array.tolist(), "rest": [{"values": array.astype(int).tolist()}, "text", None, None]}
-    assert len(whole) <= parts.most
-    assert parts.held >= array.nbytes
+    assert len(whole) <= parts.most_bytes
+    assert parts.source_bytes >= array.nbytes
 
 
 def test_no_text_is_taken_for_the_place_of_an_array():
     told = {'"values":[]': np.zeros(2), "[]": "0" * 32}
-    assert json.loads(json_parts(told).whole()) == {'"values":[]': [0.0, 0.0], "[]": "0" * 32}
+    assert json.loads(json_parts(told).join()) == {'"values":[]': [0.0, 0.0], "[]": "0" * 32}
 
 
 def test_an_array_is_text_in_small_pieces_only():

@@ -31,8 +31,8 @@ def test_ping_before_the_model_is_loaded():
     app = create_app(Settings())
     service = app.extensions["seewhy"]
     response = app.test_client().get("/ping")
-    service.model(None, service.deadline())  # by now it loads, in its own thread
-    service.engine.stop()
+    service.models.model(None, service.deadline())  # by now it loads, in its own thread
+    service.models.stop()
     assert (response.status_code, response.get_json()) == (503, {"status": "Unhealthy"})
 
 
@@ -152,7 +152,7 @@ def test_a_mistake_is_told(client, route, given, said):
 def test_too_large_a_body(cat):
     app = create_app(Settings(max_upload_bytes=1000))
     response = app.test_client().post(f"/predictions/{MODEL}", data=cat)
-    app.extensions["seewhy"].engine.stop()
+    app.extensions["seewhy"].models.stop()
     refused(response, 413, "BadRequestException")
 
 

@@ -185,7 +185,7 @@ def test_limits_are_told(text):
     assert "3 pictures are more than the 2" in refused(client.post(f"/v1/models/{MODEL}:predict", json=body), 413)
     body = {"instances": [text] * 2, "parameters": {"values": True}}  # each alone is allowed
     assert "numbers" in refused(client.post(f"/v1/models/{MODEL}:explain", json=body), 413)
-    app.extensions["seewhy"].engine.stop()
+    app.extensions["seewhy"].models.stop()
 
 
 def test_it_is_said_which_picture_is_at_fault(ask, text):

@@ -15,6 +15,7 @@ from seewhy.app import create_app
 from seewhy.app.compatible.inference import read_request
 from seewhy.app.compatible.tensors import HEADER
 from seewhy.app.memory import account
+from seewhy.app.memory.account import Account
 from seewhy.app.memory.budget import MemoryBudget
 from seewhy.app.settings import Settings
 
@@ -27,7 +28,7 @@ def test_binary_numbers_are_not_copied_and_items_are_counted():
         head = json.dumps({"inputs": [sent]}).encode()
         body = head + binary
         budget = MemoryBudget(10**6)
-        account.begin(budget.account())
+        account.begin(Account(budget))
         try:
             return body, read_request(body, str(len(head))).tensor, budget.used
         finally:
@@ -361,7 +362,7 @@ def test_limits_are_told(text):
     assert "numbers" in refused(client.post(f"/v2/models/{MODEL}/explain", json=tensor(text)), 413)
     binary = tensor(text) | {"parameters": {"binary_data_output": True}}
     assert client.post(f"/v2/models/{MODEL}/explain", json=binary).status_code == 200
-    app.extensions["seewhy"].engine.stop()
+    app.extensions["seewhy"].models.stop()
 
 
 def test_unknown_models_and_paths(client, ask, text):

@@ -5,11 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM, Saliency
-from seewhy.explainers.core.explainer import AUGMENTATIONS
-from seewhy.explainers.core.objective import MOST_PROBABLE, NO_CONTRAST
+from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
 from seewhy.explainers.core.projection import principal_component
-from seewhy.explainers.core.question import pose, predict
-from seewhy.explainers.core.task import Ask
+from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import (
     ExplainerError,
     LayerError,
@@ -18,11 +16,13 @@ from seewhy.explainers.errors import (
     TargetError,
     UnsuitableModelError,
 )
-from seewhy.explainers.execution.chunks import MOST, pass_size, passes
+from seewhy.explainers.execution.chunks import MOST, chunk_size, chunks
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.catalogue import METHODS
-from seewhy.explainers.methods.shared_pass import explain_together
+from seewhy.explainers.methods.explainer import AUGMENTATIONS
+from seewhy.explainers.methods.shared_pass import explain_jointly
 from seewhy.explainers.tasks.classification import Classification, ClassObjective
+from seewhy.explainers.tasks.pose import pose, predict
 from tests import nets
 
 
@@ -65,6 +65,16 @@ def test_the_objective_of_a_classifier_is_a_logit_or_the_lead_over_another():
             task.objective(logits, Ask(torch.tensor(targets), None if against is None else torch.tensor(against)))
     with pytest.raises(TargetError, match="contrasted with itself"):
         task.objective(logits, Ask(torch.tensor([1, 0]), torch.tensor([2, 0])))
+
+
+def test_what_is_asked_of_each_picture_is_stacked_for_a_batch():
+    batch = Ask.stacked([Ask.single(2), Ask.single(None, 1), Ask()])
+    assert batch.targets.tolist() == [2, MOST_PROBABLE, MOST_PROBABLE]
+    assert batch.against.tolist() == [NO_CONTRAST, 1, NO_CONTRAST]
+    plain = Ask.stacked([Ask(), named_ask(Classification(("a", "b")), None)])
+    assert (plain.targets, plain.against) == (None, None)
+    named = named_ask(Classification(("a", "b")), "b", 0)
+    assert (named.targets.tolist(), named.against.tolist()) == ([1], [0])
 
 
 @pytest.mark.parametrize("against", [torch.tensor([0]), torch.tensor([0.0, 1.0, 1.0, 1.0])])
@@ -112,22 +122,22 @@ def test_tta_is_the_mean_over_augmentations_for_the_class_of_the_plain_picture(n
 def test_a_pass_holds_what_memory_allows(monkeypatch, net, images):
     from seewhy.explainers.execution import chunks as room
 
-    assert pass_size(net, images, backward=True) == pass_size(net, images, backward=True, copies=2) == MOST
+    assert chunk_size(net, images, backward=True) == chunk_size(net, images, backward=True, copies=2) == MOST
     largest = 6 * 64 * 64 * 4  # of the convolution
     kept = images[0].nbytes + 2 * largest + 2 * 6 * 4 + 5 * 4
     monkeypatch.setattr(room, "MOST", 32)
     monkeypatch.setattr(room, "MEMORY", 10 * 2 * kept)
-    assert pass_size(net, images, backward=True) == 10
-    assert pass_size(net, images, backward=True, copies=2) == 5
+    assert chunk_size(net, images, backward=True) == 10
+    assert chunk_size(net, images, backward=True, copies=2) == 5
     monkeypatch.setattr(room, "MEMORY", 7 * 4 * largest)
-    assert pass_size(net, images, backward=False) == 7
+    assert chunk_size(net, images, backward=False) == 7
     monkeypatch.setattr(room, "MEMORY", 1)
-    assert pass_size(net, images, backward=False) == 1
+    assert chunk_size(net, images, backward=False) == 1
 
 
 def test_passes_report_before_each_and_at_the_end():
     told = []
-    assert list(passes(5, 2, Progress(lambda *pair: told.append(pair)))) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert list(chunks(5, 2, Progress(lambda *pair: told.append(pair)))) == [slice(0, 2), slice(2, 4), slice(4, 5)]
     assert told == [(0, 5), (2, 5), (4, 5), (5, 5)]
 
 
@@ -136,9 +146,9 @@ def test_methods_of_one_pass_share_it(net, images):
     with torch.no_grad():
         explainers = (GradCAM(layers=("1",)), GradCAM(layers=("1",), sign="signed"), Saliency())
         net.register_forward_hook(lambda module, args, output: calls.append(len(output)))
-        together = explain_together(explainers, net, images)
+        together = explain_jointly(explainers, net, images)
         assert calls == [4, 4]
-        assert explain_together((GradCAM(layers=("0", "1")), GradCAM(layers=("1",))), net, images)
+        assert explain_jointly((GradCAM(layers=("0", "1")), GradCAM(layers=("1",))), net, images)
         assert calls == [4] * 4
     net._forward_hooks.clear()
     for explainer, found in zip(explainers, together, strict=True):
@@ -147,7 +157,7 @@ def test_methods_of_one_pass_share_it(net, images):
 
 
 def test_methods_explain_the_class_that_the_first_one_finds(net, images):
-    first, second = explain_together(
+    first, second = explain_jointly(
         (Saliency(), GradCAM(layers=("1",), smooth="tta")), net, images, Ask(against=OTHERS)
     )
     assert torch.equal(first.targets, second.targets)

@@ -68,62 +68,9 @@ def test_the_gradient_of_a_nonlinear_head_follows_the_equation(images):
     assert nets.relative_error(CAM.explain(net, images, targets).maps, expected) < 1e-5
 
 
-@pytest.mark.parametrize("layer", ["layer4", "layer2.0.conv1", "maxpool"])
-def test_a_batch_of_mixed_targets_equals_singles(layer, resnet18, images, untouched):
-    cam = GradCAM(layers=(layer,))
-    targets = torch.tensor([3, 999, 0, 3])
-    together = cam.explain(untouched(resnet18), images, targets)
-    for row, target in enumerate(targets):
-        alone = cam.explain(resnet18, images[row : row + 1], target[None])
-        assert nets.relative_error(together.maps[row], alone.maps[0]) < 1e-5
-        assert nets.relative_error(together.logits[row], alone.logits[0]) < 1e-5
-
-
 def test_the_default_layer_is_found_for_a_bare_module_and_taken_from_a_loaded_model(lite0, resnet18, images):
     assert GradCAM().explain(resnet18, images).layers == ("layer4",)
     assert GradCAM().explain(lite0, torch.zeros(1, 3, 224, 224)).layers == lite0.default_layers
-
-
-def test_a_module_in_training_mode_is_explained_as_in_evaluation_mode(images, untouched):
-    net = nets.seeded(nets.Stochastic)
-    expected = CAM.explain(net, images).maps
-    untouched(net.train())
-    assert torch.equal(CAM.explain(net, images).maps, expected)
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_the_callers_gradient_mode_and_frozen_weights_do_not_matter(context, frozen, images, untouched):
-    net = untouched(nets.seeded(nets.InPlaceModule).requires_grad_(not frozen))
-    expected = CAM.explain(net, images).maps
-    assert expected.abs().max() > 0
-    with context():
-        inside = images.clone()
-        assert torch.equal(CAM.explain(net, inside).maps, expected)
-
-
-def test_images_that_need_gradients_get_none(images):
-    leaf = images.clone().requires_grad_()
-    CAM.explain(nets.seeded(nets.Net), leaf)
-    assert leaf.grad is None
-
-
-def test_half_precision_gives_float32_maps(images, untouched):
-    net = nets.seeded(nets.Net)
-    expected = CAM.explain(net, images, torch.zeros(4, dtype=torch.int64)).maps
-    untouched(net.bfloat16())
-    found = CAM.explain(net, images.bfloat16(), torch.zeros(4, dtype=torch.int64))
-    assert [found.maps.dtype, found.logits.dtype] == [torch.float32, torch.float32]
-    assert nets.relative_error(found.maps, expected) < 0.05
-
-
-def test_channels_last_gives_the_same_map(resnet18, images):
-    expected = GradCAM().explain(resnet18, images).maps
-    net = torchvision.models.resnet18(weights=None).eval()
-    net.load_state_dict(resnet18.state_dict())
-    net.to(memory_format=torch.channels_last)
-    found = GradCAM().explain(net, images.to(memory_format=torch.channels_last)).maps
-    assert nets.relative_error(found, expected) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM, capture
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import (
     CaptureTooLargeError,
     LayerError,
@@ -26,8 +27,7 @@ from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.kinds import KINDS
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.render import Style
-from seewhy.explainers.inspection.capture import Capture, CapturedTensor, capture_images, strongest
-from seewhy.explainers.inspection.sheets import contact_sheet
+from seewhy.explainers.inspection.capture import Capture, CapturedTensor, capture_images, contact_sheet, strongest
 from seewhy.models import LoadedModel
 from tests import nets
 
@@ -52,7 +52,7 @@ def bytes_of(captured: Capture) -> int:
 @pytest.mark.parametrize("train", [False, True])
 def test_all_kinds_by_hand(frozen, train, untouched):
     net = untouched(nets.Weighted(*ROWS).requires_grad_(not frozen).train(train))
-    found = capture_images(net, ONES, ("conv",), KINDS, target=1)
+    found = capture_images(net, ONES, ("conv",), KINDS, ask=Ask.single(1))
     assert [one.key for one in found.tensors] == [
         "conv/input/0",
         "conv/output/0",
@@ -80,7 +80,7 @@ def test_the_model_itself_is_the_layer_dot():
 @pytest.mark.parametrize("kind", [nets.Net, nets.InPlaceModule, nets.AddsInto, nets.PreActivation, nets.Skip])
 def test_against_autograd(kind, picture, untouched):
     net = untouched(nets.seeded(kind))
-    arrays = capture_images(net, picture, ("stem", "conv", "head"), KINDS, target=2).arrays
+    arrays = capture_images(net, picture, ("stem", "conv", "head"), KINDS, ask=Ask.single(2)).arrays
     leaf = picture.clone().requires_grad_()
     features = net.stem(leaf)
     into = net.conv(features)
@@ -292,7 +292,7 @@ def test_other_faults(picture, untouched):
     net = untouched(nets.seeded(nets.Net))
     for target in (3, -1):
         with pytest.raises(TargetError):
-            capture_images(net, picture, ("conv",), target=target)
+            capture_images(net, picture, ("conv",), ask=Ask.single(target))
     with pytest.raises(ValueError, match="grad_inputs"):
         capture_images(net, picture, ("conv",), ("grad_inputs",))
     (found,) = capture_images(nets.seeded(NoGradAtAll), picture, ("conv",), ("grad_output",)).tensors
@@ -334,9 +334,9 @@ class NoGradAtAll(nets.Net):
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_whatever_the_callers_mode(mode, picture, untouched):
     net = untouched(nets.seeded(nets.Stochastic).train())
-    expected = capture_images(net, picture, ("*",), KINDS, target=0).arrays
+    expected = capture_images(net, picture, ("*",), KINDS, ask=Ask.single(0)).arrays
     with mode():
-        found = capture_images(net, picture.clone(), ("*",), KINDS, target=0).arrays
+        found = capture_images(net, picture.clone(), ("*",), KINDS, ask=Ask.single(0)).arrays
     assert list(found) == list(expected)
     for key, tensor in found.items():
         assert torch.equal(tensor, expected[key]), key
@@ -350,7 +350,7 @@ def test_in_threads(resnet18, generator, untouched):
     layers = ["conv1", "layer1", "layer2.*", "layer3.0.conv1", "layer4", "fc", "avgpool", "bn1"]
 
     def work(number: int) -> dict[str, Tensor]:
-        return capture_images(resnet18, pictures[number], (layers[number],), KINDS, number).arrays
+        return capture_images(resnet18, pictures[number], (layers[number],), KINDS, Ask.single(number)).arrays
 
     alone = [work(number) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -363,7 +363,7 @@ def test_in_threads(resnet18, generator, untouched):
 
 
 def test_the_strongest_maps_by_hand():
-    found = capture_images(nets.Weighted(*ROWS), ONES, ("conv",), ("output", "grad_output", "input"), target=1)
+    found = capture_images(nets.Weighted(*ROWS), ONES, ("conv",), ("output", "grad_output", "input"), ask=Ask.single(1))
     maps = strongest(found, 9)
     assert [(one.source.key, one.channel, one.strength) for one in maps] == [
         ("conv/output/0", 0, 6),
@@ -487,7 +487,7 @@ def test_a_capture_is_drawn_as_a_sheet(lite0, tmp_path):
     with pytest.raises(OptionError, match="capture both"):
         values.sheet(rank="effect")
     images = lite0.preprocess(upright)[None]
-    with pytest.raises(PictureError, match="made of a tensor"):
+    with pytest.raises(PictureError, match="only a tensor"):
         capture_images(lite0, images, ("bn2",)).sheet()
     with pytest.raises(LayerError, match="grid"):
         capture(lite0, CAT, "classifier").sheet()

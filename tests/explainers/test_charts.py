@@ -26,7 +26,7 @@ def traced(*parts: nn.Module) -> Trace:
 
 
 def svg(found: Trace) -> str:
-    return draw_trace(found, "svg", "a title").decode()
+    return draw_trace(found.events, found.summary, "svg", "a title").decode()
 
 
 def markers(drawn: str, colour: str) -> int:
@@ -59,5 +59,5 @@ def test_nets_of_all_lengths(count):
     wide = float(root.attrib["width"].removesuffix("pt")) / 72
     assert wide == pytest.approx({1: 7.5, 2: 7.5, 60: 12, 320: 18}[count])
     assert 0 < len(re.findall(r"rotate\(-90\)|rotate\(-90 ", drawn)) - 3 <= min(count, 60), "named modules"
-    picture = Image.open(io.BytesIO(draw_trace(found, "png")))
+    picture = Image.open(io.BytesIO(draw_trace(found.events, found.summary, "png")))
     assert picture.width == pytest.approx(wide * 110, abs=1)

@@ -11,12 +11,12 @@ from torch.utils.checkpoint import checkpoint
 from torchvision.models import DenseNet
 
 from seewhy.explainers import GradCAM
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.errors import UnsupportedModuleError
 from seewhy.explainers.execution.replay import structure_of
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.methods.explainer import Explainer
 from tests import nets
 from tests.explainers.test_catalogue import FEW
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from seewhy.explainers import GradCAM
 from seewhy.explainers.errors import NonFiniteError, TargetError
 from seewhy.explainers.execution import deferred_checks as checks
-from seewhy.explainers.execution.chunks import passes
+from seewhy.explainers.execution.chunks import chunks
 from seewhy.explainers.execution.deferred_checks import deferred, require
 from seewhy.explainers.execution.progress import SILENT
 from tests import nets
@@ -62,7 +62,7 @@ def test_conditions_are_settled_before_long_work(waits):
     @deferred()
     def batch():
         require(torch.tensor(False), KeyError)
-        for part in passes(8, 4, SILENT):
+        for part in chunks(8, 4, SILENT):
             done.append(part)
 
     with pytest.raises(KeyError):

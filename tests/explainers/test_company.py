@@ -13,21 +13,9 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.results.explanation import explanations
 from seewhy.models import wrap_model
 from tests import nets
-from tests.explainers.test_catalogue import LAYERS, Small
+from tests.explainers.test_catalogue import LAYERS, small
 from tests.grids import few
 from tools import company
-
-
-@cache
-def small() -> nn.Module:
-    """Return a net that every method can explain, with biases and statistics of its own."""
-    net = nets.seeded(Small)
-    generator = torch.Generator().manual_seed(1)
-    for value in net.parameters():
-        value.data = torch.randn(value.shape, generator=generator) / 2
-    net.norm.running_mean.uniform_(-0.5, 0.5, generator=generator)
-    net.norm.running_var.uniform_(0.5, 2, generator=generator)
-    return net.requires_grad_(False)
 
 
 @pytest.mark.parametrize(

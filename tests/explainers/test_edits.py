@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.errors import EditError
-from seewhy.explainers.inspection.edit_parts import MisfitError, part_of
+from seewhy.explainers.inspection.edit_parts import MisfitError
 from seewhy.explainers.inspection.edits import EDITS, MAX_EDITS, OPS, Edit, Scale, Zero, parse_edits
 from tests import nets
 
@@ -24,7 +24,7 @@ def made(op: str, **fields: object) -> Edit:
 
 def applied(op: str, values: Tensor, swapped: Tensor | None = None, **fields: object) -> Tensor:
     edit = made(op, **fields)
-    return edit.apply(values, part_of(edit, values, IMAGE, swapped))
+    return edit.apply(values, edit.part(values, IMAGE, swapped))
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_an_edit_cannot_be_changed():
 
 
 def test_without_channels_and_region_all_is_meant(grid):
-    part = part_of(made("zero"), grid, IMAGE)
+    part = made("zero").part(grid, IMAGE)
     assert part.mask.shape == (1, 1, 1, 1)
     assert bool(part.mask.all())
     assert (part.channel, part.spatial) == (1, (2, 3))
@@ -186,18 +186,18 @@ def test_without_channels_and_region_all_is_meant(grid):
     ids=nets.label,
 )
 def test_axes_of_channels_and_positions(shape, channel, spatial):
-    part = part_of(made("zero"), torch.ones(shape), IMAGE)
+    part = made("zero").part(torch.ones(shape), IMAGE)
     assert (part.channel, part.spatial) == (channel, spatial)
     if channel is None:
         with pytest.raises(MisfitError) as caught:
-            part_of(made("zero", channels=[0]), torch.ones(shape), IMAGE)
+            made("zero", channels=[0]).part(torch.ones(shape), IMAGE)
         assert caught.value.field == "channels"
         return
     changed = applied("zero", torch.ones(shape), channels=[1])
     assert torch.equal(changed.sum(dim=channel), torch.full_like(changed.sum(dim=channel), shape[channel] - 1))
     assert not changed.select(channel, 1).any()
     with pytest.raises(MisfitError, match=f"0 to {shape[channel] - 1}") as caught:
-        part_of(made("zero", channels=[0, shape[channel]]), torch.ones(shape), IMAGE)
+        made("zero", channels=[0, shape[channel]]).part(torch.ones(shape), IMAGE)
     assert caught.value.field == "channels"
 
 
@@ -205,7 +205,7 @@ def test_axes_of_channels_and_positions(shape, channel, spatial):
     ("shape", "channel", "spatial"), [((1, 6, 3, 2, 2), 1, ()), ((1, 6, 3), 1, ()), ((1, 6), 1, ()), ((1,), None, ())]
 )
 def test_channels_of_a_parameter_are_those_of_its_output(shape, channel, spatial):
-    part = part_of(made("zero", at="parameter_grad"), torch.ones(shape), IMAGE)
+    part = made("zero", at="parameter_grad").part(torch.ones(shape), IMAGE)
     assert (part.channel, part.spatial) == (channel, spatial)
 
 
@@ -227,14 +227,14 @@ def test_a_region_is_half_open_and_of_both_layouts(grid):
 )
 def test_a_region_that_is_empty_or_outside_is_refused(region, grid):
     with pytest.raises(MisfitError, match="4x4") as caught:
-        part_of(made("zero", region=region), grid, IMAGE)
+        made("zero", region=region).part(grid, IMAGE)
     assert caught.value.field == "region"
 
 
 @pytest.mark.parametrize("shape", [(1, 5), (1, 4, 5), (1,), (1, 1, 1, 1, 1)], ids=nets.label)
 def test_a_region_needs_a_feature_map(shape):
     with pytest.raises(MisfitError, match="no feature map") as caught:
-        part_of(made("zero", region=[0, 0, 1, 1]), torch.ones(shape), IMAGE)
+        made("zero", region=[0, 0, 1, 1]).part(torch.ones(shape), IMAGE)
     assert caught.value.field == "region"
 
 

@@ -107,7 +107,7 @@ def test_the_map_of_a_rotated_upload_lands_on_the_upright_picture(lite0):
 def test_the_overlay_dims_what_was_not_seen(lite0):
     result = explain(lite0, Image.new("RGB", (300, 100), "white"))
     drawn = np.asarray(result.overlay(alpha=0))
-    rows, columns = result.geometry.seen
+    rows, columns = result.geometry.window
     assert np.all(drawn[:, : columns.start] < 100)
     assert np.all(drawn[rows, columns] == 255)
     assert np.all(result.heatmap[:, : columns.start] == 0)

@@ -76,7 +76,7 @@ def test_what_lies_outside_the_crop_is_zero():
     assert np.all(values[:, 2:8] == 1)
     assert np.all(values[:, :2] == 0)
     assert np.all(values[:, 8:] == 0)
-    assert geometry.seen == (slice(0, 6), slice(2, 8))
+    assert geometry.window == (slice(0, 6), slice(2, 8))
 
 
 def test_a_map_of_the_pictures_own_grid_comes_back_exactly(generator):
@@ -103,7 +103,7 @@ def test_scaling_keeps_proportions():
 
 @pytest.mark.parametrize("box", [(3.9, 0.0, 4.1, 4.0), (-5.0, -5.0, 0.2, 0.2), (9.0, 9.0, 12.0, 12.0)])
 def test_at_least_one_pixel_is_always_seen(box):
-    rows, columns = Geometry(4, 4, box).seen
+    rows, columns = Geometry(4, 4, box).window
     assert rows.stop > rows.start >= 0
     assert columns.stop > columns.start >= 0
     assert max(rows.stop, columns.stop) <= 4

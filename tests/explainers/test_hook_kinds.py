@@ -677,7 +677,7 @@ def test_mistaken_arguments_are_named():
             hooks.record(nn.Linear(2, 2))
         with pytest.raises(TypeError, match="each by itself, not as list"):
             hooks.record(["0"])
-        with pytest.raises(TypeError, match="hook comes first"):
+        with pytest.raises(TypeError, match="pass the hook first"):
             hooks.before_forward("0", print)
         with pytest.raises(ValueError, match="scalar"):
             hooks.backward(net(torch.ones(1, 2)))

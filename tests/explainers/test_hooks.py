@@ -8,8 +8,9 @@ from seewhy.explainers import GradCAM
 from seewhy.explainers.errors import LayerError, ModelOutputError, UnsupportedModuleError
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.registered import count_hooks
-from seewhy.explainers.hooks.selection import as_module, logits_of
+from seewhy.explainers.hooks.selection import as_module
 from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.tasks.classification import logits_of
 from tests import nets
 
 

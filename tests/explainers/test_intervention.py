@@ -16,8 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM, HookSession, Saliency, explain, intervene, sweep_channels
-from seewhy.explainers.core.explainer import Explainer
-from seewhy.explainers.core.question import predict
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import (
     EditError,
     ExplainerError,
@@ -27,13 +26,15 @@ from seewhy.explainers.errors import (
     TargetError,
 )
 from seewhy.explainers.imaging.render import Style
-from seewhy.explainers.inspection import sheets
+from seewhy.explainers.inspection import intervene as interventions
 from seewhy.explainers.inspection.capture import capture_images
 from seewhy.explainers.inspection.edits import OPS, parse_edits
 from seewhy.explainers.inspection.intervene import EditedPair, edit_images
 from seewhy.explainers.inspection.sweep import sweep_images
 from seewhy.explainers.inspection.trace import trace_images
 from seewhy.explainers.methods.catalogue import get_method
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.tasks.pose import predict
 from seewhy.models import LoadedModel
 from tests import nets
 
@@ -53,8 +54,7 @@ def edited(
     target: int | None = 0,
     other: Tensor | None = None,
 ) -> EditedPair:
-    targets = None if target is None else torch.tensor([target])
-    return edit_images(net, images, parse_edits(edits), explainer, targets, other)
+    return edit_images(net, images, parse_edits(edits), explainer, Ask.single(target), other)
 
 
 def logits(net: Any, images: Tensor, *edits: dict[str, Any], **more: Any) -> list[float]:
@@ -334,7 +334,7 @@ def test_swapped_gradients_are_the_other_pictures(at, picture, images):
     assert torch.equal(found.after.maps, SALIENCY.explain(net, other, torch.tensor([0])).maps)
     assert torch.equal(found.after.logits, found.before.logits)
     (weight, bias) = edited(net, picture, {"op": "swap", "layer": "conv", "at": "parameter_grad"}, other=other).applied
-    expected = capture_images(net, other, ("conv",), ("parameter_grad",), target=0).arrays
+    expected = capture_images(net, other, ("conv",), ("parameter_grad",), ask=Ask.single(0)).arrays
     for one in (weight, bias):
         assert one.after.norm == pytest.approx(float(expected[f"conv/parameter_grad/{one.parameter}"].norm()))
 
@@ -690,9 +690,9 @@ def test_one_edit_is_to_be_put_in_a_list(edits, lite0: LoadedModel):
 
 def test_another_picture_without_a_swap_is_refused(lite0: LoadedModel):
     edits = [{"op": "zero", "layer": "bn2"}, {"op": "negate", "layer": "bn2"}]
-    with pytest.raises(EditError, match=r"^other: No edit is a swap"):
+    with pytest.raises(EditError, match=r"^other: Only a swap uses another picture"):
         intervene(lite0, CAT, edits, other=ROCKET)
-    with pytest.raises(EditError, match=r"^other: No edit is a swap"):
+    with pytest.raises(EditError, match=r"^other: Only a swap uses another picture"):
         sweep_channels(lite0, CAT, edits[0], other=ROCKET)
 
 
@@ -760,7 +760,7 @@ def norm(event: Any) -> float:
 
 
 def logits_of_sweep(net: nn.Module, image: Tensor, edit: dict[str, Any]) -> Tensor:
-    effects = sweep_images(net, image, parse_edits([edit])[0], 0).channels
+    effects = sweep_images(net, image, parse_edits([edit])[0], Ask.single(0)).channels
     return torch.tensor([effect.logit for effect in sorted(effects, key=lambda one: one.channel)])
 
 
@@ -879,9 +879,9 @@ def test_a_difference_of_roundings_is_not_drawn(lite0, monkeypatch):
     nothing = replace(found.after, map=found.before.map * np.float32(1 + 1e-6))
     something = replace(found.after, map=found.before.map * np.float32(1 + 1e-3))
     captions = []
-    monkeypatch.setattr(sheets, "panel", lambda tiles, told, columns: captions.append(told) or tiles[2])
+    monkeypatch.setattr(interventions, "panel", lambda tiles, told, columns: captions.append(told) or tiles[2])
     style = Style("heatmap")
-    drawn = [sheets.intervention_panel(found.before, after, style) for after in (nothing, something)]
+    drawn = [interventions.intervention_panel(found.before, after, style) for after in (nothing, something)]
     assert [told[2] for told in captions] == ["no difference: +0.0 points", "difference x1e+03: +0.0 points"]
     seen = [np.asarray(one.crop((200, 100, 260, 160))).reshape(-1, 3) for one in drawn]
     assert len(np.unique(seen[0], axis=0)) == 1 < len(np.unique(seen[1], axis=0))

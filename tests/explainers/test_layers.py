@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from seewhy.explainers.errors import LayerError, UnsupportedModuleError
 from seewhy.explainers.layers.layout import grid_axes
-from seewhy.explainers.layers.survey import survey
+from seewhy.explainers.tasks.pose import survey
 from tests import nets
 
 SHAPE = (3, 32, 32)

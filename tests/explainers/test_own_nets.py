@@ -270,12 +270,12 @@ def parametrised(kind: str) -> tuple[nn.Module, nn.Module]:
 def test_what_parametrises_weights_is_part_of_its_module(kind):
     net, plain = parametrised(kind)
     found, expected = survey(net, (3, 16, 24)), survey(plain, (3, 16, 24))
-    assert found.default_layers == expected.default_layers == ("conv",)
+    assert found.default_layers == expected.default_layers == ("mixed",)
     assert [layer.path for layer in found.layers] == [layer.path for layer in expected.layers]
     assert all(layer.calls == 1 or layer.path == "relu" for layer in found.layers)
     assert found.last_weighted == ("head",)
     model = wrap_model(net, input_size=(16, 24))
-    assert model.default_layers == ("conv",)
+    assert model.default_layers == ("mixed",)
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")

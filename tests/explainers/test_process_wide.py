@@ -14,9 +14,10 @@ from torch.nn.modules import module as module_globals
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from seewhy.explainers import GradCAM, HookSession, process_wide
-from seewhy.explainers.execution.accelerated import PATIENCE, Accelerated
+from seewhy.explainers.execution.accelerated import PICTURES_TO_COMPILE, AcceleratedModel
 from seewhy.explainers.execution.cut import UncuttableError, cut_before
-from seewhy.explainers.layers import survey as layers
+from seewhy.explainers.tasks import pose
+from seewhy.explainers.tasks.classification import Classification
 from seewhy.models.registry import _without_weights
 from seewhy.models.zoo import zoo_spec
 from tests import nets
@@ -124,7 +125,9 @@ def fail_to_cut(images: Tensor) -> None:
 def compile_for(accelerator: str) -> Callable[[Tensor], None]:
     def run(images: Tensor) -> None:
         module = nets.seeded(nets.Net).eval().requires_grad_(False)
-        accelerated = Accelerated(module, tuple(images.shape[1:]), ("conv",), accelerator)
+        accelerated = AcceleratedModel(
+            module, tuple(images.shape[1:]), ("conv",), Classification().outputs, accelerator
+        )
         accelerated.warm()
         assert accelerated.whole(images) is not None
 
@@ -254,8 +257,8 @@ def test_functions_of_math_are_not_replaced():
 
 def test_who_runs_a_model_does_not_wait_for_another_that_is_traced(images):
     module = nets.seeded(nets.Net).eval().requires_grad_(False)
-    accelerated = Accelerated(module, tuple(images.shape[1:]), ("conv",), "eager")
-    many, found = images.repeat(PATIENCE, 1, 1, 1), list[object]()
+    accelerated = AcceleratedModel(module, tuple(images.shape[1:]), ("conv",), Classification().outputs, "eager")
+    many, found = images.repeat(PICTURES_TO_COMPILE, 1, 1, 1), list[object]()
     while_traced(lambda: found.append(accelerated.whole(many)))
     assert found == [None]
     assert accelerated.whole(many) is not None
@@ -360,14 +363,14 @@ def test_two_surveys_at_once_leave_no_mode_behind(monkeypatch):
 
     def survey_first() -> None:
         try:
-            layers.survey(first, (3, 8, 8))
+            pose.survey(first, (3, 8, 8))
         finally:
             first_is_done.set()
 
     def survey_second() -> None:
         threading.current_thread().name = "second"
         first_runs.wait()
-        layers.survey(second, (3, 8, 8))
+        pose.survey(second, (3, 8, 8))
 
     with Threads(survey_first, survey_second):
         pass

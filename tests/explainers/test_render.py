@@ -75,7 +75,7 @@ def test_side_by_side_is_twice_as_wide(picture, heatmap):
 @pytest.mark.parametrize("view", ["overlay", "heatmap"])
 def test_what_the_model_never_saw_is_dimmed_and_grey(view, picture, heatmap):
     seen = Geometry(12, 8, (4.0, 0.0, 12.0, 8.0))
-    drawn = draw(picture, heatmap[seen.seen], seen, False, Style(view, alpha=0))
+    drawn = draw(picture, heatmap[seen.window], seen, False, Style(view, alpha=0))
     unseen = np.asarray(drawn)[:, :4]
     assert np.array_equal(unseen[..., 0], unseen[..., 2])
     assert np.all(unseen <= 0.3 * np.asarray(picture.convert("L"))[:, :4, None] + 1)
@@ -92,12 +92,12 @@ def test_a_drawing_is_colours_blended_into_the_picture_in_a_dim_grey_frame(signe
     picture = Image.fromarray(random.integers(0, 256, (30, 40, 3), dtype=np.uint8))
     geometry = Geometry(40, 30, tuple(map(float, box)))
     values = random.random((30, 40), dtype=np.float32) * 2 - 1 if signed else random.random((30, 40), dtype=np.float32)
-    drawn = np.asarray(draw(picture, values[geometry.seen], geometry, signed, Style(view, alpha=alpha))).astype(int)
+    drawn = np.asarray(draw(picture, values[geometry.window], geometry, signed, Style(view, alpha=alpha))).astype(int)
     table = (Colormap("icefire" if signed else "inferno").lut(256)[:, :3] * 255 + 0.5).astype(np.uint8)
     colours = table[(((values + 1) / 2 if signed else values) * 255 + 0.5).astype(np.uint8)]
     expected = np.repeat(np.round(0.3 * np.asarray(picture.convert("L")))[..., None], 3, axis=2)
     covered = colours if view == "heatmap" else (1 - alpha) * np.asarray(picture) + alpha * colours
-    expected[geometry.seen] = covered[geometry.seen]
+    expected[geometry.window] = covered[geometry.window]
     if view == "side-by-side":
         expected = np.concatenate([np.asarray(picture), expected], axis=1)
     assert drawn.shape == expected.shape

@@ -7,8 +7,7 @@ from PIL import Image
 
 from seewhy.explainers import Geometry
 from seewhy.explainers.imaging.render import Style
-from seewhy.explainers.inspection.capture import CapturedTensor, FeatureMap
-from seewhy.explainers.inspection.sheets import contact_sheet
+from seewhy.explainers.inspection.capture import CapturedTensor, FeatureMap, contact_sheet
 from tests import nets
 from tests.grids import few
 

@@ -8,15 +8,14 @@ import torch
 from torch import nn
 
 from seewhy.explainers import GradCAM, HookSession
-from seewhy.explainers.core.question import pose
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.layers import survey_cache as surveys
-from seewhy.explainers.layers.survey import survey
 from seewhy.explainers.layers.survey_cache import survey_of
 from seewhy.explainers.methods.cam.refine import RefineCAM
 from seewhy.explainers.methods.gradient.decomposition import FullGradients, Term
 from seewhy.explainers.methods.gradient.fullgrad import FullGrad
 from seewhy.explainers.process_wide import exclusive
+from seewhy.explainers.tasks.pose import pose, survey, task_of
 from seewhy.models import wrap_model
 from tests import nets
 
@@ -33,11 +32,11 @@ def made(monkeypatch):
     """Surveys that were made, by the shape of their pictures."""
     shapes = []
 
-    def counted(module: nn.Module, shape: tuple[int, int, int]) -> object:
+    def counted(module: nn.Module, shape: tuple[int, int, int], outputs: object) -> object:
         shapes.append(shape)
         return survey(module, shape)
 
-    monkeypatch.setattr(surveys, "survey", counted)
+    monkeypatch.setattr(surveys, "survey_module", counted)
     return shapes
 
 
@@ -48,8 +47,8 @@ def test_one_survey_serves_all_layers_and_calls(made):
     GradCAM().explain(net, images)
     RefineCAM().explain(net, images)
     assert made == [SHAPE]
-    survey_of(net, (3, 32, 48))
-    survey_of(net, SHAPE)
+    survey_of(net, (3, 32, 48), task_of(net).outputs)
+    survey_of(net, SHAPE, task_of(net).outputs)
     assert made == [SHAPE, (3, 32, 48)]
 
 
@@ -66,16 +65,16 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_module_is_surveyed_anew(change, made):
     net = pooled_along_one_axis()
-    survey_of(net, SHAPE)
+    survey_of(net, SHAPE, task_of(net).outputs)
     CHANGES[change](net)
-    found = survey_of(net, SHAPE)
+    found = survey_of(net, SHAPE, task_of(net).outputs)
     assert len(made) == 2
     assert found == survey(net, SHAPE)
 
 
 def test_kept_surveys_keep_no_module(made):
     net = pooled_along_one_axis()
-    survey_of(net, SHAPE)
+    survey_of(net, SHAPE, task_of(net).outputs)
     reference = weakref.ref(net)
     del net
     gc.collect()
@@ -85,13 +84,13 @@ def test_kept_surveys_keep_no_module(made):
 def test_only_so_many_sizes_are_kept(made):
     net = pooled_along_one_axis()
     for side in range(16, 26):
-        survey_of(net, (3, side, side))
+        survey_of(net, (3, side, side), task_of(net).outputs)
     assert len(surveys._surveys[net]) == surveys._MOST_SIZES
 
 
 def test_a_model_that_carries_its_survey_needs_no_other(made):
     model = wrap_model(nets.seeded(nets.Net), input_size=32)
-    assert survey_of(model, SHAPE) is model.survey
+    assert survey_of(model, SHAPE, task_of(model).outputs) is model.survey
     with ThreadPoolExecutor(1) as pool, exclusive():  # as while an accelerator is prepared
         assert pool.submit(RefineCAM().explain, model, torch.rand(1, *SHAPE)).result(60).layers
     assert made == []

@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from seewhy.explainers import HookSession, Saliency, intervene, sweep_channels
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import (
     EditError,
     LayerError,
@@ -34,8 +35,7 @@ from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection import sweep as sweeping
 from seewhy.explainers.inspection.edits import parse_edits
 from seewhy.explainers.inspection.intervene import edit_images
-from seewhy.explainers.inspection.sheets import sweep_sheet
-from seewhy.explainers.inspection.sweep import ChannelEffect, Sweep, sweep_images
+from seewhy.explainers.inspection.sweep import ChannelEffect, Sweep, sweep_images, sweep_sheet
 from seewhy.models import LoadedModel
 from tests import nets
 from tests.grids import few
@@ -61,8 +61,8 @@ def pictures(images: Tensor) -> tuple[Tensor, Tensor]:
     return images[:1, :, :16, :16], images[1:2, :, :16, :16]
 
 
-def swept(net: Any, image: Tensor, edit: dict[str, Any], **more: Any) -> Sweep:
-    return sweep_images(net, image, parse_edits([edit])[0], **more)
+def swept(net: Any, image: Tensor, edit: dict[str, Any], target: int | None = None, **more: Any) -> Sweep:
+    return sweep_images(net, image, parse_edits([edit])[0], Ask.single(target), **more)
 
 
 def refused(net: Any, image: Tensor, edit: dict[str, Any], **more: Any) -> EditError:
@@ -87,7 +87,7 @@ def check(
     changes = []
     for effect in by_channel:
         single = edit_images(
-            net, image, parse_edits([{**edit, "channels": [effect.channel]}]), Saliency(), torch.tensor([1]), other
+            net, image, parse_edits([{**edit, "channels": [effect.channel]}]), Saliency(), Ask.single(1), other
         )
         before, after = single.before.logits[0].double(), single.after.logits[0].double()
         close = tolerance * float(max(before.abs().max(), after.abs().max()))
@@ -650,5 +650,5 @@ def test_a_sweep_is_saved_as_a_table_or_drawn(lite0: LoadedModel, tmp_path):
         found.sheet(top=0)
     with pytest.raises(LayerError, match="grid"):
         sweep_channels(lite0, CAT, {"op": "zero", "layer": "classifier", "channels": [3]}).sheet()
-    with pytest.raises(PictureError, match="made of a tensor"):
-        replace(found, seen=None).sheet()
+    with pytest.raises(PictureError, match="only a tensor"):
+        replace(found, canvas=None).sheet()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seewhy.explainers import trace
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import LayerError, ModelOutputError, OptionError, TargetError
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.inspection.statistics import statistics
@@ -76,7 +77,7 @@ def check_order(found: Trace) -> None:
 
 def test_a_trace_by_hand(untouched):
     net = untouched(nets.Weighted(*ROWS).train())
-    found = trace_images(net, ONES, target=1)
+    found = trace_images(net, ONES, ask=Ask.single(1))
     check_order(found)
     told = [(one.kind, one.path, one.type, one.call, [tensor.name for tensor in one.tensors]) for one in found.events]
     assert told[:3] == [
@@ -342,7 +343,7 @@ def test_non_finite_values(value):
     net = chain()
     with torch.no_grad():
         net[2].bias[0] = value
-    found = trace_images(net, ONES, target=0)
+    found = trace_images(net, ONES, ask=Ask.single(0))
     assert found.summary.non_finite == ("2", "3", "4")
     assert found.summary.vanishing == found.summary.exploding == ()
     (output,) = [one for one in found.events if (one.kind, one.path) == ("after_forward", "2")]
@@ -365,10 +366,10 @@ def test_gradients_of_infinity_and_nan_are_non_finite_and_nan_is_neither_small_n
     infinite = nets.seeded(Rooted, 1.0)
     nn.init.zeros_(infinite.conv.weight)
     nn.init.zeros_(infinite.conv.bias)
-    found = trace_images(infinite, ONES, target=0)
+    found = trace_images(infinite, ONES, ask=Ask.single(0))
     assert found.summary.non_finite == found.summary.exploding == ("conv",)
     assert found.summary.vanishing == ()
-    found = trace_images(nets.seeded(Rooted, 0.0), ONES, target=0)
+    found = trace_images(nets.seeded(Rooted, 0.0), ONES, ask=Ask.single(0))
     assert found.summary.non_finite == ("conv",)
     assert (found.summary.vanishing, found.summary.exploding, found.summary.without_gradient) == ((), (), ())
 
@@ -380,7 +381,7 @@ def test_what_is_refused(picture, untouched):
     net = untouched(nets.seeded(nets.Net))
     for target in (3, -1):
         with pytest.raises(TargetError):
-            trace_images(net, picture, target=target)
+            trace_images(net, picture, ask=Ask.single(target))
     with pytest.raises(LayerError, match="Near matches: conv"):
         trace_images(net, picture, layers=("conf",))
     with pytest.raises(ZeroDivisionError):
@@ -415,9 +416,9 @@ def test_a_check_may_end_the_trace_forward_and_backward(allowed, last, picture, 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_whatever_the_callers_mode(mode, picture, untouched):
     net = untouched(nets.seeded(nets.Stochastic).train())
-    expected = trace_images(net, picture, target=1)
+    expected = trace_images(net, picture, ask=Ask.single(1))
     with mode():
-        found = trace_images(net, picture.clone(), target=1)
+        found = trace_images(net, picture.clone(), ask=Ask.single(1))
     assert comparable(found) == comparable(expected)
 
 

@@ -134,7 +134,7 @@ def test_weights_for_another_number_of_classes_are_refused(declare):
 
 
 def test_an_own_model_has_no_named_weight_sets(declare):
-    with pytest.raises(UnknownModelError, match="own model"):
+    with pytest.raises(UnknownModelError, match="the models file names"):
         Registry(models_file=declare()).spec("mine", "IMAGENET1K_V1")
 
 

@@ -12,7 +12,7 @@ import torch
 from torchvision import models as torchvision_models
 
 from seewhy.explainers import GradCAM
-from seewhy.explainers.core.question import predict
+from seewhy.explainers.tasks.pose import predict
 from seewhy.models import ModelSpec, Registry, list_models
 from seewhy.models import registry as models_registry
 from seewhy.models.errors import UnknownModelError

@@ -287,5 +287,14 @@ def test_a_digest_may_stand_in_the_models_file(tmp_path):
     with (tmp_path / "w.pth").open("r+b") as file:  # half copied
         file.truncate(100_000)
     (tmp_path / "models.toml").write_text(f"{declared}sha256 = '{digest}'\n")
-    with pytest.raises(BadWeightsError, match=r"w\.pth.*half copied"):
+    with pytest.raises(BadWeightsError, match=r"w\.pth.*incomplete"):
         Registry(models_file=tmp_path / "models.toml").load("mine")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_modules_that_ask_for_the_version_of_their_weights_get_it(tmp_path, suffix):
+    saved, loaded = nets.seeded(torchvision_models.mnasnet0_5), torchvision_models.mnasnet0_5()
+    file = tmp_path / f"weights{suffix}"
+    (save_file if suffix == ".safetensors" else torch.save)(saved.state_dict(), file)
+    fill_by_name(loaded, read_state_dict(file))
+    assert all(torch.equal(one, other) for one, other in zip(saved.parameters(), loaded.parameters(), strict=True))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-CORPUS = Path(__file__).parents[2] / "tests" / "hostile" / "corpus"
+CORPUS = Path(__file__).parents[2] / "tests" / "app" / "hostile" / "corpus"
 
 
 def archive(target: str) -> Path:

@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.test import EnvironBuilder
 
 from seewhy.app.errors import ServiceError
-from seewhy.app.http.uploads import parse, read_request
+from seewhy.app.http.uploads import read_request
 from seewhy.app.pipeline.options import (
     CaptureOptions,
     ExplainOptions,
@@ -21,10 +21,12 @@ from seewhy.app.pipeline.options import (
     PredictOptions,
     TraceOptions,
 )
+from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.strict_json import loads
 from seewhy.explainers.errors import EditError, PictureError
+from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.imaging.decode import read_picture
-from seewhy.explainers.inspection.edits import OPS, At, parse_edits
+from seewhy.explainers.inspection.edits import OPS, parse_edits
 from tools.hostile import pictures
 
 MAX_LENGTH = 4096
@@ -33,7 +35,9 @@ MAX_LENGTH = 4096
 SCHEMAS: tuple[type[Options], ...] = (ExplainOptions, PredictOptions, TraceOptions, CaptureOptions, InterveneOptions)
 KINDS = ("multipart/form-data; boundary=x", "application/json", "image/png", "", "application/vnd.a+json", "text/plain")
 
-_EDIT_WORDS = sorted({*OPS, *(name for one in OPS.values() for name in one.model_fields), *get_args(At), "sum", "norm"})
+_EDIT_WORDS = sorted(
+    {*OPS, *(name for one in OPS.values() for name in one.model_fields), *get_args(Kind), "sum", "norm"}
+)
 _OPTION_WORDS = sorted({*_EDIT_WORDS, *(name for one in SCHEMAS for name in one.model_fields), "png", "0,1", "inf,nan"})
 
 

@@ -84,7 +84,7 @@ def trials() -> Iterator[Answered]:
                 round(seconds, 3),
                 _status("VmHWM") - before,
             )
-    app.extensions["seewhy"].engine.stop(60)  # a thread that frees a model while the process ends may break it off
+    app.extensions["seewhy"].models.stop(60)  # a thread that frees a model while the process ends may break it off
 
 
 def _post(client: Any, request: dict[str, Any]) -> Any:

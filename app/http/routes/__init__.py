@@ -26,32 +26,20 @@ def liveness() -> Liveness:
 
 
 def format_of(name: Form | None) -> Form:
-    """Return the format of the answer: the one that the options name, or else the one that Accept likes best.
+    """Return the format of the answer: the one that is named, or the one that the client's Accept header likes best.
 
     Args:
-        name: one of the formats that the route declares.
+        name: one of the formats that the route declares; None to ask the client, the first where it has no preference.
 
     Raises:
         NotAcceptableError: the client accepts none of them.
     """
-    declared = current_declaration()
-    return name or negotiated(cast("tuple[Form, ...]", declared.formats), *declared.media)
-
-
-def negotiated(forms: tuple[Form, ...], *media_types: str) -> Form:
-    """Return the format that the client's Accept header likes best; the first where it has no preference.
-
-    Args:
-        forms: that can be made.
-        media_types: media types that can be made too, and are not looked for here.
-
-    Raises:
-        NotAcceptableError: it accepts none of them.
-    """
-    if not request.accept_mimetypes:
-        return forms[0]
+    declaration = current_declaration()
+    forms = cast("tuple[Form, ...]", declaration.formats)
+    if name is not None or not request.accept_mimetypes:
+        return name or forms[0]
     types = [MEDIA_TYPES[form] for form in forms]
     best = request.accept_mimetypes.best_match(types)
     if best is None:
-        raise NotAcceptableError(f"Accept one of {', '.join([*types, *media_types])}, or say format={forms[0]}.")
+        raise NotAcceptableError(f"Accept one of {', '.join(declaration.media_types)}, or say format={forms[0]}.")
     return forms[types.index(best)]

@@ -21,8 +21,9 @@ from seewhy.app.answers.schemas import (
 from seewhy.app.errors import NotFoundError
 from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.routes import service
-from seewhy.app.http.uploads import flat, parse
+from seewhy.app.http.uploads import flatten
 from seewhy.app.pipeline.options import ModelsOptions, NoOptions
+from seewhy.app.pipeline.parse import parse
 from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
 from seewhy.explainers.imaging.render import palette
 from seewhy.explainers.layers.survey import Survey
@@ -37,8 +38,8 @@ blueprint = Blueprint("catalogue", __name__)
 @Declaration("All models", options=ModelsOptions, answers=(ModelsAnswer,))
 def models() -> Response:
     """List the models; `source` narrows the list."""
-    source = parse(ModelsOptions, flat(request.args)).source
-    specs = [spec for spec in service().registry.specs() if source in (None, spec.source)]
+    source = parse(ModelsOptions, flatten(request.args)).source
+    specs = [spec for spec in service().models.registry.specs() if source in (None, spec.source)]
     return _json(ModelsAnswer(models=[_describe(spec) for spec in specs]))
 
 
@@ -49,9 +50,9 @@ def model(name: str) -> Response:
     _check_options()
     spec = _spec(name)
     survey = _survey(spec)
-    described = _describe(spec).model_dump()
-    described["default_layers"] = list(survey.default_layers)
-    return _json(ModelDetailAnswer(**described, no_default_layer=survey.reason, labels=list(spec.labels)))
+    description = _describe(spec).model_dump()
+    description["default_layers"] = list(survey.default_layers)
+    return _json(ModelDetailAnswer(**description, no_default_layer=survey.reason, labels=list(spec.labels)))
 
 
 @blueprint.get("/models/<path:name>/layers")
@@ -87,7 +88,7 @@ def colormaps() -> Response:
 
 def _check_options() -> None:
     """Refuse options where there are none to give."""
-    parse(NoOptions, flat(request.args))
+    parse(NoOptions, flatten(request.args))
 
 
 def _triples(colours: bytes) -> list[bytes]:
@@ -115,19 +116,19 @@ def describe_method(method: Method) -> MethodAnswer:
 
 def _spec(name: str) -> ModelSpec:
     try:
-        return service().registry.spec(name)
+        return service().models.registry.spec(name)
     except UnknownModelError as error:
         raise NotFoundError(str(error)) from error
 
 
 def _survey(spec: ModelSpec) -> Survey:
-    loaded = service().engine.loaded(spec.name)
-    return loaded.survey if loaded is not None else service().survey(spec)
+    loaded = service().models.engine.loaded(spec.name)
+    return loaded.survey if loaded is not None else service().models.registry.survey(spec, service().deadline().check)
 
 
 def _describe(spec: ModelSpec) -> ModelAnswer:
-    loaded = service().engine.loaded(spec.name)
-    availability = service().registry.availability(spec)
+    loaded = service().models.engine.loaded(spec.name)
+    availability = service().models.registry.availability(spec)
     return ModelAnswer(
         name=spec.name,
         source=spec.source,

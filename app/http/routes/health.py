@@ -28,7 +28,7 @@ def alive() -> Response:
 def readyz() -> Response:
     """Say whether the default model is loaded, so that the next request is answered at once."""
     liveness().require()
-    service().require_ready()
+    service().models.require_ready()
     return Response(HealthAnswer(status="ready").model_dump_json(), mimetype="application/json")
 
 

@@ -2,26 +2,17 @@
 
 from flask import Blueprint, Response, request
 
-from seewhy.app.answers.hook_documents import (
-    capture_document,
-    capture_sheet,
-    encoded,
-    intervention_body,
-    intervention_drawing,
-    sweep_document,
-    sweep_drawing,
-    trace_chart,
-    trace_document,
-)
+from seewhy.app.answers.hook_documents import capture_body, intervention_body, sweep_body, trace_body
 from seewhy.app.answers.schemas import CaptureAnswer, InterveneAnswer, SweepAnswer, TraceAnswer
-from seewhy.app.answers.stream import Body, file_parts, respond
+from seewhy.app.answers.stream import Body, respond
 from seewhy.app.http.declaration import Declaration
 from seewhy.app.http.headers import Facts
 from seewhy.app.http.routes import format_of, service
-from seewhy.app.http.uploads import parse, read_request
-from seewhy.app.pipeline.choices import CaptureFormat, InterveneFormat, TraceFormat
+from seewhy.app.http.uploads import read_request
+from seewhy.app.pipeline.choices import DRAWINGS, CaptureFormat, InterveneFormat, TraceFormat
 from seewhy.app.pipeline.inspection import HookService
 from seewhy.app.pipeline.options import MEDIA_TYPES, CaptureOptions, InterveneOptions, TraceOptions
+from seewhy.app.pipeline.parse import parse
 
 blueprint = Blueprint("hooks", __name__, url_prefix="/hooks")
 
@@ -37,13 +28,8 @@ def trace() -> Response:
     upload = read_request(request)
     options = parse(TraceOptions, upload.fields)
     form: TraceFormat = format_of(options.format)
-    traced = HookService(service()).trace(upload.picture, options)
-    if form == "json":
-        body = trace_document(traced).model_dump_json().encode()
-    else:
-        with traced.timings.stage("render"):
-            body = trace_chart(traced, form)
-    return _response(body, form, Facts(traced.model, [traced.target], traced.timings))
+    result = HookService(service()).trace(upload.picture, options)
+    return _response(trace_body(result, form), form, Facts(result.model, [result.target], result.timings))
 
 
 @blueprint.post("/capture")
@@ -57,18 +43,8 @@ def capture() -> Response:
     upload = read_request(request)
     options = parse(CaptureOptions, upload.fields)
     form: CaptureFormat = format_of(options.format)
-    is_drawing = form not in ("json", "npz", "safetensors")
-    captured = HookService(service()).capture(upload.picture, options, sheet=is_drawing)
-    body: Body
-    if form == "json":
-        body = capture_document(captured).model_dump_json().encode()
-    elif form == "npz" or form == "safetensors":
-        with captured.timings.stage("encode"):
-            body = file_parts(captured.capture.file(form))
-    else:
-        by_effect, picture = options.rank == "effect", captured.shown.picture
-        body = encoded(lambda: capture_sheet(captured, options.top, by_effect), form, captured.timings, picture)
-    return _response(body, form, Facts(captured.model, [captured.target], captured.timings))
+    result = HookService(service()).capture(upload.picture, options, sheet=form in DRAWINGS)
+    return _response(capture_body(result, form, options), form, Facts(result.model, [result.target], result.timings))
 
 
 @blueprint.post("/intervene")
@@ -80,26 +56,18 @@ def capture() -> Response:
 )
 def intervene() -> Response:
     """Answer with what edits change; with each_channel, with the channels ranked by it."""
-    body: Body
     upload = read_request(request, other="other")
     options = parse(InterveneOptions, upload.fields)
     form: InterveneFormat = format_of(options.format)
+    hooks = HookService(service())
     if options.each_channel:
-        swept = HookService(service()).sweep(upload.picture, upload.other, options)
-        if form == "json":
-            body = sweep_document(swept).model_dump_json().encode()
-        else:
-            body = encoded(lambda: sweep_drawing(swept, options.top), form, swept.timings, swept.shown.picture)
-        return _response(body, form, Facts(swept.model, [swept.target], swept.timings, [swept.sweep.layer]))
-    intervened = HookService(service()).intervene(upload.picture, upload.other, options)
-    if form == "json":
-        body = intervention_body(intervened, options.values, service().settings.max_json_values)
-    else:
-        picture = intervened.intervention.before.picture
-        body = encoded(lambda: intervention_drawing(intervened), form, intervened.timings, picture)
-    sides = (intervened.intervention.before, intervened.intervention.after)
-    targets = [sides[0].target]
-    facts = Facts(intervened.model, targets, intervened.timings, sides[0].layers, intervened.method.name, sides)
+        sweep = hooks.sweep(upload.picture, upload.other, options)
+        facts = Facts(sweep.model, [sweep.target], sweep.timings, [sweep.sweep.layer])
+        return _response(sweep_body(sweep, form, options), form, facts)
+    result = hooks.intervene(upload.picture, upload.other, options)
+    body = intervention_body(result, form, options.values, service().settings.max_json_values)
+    sides = (result.intervention.before, result.intervention.after)
+    facts = Facts(result.model, [sides[0].target], result.timings, sides[0].layers, result.method.name, sides)
     return _response(body, form, facts)
 
 

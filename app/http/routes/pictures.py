@@ -2,19 +2,19 @@
 
 from flask import Blueprint, Response, request
 
-from seewhy.app.answers.documents import arrays, drawing, json_body, layers_of, prediction_document
+from seewhy.app.answers.documents import explain_body, layers_of, prediction_document
 from seewhy.app.answers.schemas import ExplainAnswer, PredictAnswer
-from seewhy.app.answers.stream import Body, file_parts, in_time, json_parts, respond
+from seewhy.app.answers.stream import Body, in_time, respond
 from seewhy.app.http import events
 from seewhy.app.http.declaration import Declaration, current_declaration
 from seewhy.app.http.headers import Facts
 from seewhy.app.http.routes import format_of, service
-from seewhy.app.http.uploads import parse, read_request
+from seewhy.app.http.uploads import read_request
 from seewhy.app.pipeline.choices import Format
 from seewhy.app.pipeline.options import MEDIA_TYPES, ExplainOptions, PredictOptions
+from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import ExplainResult
-from seewhy.app.settings import Settings
 
 blueprint = Blueprint("pictures", __name__)
 
@@ -45,12 +45,12 @@ def explain() -> Response:
         response = Response(status=304)
         current().cache = "unchanged"
     else:
-        explained = service().explain(picture, options, drawn=form != "npz")
+        result = service().explain(picture, options, drawn=form != "npz")
         tag = tag or service().etag(picture, options, MEDIA_TYPES[form])
         with service().processors:
-            body = _body(explained, options, form, service().settings)
+            body = explain_body(result, form, options.values, service().settings)
         response = respond(body, MEDIA_TYPES[form], service().settings.download_seconds)
-        response.headers.extend(_facts(explained).headers)
+        response.headers.extend(_facts(result).headers)
     if tag is not None:
         response.set_etag(tag, weak=True)
     response.headers["Vary"] = "Accept"
@@ -62,9 +62,9 @@ def explain() -> Response:
 def predict() -> Response:
     """Classify a picture."""
     upload = read_request(request)
-    predicted = service().predict(upload.picture, parse(PredictOptions, upload.fields))
-    response = Response(prediction_document(predicted).model_dump_json(), mimetype="application/json")
-    response.headers["Server-Timing"] = predicted.timings.header
+    result = service().predict(upload.picture, parse(PredictOptions, upload.fields))
+    response = Response(prediction_document(result).model_dump_json(), mimetype="application/json")
+    response.headers["Server-Timing"] = result.timings.header
     return response
 
 
@@ -79,9 +79,9 @@ def _streamed(picture: bytes, options: ExplainOptions) -> Response:
     ticket = pipeline.ask([picture], [options], watched=True)
 
     def finish() -> Body:
-        (explained,) = pipeline.present(ticket)
+        (result,) = pipeline.present(ticket)
         with pipeline.processors:
-            return _body(explained, options, "json", pipeline.settings)
+            return explain_body(result, "json", options.values, pipeline.settings)
 
     pieces = events.stream(pipeline, ticket, finish)
     seconds = ticket.plan.deadline.remaining + pipeline.settings.download_seconds
@@ -92,17 +92,6 @@ def _streamed(picture: bytes, options: ExplainOptions) -> Response:
     return response
 
 
-def _body(explained: ExplainResult, options: ExplainOptions, form: Format, settings: Settings) -> Body:
-    if form == "json":
-        body = json_parts(json_body([explained], options.values, settings.max_json_values)[0])
-        return body if options.values is True else body.whole()
-    if form == "npz":
-        with explained.timings.stage("encode"):
-            return file_parts(arrays(explained, settings.max_values))
-    return drawing(explained, form)
-
-
-def _facts(explained: ExplainResult) -> Facts:
-    methods = ", ".join(method.name for method, _ in explained.methods)
-    layers, timings = layers_of(explained), explained.timings
-    return Facts(explained.model, explained.targets, timings, layers, methods, explained.explanations)
+def _facts(result: ExplainResult) -> Facts:
+    methods = ", ".join(method.name for method, _ in result.methods)
+    return Facts(result.model, result.targets, result.timings, layers_of(result), methods, result.explanations)

@@ -1,5 +1,7 @@
-"""CAMs that remove parts of a layer's output and run the rest of the model: Ablation-CAM and Recipro-CAM."""
+"""CAMs that change a layer's output and run the rest of the model: Ablation-CAM and Recipro-CAM."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Annotated, ClassVar
 
 import torch
@@ -9,15 +11,64 @@ from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.execution.chunks import pass_size
-from seewhy.explainers.execution.replay import replaced_outputs
+from seewhy.explainers.errors import ModelOutputError
+from seewhy.explainers.execution.chunks import chunk_size, chunks
+from seewhy.explainers.execution.replay import Replay, UnreplayableError
 from seewhy.explainers.methods.cam.base import LayerTensors
 from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.perturbation.base import certain_change
 
 _LEAST = 1e-6
-"""Smallest score that Ablation-CAM divides by, as a share of the largest logit."""
+"""Least denominator of Ablation-CAM, as a share of the largest logit."""
+
+
+def outputs_with(
+    edit: Callable[[Tensor, Sequence[int]], Tensor],
+    total: int,
+    question: Question,
+    tensors: LayerTensors,
+    path: str,
+    row: int,
+) -> tuple[Tensor, Tensor]:
+    """Return a picture's outputs (total, ...) with `total` replacements of a layer's output, and as many without.
+
+    The latter come from the unedited rows of the same batches, so that rounding does not count as an effect.
+
+    Args:
+        edit: returns the replacements (R, C, h, w) of R numbers below `total`, given the output (1, C, h, w), which
+            must stay as it is.
+        total: number of replacements.
+        question: see `Question`.
+        tensors: of the question.
+        path: of the layer.
+        row: of the picture.
+
+    Raises:
+        ModelOutputError: the model's outputs change when the picture is one of a batch, or are not finite.
+    """
+    axes, image = tensors.axes[path], question.images[row : row + 1]
+    back = [axes.index(axis) for axis in range(4)]
+    progress = question.progress.part(row, len(question.images))
+    size = max(1, chunk_size(question.module, question.images, backward=False) - 1)
+
+    def batches() -> Iterator[Sequence[int]]:
+        return (range(rows.start, rows.stop) for rows in chunks(total, size, progress))
+
+    def replace(output: Tensor, numbers: Sequence[int], _call: int) -> Tensor:
+        if len(output) != 1 + len(numbers):
+            raise UnreplayableError
+        first = output[:1].permute(axes)
+        return torch.cat([first, edit(first, numbers)]).permute(back).contiguous()
+
+    with torch.no_grad(), closing(Replay(question.module, image, path)) as replay:
+        parts = replay.outputs(question.task.outputs, tensors.outputs[row : row + 1], batches, replace)
+    edited = torch.cat([rows[1:] for rows in parts])
+    if not bool(torch.isfinite(edited).all()):
+        raise ModelOutputError(
+            f"Without parts of the output of layer {path!r} the logits hold NaN or infinity; choose another layer."
+        )
+    return edited, torch.cat([rows[:1].expand_as(rows[1:]) for rows in parts])
 
 
 @method(
@@ -54,30 +105,18 @@ class AblationCAM(ForwardCAM):
     def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
         """Ablate each channel of each picture."""
         activations = tensors.activations[path]
-        size = pass_size(question.module, question.images, backward=False)
         falls = torch.zeros(activations.shape[:2], device=activations.device)
         for row, values in enumerate(activations):
             channels = (values != 0).any(dim=2).any(dim=1).nonzero()[:, 0]
             if len(channels) == 0:
                 continue
 
-            def ablated(output: Tensor, rows: slice, channels: Tensor = channels) -> Tensor:
-                without = output.repeat(rows.stop - rows.start, 1, 1, 1)
-                without[range(len(without)), channels[rows]] = 0
+            def ablated(output: Tensor, numbers: Sequence[int], channels: Tensor = channels) -> Tensor:
+                without = output.repeat(len(numbers), 1, 1, 1)
+                without[range(len(without)), channels[numbers]] = 0
                 return without
 
-            edited, plain = replaced_outputs(
-                question.module,
-                question.task.outputs,
-                question.images[row : row + 1],
-                path,
-                tensors.axes[path],
-                tensors.outputs[row : row + 1],
-                ablated,
-                len(channels),
-                size,
-                question.progress.part(row, len(activations)),
-            )
+            edited, plain = outputs_with(ablated, len(channels), question, tensors, path, row)
             objective = tensors.objective.rows(torch.full_like(channels, row))
             falls[row, channels] = objective.scores(plain) - objective.scores(edited)
         largest = tensors.outputs.abs().flatten(1).amax(dim=1)
@@ -127,29 +166,17 @@ class ReciproCAM(ForwardCAM):
         """Keep each position of each picture."""
         activations = tensors.activations[path]
         _, _, height, width = activations.shape
-        size = pass_size(question.module, question.images, backward=False)
         kernel = torch.tensor([0.25, 0.5, 0.25] if self.gaussian else [0.0, 1.0, 0.0], device=activations.device)
 
-        def alone(output: Tensor, rows: slice) -> Tensor:
-            positions = torch.arange(rows.start, rows.stop, device=output.device)
+        def alone(output: Tensor, numbers: Sequence[int]) -> Tensor:
+            positions = torch.tensor(numbers, device=output.device)
             masks = functional.one_hot(positions, height * width).view(-1, 1, height, width).float()
             masks = functional.conv2d(masks, (kernel[:, None] * kernel)[None, None], padding=1).to(output.dtype)
             return output[0].flatten(1)[:, positions].T[:, :, None, None] * masks
 
         maps = []
         for row in range(len(activations)):
-            edited, _ = replaced_outputs(
-                question.module,
-                question.task.outputs,
-                question.images[row : row + 1],
-                path,
-                tensors.axes[path],
-                tensors.outputs[row : row + 1],
-                alone,
-                height * width,
-                size,
-                question.progress.part(row, len(activations)),
-            )
+            edited, _ = outputs_with(alone, height * width, question, tensors, path, row)
             objective = tensors.objective.rows(torch.full((len(edited),), row, device=edited.device))
             shares = objective.probabilities(edited)
             maps.append(objective.scores(shares - shares.amin(dim=0)).view(1, height, width))

@@ -1,4 +1,4 @@
-"""What all class activation maps share: which layers, their activations and gradients, and how maps are fused."""
+"""The bases of class activation maps: choice of layers, their activations and gradients, fusion of maps."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
@@ -22,9 +21,10 @@ from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import axes_at, survey_of
+from seewhy.explainers.methods.explainer import Explainer
 
 MAX_LAYERS = 64
-"""Most layers that one explanation records and fuses."""
+"""Most layers of one explanation."""
 
 _NO_GRID = (
     "The output of layer {path!r} {what}, not a grid of features (N, C, h, w) over the picture; "
@@ -37,12 +37,12 @@ class LayerTensors:
     """The activations of the layers of a CAM, and their gradients.
 
     Attributes:
-        objective: what is explained.
+        objective: the explained scores.
         outputs: (N, ...) float32.
-        activations: per path (N, C, h, w) float32.
-        gradients: per path the gradients of the score with respect to the activations, (N, C, h, w) float32; empty
+        activations: by path, (N, C, h, w) float32.
+        gradients: by path, the gradients of the score with respect to the activations, (N, C, h, w) float32; empty
             without a backward pass.
-        axes: per path the order of axes that permutes the layer's output to (N, C, h, w).
+        axes: by path, the order of axes that permutes the layer's output to (N, C, h, w).
     """
 
     objective: Objective
@@ -64,13 +64,13 @@ class LayerTensors:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerExplainer(Explainer):
-    """Base of all methods that look at layers.
+    """Base of all methods that read layers.
 
     Attributes:
-        layers: dotted paths or globs of the layers; empty for the model's default. A glob selects the layers that it
-            matches and that a CAM can use. Maps of several layers are fused: each is divided by its largest absolute
-            value and resized bilinearly to the finest of the grids; then they are averaged. (pytorch-grad-cam fuses
-            in the same way, on the picture's grid.)
+        layers: dotted paths or globs of the layers; empty for the model's default. A glob selects the matching layers
+            that a CAM can use. Maps of several layers are fused: each is divided by its largest magnitude and resized
+            bilinearly to the finest of the grids; then they are averaged. (pytorch-grad-cam does the same on the
+            picture's grid.)
     """
 
     layers: Annotated[
@@ -92,12 +92,12 @@ class LayerExplainer(Explainer):
         return self.layers or _default_layers(question)
 
     def quantities(self, model: AnyModel, image_shape: tuple[int, int, int]) -> dict[str, int]:
-        """Return the channels and the positions of all layers together; nothing where there is no survey."""
+        """Return the sums of channels and of positions over all layers; empty for a model without a survey."""
         if isinstance(model, nn.Module):
             return {}
         try:
             paths = set(module_paths(model.module, self.layers or model.default_layers))
-        except LayerError:  # the explanation itself raises it
+        except LayerError:  # the explanation itself will raise it
             return {}
         grids = [
             (layer.output_shape, layer.grid.axes)
@@ -112,10 +112,10 @@ class LayerExplainer(Explainer):
 
 @dataclass(frozen=True, kw_only=True)
 class CAM(LayerExplainer):
-    """Base of the CAMs made of a layer's feature maps A and, for most of them, the gradients dS/dA of the score S.
+    """Base of CAMs: sums over feature maps A of a layer, most of them weighted by gradients dS/dA of the score S.
 
-    They take one forward and one backward pass. The graph is cut at the first of the layers, so autograd keeps nothing
-    of what comes before it, and no parameter gets a gradient. CAMs of the same layers and score can share both passes.
+    A CAM takes one forward and one backward pass. The graph is cut at the first of the layers: autograd keeps nothing
+    of what comes before, and no parameter gets a gradient. CAMs of the same layers and score can share both passes.
 
     Attributes:
         uses_gradients: whether the method needs the backward pass.
@@ -125,7 +125,7 @@ class CAM(LayerExplainer):
 
     @abstractmethod
     def contributions(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        """Return what each channel contributes at each position; the map is the sum over the channels.
+        """Return each channel's contribution at each position; the map is the sum over the channels.
 
         Args:
             activations: (N, C, h, w) float32.
@@ -136,15 +136,15 @@ class CAM(LayerExplainer):
         """
 
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
-        """Return the scores (N,) whose gradients are taken: those of the objective, unless a method has others.
+        """Return the scores (N,) to differentiate: those of the objective, unless a method overrides this.
 
-        A method with other scores overrides `score_key` too.
+        Such a method must override `score_key` too.
         """
         return objective.scores(outputs)
 
     @property
     def score_key(self) -> Hashable:
-        """Two CAMs of the same layers whose keys are equal have the same gradients."""
+        """The identity of `scores`: two CAMs of the same layers and equal keys have the same gradients."""
         return None
 
     def map_of(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class CAM(LayerExplainer):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedCAM(CAM):
-    """Base of the CAMs whose contributions are feature maps times weights."""
+    """Base of CAMs whose contributions are feature maps times weights."""
 
     @abstractmethod
     def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ class WeightedCAM(CAM):
         """Return the maps (N, h, w) of one layer."""
         if self.smooth == "eigen":
             return super().map_of(activations, gradients)
-        # Only the sum over the channels is needed: the weighted feature maps themselves need not be in memory.
+        # The sum over the channels at once, without the weighted feature maps in memory.
         weights = self.weigh(activations, gradients)
         sums = torch.einsum("nc,nchw->nhw" if weights.ndim == 2 else "nchw,nchw->nhw", weights, activations)
         return self.project(sums[:, None])
@@ -193,17 +193,18 @@ def collect(
     Args:
         question: see `Question`.
         layers: dotted paths or globs.
-        scores: makes of an objective and outputs (N, ...) the scores (N,) whose gradients are taken; None for no
-            backward pass.
+        scores: returns the scores (N,) to differentiate, given an objective and outputs (N, ...); None for no backward
+            pass.
 
     Raises:
-        LayerError: a layer that the model lacks or that cannot carry a CAM.
+        LayerError: a layer that the model lacks, or that does not suit a CAM.
         TargetError, ModelOutputError: as `Explainer.explain`.
     """
     kinds: tuple[Any, ...] = ("output",) if scores is None else ("output", "grad_output")
     paths = module_paths(question.module, layers)
     if len(paths) > MAX_LAYERS:
         raise LayerError(f"{', '.join(layers)} matches {len(paths)} layers; at most {MAX_LAYERS} can be fused.")
+    # The host may be the second part of an accelerated model: then `run` runs the first part on the accelerator.
     host = question.host(paths)
     with torch.set_grad_enabled(scores is not None), HookSession(host.module) as hooks:
         if scores is not None:
@@ -228,11 +229,13 @@ def collect(
                 tensors.gradients[path] = gradient.permute(axes).float()
             tensors.activations[path] = layer_outputs[path][0].permute(axes).float()
             tensors.axes[path] = axes
-        except LayerError:  # a glob may match layers that no CAM can use; a layer named in full must be usable
+        except LayerError:  # a glob may match unsuitable layers, which are skipped; a layer by its full path must suit
             if path in layers:
                 raise
     if not tensors.activations:
-        raise LayerError(f"None of the layers that {', '.join(layers)} matches can be used for a CAM.")
+        raise LayerError(
+            f"No layer that {', '.join(layers)} matches suits a CAM; `seewhy layers MODEL` marks those that do."
+        )
     return tensors
 
 
@@ -256,7 +259,7 @@ def aligned(maps: list[Tensor]) -> Iterator[Tensor]:
 
 
 def check_usable(model: AnyModel, path: str) -> None:
-    """Refuse a layer whose output, by the model's survey, is no grid, such as attention of the size of a picture.
+    """Refuse a layer whose output is no grid by the model's survey, such as attention of a picture's size.
 
     Raises:
         LayerError: the output is no grid.
@@ -270,7 +273,7 @@ def grid_of(question: Question, path: str, outputs: list[Any]) -> tuple[int, int
     """Return the order of axes that permutes the output of a layer's only call to (N, C, h, w).
 
     Args:
-        question: its images ran through its model.
+        question: of the forward pass.
         path: of the layer.
         outputs: one per call.
 
@@ -279,7 +282,7 @@ def grid_of(question: Question, path: str, outputs: list[Any]) -> tuple[int, int
     """
     if len(outputs) != 1:
         raise LayerError(
-            f"Layer {path!r} runs {len(outputs)} times in one forward pass, so it has no one feature map; "
+            f"Layer {path!r} runs {len(outputs)} times in one forward pass, so it has several feature maps; "
             "choose a layer that runs once, such as the block around it."
         )
     output = outputs[0]
@@ -287,7 +290,9 @@ def grid_of(question: Question, path: str, outputs: list[Any]) -> tuple[int, int
     if isinstance(output, Tensor):
         channels, height, width = question.images.shape[1:]
         check = partial(question.progress.at, 0, 1)
-        axes = axes_at(question.model, path, tuple(output.shape), (channels, height, width), check)
+        axes = axes_at(
+            question.model, path, tuple(output.shape), (channels, height, width), question.task.outputs, check
+        )
     if axes is None or len(output) != len(question.images):
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise LayerError(_NO_GRID.format(path=path, what=f"is {shape}"))
@@ -297,11 +302,12 @@ def grid_of(question: Question, path: str, outputs: list[Any]) -> tuple[int, int
 def survey_for(question: Question) -> Survey:
     """Return the survey of a question's model for pictures of its size."""
     channels, height, width = question.images.shape[1:]
-    return survey_of(question.model, (channels, height, width), partial(question.progress.at, 0, 1))
+    check = partial(question.progress.at, 0, 1)
+    return survey_of(question.model, (channels, height, width), question.task.outputs, check)
 
 
 def _default_layers(question: Question) -> tuple[str, ...]:
-    """Return the model's own default layers; for a bare module, those of its survey."""
+    """Return the default layers of a model, or those in a bare module's survey."""
     model = question.model
     if not isinstance(model, nn.Module):
         layers, reason = model.default_layers, model.no_default_layer

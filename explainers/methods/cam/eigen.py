@@ -51,23 +51,23 @@ class Components(NamedTuple):
 
 
 def oriented(projections: Tensor, votes: Tensor, gaps: Tensor) -> Components:
-    """Return components whose sign, which is arbitrary in a singular vector, is that of the sum of votes.
+    """Return components with the sign of the sum of votes; the sign of a singular vector is arbitrary.
 
     Args:
         projections: (N, h, w), of any sign.
-        votes: (N, h, w): where positive, the position speaks for the sign of its projection; where negative, against.
+        votes: (N, h, w): positive where a position speaks for the sign of its projection, negative where against.
         gaps: (N,), see `Components`.
     """
     balance, total = votes.sum(dim=(1, 2)), votes.abs().sum(dim=(1, 2))
     sign = torch.where(balance < 0, -1.0, 1.0)[:, None, None]
-    # A layer that is zero has no votes; its sign means nothing, and is not ambiguous.
+    # A layer of zeros has no votes: its sign means nothing, and needs no diagnostic.
     certainties = torch.where(total > 0, balance.abs() / total.clamp_min(TINY), 1.0)
     return Components((projections * sign).float(), gaps, certainties)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentCAM(CAM):
-    """Base of the CAMs that are a principal component; a diagnostic tells where rounding may choose it or its sign."""
+    """Base of CAMs that are a principal component; diagnostics tell if rounding may choose it or its sign."""
 
     @abstractmethod
     def components(self, activations: Tensor, gradients: Tensor) -> Components:
@@ -113,7 +113,6 @@ class ComponentCAM(CAM):
     family="cam",
     summary="First principal component of a layer's features; the same for every class.",
     paper=_EIGEN,
-    forwards="1",
     backwards="0",
     discriminates=False,
 )
@@ -142,8 +141,6 @@ class EigenCAM(ComponentCAM):
     family="cam",
     summary="First principal component of feature times gradient.",
     paper=_EIGEN,
-    forwards="1",
-    backwards="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class EigenGradCAM(ComponentCAM):
@@ -173,7 +170,6 @@ class EigenGradCAM(ComponentCAM):
         2024,
         "https://arxiv.org/abs/2410.00267",
     ),
-    forwards="1",
     backwards="0",
     discriminates=False,
 )
@@ -186,11 +182,8 @@ class KPCACAM(ComponentCAM):
     with the centring matrix :math:`H = I - 1/hw`, the features :math:`a_p` of a position p less their mean over the
     positions, and the kernel :math:`k(a, b)`: :math:`a^\top b` (linear), :math:`\exp(-\gamma |a - b|^2)` (rbf) or
     :math:`\tanh(\gamma\, a^\top b + 1)` (sigmoid). The kernels are those of pytorch-grad-cam, which the authors name as
-    their code. The map has the sign that agrees with the sum over the channels. ``smooth="eigen"`` changes nothing.
-
-    Attributes:
-        kernel: k.
-        gamma: γ times the number of channels.
+    their code; γ is the option ``gamma`` over the number of channels. The map has the sign that agrees with the sum
+    over the channels. ``smooth="eigen"`` changes nothing.
     """
 
     kernel: Annotated[Kernel, Field(description="Similarity of the features of two positions.")] = "sigmoid"
@@ -214,7 +207,7 @@ class KPCACAM(ComponentCAM):
             )
         features = activations.double().flatten(2).mT
         features = features - features.mean(dim=1, keepdim=True)
-        # One picture at a time: the kernels of a whole batch would be N (hw)² float64 at once.
+        # One picture at a time: the kernels of a batch would take N (hw)² float64 numbers at once.
         vectors, gaps = zip(*map(self._component, features), strict=True)
         projections = torch.stack(vectors).reshape(count, rows, columns)
         sums = features.sum(dim=2).reshape(count, rows, columns)

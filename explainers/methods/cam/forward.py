@@ -1,4 +1,4 @@
-"""The base of CAMs that need no gradients, only many forward passes."""
+"""The base of CAMs of many forward passes, without gradients."""
 
 from abc import abstractmethod
 from dataclasses import replace
@@ -18,7 +18,7 @@ class LayerMap(NamedTuple):
 
     Attributes:
         maps: (N, h, w), projected.
-        change: (N,), as in an `Attribution`; None for methods that hide nothing.
+        change: (N,), as of an `Attribution`; None for methods that hide nothing.
     """
 
     maps: Tensor
@@ -27,24 +27,24 @@ class LayerMap(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardCAM(LayerExplainer):
-    """Base of the CAMs that run the model again for each channel or position of a layer.
+    """Base of CAMs that run the model again for each channel or position of a layer.
 
-    The first pass gives the feature maps of all layers. Each layer then has passes and a map of its own.
+    The first pass gives the feature maps of all layers. Each layer then has its own passes and map.
     """
 
     @abstractmethod
     def layer_map(self, question: Question, tensors: LayerTensors, path: str) -> LayerMap:
         """Return the maps of one layer.
 
-        Run the whole model in inference mode, but what follows a layer under ``torch.no_grad()``: a replay compares
-        version counters to see whether the model modified a tensor, and tensors of inference mode have none.
+        Run the whole model in inference mode, but replays under ``torch.no_grad()``: a replay reads version counters to
+        notice in-place changes, and tensors of inference mode have none.
         """
 
     def attribute(self, question: Question) -> Attribution:
         """Run the model once for the feature maps, and then for each layer."""
         tensors = collect(question, self.layers_of(question), None)
         paths = tensors.paths
-        # The map of one of several layers is not the answer's.
+        # The map of one of several layers does not look like the fused one.
         progress = question.progress if len(paths) == 1 else question.progress.unseen
         layers = []
         for number, path in enumerate(paths):

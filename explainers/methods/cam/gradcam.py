@@ -17,8 +17,6 @@ from seewhy.explainers.methods.catalogue import Paper, method
         2017,
         "https://arxiv.org/abs/1610.02391",
     ),
-    forwards="1",
-    backwards="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class GradCAM(WeightedCAM):

@@ -9,11 +9,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Seed
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.methods.cam.base import LayerTensors, WeightedCAM, collect
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Noise, Seed
 from seewhy.explainers.methods.quotients import quotient
 
 
@@ -27,8 +26,6 @@ from seewhy.explainers.methods.quotients import quotient
         2018,
         "https://arxiv.org/abs/1710.11063",
     ),
-    forwards="1",
-    backwards="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class GradCAMPlusPlus(WeightedCAM):
@@ -79,20 +76,13 @@ class SmoothGradCAMPlusPlus(WeightedCAM):
               D_m = \frac{1}{n} \sum_{s=1}^n \Big(\frac{\partial y^c}{\partial A^k_{ij}} (x + \epsilon_s)\Big)^m,
               \quad \epsilon_s \sim \mathcal{N}(0, \sigma^2)
 
-    The feature maps A are those of the picture itself. As in Grad-CAM++, the exponential of the score is left out, so
-    every sample counts alike. Without noise the method is Grad-CAM++.
-
-    Attributes:
-        samples: n.
-        noise: the standard deviation, as a share of the difference between the picture's largest and smallest value.
-        seed: of the noise, which is the same for all pictures of a batch.
+    The feature maps A are those of the picture itself, n is the option ``samples``, and σ is ``noise`` times the
+    picture's range of values; all pictures of a batch get the same noise. As in Grad-CAM++, the exponential of the
+    score is left out, so every sample counts alike. Without noise the method is Grad-CAM++.
     """
 
     samples: Annotated[int, Field(ge=1, le=1000, description="Number of noisy copies.")] = 16
-    noise: Annotated[
-        float,
-        Field(ge=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
-    ] = 0.15
+    noise: Annotated[Noise, Field(ge=0)] = 0.15
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
@@ -104,11 +94,11 @@ class SmoothGradCAMPlusPlus(WeightedCAM):
         spread = self.noise * (flat.amax(dim=1) - flat.amin(dim=1))[:, None, None, None]
         seeds = torch.randint(2**63 - 1, (self.samples,), generator=torch.Generator().manual_seed(self.seed))
         sums: dict[str, list[Tensor]] = {}
-        size = pass_size(question.module, question.images, backward=True)
         # The rows are all pictures with the first sample's noise, then with the second's, and so on.
-        for rows in passes(self.samples * count, size, question.progress):
+        for rows in question.chunks(self.samples * count, backward=True):
             row = torch.arange(rows.start, rows.stop)
-            noise = torch.stack([_noise(int(seeds[sample]), shape) for sample in row // count])
+            generators = (torch.Generator().manual_seed(int(seeds[sample])) for sample in row // count)
+            noise = torch.stack([torch.randn(shape, generator=generator) for generator in generators])
             pictures = (row % count).to(question.images.device)
             images = question.images[pictures] + (noise.to(flat) * spread[pictures]).to(question.images)
             objective = plain.objective.rows(pictures)
@@ -145,7 +135,3 @@ def _weights(activations: Tensor, first: Tensor, second: Tensor, third: Tensor) 
     sums, magnitudes = activations.sum(dim=(2, 3), keepdim=True), activations.abs().sum(dim=(2, 3), keepdim=True)
     shares = quotient(second, 2 * second + sums * third, 2 * second + magnitudes * third.abs())
     return (shares * first.clamp_min(0)).sum(dim=(2, 3)).float()
-
-
-def _noise(seed: int, shape: torch.Size) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))

@@ -18,8 +18,6 @@ from seewhy.explainers.methods.quotients import quotient
         2020,
         "https://arxiv.org/abs/2008.02312",
     ),
-    forwards="1",
-    backwards="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class XGradCAM(WeightedCAM):
@@ -50,8 +48,6 @@ class XGradCAM(WeightedCAM):
         2020,
         "https://arxiv.org/abs/2011.08891",
     ),
-    forwards="1",
-    backwards="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class HiResCAM(WeightedCAM):
@@ -78,8 +74,6 @@ class HiResCAM(WeightedCAM):
         2021,
         "https://doi.org/10.1609/aaai.v35i3.16344",
     ),
-    forwards="1",
-    backwards="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class GradCAMElementWise(CAM):
@@ -106,8 +100,6 @@ class GradCAMElementWise(CAM):
         2021,
         "https://doi.org/10.1109/TIP.2021.3089943",
     ),
-    forwards="1",
-    backwards="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class LayerCAM(WeightedCAM):

@@ -1,4 +1,4 @@
-"""CAMs without gradients: the first one, whose weights are the model's own; FEM; and random weights as a control."""
+"""CAMs without gradients: the original one with the head's weights, FEM, and random weights as a control."""
 
 from dataclasses import replace
 from typing import Annotated, ClassVar
@@ -9,11 +9,11 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Seed
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.methods.cam.base import CAM, LayerTensors, WeightedCAM, collect
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Seed
 
 
 @method(
@@ -26,7 +26,6 @@ from seewhy.explainers.methods.catalogue import Paper, method
         2016,
         "https://arxiv.org/abs/1512.04150",
     ),
-    forwards="1",
     backwards="0",
 )
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +106,6 @@ def _score_weights(matrix: Tensor, tensors: LayerTensors) -> Tensor:
         2020,
         "https://doi.org/10.1109/IPTA50016.2020.9286629",
     ),
-    forwards="1",
     backwards="0",
     discriminates=False,
     rounding="whether a value that is all but at the threshold stands out",
@@ -119,10 +117,8 @@ class FEM(CAM):
     .. math:: L = \sum_k \mu_k\, [A^k \geq \mu_k + \kappa \sigma_k]
 
     where :math:`\mu_k` and :math:`\sigma_k` are the mean and the standard deviation of the feature map over its
-    positions, and the bracket is 1 where the condition holds, else 0. A constant feature map stands out nowhere.
-
-    Attributes:
-        deviations: the threshold κ, in standard deviations.
+    positions, κ is the option ``deviations``, and the bracket is 1 where the condition holds, else 0. A constant
+    feature map stands out nowhere.
     """
 
     deviations: Annotated[
@@ -162,7 +158,6 @@ class FEM(CAM):
         2018,
         "https://arxiv.org/abs/1810.03292",
     ),
-    forwards="1",
     backwards="0",
     discriminates=False,
 )
@@ -172,10 +167,7 @@ class RandomCAM(WeightedCAM):
 
     .. math:: L = \mathrm{ReLU}\Big(\sum_k w_k A^k\Big), \qquad w_k \sim \mathcal{U}(-1, 1)
 
-    The paper says why such a control is needed; this control is our own.
-
-    Attributes:
-        seed: of the weights, which are the same for all pictures of a batch.
+    The paper says why such a control is needed; this control is our own. All pictures of a batch get the same weights.
     """
 
     seed: Seed = 0

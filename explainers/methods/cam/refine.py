@@ -13,7 +13,7 @@ from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus
 from seewhy.explainers.methods.catalogue import Paper, method
 
 STAGES = 4
-"""How many layers are multiplied at most where none are named."""
+"""Most layers that are multiplied if none are named."""
 
 
 @method(
@@ -27,7 +27,6 @@ STAGES = 4
         "https://arxiv.org/abs/2605.14641",
     ),
     forwards="2",
-    backwards="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class RefineCAM(GradCAMPlusPlus):
@@ -47,7 +46,7 @@ class RefineCAM(GradCAMPlusPlus):
     ] = "positive"
 
     def layers_of(self, question: Question) -> tuple[str, ...]:
-        """Return the layers of the option, or else the last ones of the coarser grids.
+        """Return the layers of the option, or else the default layers and the last ones on the next finer grids.
 
         Raises:
             LayerError: the model has no default layer.

@@ -29,8 +29,6 @@ from seewhy.explainers.methods.catalogue import Paper, method
         2025,
         "https://arxiv.org/abs/2501.11309",
     ),
-    forwards="1",
-    backwards="1",
 )
 @dataclass(frozen=True, kw_only=True)
 class FinerCAM(GradCAM):
@@ -40,13 +38,9 @@ class FinerCAM(GradCAM):
               \alpha_k = \frac{1}{hw} \sum_{i,j} \frac{\partial}{\partial A^k_{ij}}
               \Big(y^c - \frac{\gamma}{|D|} \sum_{d \in D} y^d\Big)
 
-    D holds the classes whose logits are nearest to the target's, as in the authors' code. With a contrast D holds that
-    class alone. The classes of D count alike (pytorch-grad-cam weighs them by their probabilities, and differentiates
-    the probabilities too). With γ = 0 the method is Grad-CAM.
-
-    Attributes:
-        references: the number of classes in D.
-        strength: γ.
+    D holds the ``references`` classes whose logits are nearest to the target's, as in the authors' code, and γ is the
+    option ``strength``. With a contrast D holds that class alone. The classes of D count alike (pytorch-grad-cam weighs
+    them by their probabilities, and differentiates the probabilities too). With γ = 0 the method is Grad-CAM.
     """
 
     references: Annotated[int, Field(ge=1, le=1000, description="Number of nearest classes to compare with.")] = 3
@@ -90,10 +84,8 @@ class ShapleyCAM(GradCAM):
     These are the Shapley values of a game whose players are the features and whose worth is U, expanded to the second
     order around the features. Where U is piecewise linear in the features, as the logits of most heads are, the second
     term is zero and the method is Grad-CAM. The default U is therefore the authors' residual softmax target (ReST),
-    :math:`U = y^c + \ln p^c`. With a contrast U is the difference of the two classes' U.
-
-    Attributes:
-        utility: U; ``rest`` as above, or ``logit`` for :math:`y^c`.
+    :math:`U = y^c + \ln p^c`; with ``utility="logit"`` it is :math:`y^c`. With a contrast U is the difference of the
+    two classes' U.
     """
 
     utility: Annotated[
@@ -128,7 +120,7 @@ class ShapleyCAM(GradCAM):
 
             def keep(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
                 features[hooks.current.path if hooks.current else ""] = output
-                return output.clone()  # which later modules may modify in place
+                return output.clone()  # later modules may modify it in place
 
             hooks.cut(*tensors.paths)
             hooks.after_forward(keep, *tensors.paths)

@@ -10,12 +10,11 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.explainer import Seed
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.methods.cam.base import LayerTensors
 from seewhy.explainers.methods.cam.forward import ForwardCAM, LayerMap
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Seed
 
 Variant = Callable[[Tensor], Tensor]
 """Changes masks (R, 1, H, W) for one round of passes."""
@@ -81,9 +80,8 @@ class ScoreCAM(ForwardCAM):
             weights = torch.where(increases.isfinite(), increases.softmax(dim=1), 0.0)
             return self.project(activations * weights[:, :, None, None])
 
-        rows_per_pass = pass_size(question.module, images, backward=False)
         for number, variant in enumerate(self.variants(size, images.device)):
-            for rows in passes(len(pictures), rows_per_pass, question.progress.part(number, self.rounds)):
+            for rows in question.chunks(len(pictures), progress=question.progress.part(number, self.rounds)):
                 picture, channel = pictures[rows], channels[rows]
                 masks = variant(unit_masks(activations[picture, channel], size))
                 outputs = question.predict(images[picture] * masks.to(images.dtype))

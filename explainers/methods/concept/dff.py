@@ -7,12 +7,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Seed
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.concept.factors import MOST, factorize, regions_of
+from seewhy.explainers.methods.explainer import Seed
 
 
 @method(

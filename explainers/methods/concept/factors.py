@@ -1,4 +1,4 @@
-"""Deep feature factorisation: a layer's activations as regions times concepts, and the model's logits for each."""
+"""Deep feature factorisation: a layer's activations as regions times concepts, and the model's outputs for each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from seewhy.explainers.core.attribution import Regions
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError
-from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.cam.base import collect
 
@@ -25,7 +24,7 @@ class Parts:
     """The activations of a layer as a sum of regions times concepts.
 
     Attributes:
-        objective: what is explained.
+        objective: the explained scores.
         outputs: (N, ...) float32.
         layer: its path.
         axes: the order of axes that permutes its output to (N, C, h, w).
@@ -64,7 +63,7 @@ def factorize(question: Question, layers: Sequence[str], count: int, iterations:
             "them; choose a layer after a rectifier (ReLU)."
         )
     height, width = activations.shape[2:]
-    total = _runs(len(activations), count)
+    total = len(activations) * (2 * count + 1)  # the runs of `regions_of`
     strengths, concepts = nonnegative_factors(
         positive.flatten(2).mT, count, iterations, seed, lambda: question.progress.at(0, total)
     )
@@ -72,11 +71,6 @@ def factorize(question: Question, layers: Sequence[str], count: int, iterations:
     regions = (strengths * lengths[:, None]).mT.reshape(len(activations), count, height, width)
     concepts = (concepts / lengths[:, :, None]).float()
     return Parts(tensors.objective, tensors.outputs, path, tensors.axes[path], regions.float(), concepts)
-
-
-def _runs(pictures: int, count: int) -> int:
-    """Return how often `regions_of` runs the rest of the model: with nothing, each region, and each one everywhere."""
-    return pictures * (2 * count + 1)
 
 
 def nonnegative_factors(
@@ -92,7 +86,7 @@ def nonnegative_factors(
         count: rank of the factors.
         iterations: how often each column and row is set.
         seed: of the random factors.
-        report: is called before each iteration; an exception of it ends the work.
+        report: called before each iteration; an exception ends the work.
 
     Returns:
         (N, P, count) and (N, count, C), float64.
@@ -124,7 +118,7 @@ def regions_of(question: Question, parts: Parts) -> Regions:
     """Return the regions of the parts, with their gains and logits, the largest gain first."""
     count, rank = parts.regions.shape[:2]
     nothing = torch.zeros_like(parts.regions[:, :1])
-    # One run of the model for each row: nothing in the layer, each region alone, and each concept all over the layer.
+    # One run of the model for each row: an empty layer, each region alone, and each concept all over the layer.
     regions = torch.cat([nothing, parts.regions, parts.everywhere], dim=1)
     concepts = torch.cat([parts.concepts[:, :1], parts.concepts, parts.concepts], dim=1)
     outputs = continued(question, parts.layer, parts.axes, regions, concepts)
@@ -157,7 +151,7 @@ def continued(
     owners = torch.arange(count, device=images.device).repeat_interleave(runs)
     host = question.host((layer,))
     outputs = []
-    for part in passes(len(owners), pass_size(question.module, images, backward=False), question.progress):
+    for part in question.chunks(len(owners)):
         copies, features = images[owners[part]], torch.einsum("rhw,rc->rchw", regions[part], concepts[part])
 
         def replace_output(_module: nn.Module, _args: object, output: Tensor, features: Tensor = features) -> Tensor:

@@ -1,4 +1,4 @@
-"""Gradients of the score with respect to pictures: of the question, or many samples made of each of them."""
+"""Gradients of the score with respect to pictures, or to many samples made from each picture."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -10,10 +10,9 @@ from torch import Tensor
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError
-from seewhy.explainers.execution.chunks import pass_size, passes
 
 KINKS = "whether a rectifier whose input is zero but for rounding is open at one of the samples, which few values show"
-"""What rounding can decide where gradients are taken at many pictures."""
+"""What rounding can decide in methods with gradients at many pictures."""
 
 
 def input_gradients(
@@ -28,9 +27,9 @@ def input_gradients(
 
     Args:
         question: its module is run.
-        images: (R, C, H, W): the question's own, or others made of them.
-        objective: of the rows; None for that of the question's own images.
-        scores: makes scores (R,) of the objective and outputs (R, ...); None for the objective's own.
+        images: (R, C, H, W): the question's own, or others made from them.
+        objective: of the rows; None for that of the question's images.
+        scores: returns scores (R,), given the objective and outputs (R, ...); None for the objective's own.
 
     Returns:
         Gradients (R, C, H, W) float32, the objective, and outputs (R, ...) float32.
@@ -40,7 +39,7 @@ def input_gradients(
         TargetError: a class that the model lacks.
     """
     with torch.enable_grad():
-        # A leaf of autograd must not be modified in place, as the model's first layer may do: `run` makes a clone.
+        # The model's first layer may modify its input in place, which a leaf forbids: `run` passes on a clone.
         leaf = images.detach().requires_grad_()
         outputs = question.run(leaf)
         objective = objective or question.objective(outputs)
@@ -54,7 +53,7 @@ def input_gradients(
 
 
 class Sample(NamedTuple):
-    """A picture made of one of the question's.
+    """A picture made from one of the question's.
 
     Attributes:
         picture: index of the question's picture.
@@ -72,20 +71,19 @@ def gradient_terms(
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield, for each sample, the index of its picture, and factor times gradient of the score, (C, H, W) float32.
 
-    As many samples share a pass as memory allows; only these are in memory at a time.
+    As many samples as memory allows share a pass, and no others are in memory.
 
     Args:
         question: its module is run, in its dtype.
         objective: of the question.
         samples: in the order of the terms.
-        total: how many samples there are.
+        total: number of samples.
 
     Raises:
         ModelOutputError: no gradient flows to the input.
     """
     source = iter(samples)
-    size = pass_size(question.module, question.images, backward=True)
-    for part in passes(total, size, question.progress):
+    for part in question.chunks(total, backward=True):
         batch = list(islice(source, part.stop - part.start))
         images = torch.stack([sample.image for sample in batch]).to(question.images)
         pictures = torch.tensor([sample.picture for sample in batch], device=objective.targets.device)
@@ -97,11 +95,11 @@ def gradient_terms(
 def maps_of_sums(
     question: Question, objective: Objective, samples: Iterable[Sample], total: int, maps: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Return the maps of the sums of each picture's terms; after each term, show the maps of the sums so far.
+    """Return the maps of the sums of each picture's terms; show the maps of the partial sums after each term.
 
     Args:
-        question, objective, samples, total: as for `gradient_terms`; also the errors.
-        maps: makes maps (N, h, w) of sums (N, C, H, W) float32.
+        question, objective, samples, total: as for `gradient_terms`, and so are the errors.
+        maps: returns maps (N, h, w) of sums (N, C, H, W) float32.
     """
     sums = torch.zeros_like(question.images, dtype=torch.float32)
     for picture, term in gradient_terms(question, objective, samples, total):

@@ -1,4 +1,4 @@
-"""The bias of a module, explicit or implicit: the part of its output that does not scale with its input."""
+"""Biases: the part of a module's output that does not scale with its input, explicit or implicit."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ HOMOGENEOUS = frozenset(
         nn.AdaptiveMaxPool2d,
     }
 )
-"""Types of modules f with f(az) = a f(z) for every positive a: they have neither an explicit nor an implicit bias."""
+"""Types of modules f with f(az) = a f(z) for every positive a, which have no bias of either kind."""
 
 _ELEMENTWISE = frozenset(
     {
@@ -44,7 +44,7 @@ class Bias(NamedTuple):
     Attributes:
         values: (N, ...), at each position of the output.
         magnitude: (N, ...), the sum of the magnitudes of the two values whose difference is the bias, which bounds its
-            rounding; None where the bias is no difference, or one in double precision.
+            rounding; None if the bias is no difference, or one in double precision.
     """
 
     values: Tensor
@@ -70,8 +70,8 @@ def implicit_bias(part: nn.Module, value: Tensor) -> Bias:
         with torch.no_grad():
             constant = part.forward(torch.zeros_like(value[:1]))
         return Bias(constant.expand(len(value), *constant.shape[1:]))
-    # A module without tensors runs in any precision, and in double rounding leaves no trace in the difference. Only
-    # PyTorch's own modules are sure to hold no tensors besides parameters and buffers.
+    # A module without tensors runs in any precision, and in double precision the difference is free of rounding. Only
+    # PyTorch's own modules surely hold no tensors besides parameters and buffers.
     exact = (
         value.device.type != "mps"
         and all(type(inner).__module__.startswith("torch.nn.") for inner in part.modules())
@@ -108,8 +108,8 @@ def _of_elementwise(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:
 def _twice(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:
     """Return f(z) and J z by two backward passes.
 
-    The first is the map u -> u J, for a u that autograd follows. It is linear in u, and its own backward pass, begun
-    with z, gives J z. The value of u does not matter: it is zero.
+    The first computes u J for a differentiable u. This is linear in u, so its backward pass, started with z, gives J z.
+    The value of u does not matter: it is zero.
     """
     with torch.enable_grad(), _TwiceDifferentiable():
         leaf = value.requires_grad_()
@@ -132,7 +132,7 @@ def _twice(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _TwiceDifferentiable(TorchFunctionMode):
-    """Replaces, in this thread, functions without a second derivative in PyTorch by equal ones that have one."""
+    """Replaces functions without a second derivative in PyTorch by equal ones with one, in this thread."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -9,23 +9,23 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from seewhy.explainers.core.ask import DEFAULT_ASK
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.core.task import DEFAULT_ASK
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.hooks.selection import first_names, out_of_reach
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.gradient.biases import HOMOGENEOUS, implicit_bias
 
 LINEAR = (nn.Conv2d, nn.Linear)
-"""Modules whose bias is a parameter."""
+"""Types of modules whose bias is a parameter."""
 
 PROBES = (1.0, 0.25)
-"""Standard deviations of the noise pictures that show which modules do more than their parts."""
+"""Standard deviations of the noise pictures that reveal modules that do more than their parts."""
 
 STRETCHED = 2.0**-9
-"""Smallest largest bias of a module that is stretched all the way, as a share of the values that it is a difference of,
-in single precision: rounding, 2^-23 of these values, is then less than 10^-4 of the drawing."""
+"""A module is stretched all the way if its largest bias is at least this share of the values whose difference it is, in
+single precision. Rounding, 2^-23 of these values, is then less than 10^-4 of the drawing."""
 
 COARSELY_STRETCHED = 2.0**-3
 """The same in half precision, where the drawing is only rough."""
@@ -38,7 +38,7 @@ COARSE_EXCESS = 2.0**-8
 """The same in half precision."""
 
 MOST_SIZES = 16
-"""How many sizes of pictures the cache of units holds for a module; the oldest is dropped first."""
+"""Most sizes of pictures in a module's cache of units; the oldest is dropped first."""
 
 _cache: "WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, tuple[str, ...]]]]" = WeakKeyDictionary()
 _cache_lock = threading.Lock()
@@ -51,7 +51,7 @@ class Term:
     Attributes:
         path: of the module; empty for the picture.
         values: (N, ...) float32, at each position of the module's output.
-        least: (N, 1, 1, 1) or a number: smaller magnitudes are too near to rounding to be stretched all the way.
+        least: (N, 1, 1, 1) or a number: smaller magnitudes are too close to rounding to be stretched all the way.
     """
 
     path: str
@@ -64,9 +64,9 @@ class FullGradients:
     """The score of each picture as a sum of terms.
 
     Attributes:
-        objective: what is explained.
+        objective: the explained scores.
         outputs: (N, ...) float32.
-        terms: that of the picture (N, C, H, W), and that of each call of a module with an explicit or implicit bias.
+        terms: one of the picture, (N, C, H, W), and one of each call of a module with an explicit or implicit bias.
     """
 
     objective: Objective
@@ -76,7 +76,7 @@ class FullGradients:
     @property
     def missing(self) -> Tensor:
         """(N,): the scores less the sums of the terms, as a share of the terms."""
-        sums = torch.stack([_sums(term.values) for term in self.terms])
+        sums = torch.stack([term.values.double().flatten(1).sum(dim=1) for term in self.terms])
         difference = self.objective.scores(self.outputs).double() - sums.sum(dim=0)
         return difference / sums.abs().sum(dim=0).clamp_min(1e-30)
 
@@ -86,7 +86,7 @@ def full_gradients(question: Question, units: tuple[str, ...]) -> FullGradients:
 
     Args:
         question: see `Question`.
-        units: paths of the modules that are taken as a whole, from `units_of`.
+        units: paths of the modules that count as a whole, from `units_of`.
 
     Raises:
         LayerError: the output of a module has other rows than the pictures.
@@ -111,11 +111,11 @@ def full_gradients(question: Question, units: tuple[str, ...]) -> FullGradients:
 
 
 def units_of(question: Question) -> tuple[str, ...]:
-    """Return the paths of the modules that are taken as a whole: those without parts, and those that do more than them.
+    """Return the paths of modules that count as a whole: those without parts, and those that do more than their parts.
 
-    A module does more than its parts, as a gate does, where output times gradient is not input times gradient plus the
-    terms of the parts. Pictures of noise show it, and not the explained ones, so the units depend only on the model and
-    the size of the pictures. They are cached until a parameter or buffer changes.
+    A module does more than its parts, as a gate does, if output times gradient is not input times gradient plus the
+    terms of the parts. This is tested on pictures of noise, so units depend only on the model and the size of the
+    pictures. They are cached until a parameter or buffer changes.
 
     Raises:
         UnsuitableModelError: no gradient flows to the picture.
@@ -140,7 +140,7 @@ def units_of(question: Question) -> tuple[str, ...]:
 
 def _find_units(question: Question) -> tuple[str, ...]:
     modules = dict(question.module.named_modules())
-    unreachable = out_of_reach(modules)  # their biases are left out; where they count, the terms do not add up
+    unreachable = out_of_reach(modules)  # without their biases; if these matter, the terms will not add up
     reachable = {path: part for path, part in modules.items() if path and path not in unreachable}
     units = tuple(path for path, part in reachable.items() if _is_unit(part))
     units = tuple(unit for unit in units if not _within(unit, units))
@@ -159,7 +159,7 @@ def _find_units(question: Question) -> tuple[str, ...]:
 
 
 def _is_unit(part: nn.Module) -> bool:
-    """Whether a module is taken as a whole: it has no parts, or it alone has parameters and they have none."""
+    """Whether a module counts as a whole: it has no parts, or parts without parameters and parameters of its own."""
     parts = list(part.children())
     if not parts:
         return True
@@ -208,7 +208,7 @@ class _Pass:
             )
 
     def _score(self, outputs: Tensor) -> Tensor:
-        """Return the scores (N,); in a search for excessive containers, a mixture of all outputs."""
+        """Return the scores (N,), or a random mixture of all outputs in a search for excessive containers."""
         if not self._containers:
             return self._objective.scores(outputs)
         values = outputs.float().flatten(1)
@@ -239,14 +239,14 @@ class _Pass:
                 yield Term(path, (gradient * bias).float(), least)
 
     def excessive(self) -> list[str]:
-        """Return the containers that do more than their parts; of containers within each other, the outermost."""
+        """Return the containers that do more than their parts; of nested ones, the outermost."""
         sums: dict[str, float] = {}
         sizes: dict[str, float] = {}
         for term in self.gradients().terms:
             sums[term.path] = sums.get(term.path, 0.0) + float(term.values.double().sum())
             sizes[term.path] = sizes.get(term.path, 0.0) + float(term.values.double().abs().sum())
         excess: dict[str, float] = {}
-        # The innermost first: a container is not to blame for an excess of one within it.
+        # Innermost first: an excess belongs to the smallest container that has it.
         for path in sorted(self._containers, key=lambda path: path.count("."), reverse=True):
             calls = [self._outputs[path], self._ends[path], self._inputs[path], self._starts[path]]
             if any(not isinstance(value, Tensor) for call in calls for value in call):
@@ -269,8 +269,3 @@ class _Pass:
 
 def _is_precise(values: Tensor) -> bool:
     return values.dtype in (torch.float32, torch.float64)
-
-
-def _sums(values: Tensor) -> Tensor:
-    """Return the sum of each row, (N,) float64."""
-    return values.double().flatten(1).sum(dim=1)

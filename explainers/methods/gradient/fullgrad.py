@@ -12,14 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign, principal_component
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey_cache import surveyed_axes
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.decomposition import FullGradients, full_gradients, units_of
 
 
@@ -76,7 +75,7 @@ class FullGrad(Explainer):
             LayerError: a module that cannot be decomposed.
             UnsuitableModelError: the terms do not add up to the score.
         """
-        # A bias is a small difference of large values, which the half precision of autocast would swallow.
+        # A bias is a small difference of large values, which would vanish in the half precision of autocast.
         device = question.images.device.type
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             return self._attribution(question)
@@ -85,8 +84,7 @@ class FullGrad(Explainer):
         maps, parts = [], []
         units, surveyed = units_of(question), surveyed_axes(question.model)
         # Of each module the inputs, the gradients and the terms are in memory at once.
-        size = pass_size(question.module, question.images, backward=True, copies=2)
-        for rows in passes(len(question.images), size, question.progress):
+        for rows in question.chunks(len(question.images), backward=True, copies=2):
             parts.append(full_gradients(question.part(rows), units))
             maps.append(self._map(parts[-1], (question.images.shape[2], question.images.shape[3]), surveyed))
         objective = Objective.joined([part.objective for part in parts])
@@ -115,9 +113,10 @@ class FullGrad(Explainer):
 
 
 def _axes(shape: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int, int] | None:
-    """Return the axes of channels, rows and columns of a term; None where it has no positions.
+    """Return the axes of channels, rows and columns of a term; None if it has no positions.
 
-    Padding can make a layer larger than the picture, and of other proportions; of the two readings the nearer counts.
+    Padding can give a layer more pixels and other proportions than the picture: then the closer of both readings
+    counts.
     """
     if (axes := grid_axes(shape, size)) is not None or len(shape) != 4:
         return axes

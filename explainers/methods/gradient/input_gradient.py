@@ -8,10 +8,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer, Seed
-from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer, Noise, Seed, SignedOption
 from seewhy.explainers.methods.gradient.base import KINKS, Sample, gradient_terms, input_gradients, maps_of_sums
 from seewhy.explainers.methods.gradient.saliency import Saliency
 
@@ -28,8 +27,6 @@ MOST_SAMPLES = 10_000
         2016,
         "https://arxiv.org/abs/1605.01713",
     ),
-    forwards="1",
-    backwards="1",
     fine=True,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +39,7 @@ class InputXGradient(Explainer):
     without bias the map sums to the score.
     """
 
-    sign: Annotated[Sign, Field(description="Evidence for and against the class, for it only, or magnitudes.")] = (
-        "signed"
-    )
+    sign: SignedOption = "signed"
 
     def attribute(self, question: Question) -> Attribution:
         """One forward and one backward pass to the input."""
@@ -86,21 +81,13 @@ class SmoothGrad(Saliency):
               \qquad \varepsilon_k \sim \mathcal{N}(0, \sigma^2), \quad
               \sigma = s \, (x_{\max} - x_{\min})
 
-    where s is the option ``noise`` and the range is that of the normalised picture. The signed gradients are averaged
-    first, and then the channels are reduced as in `Saliency`, so one sample without noise gives saliency. For one seed
-    all pictures get the same noise, each scaled by its own range.
-
-    Attributes:
-        samples: how many noisy copies, n.
-        noise: standard deviation of the noise as a share of the picture's range of values, s.
-        seed: of the noise.
+    where n is the option ``samples``, s is ``noise``, and the range is that of the normalised picture. The signed
+    gradients are averaged first, and then the channels are reduced as in `Saliency`, so one sample without noise gives
+    saliency. For one seed all pictures get the same noise, each scaled by its own range.
     """
 
     samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES, description="How many noisy copies of the picture.")] = 25
-    noise: Annotated[
-        float,
-        Field(ge=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
-    ] = 0.15
+    noise: Annotated[Noise, Field(ge=0)] = 0.15
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:
@@ -138,18 +125,10 @@ class VarGrad(Explainer):
     The noise is SmoothGrad's. The variances of the channels add up to that of the pixel's gradient as a vector. No
     value is negative, so every ``sign`` gives the same map. Where the model is linear around the picture, the map is
     blank.
-
-    Attributes:
-        samples: how many noisy copies, n.
-        noise: standard deviation of the noise as a share of the picture's range of values, s.
-        seed: of the noise.
     """
 
     samples: Annotated[int, Field(ge=2, le=MOST_SAMPLES, description="How many noisy copies of the picture.")] = 25
-    noise: Annotated[
-        float,
-        Field(gt=0, le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
-    ] = 0.15
+    noise: Annotated[Noise, Field(gt=0)] = 0.15
     seed: Seed = 0
 
     def attribute(self, question: Question) -> Attribution:

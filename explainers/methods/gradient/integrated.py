@@ -10,15 +10,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer, Seed
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer, Seed, SignedOption
 from seewhy.explainers.methods.gradient.base import KINKS, Sample, maps_of_sums
-
-SIGN = "Evidence for and against the class, for it only, or magnitudes."
 
 
 def points_of_lines(images: Tensor, baselines: Tensor, steps: int) -> Iterator[Sample]:
@@ -65,14 +62,9 @@ class IntegratedGradients(Explainer):
 
     The paper's baseline is black. Here the default is zero in the units of the normalised input, grey near the mean
     colour of the training pictures: it can be made without knowing the normalisation.
-
-    Attributes:
-        steps: points of the line where gradients are taken.
-        baseline: what the picture is compared with, x'.
-        value: the colour of ``baseline="given"`` in normalised units, one number or one per channel.
     """
 
-    sign: Annotated[Sign, Field(description=SIGN)] = "signed"
+    sign: SignedOption = "signed"
     steps: Annotated[int, Field(ge=1, le=2000, description="Points of the line where gradients are taken.")] = 50
     baseline: Annotated[Baseline, Field(description=BASELINES)] = "zero"
     value: Colour = ()
@@ -121,18 +113,13 @@ class ExpectedGradients(Explainer):
 
     The paper draws the baselines from the training pictures, which are not available here. D is therefore not the
     paper's: baselines are made up, and the map shows what sets the picture apart from these, not from other pictures.
+    Under ``noise`` their values have the mean 0 and the standard deviation 1 in normalised units, as those of training
+    pictures have; under ``blur`` the standard deviation of the Gaussian is uniform up to a quarter of the shorter side.
     The :math:`\alpha` are stratified, one in each of ``samples`` equal parts of (0, 1), which leaves the mean as it is
     and lowers the variance.
-
-    Attributes:
-        samples: pairs of a baseline and a point between it and the picture.
-        baselines: ``shuffle``, the picture with its pixels in random order; ``noise``, normal with mean 0 and standard
-            deviation 1 in normalised units, as are the values of training pictures; ``blur``, the picture blurred by a
-            Gaussian whose standard deviation is uniform up to a quarter of the shorter side.
-        seed: of the baselines and the points.
     """
 
-    sign: Annotated[Sign, Field(description=SIGN)] = "signed"
+    sign: SignedOption = "signed"
     samples: Annotated[int, Field(ge=1, le=10_000, description="Random baselines, with one point each.")] = 50
     baselines: Annotated[
         Literal["shuffle", "noise", "blur"],

@@ -9,15 +9,13 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question, widened
-from seewhy.explainers.execution.chunks import pass_size, passes
+from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.methods.baselines import BASELINES, Baseline, Colour, baseline_of, blurred
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer, SignedOption
 from seewhy.explainers.methods.gradient.base import KINKS, Sample, input_gradients, maps_of_sums
-from seewhy.explainers.methods.gradient.integrated import SIGN
 
 
 @method(
@@ -43,8 +41,9 @@ class BlurIG(Explainer):
               \frac{\partial y^t}{\partial x_{cij}}\Big|_{L(x, \sigma)}
               \frac{\partial L(x, \sigma)_{cij}}{\partial \sigma} d\sigma
 
-    where L is the picture blurred by a Gaussian of standard deviation :math:`\sigma`. The method needs no baseline:
-    with ``sign="signed"`` the map sums to the score of the picture less that of the most blurred one.
+    where L is the picture blurred by a Gaussian of standard deviation :math:`\sigma`, up to ``max_sigma`` pixels of the
+    model's input. The method needs no baseline: with ``sign="signed"`` the map sums to the score of the picture less
+    that of the most blurred one.
 
     The path is cut into ``steps`` pieces. Each adds the gradient in its middle times the change of the picture along
     the piece. The pieces add up to the whole way, so a linear model is explained exactly. The authors' code takes the
@@ -52,13 +51,9 @@ class BlurIG(Explainer):
     long in :math:`\sigma`; here they are in the square root of :math:`\sigma`, for the picture changes most where it is
     nearly sharp. It also blurs towards zeros outside the picture; here the picture is mirrored at its borders, so that
     blurring adds no dark frame to explain.
-
-    Attributes:
-        steps: pieces of the path.
-        max_sigma: standard deviation of the strongest blur, in pixels of the model's input.
     """
 
-    sign: Annotated[Sign, Field(description=SIGN)] = "signed"
+    sign: SignedOption = "signed"
     steps: Annotated[int, Field(ge=1, le=2000, description="Pieces of the path from blurred to sharp.")] = 50
     max_sigma: Annotated[
         float, Field(gt=0, le=500, description="Standard deviation of the strongest blur, in pixels of the input.")
@@ -114,16 +109,9 @@ class GuidedIG(Explainer):
     which costs no further pass and brings the sum nearer to the score of the picture less that of the baseline. Between
     values whose gradients are nearly equal, rounding decides which moves first: the details of maps differ between
     processors.
-
-    Attributes:
-        steps: of the path.
-        fraction: share of the values that a step changes first.
-        max_dist: how far a value may be from the straight line, as a share of its way.
-        baseline: where the path starts.
-        value: the colour of ``baseline="given"`` in normalised units, one number or one per channel.
     """
 
-    sign: Annotated[Sign, Field(description=SIGN)] = "signed"
+    sign: SignedOption = "signed"
     steps: Annotated[int, Field(ge=1, le=2000, description="Steps of the path.")] = 50
     fraction: Annotated[
         float, Field(ge=0.001, le=1, description="Share of the values, those of the smallest gradients, changed first.")
@@ -139,16 +127,16 @@ class GuidedIG(Explainer):
         baselines = baseline_of(question.images, self.baseline, question.model, self.value)
         objective, outputs = question.plain()
         images = widened(question.images)
-        size = pass_size(question.module, question.images, backward=True)
+        size = chunk_size(question.module, question.images, backward=True)
         parts = torch.split(torch.arange(len(images), device=images.device), size)
         total = len(parts) * (self.steps + 1)
-        chunks = iter(passes(total, 1, question.progress))  # each gradient of a part of the batch takes one
+        reports = iter(chunks(total, 1, question.progress))  # each gradient of a part of the batch takes one
         contributions = torch.zeros_like(images, dtype=torch.float32)
         for rows in parts:
-            for values in self._integrated(question, objective, images, baselines, rows, chunks):
+            for values in self._integrated(question, objective, images, baselines, rows, reports):
                 contributions[rows] = values.view(len(rows), *images.shape[1:])
                 question.progress.show(lambda: self.project(contributions))
-        next(chunks, None)
+        next(reports, None)
         return self.answer(self.project(contributions), objective, outputs)
 
     def _integrated(
@@ -158,13 +146,13 @@ class GuidedIG(Explainer):
         images: Tensor,
         baselines: Tensor,
         rows: Tensor,
-        chunks: Iterator[slice],
+        reports: Iterator[slice],
     ) -> Iterator[Tensor]:
         """Yield, after each step, the contributions (R, D) so far of some rows of the pictures."""
         target, start, part = images[rows].flatten(1), baselines[rows].flatten(1), objective.rows(rows)
 
         def gradient(values: Tensor) -> Tensor:
-            next(chunks)
+            next(reports)
             pictures = values.view(len(rows), *images.shape[1:]).to(question.images)
             return input_gradients(question, pictures, part)[0].flatten(1)
 

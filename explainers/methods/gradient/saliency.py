@@ -8,10 +8,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.projection import Sign, keep_sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.base import input_gradients
 
 
@@ -25,8 +25,6 @@ from seewhy.explainers.methods.gradient.base import input_gradients
         2013,
         "https://arxiv.org/abs/1312.6034",
     ),
-    forwards="1",
-    backwards="1",
     fine=True,
 )
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.projection import Sign, keep_sign, principal_component
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.base import maps_of_sums
 from seewhy.explainers.methods.gradient.integrated import points_of_lines
 
@@ -63,9 +63,6 @@ class XRAI(Explainer):
     and white, where the picture has both), and the numbers of the segmentation are the same. That code takes the
     largest of the channels; here they are summed, so that with ``sign="signed"`` the map sums to the same as integrated
     gradients. Pictures that are not square are segmented in their own proportions.
-
-    Attributes:
-        steps: points of each line where gradients are taken.
     """
 
     sign: Annotated[
@@ -104,7 +101,7 @@ def regions(image: Tensor) -> Tensor:
 
 def regions_at_scales(image: Tensor) -> Iterator[Tensor]:
     """Yield the regions (R, H, W), true or false, of a picture (C, H, W) at each of `SCALES`."""
-    from skimage.segmentation import felzenszwalb
+    from skimage.segmentation import felzenszwalb  # takes its time to import
 
     height, width = image.shape[1:]
     factor = SIDE / math.sqrt(height * width)

@@ -1,4 +1,4 @@
-"""What perturbations share: many masked copies of a picture, their scores, superpixels."""
+"""The base of perturbations: masked copies of a picture, their scores, superpixels."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,16 +11,17 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question, widened
-from seewhy.explainers.execution.chunks import pass_size, passes
 from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
+from seewhy.explainers.methods.explainer import Explainer, SignOption
 
 Segmentation = Literal["slic", "quickshift", "grid"]
 
-Score = Literal["logit", "probability"]
+Score = Annotated[
+    Literal["logit", "probability"],
+    Field(description="What of the class is watched: its `logit` or its `probability`."),
+]
 
 ROUNDING = 1e-6
 """Largest standard deviation of scores, as a share of the largest score, that counts as rounding."""
@@ -31,11 +32,11 @@ the last place."""
 
 
 def certain_change(changes: Tensor, values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return changes of scores as a share of values, (N,) float32; 0 where they may be rounding alone.
+    """Return changes of scores as a share of values, (N,) float32; 0 where they may be mere rounding.
 
     Args:
         changes: (N,), the largest change of each picture.
-        values: (N,), the largest magnitude of the values that the changes are differences of.
+        values: (N,), the largest magnitude of the values whose differences the changes are.
         dtype: of the model's computation.
     """
     change = changes.detach().float().abs() / values.float().abs().clamp_min(torch.finfo(torch.float32).tiny)
@@ -44,28 +45,24 @@ def certain_change(changes: Tensor, values: Tensor, dtype: torch.dtype) -> Tenso
 
 @dataclass(frozen=True, kw_only=True)
 class Perturbation(Explainer):
-    """Base of the methods that compare the scores of masked copies of a picture.
+    """Base of methods that compare the scores of masked copies of a picture.
 
     Attributes:
         sign: see `Explainer`.
-        baseline: what hides a pixel, see `baseline_of`.
+        baseline: the values in place of hidden pixels, see `baseline_of`.
         score: the target's logit, or its softmax probability; in either case less that of its contrast.
     """
 
-    sign: Annotated[
-        Sign, Field(description="Keep the evidence for the class, also that against it, or magnitudes.")
-    ] = "signed"
+    sign: SignOption = "signed"
     baseline: Annotated[Plain, Field(description=f"What hides a pixel. {PLAIN}")] = "zero"
-    score: Annotated[Score, Field(description="What of the class is watched: its `logit` or its `probability`.")] = (
-        "logit"
-    )
+    score: Score = "logit"
 
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
         """Return the scores (R,) float32 of outputs (R, ...)."""
         return objective.scores(objective.probabilities(outputs) if self.score == "probability" else outputs)
 
     def answer_of_changes(self, changes: Tensor, objective: Objective, outputs: Tensor) -> Attribution:
-        """Return the attribution of changes (N, H, W) of the score; zero where they may be rounding alone."""
+        """Return the attribution of changes (N, H, W) of the score; zero where they may be mere rounding."""
         if self.score == "probability":
             largest = self.scores(objective, outputs).abs()
         else:
@@ -84,28 +81,27 @@ class Perturbation(Explainer):
         """Run masked copies of the pictures, as many at once as memory allows.
 
         Args:
-            question: its pictures are masked.
-            objective: that of the pictures.
-            counts: how many masks each picture has.
-            masks: returns, for a picture's index and a slice of its masks, these masks (R, H, W), float32 on the
-                pictures' device: 1 keeps a pixel, 0 puts the baseline in its place.
+            question: of the pictures.
+            objective: of the pictures.
+            counts: number of masks of each picture.
+            masks: returns, given a picture's index and a slice of its masks, these masks (R, H, W), float32 on the
+                pictures' device: 1 keeps a pixel, 0 replaces it by the baseline.
 
         Yields:
             A picture's index, a slice of its masks, these masks, and the scores (R,) float32.
         """
         images = question.images
-        hidden = baseline_of(images, self.baseline, question.model).to(images.dtype)
+        baseline = baseline_of(images, self.baseline, question.model).to(images.dtype)
         owners = torch.repeat_interleave(torch.arange(len(images)), torch.tensor(counts))
         starts = np.cumsum([0, *counts])
-        size = pass_size(question.module, images, backward=False)
-        # A pass may hold the last masks of one picture and the first ones of the next.
-        for part in passes(len(owners), size, question.progress):
+        # Passes are full: one may hold the last masks of a picture and the first ones of the next.
+        for part in question.chunks(len(owners)):
             groups: list[tuple[int, slice, Tensor]] = []
             for picture in sorted(set(owners[part].tolist())):
                 first, last = int(starts[picture]), int(starts[picture + 1])
                 rows = slice(max(part.start, first) - first, min(part.stop, last) - first)
                 groups.append((picture, rows, masks(picture, rows)))
-            copies = torch.cat([masked(images[picture], hidden[picture], group) for picture, _, group in groups])
+            copies = torch.cat([masked(images[picture], baseline[picture], group) for picture, _, group in groups])
             scores = self.scores(objective.rows(owners[part].to(images.device)), question.predict(copies))
             start = 0
             for picture, rows, group in groups:
@@ -127,16 +123,16 @@ def varies(scores: Tensor) -> bool:
     return bool(scores.var(correction=0) > (ROUNDING * scores.abs().max()) ** 2)
 
 
-def masked(image: Tensor, hidden: Tensor, masks: Tensor) -> Tensor:
-    """Return copies (R, C, H, W) of a picture, blended with what hides it, in the picture's dtype.
+def masked(image: Tensor, baseline: Tensor, masks: Tensor) -> Tensor:
+    """Return copies (R, C, H, W) of a picture, blended with a baseline, in the picture's dtype.
 
     Args:
         image: (C, H, W), or (R, C, H, W) for a picture of each mask.
-        hidden: likewise, the values where the mask is 0.
+        baseline: likewise, the values where the mask is 0.
         masks: (R, H, W), 0 to 1; 1 keeps the picture.
     """
     exact = widened(image)
-    return torch.lerp(hidden.to(exact), exact, masks[:, None].to(exact)).to(image.dtype)
+    return torch.lerp(baseline.to(exact), exact, masks[:, None].to(exact)).to(image.dtype)
 
 
 def superpixels(image: Tensor, kind: Segmentation, count: int) -> Tensor:
@@ -161,7 +157,7 @@ def superpixels(image: Tensor, kind: Segmentation, count: int) -> Tensor:
         across = torch.arange(width) * columns // width
         cells: Tensor = (down[:, None] * columns + across).to(image.device)
         return cells
-    from skimage.segmentation import quickshift, slic  # takes its time to import
+    from skimage.segmentation import quickshift, slic  # slow to import
 
     pixels = image.detach().double().cpu().permute(1, 2, 0).numpy()
     low, high = pixels.min(), pixels.max()

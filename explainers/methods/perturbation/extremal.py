@@ -17,8 +17,8 @@ from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
-from seewhy.explainers.execution import chunks as passes
-from seewhy.explainers.execution.chunks import pass_size
+from seewhy.explainers.execution import chunks
+from seewhy.explainers.execution.chunks import chunk_size
 from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.gradient.base import input_gradients
@@ -92,24 +92,24 @@ class ExtremalPerturbation(Perturbation):
         """
         images = question.images
         values = self._values(images)
-        hidden = baseline_of(images, self.baseline, question.model).to(images.dtype)
+        baseline = baseline_of(images, self.baseline, question.model).to(images.dtype)
         objective, outputs = question.plain()
-        size = min(pass_size(question.module, images, backward=True), max(1, passes.MEMORY // (BYTES * values)))
+        size = min(chunk_size(question.module, images, backward=True), max(1, chunks.MEMORY // (BYTES * values)))
         groups = torch.arange(len(images), device=images.device).split(size)  # type: ignore[no-untyped-call]
         maps: list[Tensor] = []
         for number, rows in enumerate(groups):
-            empty = self.scores(objective.rows(rows), question.predict(hidden[rows]))
+            empty = self.scores(objective.rows(rows), question.predict(baseline[rows]))
             fall = (self.scores(objective, outputs)[rows] - empty).abs()
             scale = torch.where(fall > 0, fall, 1.0)
             start, total = number * (self.steps + 1), len(groups) * (self.steps + 1)
 
             def show(masks: Callable[[], Tensor], before: tuple[Tensor, ...] = tuple(maps)) -> None:
-                question.progress.show(
-                    lambda: self.project(_padded(torch.cat([*before, masks()]), len(images))[:, None])
-                )
+                # Pictures of later groups have empty masks so far.
+                rest = torch.zeros(len(images), *self._sides(images), device=images.device)
+                question.progress.show(lambda: self.project(torch.cat([*before, masks(), rest])[: len(images), None]))
 
             part = replace(question, images=images[rows], progress=replace(question.progress, show=show))
-            maps.append(self._optimise(part, hidden[rows], objective.rows(rows), scale, (start, total)))
+            maps.append(self._optimise(part, baseline[rows], objective.rows(rows), scale, (start, total)))
         question.progress.at(total, total)
         return self.answer(self.project(torch.cat(maps)[:, None]), objective, outputs)
 
@@ -136,13 +136,13 @@ class ExtremalPerturbation(Perturbation):
         return values
 
     def _optimise(
-        self, question: Question, hidden: Tensor, objective: Objective, scale: Tensor, place: tuple[int, int]
+        self, question: Question, baseline: Tensor, objective: Objective, scale: Tensor, place: tuple[int, int]
     ) -> Tensor:
         """Return the masks (R, h, w) of the pictures of one pass.
 
         Args:
             question: about these pictures.
-            hidden: (R, C, H, W), their baselines.
+            baseline: (R, C, H, W), their baselines.
             objective: of these pictures.
             scale: (R,), the divisors of their scores.
             place: the number of the first step, and how many there are in all.
@@ -164,13 +164,13 @@ class ExtremalPerturbation(Perturbation):
                 leaf = parameters.detach().requires_grad_()
                 masks = smooth_maximum(leaf, self.width * self.cells)
                 large = functional.interpolate(masks[:, None], size=images.shape[2:], mode="bilinear")[:, 0]
-                copies = masked(images, hidden, large)
+                copies = masked(images, baseline, large)
                 excess = (masks.flatten(1).sort(dim=1).values - template).square().mean(dim=1)
-                # The model's own graph is freed before the mask's is gone through: the gradient of the score by the
-                # masked pictures is carried on to the mask here.
+                # Two backward passes save memory: the model's graph is freed before that of the mask is used, which
+                # carries on the gradient of the score by the masked pictures.
                 rise = input_gradients(question, copies, objective, scaled)[0].to(copies.dtype)
                 (gradient,) = torch.autograd.grad((weight * excess.sum(), copies), leaf, (None, -rise))
-            # The step 0 only finds where the parameters start.
+            # Step 0 only finds the start of the parameters.
             if step:
                 parameters.grad = gradient
                 optimiser.step()
@@ -179,11 +179,6 @@ class ExtremalPerturbation(Perturbation):
             parameters.clamp_(0, 1)
             question.progress.show(partial(smooth_maximum, parameters, self.width * self.cells))
         return smooth_maximum(parameters, self.width * self.cells)
-
-
-def _padded(masks: Tensor, count: int) -> Tensor:
-    """Return `count` masks (count, h, w): these (R, h, w), and then empty ones."""
-    return torch.cat([masks, masks.new_zeros(count - len(masks), *masks.shape[1:])])
 
 
 def reach(deviation: float) -> int:

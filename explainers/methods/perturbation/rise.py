@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Seed
-from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Seed, SignOption
 from seewhy.explainers.methods.perturbation.base import Perturbation, Score, varies
 
 MOST_CELLS = 20_000_000
@@ -51,12 +50,8 @@ class RISE(Perturbation):
     difference. Where the scores differ by no more than rounding, the map is zero.
     """
 
-    sign: Annotated[
-        Sign, Field(description="Keep the evidence for the class, also that against it, or magnitudes.")
-    ] = "positive"
-    score: Annotated[Score, Field(description="What of the class is watched: its `logit` or its `probability`.")] = (
-        "probability"
-    )
+    sign: SignOption = "positive"
+    score: Score = "probability"
     samples: Annotated[int, Field(ge=1, le=20_000, description="How many masks are drawn.")] = 1000
     probability: Annotated[float, Field(ge=0.01, le=0.99, description="Of each cell of a mask to be shown.")] = 0.5
     cells: Annotated[int, Field(ge=1, le=64, description="Cells of a mask on each side.")] = 7

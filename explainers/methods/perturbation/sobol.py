@@ -10,11 +10,11 @@ from torch.nn import functional
 from torch.quasirandom import SobolEngine
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Seed
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Seed
 from seewhy.explainers.methods.perturbation.base import ROUNDING, Perturbation
 
 MOST_PASSES = 1_000_000
@@ -63,9 +63,9 @@ class Sobol(Perturbation):
         """
         images = question.images
         count, cells = len(images), self.cells**2
-        if (needed := self.samples * (cells + 2)) > MOST_PASSES:
+        if (total := self.samples * (cells + 2)) > MOST_PASSES:
             raise OptionError(
-                f"{self.samples} samples of {self.cells} by {self.cells} cells take {needed} passes, and {MOST_PASSES} "
+                f"{self.samples} samples of {self.cells} by {self.cells} cells take {total} passes, and {MOST_PASSES} "
                 "are allowed; draw fewer samples, or fewer cells.",
                 "samples",
             )

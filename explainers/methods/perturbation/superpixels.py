@@ -11,10 +11,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Seed
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Seed
 from seewhy.explainers.methods.perturbation.base import Perturbation, Score, Segmentation, superpixels
 
 
@@ -137,9 +137,7 @@ class LIME(Superpixels):
 
     shrinks: ClassVar[bool] = True
 
-    score: Annotated[Score, Field(description="What of the class is watched: its `logit` or its `probability`.")] = (
-        "probability"
-    )
+    score: Score = "probability"
     samples: Annotated[int, Field(ge=2, le=20_000, description="How many sets of superpixels are shown.")] = 1000
     width: Annotated[float, Field(ge=0.01, le=100, description="Of the kernel that weighs samples by nearness.")] = 0.35
     ridge: Annotated[float, Field(gt=0, le=1e6, description="Strength of the penalty on the weights.")] = 1.0

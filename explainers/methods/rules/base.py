@@ -1,10 +1,10 @@
 """Backward passes by other rules than the derivative: operations of a forward pass are replaced as they are called.
 
-A `Rewriting` that is active in a thread sees every function called with tensors: by modules, functional, in place, or
-several times by one module. Where the method has a rule for the operation, a node with the same value, whose backward
-pass is the rule, takes its place. Autograd then carries relevance instead of gradients. Afterwards the whole graph is
-read: an operation without a rule that may not stay as it is, is refused by name. So are operations that no mode can see
-(a custom `autograd.Function`, or compiled or scripted code), and a map is never silently wrong.
+An active `Rewriting` sees every function that its thread calls with tensors: by modules, functional, in place, or
+several times by one module. If the method has a rule for the operation, a node with the same value takes its place,
+whose backward pass is the rule, so that autograd carries relevance instead of gradients. Afterwards the whole graph is
+checked: an operation without a rule is refused by name unless its derivative is right. So are operations that no mode
+sees (a custom `autograd.Function`, compiled or scripted code): a map is never silently wrong.
 """
 
 import re
@@ -45,11 +45,11 @@ class Operation:
     writes: bool
 
     def __call__(self, value: Tensor) -> Any:
-        """Return the function of another first argument, which stays as it is."""
+        """Return the function's value for another first argument, which stays as it is."""
         return self.function(value.clone() if self.writes else value, *self.args[1:], **self.kwargs)
 
     def apart(self) -> "Operation":
-        """Return the operation without its first argument, which a `Backward` must not hold (see `replaced`)."""
+        """Return the operation without its first argument, which a `Backward` must not hold; see `replaced`."""
         return replace(self, args=(None, *self.args[1:]))
 
     def doubled(self) -> "Operation":
@@ -67,7 +67,7 @@ class Operation:
 
 
 Handler = Callable[[Operation], Tensor | None]
-"""Returns the tensor in the place of an operation's output (see `replaced`), or None to leave the operation alone."""
+"""Returns a replacement of an operation's output (see `replaced`), or None to leave the operation as it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class Rules:
     Attributes:
         method: its name, for messages.
         handlers: by name of the operation.
-        keeps: whether a node of the graph, given its kind and itself, may stay as autograd made it.
+        keeps: whether a node of autograd is right for the method, given its kind and itself.
     """
 
     method: str
@@ -85,12 +85,12 @@ class Rules:
     keeps: Callable[[str, Any], bool]
 
 
-class _Replaced(torch.autograd.Function):
-    """A value that is already computed, with a backward pass of its own."""
+class _RuleFunction(torch.autograd.Function):
+    """A computed value with another backward pass."""
 
     @staticmethod
     def forward(ctx: Any, output: list[Tensor], backward: Backward, weighted: bool, *_inputs: Any) -> Tensor:
-        # The output stands in a list: autograd would take a tensor among the arguments for an input.
+        # The output is in a list, because autograd would count a tensor argument as an input.
         ctx.rule, ctx.weighted = backward, weighted
         return output[0]
 
@@ -104,13 +104,13 @@ def replaced(output: Tensor, backward: Backward, *inputs: Tensor, weighted: bool
 
     Args:
         output: no view of an input.
-        backward: holds copies of the tensors that it needs, for the model may overwrite its own later. It holds no
-            tensor of the graph: an in-place operation on such a tensor would make the graph lead to `backward` and
-            `backward` to the graph, a cycle that is never freed.
+        backward: must hold copies of the tensors that it needs, because the model may overwrite its own. It must hold
+            no tensor of the graph: after an in-place operation on one, graph and `backward` would refer to each other,
+            a cycle that is never freed.
         inputs: the tensors whose relevance `backward` returns.
         weighted: whether the operation has weights (`is_first`).
     """
-    tensor: Tensor = _Replaced.apply([output.detach()], backward, weighted, *inputs)
+    tensor: Tensor = _RuleFunction.apply([output.detach()], backward, weighted, *inputs)
     return tensor
 
 
@@ -126,7 +126,7 @@ class Rewriting(TorchFunctionMode):
         super().__init__()
         self._rules = rules
         self._finished = False
-        # Tensors that depend on the picture but need no gradient, and the operation that lost it.
+        # Tensors that depend on the picture but require no gradient, each with the operation that detached it.
         self._detached = WeakTensorKeyDictionary()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -134,15 +134,15 @@ class Rewriting(TorchFunctionMode):
         name = func.__name__
         if self._finished or name in _ACCESS:
             return func(*args, **kwargs)
-        # With parameters detached, exactly the tensors that depend on the picture need a gradient.
+        # Parameters are detached, so that exactly the tensors that depend on the picture require a gradient.
         args, kwargs = tree_map_only(nn.Parameter, Tensor.detach, (args, kwargs))
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         depends = any(tensor.requires_grad for tensor in tensors)
         culprits = [
             self._detached[tensor] for tensor in tensors if tensor in self._detached and not tensor.requires_grad
         ]
-        # A tensor may lose its gradient (an index, a comparison) and do no harm by itself. Where it meets one that has
-        # a gradient, a part of the relevance would be lost without a trace.
+        # A detached tensor (an index, a comparison) does no harm by itself. Combined with one that has a gradient, it
+        # would lose a part of the relevance without a trace.
         if depends and culprits:
             raise self._unsupported(culprits[0], "whose result goes on without a gradient")
         runs = depends and torch.is_grad_enabled()
@@ -169,13 +169,13 @@ class Rewriting(TorchFunctionMode):
         output = None if handler is None else handler(operation)
         if output is not None:
             return args[0].copy_(output) if in_place else output
-        # An in-place operation on a view has no node of its own in the graph, so `finish` would not see it.
+        # An in-place operation on a view has no node in the graph, so `finish` would miss it: run it out of place.
         if in_place and base not in _HARMLESS and args[0]._is_view():
             return args[0].copy_(operation(args[0]))
         return function(*args, **kwargs)
 
     def finish(self, outputs: Tensor) -> None:
-        """Replace no more operations, and check all that led to the outputs.
+        """Stop replacing operations, and check all operations behind the outputs.
 
         Raises:
             UnsupportedOperationError: one of them has no rule.
@@ -186,7 +186,7 @@ class Rewriting(TorchFunctionMode):
             raise ModelOutputError("No gradient flows from the logits to the input: the model switches it off.")
         for node in _nodes(outputs.grad_fn):
             custom = getattr(node, "_forward_cls", None)
-            if custom is _Replaced or is_tap(node):
+            if custom is _RuleFunction or is_tap(node):
                 continue
             kind = re.sub(r"^.*::|Backward(s|\d*)$", "", node.name())
             if custom is not None:
@@ -213,12 +213,12 @@ def propagate(
     """Return the relevance of the input after a backward pass by rules; no parameter gets a gradient.
 
     Args:
-        question: its module is run.
+        question: its module runs.
         images: (R, C, H, W); those of the objective first.
         rules: see `Rules`.
-        begin: returns the relevance of the outputs, given the gradients of the score by them and the outputs, all
+        begin: returns the relevance of the outputs, given the score's gradients by the outputs, and the outputs; all
             (R, ...) float32.
-        objective: of the rows; None for that of the question's own pictures.
+        objective: of the rows; None for that of the question's pictures.
 
     Returns:
         Relevance (R, C, H, W) float32, the objective, and outputs (R, ...) float32.
@@ -270,12 +270,12 @@ def rectifies(operation: Operation) -> bool:
 
 
 def moves_only(kind: str, _node: Any = None) -> bool:
-    """Whether an operation only moves, copies or drops values, so that its ordinary gradient fits any rule."""
+    """Whether an operation only moves, copies or drops values, so that its gradient suits any rule."""
     return kind in _MOVES
 
 
 def is_linear(kind: str, node: Any) -> bool:
-    """Whether an operation is linear, up to a constant, in all its operands that depend on the picture together."""
+    """Whether an operation is jointly linear, up to a constant, in all operands that depend on the picture."""
     if kind in _FACTORS:
         if getattr(node, "_saved_rounding_mode", None) is not None:
             return False
@@ -304,7 +304,7 @@ _CONSTANTS = frozenset(
     {"zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like"}
     | {"new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"}
 )
-# They move values in place and compute none, so a view needs no node for them.
+# These move values in place without computing any, so a view needs no node for them.
 _HARMLESS = frozenset(
     {"copy", "detach", "squeeze", "unsqueeze", "transpose", "swapaxes", "swapdims", "t", "resize", "as_strided"}
 )

@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.errors import UnsupportedOperationError
-from seewhy.explainers.execution.chunks import pass_size, passes
+from seewhy.explainers.execution.chunks import chunk_size, chunks
 from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.rules.base import (
     Operation,
     Rules,
@@ -40,9 +40,9 @@ def _rescale(operation: Operation) -> Tensor | None:
         return None
     values, function = operation.args[0].detach().clone(), operation.apart()
     output = operation(values).detach()
-    # A secant between close values divides by a small difference, which rounding would dominate. In double precision
-    # the difference of two single-precision values is exact, so the function is computed again in double. MPS has no
-    # double; there, and in other precisions, close values get the slope between them instead.
+    # A secant between close values divides by a small difference, where rounding dominates. In double precision the
+    # difference of two single-precision values is exact, so the function is recomputed in double. MPS has no double:
+    # there, and in other precisions, close values get the slope between them instead.
     exact = values.dtype == torch.float32 and values.device.type != "mps"
     function = function.doubled() if exact else function
     rounded = None if exact else output.clone()
@@ -91,7 +91,7 @@ def _max_pool(operation: Operation) -> Tensor | None:
         slopes = torch.where(equal, 1.0, (maximum - baseline_maximum).flatten(2) / torch.where(equal, 1.0, difference))
         first = multipliers.float().chunk(2)[0].flatten(2)
         result = torch.zeros_like(differences).scatter_add(2, winner, first * slopes).view_as(values[:half])
-        # Only the first half is read in the end; the baselines need none.
+        # Only the pictures' multipliers are read in the end.
         return (torch.cat([result, torch.zeros_like(result)]),)
 
     return replaced(output, backward, operation.args[0])
@@ -171,10 +171,10 @@ class DeepLIFT(Explainer):
 
     def attribute(self, question: Question) -> Attribution:
         """One pass forward and back, of picture and baseline together."""
-        size = max(1, pass_size(question.module, question.images, backward=True) // 2)
+        size = max(1, chunk_size(question.module, question.images, backward=True) // 2)
         total = len(question.images)
         maps, objectives, outputs = [], [], []
-        for rows in passes(total, size, question.progress):
+        for rows in chunks(total, size, question.progress):
             contributions, objective, scores = self._contributions(question.part(rows))
             maps.append(self.project(contributions))
             objectives.append(objective)
@@ -193,7 +193,7 @@ class DeepLIFT(Explainer):
         multipliers, objective, outputs = propagate(question, batch, _RULES)
         contributions = multipliers[:count] * (batch[:count] - batch[count:]).float()
         expected = objective.scores(outputs[:count]) - objective.scores(outputs[count:])
-        # A step that no rule sees, such as a number that the model reads out of a tensor, would make the map wrong.
+        # A step that no rule sees, such as a number that the model reads from a tensor, would falsify the map.
         error = (contributions.sum(dim=(1, 2, 3)) - expected).abs()
         precise = question.images.dtype in (torch.float32, torch.float64)
         allowed = (1e-3 if precise else 0.1) * contributions.abs().sum(dim=(1, 2, 3)) + 1e-6 * outputs.abs().max()

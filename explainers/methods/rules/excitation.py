@@ -9,10 +9,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
-from seewhy.explainers.core.task import Ask
 from seewhy.explainers.methods.cam.base import LayerExplainer, collect, fuse
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.rules.base import Rewriting, propagate
@@ -33,8 +33,6 @@ _COMPOSITE = Composite(first=_OWN_SIGN, conv=_OWN_SIGN, dense=excitation_rule, s
         2016,
         "https://arxiv.org/abs/1608.00507",
     ),
-    forwards="1",
-    backwards="1",
     fine=True,
 )
 @dataclass(frozen=True, kw_only=True)

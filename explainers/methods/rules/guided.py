@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.rules.base import (
     Operation,
     Rules,
@@ -87,8 +87,6 @@ class RectifiedGradient(Explainer):
         2014,
         "https://arxiv.org/abs/1412.6806",
     ),
-    forwards="1",
-    backwards="1",
     fine=True,
     discriminates=False,
 )
@@ -117,8 +115,6 @@ class GuidedBackprop(RectifiedGradient):
         2013,
         "https://arxiv.org/abs/1311.2901",
     ),
-    forwards="1",
-    backwards="1",
     fine=True,
     discriminates=False,
 )

@@ -1,7 +1,7 @@
-"""How a linear operation shares the relevance of its outputs among its inputs: the rules of LRP.
+"""The rules of LRP: how a linear operation shares the relevance of its outputs among its inputs.
 
-Each output of a linear operation is a sum of contributions, input times weight. A rule says how much of the output's
-relevance each contribution gets.
+Each output of a linear operation is a sum of contributions, input times weight. A rule gives each contribution a share
+of the output's relevance.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ class Linear:
     Attributes:
         apply: computes the operation, without bias, of an input and a weight.
         values: the input.
-        weight: None where all weights are positive and fixed (addition, average).
+        weight: None if all weights are positive and fixed (addition, average).
         bias: of a shape that can be added to the output; or zero.
-        output: with bias, as the model computed it. Rules divide by it and not by a sum of contributions computed
-            here: in half precision the two may differ in sign, and relevance is in proportion to the model's own.
+        output: with bias, as the model computed it. Rules divide by it, not by a recomputed sum of contributions: in
+            half precision the two may differ in sign, and relevance is in proportion to the model's own output.
     """
 
     apply: Callable[[Tensor, Tensor | None], Tensor]
@@ -55,8 +55,8 @@ class Linear:
         plus, minus = self.values.clamp_min(0), self.values.clamp_max(0)
         if self.weight is None:
             return self.run(plus if positive else minus, None)
-        # A contribution is positive where value and weight have the same sign, negative where they differ: two runs,
-        # one for the values of either sign. After a ReLU there are no negative values, and one run will do.
+        # A contribution is positive if value and weight have the same sign: two runs, one for values of either sign.
+        # After a ReLU there are no negative values, and one run suffices.
         weights = self.weight.clamp_min(0), self.weight.clamp_max(0)
         of_plus, of_minus = weights if positive else weights[::-1]
         first = self.run(plus, of_plus)
@@ -99,9 +99,8 @@ def own_sign_rule(linear: Linear, relevance: Tensor, biased: bool = True) -> Ten
     above = linear.output >= 0
     result = torch.zeros_like(linear.values)
     for positive, mask, bias in zip((True, False), (above, ~above), _signs(linear.bias), strict=True):
-        if bool(
-            (masked := relevance * mask).any()
-        ):  # after a ReLU no relevance lies on negative outputs: half the work
+        masked = relevance * mask
+        if bool(masked.any()):  # half the work after a ReLU, where negative outputs have no relevance
             total, share = linear.part(positive)
             result = result + share(_divided(masked, total + bias if biased else total))
     return result
@@ -114,9 +113,9 @@ def excitation_rule(linear: Linear, relevance: Tensor) -> Tensor:
 
 
 def alpha_beta_rule(linear: Linear, relevance: Tensor, alpha: float, beta: float) -> Tensor:
-    """Share alpha times the relevance among positive contributions, and take beta times it back from negative ones.
+    """Share alpha times the relevance among positive contributions, less beta times it among negative ones.
 
-    Where contributions of one sign are missing, those of the other share the relevance itself.
+    If contributions of one sign are missing, those of the other share the relevance itself.
     """
     parts = [linear.part(positive) for positive in (True, False)]
     totals = [total + bias for (total, _), bias in zip(parts, _signs(linear.bias), strict=True)]
@@ -134,9 +133,9 @@ def flat_rule(linear: Linear, relevance: Tensor) -> Tensor:
 
 
 def box_rule(linear: Linear, relevance: Tensor) -> Tensor:
-    """Share in proportion to contributions beyond those of the extremes of each channel of each picture.
+    """Share in proportion to contributions beyond those of the extreme values of each picture's channels.
 
-    Values (N, F) of a dense layer have no channels: the extremes are those of the whole picture.
+    Values (N, F) of a dense layer have no channels: their extremes are those of the whole picture.
     """
     axes = _places(linear)
     ends = (linear.values.amin(axes, keepdim=True), linear.values.amax(axes, keepdim=True))
@@ -163,5 +162,5 @@ def _signs(bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _divided(relevance: Tensor, total: Tensor) -> Tensor:
-    """Return relevance / total; zero where nothing contributes, and the relevance ends there."""
+    """Return relevance / total; zero where nothing contributes, so that the relevance ends there."""
     return torch.where(total == 0, 0.0, relevance / torch.where(total == 0, 1.0, total))

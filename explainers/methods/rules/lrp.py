@@ -8,10 +8,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.explainer import Explainer
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.rules.base import propagate
 from seewhy.explainers.methods.rules.linear import (
     alpha_beta_rule,
@@ -46,8 +46,6 @@ CompositeName = Literal[
         2015,
         "https://doi.org/10.1371/journal.pone.0130140",
     ),
-    forwards="1",
-    backwards="1",
     fine=True,
 )
 @dataclass(frozen=True, kw_only=True)

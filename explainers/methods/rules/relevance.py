@@ -46,8 +46,8 @@ class Composite:
 
 
 def relevance_rules(method: str, composite: Composite) -> Rules:
-    """Return the rules of a backward pass by a composite; make them anew for each pass, for they remember layers."""
-    weighted = _Weighted(composite)
+    """Return the rules of a backward pass by a composite, for one pass only: they remember layers."""
+    weighted = _WeightedOperations(composite)
     handlers: dict[str, Handler] = {
         "linear": weighted.dense,
         "batch_norm": weighted.batch_norm,
@@ -73,10 +73,10 @@ class _Affine:
     Attributes:
         values: its input, in the graph.
         weight, bias: its own, or with a batch normalisation folded in.
-        apply: computes the layer, without bias, of an input and a weight.
-        axis: the axis of the weight that counts the output channels.
-        places: how many axes the output has after that of its channels.
-        rule: the rule that it follows.
+        apply: computes the layer, without bias, from an input and a weight.
+        axis: the weight's axis of output channels.
+        places: number of the output's axes after its channels.
+        rule: of the layer.
     """
 
     values: Tensor
@@ -89,17 +89,8 @@ class _Affine:
 
     def replace(self, output: Tensor) -> Tensor:
         """Return the output with a backward pass by the rule."""
-        # `backward` must not hold `self`, whose values are in the graph (see `replaced`).
-        values, copy = self.values.detach().clone(), output.detach().clone()
-        apply, weight, bias, rule, places = self.apply, self.weight, self.bias, self.rule, self.places
-
-        def backward(relevance: Tensor) -> tuple[Tensor]:
-            shift = values.new_zeros(1) if bias is None else bias
-            shift = shift.float().view(-1, *[1] * places)
-            linear = Linear(apply, values.float(), weight.float(), shift, copy.float())
-            return (rule(linear, relevance.float()),)
-
-        return replaced(output, backward, self.values, weighted=True)
+        bias = None if self.bias is None else self.bias.view(-1, *[1] * self.places)
+        return _shared(self.rule, output, self.values, self.apply, self.weight, bias, weighted=True)
 
     def normalised(self, mean: Tensor, scale: Tensor, shift: Tensor) -> "_Affine | None":
         """Return the layer with (output - mean) * scale + shift folded in; None where the channels do not fit."""
@@ -110,12 +101,12 @@ class _Affine:
         return replace(self, weight=weight, bias=(bias - mean) * scale + shift)
 
 
-class _Weighted:
+class _WeightedOperations:
     """The handlers of operations with weights, and of the batch normalisation after them."""
 
     def __init__(self, composite: Composite) -> None:
         self._composite = composite
-        # By output: the layer, and the versions of its input and output, which tell whether either was modified since.
+        # By output: the layer, and the versions of its input and output, which reveal in-place changes since.
         self._layers = WeakTensorKeyDictionary()
 
     def dense(self, operation: Operation) -> Tensor | None:
@@ -156,7 +147,7 @@ class _Weighted:
         return output
 
     def batch_norm(self, operation: Operation) -> Tensor | None:
-        """Fold it into the layer that made its input; without such a layer it is a linear operation of its own."""
+        """Fold it into the layer that made its input; without such a layer it is a linear operation itself."""
         if operation.function is functional.batch_norm:
             names = ("input", "running_mean", "running_var", "weight", "bias", "training", "", "eps")
         else:  # torch.batch_norm
@@ -176,22 +167,33 @@ class _Weighted:
             affine = affine.normalised(mean.float(), scale, shift)
             if affine is not None:
                 return affine.replace(output)
-        return _diagonal(output, values, scale, shift - mean.float() * scale, self._composite.sums)
+        shape = (1, -1, *[1] * (values.ndim - 2))
+        shift = shift - mean.float() * scale
+        return _shared(self._composite.sums, output, values, _scale, scale.view(shape), shift.view(shape))
 
 
-def _diagonal(output: Tensor, values: Tensor, scale: Tensor, shift: Tensor, rule: Rule) -> Tensor:
-    """Return the output, scale and shift of each channel of values, with a backward pass by the rule."""
-    shape = (1, -1, *[1] * (values.ndim - 2))
-    inputs, copy = values.detach().clone(), output.clone()
-
-    def apply(inputs: Tensor, weight: Tensor | None) -> Tensor:
-        return inputs if weight is None else inputs * weight
+def _shared(
+    rule: Rule,
+    output: Tensor,
+    values: Tensor,
+    apply: Callable[[Tensor, Tensor | None], Tensor],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    weighted: bool = False,
+) -> Tensor:
+    """Return the output of a linear operation with a backward pass by a rule; arguments of `Linear` and `replaced`."""
+    inputs, copy = values.detach().clone(), output.detach().clone()
 
     def backward(relevance: Tensor) -> tuple[Tensor]:
-        linear = Linear(apply, inputs.float(), scale.view(shape), shift.view(shape), copy.float())
-        return (rule(linear, relevance.float()),)
+        factors = None if weight is None else weight.float()
+        shift = inputs.new_zeros(1) if bias is None else bias
+        return (rule(Linear(apply, inputs.float(), factors, shift.float(), copy.float()), relevance.float()),)
 
-    return replaced(output, backward, values)
+    return replaced(output, backward, values, weighted=weighted)
+
+
+def _scale(values: Tensor, weight: Tensor | None) -> Tensor:
+    return values if weight is None else values * weight
 
 
 def _sum(rule: Rule, operation: Operation) -> Tensor | None:
@@ -206,7 +208,9 @@ def _sum(rule: Rule, operation: Operation) -> Tensor | None:
     shapes = {place: term.shape for place, term in inputs.items()}
 
     def backward(relevance: Tensor) -> tuple[Tensor, ...]:
-        shares = rule(_weightless(lambda values, _: values.sum(dim=0), addends, copy), relevance.float())
+        zero = torch.zeros(1, device=addends.device)
+        linear = Linear(lambda values, _: values.sum(dim=0), addends.float(), None, zero, copy.float())
+        shares = rule(linear, relevance.float())
         return tuple(shares[place].sum_to_size(shape) for place, shape in shapes.items())
 
     return replaced(output, backward, *inputs.values())
@@ -238,26 +242,12 @@ def _activation(operation: Operation) -> Tensor | None:
     """Rectifiers hand on all relevance."""
     if not only_first_depends(operation) or not (operation.name == "leaky_relu" or rectifies(operation)):
         return None
-    return replaced(operation(operation.args[0].detach()), _unchanged, operation.args[0])
-
-
-def _unchanged(relevance: Tensor) -> tuple[Tensor]:
-    return (relevance,)
+    return replaced(operation(operation.args[0].detach()), lambda relevance: (relevance,), operation.args[0])
 
 
 def _average(rule: Rule, operation: Operation) -> Tensor | None:
     """Averages and sums over places."""
     if not only_first_depends(operation):
         return None
-    values, function = operation.args[0].detach().clone(), operation.apart()
-    output = operation(values)
-    copy = output.clone()
-
-    def backward(relevance: Tensor) -> tuple[Tensor]:
-        return (rule(_weightless(lambda inputs, _: function(inputs), values, copy), relevance.float()),)
-
-    return replaced(output, backward, operation.args[0])
-
-
-def _weightless(apply: Callable[[Tensor, Tensor | None], Tensor], values: Tensor, output: Tensor) -> Linear:
-    return Linear(apply, values.float(), None, torch.zeros(1, device=values.device), output.float())
+    values, function = operation.args[0], operation.apart()
+    return _shared(rule, operation(values.detach()), values, lambda inputs, _: function(inputs))

@@ -12,6 +12,7 @@ from seewhy.explainers.methods.cam.ablation import AblationCAM, ReciproCAM
 from tests import nets
 from tests.explainers.test_cam import ByHand
 from tests.explainers.test_sweeping import MasksLater, Remembers, ReturnsItsInput, ViewsLater
+from tests.grids import few
 
 TARGETS = torch.tensor([0, 2, 1, 1])
 KERNEL = torch.tensor([[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]) / 16
@@ -165,7 +166,7 @@ NETS = [
 @pytest.mark.parametrize(("kind", "layers"), NETS, ids=lambda one: getattr(one, "__name__", None))
 def test_every_row_is_what_the_whole_model_gives(kind, layers, images, untouched):
     net = untouched(nets.seeded(kind))
-    pictures, targets, others = images[:2, :, :8, :12], torch.tensor([0, 2]), torch.tensor([1, 1])
+    pictures, targets, others = images[:2, :, :6, :8], torch.tensor([0, 2]), torch.tensor([1, 1])
     for layer in layers:
         ablation = AblationCAM(layers=(layer,), sign="signed")
         found = ablation.explain(net, pictures, targets).maps
@@ -185,15 +186,15 @@ def test_every_row_is_what_the_whole_model_gives(kind, layers, images, untouched
             assert nets.relative_error(between[row], classes[target] - classes[other]) < 1e-3
 
 
-def test_ablation_weighs_as_a_sweep_ranks(resnet18, images, untouched):
-    untouched(resnet18)
-    image, layer = images[:1, :, :40, :32], "layer2.0.conv1"
-    sweep = sweep_images(resnet18, image, parse_edits([{"layer": layer, "op": "zero"}])[0], 7)
+def test_ablation_weighs_as_a_sweep_ranks(images, untouched):
+    net = untouched(nets.seeded(nets.Skip))
+    image, layer = images[:1, :, :40, :32], "branch.0"
+    sweep = sweep_images(net, image, parse_edits([{"layer": layer, "op": "zero"}])[0], 2)
     falls = torch.zeros(len(sweep.channels))
     for effect in sweep.channels:
         falls[effect.channel] = -effect.logit_change
-    expected = (falls[:, None, None] * sweep.maps).sum(dim=0) / sweep.logits[7].abs()
-    found = AblationCAM(layers=(layer,), sign="signed").explain(resnet18, image, torch.tensor([7])).maps
+    expected = (falls[:, None, None] * sweep.maps).sum(dim=0) / sweep.logits[2].abs()
+    found = AblationCAM(layers=(layer,), sign="signed").explain(net, image, torch.tensor([2])).maps
     assert nets.relative_error(found[0], expected) < 1e-3
 
 
@@ -300,11 +301,12 @@ def test_infinite_logits_without_a_part_name_the_layer(cam, pictures):
 # Peers
 
 
+PEERED = {"net": "relu", "resnet18": "layer3", "mobilenet_v2": "features.0"}
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("model", "layer"), [("resnet18", "layer3"), pytest.param("mobilenet_v2", "features.0", marks=pytest.mark.slow)]
-)
-def test_ablation_equals_pytorch_grad_cam(model, layer, images):
+@pytest.mark.parametrize("name", few(PEERED, short=["net"]))
+def test_ablation_equals_pytorch_grad_cam(name, images):
     """After a ReLU, for where a layer has negative values it ablates with a huge negative one instead of zero.
 
     It divides by the logit with its sign, so of a class with a negative logit its map is ours negated.
@@ -314,9 +316,11 @@ def test_ablation_equals_pytorch_grad_cam(model, layer, images):
     from pytorch_grad_cam import AblationCAM as Peer
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
-    model = nets.seeded(torchvision.models.get_model, model)
-    images, targets = images[:2, :, :32, :32], torch.tensor([7, 999])
-    copy = deepcopy(model)
+    if name == "net":
+        model, targets = nets.seeded(nets.InPlaceModule), torch.tensor([2, 0])
+    else:
+        model, targets = nets.seeded(torchvision.models.get_model, name), torch.tensor([7, 999])
+    images, layer, copy = images[:2, :, :32, :32], PEERED[name], deepcopy(model)
     target_layer = copy.get_submodule(layer)
     with Peer(copy, [target_layer]) as peer:
         logits = peer.activations_and_grads(images)

@@ -104,6 +104,7 @@ def test_eigencam_shows_where_negative_features_are_strong():
     assert found.diagnostics == positive.diagnostics == ((),)
 
 
+@pytest.mark.slow
 def test_eigencam_of_an_untrained_convnext_is_never_blank(images):
     model = nets.seeded(torchvision.models.get_model, "convnext_tiny")
     summed, maps = [], get_method("eigencam").build({}).explain(model, images).maps

@@ -138,7 +138,7 @@ def test_passes_stay_within_memory_and_are_reported(monkeypatch, images):
     net = nets.seeded(nets.Net)
     targets = torch.tensor([0, 1, 2, 0])
     expected = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1))
-    monkeypatch.setattr("seewhy.explainers.methods.rules.deeplift.pass_size", lambda *_, **__: 3)
+    monkeypatch.setattr("seewhy.explainers.methods.rules.deeplift.chunk_size", lambda *_, **__: 3)
     done: list[tuple[int, int]] = []
     progress = Progress(report=lambda *pair: done.append(pair))
     found = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1), progress)

@@ -6,12 +6,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 from seewhy.explainers import explain, get_method
-from seewhy.explainers.core.question import pose
 from seewhy.explainers.errors import LayerError, OptionError
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.concept.dff import DFF
 from seewhy.explainers.methods.concept.factors import factorize, nonnegative_factors, regions_of
+from seewhy.explainers.tasks.pose import pose
 from tests import nets
 from tests.explainers.test_perturbing import EXAMPLES
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from seewhy.explainers import get_method
-from seewhy.explainers.execution import chunks as passes
+from seewhy.explainers.execution import chunks
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.cam.gradcam_plus_plus import GradCAMPlusPlus, SmoothGradCAMPlusPlus
 from tests import nets
@@ -118,5 +118,5 @@ def test_seeds_repeat_and_passes_do_not_matter(net, images, monkeypatch):
     assert torch.equal(explainer.explain(net, images, targets).maps, found)
     other = SmoothGradCAMPlusPlus(layers=("conv",), sign="signed", samples=5, seed=1).explain(net, images, targets).maps
     assert nets.relative_error(other, found) > 1e-4
-    monkeypatch.setattr(passes, "MOST", 3)
+    monkeypatch.setattr(chunks, "MOST", 3)
     assert nets.relative_error(explainer.explain(net, images, targets).maps, found) < 1e-5

@@ -5,12 +5,12 @@ import torch
 from torch import Tensor, nn
 
 from seewhy.explainers import get_method
-from seewhy.explainers.core.question import predict
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.baselines import blurred
 from seewhy.explainers.methods.gradient.integrated import ExpectedGradients, IntegratedGradients
 from seewhy.explainers.methods.gradient.paths import GuidedIG
 from seewhy.explainers.tasks.classification import Classification
+from seewhy.explainers.tasks.pose import predict
 from tests import nets
 from tests.grids import few
 
@@ -61,7 +61,7 @@ def test_integrated_gradients_are_complete(baseline, pictures):
     torch.testing.assert_close(found.sum(dim=(1, 2)), difference[[0, 1], targets], rtol=1e-3, atol=1e-5)
 
 
-def test_more_steps_come_nearer_to_completeness_on_a_rectified_net(pictures):
+def test_more_steps_come_nearer_to_completeness_on_a_rectified_net(pictures, large_passes):
     net, targets = nets.seeded(nets.Skip), torch.tensor([2, 0])
     difference = (predict(net, pictures) - predict(net, torch.zeros_like(pictures)))[[0, 1], targets]
     errors = []
@@ -119,7 +119,7 @@ def test_options_come_as_text():
 
 
 @pytest.mark.parametrize("baselines", few(["shuffle", "noise", "blur"], short=["noise"]))
-def test_expected_gradients_are_complete_but_for_chance(baselines, pictures):
+def test_expected_gradients_are_complete_but_for_chance(baselines, pictures, large_passes):
     """The spread of the sum is that of the baselines' scores, and shrinks with the root of the samples."""
     targets = torch.tensor([0, 1])
     sums = {
@@ -137,7 +137,7 @@ def test_expected_gradients_are_complete_but_for_chance(baselines, pictures):
         assert sums[4000].abs().max() < 0.05 * scale
 
 
-def test_expected_gradients_of_a_linear_model_are_differences_from_the_mean_baseline(pictures):
+def test_expected_gradients_of_a_linear_model_are_differences_from_the_mean_baseline(pictures, large_passes):
     linear = nn.Sequential(nn.Flatten(), nn.Linear(144, 5))
     targets = torch.tensor([4, 1])
     weights = linear[1].weight.detach()[targets].view(2, 3, 6, 8)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from seewhy.explainers import get_method
-from seewhy.explainers.core.question import predict
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.baselines import blurred
 from seewhy.explainers.methods.gradient.paths import BlurIG, GuidedIG
+from seewhy.explainers.tasks.pose import predict
 from tests import nets
 from tools.peers import NETS, network
 
@@ -58,7 +58,7 @@ def test_blur_ig_of_a_linear_model_is_exact(linear, pictures):
 
 
 @pytest.mark.parametrize("size", [(8, 12), (12, 5)])
-def test_blur_ig_is_complete(size, generator):
+def test_blur_ig_is_complete(size, generator, large_passes):
     pictures = torch.randn(2, 3, *size, generator=generator)
     net, targets = nets.seeded(Smooth), torch.tensor([2, 0])
     found = BlurIG(steps=50, max_sigma=10).explain(net, pictures, targets).maps.sum(dim=(1, 2))
@@ -81,7 +81,7 @@ def test_one_piece_takes_the_gradient_in_its_middle(pictures):
     torch.testing.assert_close(found, (middle * (pictures - blurred(pictures, 8))).sum(dim=1))
 
 
-def test_blur_ig_comes_to_what_the_authors_code_comes_to(pictures, monkeypatch):
+def test_blur_ig_comes_to_what_the_authors_code_comes_to(pictures, monkeypatch, large_passes):
     """Theirs with our mirrored borders: it sums other points of the same path."""
     peer = pytest.importorskip("saliency.core.blur_ig")
     from scipy import ndimage
@@ -191,7 +191,7 @@ def test_guided_ig_takes_the_path_of_the_authors_code(name, max_dist, images, mo
         points.append(point)
         return {"INPUT_OUTPUT_GRADIENTS": gradients(net, point, 7).permute(0, 2, 3, 1).numpy()}
 
-    image = images[:1, :, :40, :32].double()
+    image = images[:1, :, :24, :20].double()
     array = image[0].permute(1, 2, 0).numpy()
     mask = peer.GuidedIG().GetMask(array, call, x_baseline=np.full_like(array, 0.1), x_steps=8, max_dist=max_dist)
     points.append(image)

@@ -22,7 +22,7 @@ class Constant(nn.Module):
 
 
 @pytest.mark.parametrize("score", ["probability", "logit"])
-def test_the_map_of_a_constant_model_is_zero(score):
+def test_the_map_of_a_constant_model_is_zero(score, large_passes):
     for noise in (0.0, 1e-6):
         net, pictures = Constant(noise), torch.rand(2, 3, 8, 10)
         found = RISE(samples=1000, cells=3, score=score, sign="signed").explain(net, pictures).maps
@@ -73,7 +73,7 @@ def test_masks_that_leave_pixels_unseen_are_refused():
     assert caught.value.field == "samples"
 
 
-def test_the_masks_are_centred():
+def test_the_masks_are_centred(large_passes):
     """The grid is cropped at every place, so no pixel is shown more often than another."""
     shown = torch.zeros(16, 16)
     for seed in range(3):

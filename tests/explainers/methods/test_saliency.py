@@ -3,8 +3,8 @@ import torch
 from torch import Tensor, nn
 
 from seewhy.explainers import GradCAM, Saliency
-from seewhy.explainers.core.question import predict
-from seewhy.explainers.errors import ModelOutputError, NonFiniteError, TargetError
+from seewhy.explainers.errors import NonFiniteError, TargetError
+from seewhy.explainers.tasks.pose import predict
 from tests import nets
 
 
@@ -39,30 +39,6 @@ def test_the_signed_variant_keeps_the_sign_of_the_strongest_channel(linear, pict
     assert torch.equal(signed.maps.abs(), Saliency().explain(linear, pictures, targets).maps)
 
 
-def test_a_batch_of_mixed_targets_equals_singles(resnet18, images, untouched):
-    targets = torch.tensor([1, 500, 0, 999])
-    together = Saliency().explain(untouched(resnet18), images, targets)
-    for row, target in enumerate(targets):
-        alone = Saliency().explain(resnet18, images[row : row + 1], target[None])
-        assert nets.relative_error(together.maps[row], alone.maps[0]) < 1e-5
-
-
-def test_a_module_in_training_mode_is_explained_as_in_evaluation_mode(images, untouched):
-    net = nets.seeded(nets.Stochastic)
-    expected = Saliency().explain(net, images).maps
-    untouched(net.train())
-    assert torch.equal(Saliency().explain(net, images).maps, expected)
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_the_callers_gradient_mode_and_frozen_weights_do_not_matter(context, frozen, images, untouched):
-    net = untouched(nets.seeded(nets.InPlaceModule).requires_grad_(not frozen))
-    expected = Saliency().explain(net, images).maps
-    with context():
-        assert torch.equal(Saliency().explain(net, images.clone()).maps, expected)
-
-
 def test_the_callers_images_stay_as_they_were(images):
     net = nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(2))
     net(images.clone())
@@ -73,25 +49,9 @@ def test_the_callers_images_stay_as_they_were(images):
     assert images.grad is None
 
 
-def test_half_precision_gives_float32_maps(images):
-    found = Saliency().explain(nets.seeded(nets.Net).bfloat16(), images.bfloat16())
-    assert [found.maps.dtype, found.logits.dtype] == [torch.float32, torch.float32]
-
-
-def test_a_model_that_detaches_is_refused(images, untouched):
-    net = untouched(nets.Wrapped(nets.seeded(nets.Net), torch.detach))
-    with pytest.raises(ModelOutputError, match="No gradient flows"):
-        Saliency().explain(net, images)
-
-
 def test_a_target_out_of_range_names_the_range(images):
     with pytest.raises(TargetError, match="classes 0 to 2"):
         Saliency().explain(nets.seeded(nets.Net), images, torch.tensor([0, 1, 2, 3]))
-
-
-def test_equal_explainers_are_equal_and_hash_alike():
-    assert {Saliency(), Saliency(sign="absolute")} == {Saliency(sign="absolute")}
-    assert Saliency() != Saliency(sign="signed")
 
 
 def test_predict_gives_float32_logits_and_leaves_no_trace(images, untouched):
@@ -119,7 +79,7 @@ def test_maps_of_nan_are_told_though_the_logits_are_finite(images, untouched, ex
 
 
 def test_prediction_of_a_half_precision_model_takes_ordinary_pictures():
-    from seewhy.explainers.core.question import predict
+    from seewhy.explainers.tasks.pose import predict
 
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(2))
     net(torch.rand(1, 3, 8, 8))

@@ -1,13 +1,11 @@
 import pytest
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
-from seewhy.explainers import HookSession, get_method
+from seewhy.explainers import HookSession
 from seewhy.explainers.methods.cam.scorecam import ISCAM, SSCAM, ScoreCAM
 from tests import nets
-from tests.grids import few
 
 TARGETS = torch.tensor([0, 2, 1, 1])
 
@@ -110,20 +108,6 @@ def test_by_hand_with_a_constant_map(target):
     assert not ScoreCAM(layers=("conv",)).explain(net, torch.ones(1, 1, 2, 2)).maps.any()
 
 
-def test_counts_of_passes_are_as_declared(pictures):
-    net = nets.seeded(nets.Net)
-    rows: list[int] = []
-    for cam, name in ((ScoreCAM, "scorecam"), (SSCAM, "sscam"), (ISCAM, "iscam")):
-        explainer = cam(layers=("conv",))
-        explainer.explain(net, pictures)  # counts what a pass may hold
-        rows.clear()
-        handle = net.register_forward_hook(lambda module, args, output: rows.append(len(output)))
-        explainer.explain(net, pictures)
-        handle.remove()
-        declared = eval(get_method(name).forwards, {"channels": 5, "samples": getattr(explainer, "samples", 0)})
-        assert sum(rows) == 4 * declared
-
-
 def test_limits(pictures):
     net = nets.seeded(nets.Net)
     plain = ScoreCAM(layers=("conv",)).explain(net, pictures, TARGETS).maps
@@ -138,14 +122,12 @@ def test_limits(pictures):
     assert nets.relative_error(four, once.explain(linear, pictures, TARGETS).maps) < 1e-4
 
 
-def test_seeds(pictures):
+def test_more_samples_make_another_map(pictures):
     net = nets.seeded(nets.Net)
 
     def found(**options) -> Tensor:
         return SSCAM(layers=("conv",), **options).explain(net, pictures, TARGETS).maps
 
-    assert torch.equal(found(seed=3), found(seed=3))
-    assert nets.relative_error(found(seed=3), found(seed=4)) > 1e-4
     assert nets.relative_error(found(samples=3), found(samples=4)) > 1e-5
 
 
@@ -163,21 +145,22 @@ def test_a_feature_map_that_barely_varies_is_a_mask_all_the_same(pictures):
 # Peers
 
 
-@pytest.mark.parametrize("samples", few([0, 2], short=[0]))
+@pytest.mark.parametrize("samples", [0, 2])
 def test_scorecam_and_sscam_equal_torchcam(samples, images, monkeypatch):
     """Where cells' centres are pixels, for it normalises before it resizes. Its softmax counts constant maps too.
 
     Its IS-CAM sums the steps j from 1 to i, where the paper has them from 0 to i - 1: no equality there.
     """
     methods = pytest.importorskip("torchcam.methods")
-    model = nets.seeded(torchvision.models.get_model, "resnet18")
-    images, targets = images[:2, :, :35, :35], [7, 999]
-    cam = SSCAM(layers=("layer2",), samples=samples, std=0.5) if samples else ScoreCAM(layers=("layer2",))
+    head = (nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
+    model = nets.seeded(nn.Sequential, nn.Conv2d(3, 16, 3, stride=3), *head)
+    images, targets = images[:2, :, :33, :33], [3, 4]
+    cam = SSCAM(layers=("0",), samples=samples, std=0.5) if samples else ScoreCAM(layers=("0",))
     options = {"num_samples": samples, "std": 0.5} if samples else {}
     kind = methods.SSCAM if samples else methods.ScoreCAM
-    with kind(model, "layer2", **options) as peer:
+    with kind(model, "0", **options) as peer:
         if samples:
-            drawn = iter(noises(cam, (35, 35)))
+            drawn = iter(noises(cam, (33, 33)))
             monkeypatch.setattr(peer._distrib, "sample", lambda size: next(drawn).expand(size))
         logits = model(images)
         (expected,) = peer.compute_cams(targets, logits, normalized=False)

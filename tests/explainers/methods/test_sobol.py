@@ -19,13 +19,13 @@ class Ishigami(nn.Module):
         return torch.stack([found, torch.zeros_like(found)], dim=1)
 
 
-def test_the_indices_of_ishigamis_function():
+def test_the_indices_of_ishigamis_function(large_passes):
     found = Sobol(cells=2, samples=4096).explain(Ishigami(), torch.ones(1, 1, 4, 4), torch.tensor([0])).maps
     # 0.5576, 0.4424, 0.2437 follow from its parts of the variance; the fourth quarter counts for nothing.
     torch.testing.assert_close(found[0], torch.tensor([[0.5576, 0.4424], [0.2437, 0.0]]), rtol=0, atol=0.01)
 
 
-def test_the_indices_of_a_sum_are_squares(generator):
+def test_the_indices_of_a_sum_are_squares(generator, large_passes):
     picture = torch.rand(1, 1, 4, 6, generator=generator)
     found = Sobol(cells=2, samples=1024).explain(nets.Weighted((1.0,), (0.0,)), picture, torch.tensor([0])).maps[0]
     parts = picture[0].unfold(1, 2, 2).unfold(2, 3, 3).sum(dim=(3, 4))[0] ** 2

@@ -57,7 +57,8 @@ def test_segments_grow_by_a_disk():
 
 
 @pytest.mark.parametrize("size", [(60, 90), (224, 160), (10, 7)])
-def test_regions_have_the_size_of_the_picture_and_cover_it(size):
+def test_regions_have_the_size_of_the_picture_and_cover_it(size, monkeypatch):
+    monkeypatch.setattr(xrai, "SIDE", 112)
     found = regions(drawing(*size))
     assert found.shape[1:] == size
     assert found.any(dim=0).all()
@@ -69,7 +70,7 @@ def test_regions_have_the_size_of_the_picture_and_cover_it(size):
         assert shared.max() > 0.7
 
 
-def test_a_picture_of_one_colour_is_one_region():
+def test_a_picture_of_one_colour_is_one_region(small):
     found = regions(torch.full((3, 40, 40), 0.3))
     assert found.all()
 
@@ -99,7 +100,7 @@ class Reds(nn.Module):
         return torch.stack((red.sum(dim=(1, 2)), -red.sum(dim=(1, 2))), dim=1)
 
 
-def test_the_strongest_region_is_the_one_that_the_model_sees():
+def test_the_strongest_region_is_the_one_that_the_model_sees(small):
     found = XRAI(steps=1).explain(Reds(), drawing(120, 120)[None], torch.tensor([0])).maps[0]
     inside, outside = found[42, 30], torch.stack((found[60, 84], found[110, 110], found[10, 70]))
     assert inside > outside.max() + 0.1

@@ -12,9 +12,7 @@ import pytest
 from PIL import Image
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from seewhy.app import create_app
-from seewhy.app.http.uploads import MAX_FAULTS, MAX_VALUES
-from seewhy.app.settings import Settings
+from seewhy.app.pipeline.parse import MAX_FAULTS, MAX_VALUES
 from seewhy.explainers.inspection.edits import MAX_EDITS
 from tests.app.conftest import encoded
 from tests.app.test_errors import faults, problem
@@ -28,17 +26,9 @@ def small():
 
 
 @pytest.fixture
-def limited():
+def limited(app_of):
     """Make clients of services with other settings."""
-    made = []
-
-    def make(**settings):
-        made.append(create_app(Settings(**settings)))
-        return made[-1].test_client()
-
-    yield make
-    for app in made:
-        app.extensions["seewhy"].stop()
+    return lambda **settings: app_of(**settings).test_client()
 
 
 def form(picture, fields=(), edge=b"edge"):

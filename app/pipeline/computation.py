@@ -4,34 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-import torch
 from torch import Tensor
 
-from seewhy.explainers.core import task as explained
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution, require_finite
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.explainer import Explainer
-from seewhy.explainers.core.objective import MOST_PROBABLE, NO_CONTRAST
-from seewhy.explainers.core.question import pose, predict
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.cam.base import CAM
 from seewhy.explainers.methods.catalogue import passes_of
+from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
-from seewhy.explainers.methods.shared_pass import explain_together
+from seewhy.explainers.methods.shared_pass import explain_jointly
+from seewhy.explainers.tasks.pose import pose, predict
 from seewhy.models import LoadedModel
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What is asked about one picture; pictures of which different things are asked share a batch.
-
-    Attributes:
-        target: class index; None for the most probable class.
-        against: class index that the target is contrasted with; None for no contrast.
-    """
-
-    target: int | None = None
-    against: int | None = None
 
 
 @dataclass(frozen=True)
@@ -40,34 +25,17 @@ class Batch:
 
     Attributes:
         images: (N, C, H, W) float32, normalised, on the model's device.
-        asks: what is asked about each.
+        ask: what is asked about each.
         progress: lets other work run meanwhile where it is its turn, and raises when nobody waits any more.
     """
 
     images: Tensor
-    asks: Sequence[Ask]
+    ask: Ask = DEFAULT_ASK
     progress: Progress = SILENT
 
-    @property
-    def ask(self) -> explained.Ask:
-        """What is asked about all of them."""
-        return explained.Ask(self.targets, self.against)
 
-    @property
-    def targets(self) -> Tensor:
-        """(N,) int64, on the CPU; `MOST_PROBABLE` for the most probable class of a picture."""
-        return torch.tensor([MOST_PROBABLE if ask.target is None else ask.target for ask in self.asks])
-
-    @property
-    def against(self) -> Tensor | None:
-        """(N,) int64, on the CPU, `NO_CONTRAST` for a picture without one; None where no picture has one."""
-        if all(ask.against is None for ask in self.asks):
-            return None
-        return torch.tensor([NO_CONTRAST if ask.against is None else ask.against for ask in self.asks])
-
-
-class Task(Protocol):
-    """What a model is to do with a batch of pictures. Jobs whose tasks are equal share a batch."""
+class Computation(Protocol):
+    """What a model is to do with a batch of pictures. Jobs whose computations are equal share a batch."""
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
         """Return one result per picture, on the CPU; no other thread runs the model until this one reports."""
@@ -103,9 +71,9 @@ class Predict:
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Attribution]:
         """Return one attribution (N = 1) per picture."""
-        logits = predict(model, batch.images)
-        maps = logits.new_empty((len(batch.images), 0, 0))
-        return Attribution(maps, logits.argmax(dim=1), logits, layers=(), signed=False).rows()
+        outputs = predict(model, batch.images)
+        maps, targets = outputs.new_empty((len(batch.images), 0, 0)), model.task.objective(outputs, batch.ask).targets
+        return Attribution(maps, targets, outputs, layers=(), signed=False).rows()
 
 
 @dataclass(frozen=True)
@@ -134,7 +102,7 @@ class Explain:
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Sequence[Attribution]]:
         """Return for each picture one attribution (N = 1) per method."""
-        attributions = explain_together(self.explainers, model, batch.images, batch.ask, batch.progress)
+        attributions = explain_jointly(self.explainers, model, batch.images, batch.ask, batch.progress)
         return list(zip(*(attribution.rows() for attribution in attributions), strict=True))
 
 
@@ -167,12 +135,12 @@ class Alone:
     """Do something with one picture that shares no batch with any other.
 
     Attributes:
-        do: takes the model, the picture (1, C, H, W), the target (1,) or None, and the progress to report
-            between passes, never within one.
+        do: takes the model, the picture (1, C, H, W), what is asked about it, and the progress to report between
+            passes, never within one.
         cost: the passes that it takes; None where nobody knows.
     """
 
-    do: Callable[[LoadedModel, Tensor, Tensor | None, Progress], Any]
+    do: Callable[[LoadedModel, Tensor, Ask, Progress], Any]
     cost: Passes | None
 
     runs_whole: ClassVar[bool] = False
@@ -187,5 +155,4 @@ class Alone:
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
         """Return its only result."""
-        targets = None if batch.asks[0].target is None else batch.targets
-        return [self.do(model, batch.images, targets, batch.progress)]
+        return [self.do(model, batch.images, batch.ask, batch.progress)]

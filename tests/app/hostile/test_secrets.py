@@ -13,11 +13,11 @@ import pytest
 import torch
 from PIL import Image
 
-from seewhy.app import create_app
-from seewhy.app.http.uploads import parse
 from seewhy.app.pipeline.options import CaptureOptions, ExplainOptions, InterveneOptions, PredictOptions, TraceOptions
-from seewhy.app.settings import Settings
+from seewhy.app.pipeline.parse import parse
+from seewhy.models import Registry
 from tests.app.conftest import encoded
+from tests.grids import few
 from tools.hostile import pictures
 
 PLACES = [
@@ -135,7 +135,7 @@ class Payload:
 
 
 @pytest.mark.parametrize("kind", ["torch", "legacy", "pickle", "named safetensors"])
-def test_weights_run_no_code(tmp_path, small, kind):
+def test_weights_run_no_code(tmp_path, small, app_of, kind):
     mark = str(tmp_path / "code-ran")
     suffix = "safetensors" if kind == "named safetensors" else "pth"
     file = tmp_path / f"mine.{suffix}"
@@ -148,42 +148,39 @@ def test_weights_run_no_code(tmp_path, small, kind):
         file.write_bytes(pickle.dumps(content))
     declared = f'[models.mine]\narchitecture = "squeezenet1_1"\nweights = "{file.name}"\nlabels = ["a", "b"]\n'
     (tmp_path / "models.toml").write_text(declared)
-    app = create_app(Settings(models=tmp_path / "models.toml", weights_dir=tmp_path))
-    try:
-        response = app.test_client().post("/predict?model=mine", data=small, content_type="image/png")
-        assert response.status_code == 503
-        assert "never run" in response.get_json()["detail"]
-        assert str(tmp_path) not in response.text
-        assert not Path(mark).exists()
-    finally:
-        app.extensions["seewhy"].stop()
+    client = app_of(models=tmp_path / "models.toml", weights_dir=tmp_path).test_client()
+    response = client.post("/predict?model=mine", data=small, content_type="image/png")
+    assert response.status_code == 503
+    assert "never run" in response.get_json()["detail"]
+    assert str(tmp_path) not in response.text
+    assert not Path(mark).exists()
     pickle.loads(pickle.dumps(Payload(mark)))
     assert Path(mark).exists()  # the payload is one
 
 
-def test_malicious_weights_in_the_folder_run_no_code(tmp_path, small):
+def test_malicious_weights_in_the_folder_run_no_code(tmp_path, small, app_of):
     mark = str(tmp_path / "code-ran")
-    from seewhy.models import Registry
-
     spec = Registry(tmp_path).spec("squeezenet1_1")
     torch.save({"payload": Payload(mark)}, tmp_path / spec.weights.file_names[0])
     if not spec.weights.file_names[0].endswith((".pth", ".pt")):
         torch.save({"payload": Payload(mark)}, tmp_path / "squeezenet1_1.pth")
-    app = create_app(Settings(weights_dir=tmp_path))
-    try:
-        response = app.test_client().post("/predict?model=squeezenet1_1", data=small, content_type="image/png")
-        assert response.status_code == 503
-        assert not Path(mark).exists()
-        assert str(tmp_path) not in response.text
-    finally:
-        app.extensions["seewhy"].stop()
+    response = (
+        app_of(weights_dir=tmp_path)
+        .test_client()
+        .post("/predict?model=squeezenet1_1", data=small, content_type="image/png")
+    )
+    assert response.status_code == 503
+    assert not Path(mark).exists()
+    assert str(tmp_path) not in response.text
 
 
-def provoked(client, small):
+VALUES = ["/etc/passwd", "a" * 5000, "x", "", "-1", "1e999", "nan", "null", "[]", "{}", "%00", "é", "\ud7ff"]
+
+
+def provoked(client, small, values):
     """Every error that requests can provoke without harm, by what was sent."""
     image = base64.b64encode(small).decode()
     send = {"data": small, "content_type": "image/png"}
-    values = ["", "x", "-1", "1e999", "nan", "null", "[]", "{}", "%00", "/etc/passwd", "é", "\ud7ff", "a" * 5000]
     for path, schema in ROUTES.items():
         for name in [*schema.model_fields, "sign", "smooth", "samples", "baseline", "none"]:
             for value in values:
@@ -205,13 +202,15 @@ def provoked(client, small):
     ):
         yield client.get(path)
     for one in [*pictures.others(), *pictures.exif(), *pictures.directories()]:
-        yield client.post("/predict", data=one.content, content_type="image/png")
+        if one.answers != {200}:
+            yield client.post("/predict", data=one.content, content_type="image/png")
 
 
+@pytest.mark.parametrize("values", few([VALUES[:3], VALUES[3:]], short=[VALUES[:3]]), ids=len)
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
-def test_no_error_tells_of_the_inside(client, small):
+def test_no_error_tells_of_the_inside(client, small, values):
     seen = 0
-    for response in provoked(client, small):
+    for response in provoked(client, small, values):
         assert response.status_code < 500, response.text
         if response.status_code >= 400:
             seen += 1
@@ -219,7 +218,7 @@ def test_no_error_tells_of_the_inside(client, small):
             text = response.text.replace("/etc/passwd", "")
             assert not INSIDE.search(text), text
             assert "Werkzeug" not in response.headers.get("Server", "")
-    assert seen > 1000
+    assert seen > 100 * len(values)
 
 
 def test_names_of_fields_never_reach_python(client, small):

@@ -1,4 +1,4 @@
-"""What every explainer is: its parameters, frozen, and one method that turns images into maps."""
+"""Explainers: frozen parameters, and one method that turns images into maps."""
 
 from abc import ABC, abstractmethod
 from dataclasses import fields, replace
@@ -11,41 +11,47 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 from torch import Tensor
 
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Attribution, checked_maps
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign, Smooth, keep_sign, principal_component
-from seewhy.explainers.core.question import Question, pose
-from seewhy.explainers.core.task import Ask
+from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import UnknownOptionError, near_matches
 from seewhy.explainers.execution.progress import SILENT, Progress
+from seewhy.explainers.tasks.pose import pose
+
+SignOption = Annotated[Sign, Field(description="Keep the evidence for the class, also that against it, or magnitudes.")]
+SignedOption = Annotated[Sign, Field(description="Evidence for and against the class, for it only, or magnitudes.")]
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the random draws; the same seed gives the same map.")]
+Noise = Annotated[
+    float,
+    Field(le=10, description="Standard deviation of the noise, as a share of the picture's range of values."),
+]
 
 AUGMENTATIONS = tuple((flip, factor) for flip in (False, True) for factor in (1.0, 0.9, 1.1))
-"""Of ``smooth="tta"``: mirrored or not, and what the pixels are multiplied by; the plain picture first."""
+"""Of ``smooth="tta"``: whether mirrored, and the factor of the pixels; the plain picture first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explainer(ABC):
-    """An explainer is its parameters, checked when made: equal ones hash alike and can share a batch.
+    """Base of all methods. An explainer is its parameters, checked on creation: equal explainers can share a batch.
 
-    An argument that is no field raises `UnknownOptionError`, in subclasses too.
+    An unknown argument raises `UnknownOptionError`, in subclasses too.
 
     Attributes:
-        sign: which part of a map to keep: evidence for the class, also that against it as negative values, or
-            magnitudes.
-        smooth: ``eigen`` replaces the sum over channels by the projection onto their first principal component;
-            ``tta`` (test-time augmentation) averages the maps of the picture and its mirror image, each also a tenth
-            darker and brighter (as the model's normalisation has it), for the class of the plain picture.
-        runs_whole: whether each of its passes is one through the whole model, and not through a part of it.
+        sign: the part of the map to keep: ``positive`` for evidence for the class, ``signed`` for evidence against it
+            too, as negative values, or ``absolute`` for magnitudes.
+        smooth: ``eigen`` replaces the sum over channels by the projection onto their first principal component; ``tta``
+            (test-time augmentation) averages the maps of the picture and its mirror image, each also with normalised
+            values a tenth smaller and larger, for the class of the plain picture.
+        runs_whole: whether each of its passes runs the whole model, not a part of it.
     """
 
     runs_whole: ClassVar[bool] = True
 
-    sign: Annotated[
-        Sign, Field(description="Keep the evidence for the class, also that against it, or magnitudes.")
-    ] = "positive"
+    sign: SignOption = "positive"
     smooth: Annotated[
         Smooth,
         Field(
@@ -67,23 +73,30 @@ class Explainer(ABC):
 
     @abstractmethod
     def attribute(self, question: Question) -> Attribution:
-        """Compute the attribution; `explain` has checked the arguments and prepared the module."""
+        """Return the attribution; `explain` has checked the arguments and prepared the module.
+
+        Args:
+            question: the pictures, the prepared module, and the targets.
+        """
 
     def quantities(self, model: AnyModel, image_shape: tuple[int, int, int]) -> dict[str, int]:
-        """Return what the number of passes depends on besides the options, by the names in the method's expressions.
+        """Return the quantities besides the options on which the number of passes depends.
 
         Args:
             model: a `LoadedModel`.
             image_shape: (C, H, W) of the model's input.
+
+        Returns:
+            Values by their names in the method's expressions, such as ``channels``.
         """
         return {}
 
     def project(self, values: Tensor) -> Tensor:
-        """Return the maps (N, h, w) of contributions (N, C, h, w), as `smooth` and `sign` have it."""
+        """Return the maps (N, h, w) of contributions (N, C, h, w), by `smooth` and `sign`."""
         return keep_sign(principal_component(values) if self.smooth == "eigen" else values.sum(dim=1), self.sign)
 
     def answer(self, maps: Tensor, objective: Objective, outputs: Tensor, layers: tuple[str, ...] = ()) -> Attribution:
-        """Return the attribution of finished maps (N, h, w)."""
+        """Return the attribution of final maps (N, h, w)."""
         maps, outputs = maps.detach().float(), outputs.detach().float()
         return Attribution(maps, objective.targets, outputs, layers, self.sign == "signed", objective.against)
 
@@ -97,23 +110,26 @@ class Explainer(ABC):
     ) -> Attribution:
         """Explain why the model gives each image its target class.
 
-        The module is left as it was: no hook, no ``.grad``, no changed mode, flag or weight. It runs in
-        evaluation mode whatever its mode is. It may be frozen, in half precision or channels-last, and the
-        caller may be inside ``torch.no_grad()`` or ``torch.inference_mode()``.
+        The module is left as it was: no hook, no ``.grad``, no changed mode, flag or weight. It runs in evaluation
+        mode. It may be frozen, in half precision or channels-last, and the caller may be inside ``torch.no_grad()`` or
+        ``torch.inference_mode()``.
 
         Args:
             model: an `nn.Module` that returns logits (N, K), or a `LoadedModel`.
             images: (N, C, H, W) floating, normalised as the model wants them, on the model's device;
                 converted to the model's dtype.
-            targets: (N,) int64 class indices, `objective.MOST_PROBABLE` for some of them, or None for
+            targets: (N,) int64 class indices, `MOST_PROBABLE` for some of them, or None for
                 the most probable class of each image.
             against: (N,) int64 class indices to contrast the targets with: what speaks for the one rather than the
                 other, by the difference of their scores; `NO_CONTRAST` for some of them, or None.
             progress: see `Progress`.
 
+        Returns:
+            Raw maps (N, h, w) float32 on the images' device, with targets and outputs.
+
         Raises:
             UnsupportedModuleError: a scripted, compiled or data-parallel module.
-            LayerError: a layer that cannot carry this explanation.
+            LayerError: a layer that does not suit the method.
             TargetError: a target out of range, or of the wrong shape.
             ModelOutputError: the model returns no outputs, or NaN.
             ValueError: images of the wrong shape or dtype.
@@ -127,7 +143,7 @@ class Explainer(ABC):
             return self.attribute(question)
         rounds, progress = len(AUGMENTATIONS), question.progress
         progress.at(0, rounds)
-        # Some of the pictures are mirrored, so their maps are not shown.
+        # Intermediate maps are hidden, because those of mirrored pictures would confuse.
         first = self.attribute(replace(question, progress=progress.part(0, rounds).unseen))
         ask, total = replace(question.ask, targets=first.targets), first.maps
         for number, (flip, factor) in enumerate(AUGMENTATIONS[1:], start=1):

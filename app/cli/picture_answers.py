@@ -10,16 +10,16 @@ from typing import Any
 import click
 from PIL import Image
 
-from seewhy.app.answers.documents import arrays, document, draw, encode
-from seewhy.app.cli.files import DASH, Task, printable, read, write
+from seewhy.app.answers.documents import draw, encode, explain_body
+from seewhy.app.cli.files import DASH, Item, printable, read, write
 from seewhy.app.cli.output import print_bytes
-from seewhy.app.cli.run import concurrency, for_each, load_model, open_service
+from seewhy.app.cli.run import concurrency, for_each, in_one_piece, load_model, open_service
 from seewhy.app.cli.sheet import Sheet
 from seewhy.app.cli.summary import Summary
-from seewhy.app.http.uploads import parse
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.choices import DRAWINGS, Format
 from seewhy.app.pipeline.options import ExplainOptions, PredictOptions
+from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.results import ExplainResult
 
 
@@ -40,7 +40,7 @@ class Extras:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What came of one picture. All but its tile is empty where the answer was there before.
+    """The answer for one picture. All but its tile is empty where the file was there before.
 
     Attributes:
         line: to print.
@@ -63,14 +63,14 @@ class _Run:
 
     Attributes:
         service: explains.
-        tasks: the pictures, one or more.
+        items: the pictures, one or more.
         options: of the explanations.
         form: of the answers.
         extras: what else is made.
     """
 
     service: Service
-    tasks: list[Task]
+    items: list[Item]
     options: ExplainOptions
     form: Format
     extras: Extras
@@ -84,34 +84,34 @@ class _Run:
                 if file is not None:
                     files.callback(file.close)
 
-            def report(task: Task, answer: _Answer) -> None:
+            def report(item: Item, answer: _Answer) -> None:
                 if sheet and answer.tile:
-                    sheet.add(answer.tile, f"{printable(Path(task.picture.name))}{answer.caption}")
+                    sheet.add(answer.tile, f"{printable(Path(item.picture.name))}{answer.caption}")
                 if not answer.line:
                     if summary:
-                        summary.add_skipped(str(task.picture), str(task.output))
+                        summary.add_skipped(str(item.picture), str(item.output))
                     return
                 if summary:
                     summary.add(*answer.rows)
                 if answer.body:
                     print_bytes(answer.body)
-                click.echo(answer.line, err=task.output == DASH)
+                click.echo(answer.line, err=item.output == DASH)
 
-            def report_failure(task: Task, message: str) -> None:
+            def report_failure(item: Item, message: str) -> None:
                 if summary:
-                    summary.add({"picture": str(task.picture), "error": message})
+                    summary.add({"picture": str(item.picture), "error": message})
 
-            if skipped := sum(map(self._skips, self.tasks)):
-                click.echo(f"{skipped} of {len(self.tasks)} answers are there already.", err=True)
-            if skipped < len(self.tasks):
+            if skipped := sum(map(self._skips, self.items)):
+                click.echo(f"{skipped} of {len(self.items)} answers are there already.", err=True)
+            if skipped < len(self.items):
                 load_model(self.service, self.options.model)
-            for_each(self.tasks, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
+            for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
 
-    def _skips(self, task: Task) -> bool:
-        return self.extras.skip_existing and task.is_done
+    def _skips(self, item: Item) -> bool:
+        return self.extras.skip_existing and item.is_done
 
     def _check_output(self) -> None:
-        if self.tasks[0].output != DASH:
+        if self.items[0].output != DASH:
             return
         if self.extras.skip_existing:
             raise click.UsageError("--skip-existing needs files, and the standard output is none.")
@@ -127,47 +127,43 @@ class _Run:
         model = self.options.model or self.service.settings.default_model
         return f"{model}: {', '.join(self.options.method)}"
 
-    def _answer(self, task: Task) -> _Answer:
+    def _answer(self, item: Item) -> _Answer:
         start = time.perf_counter()
-        if self._skips(task):
-            return _Answer(tile=self._old_tile(task))
+        if self._skips(item):
+            return _Answer(tile=self._old_tile(item))
         draws = self._is_drawing or self.extras.sheet is not None
-        explained = self.service.explain(read(task.picture), self.options, drawn=draws or self.form == "json")
-        drawing = draw(explained) if draws else None
-        body = self._encoded(explained, drawing)
-        to_file = task.output != DASH
+        result = self.service.explain(read(item.picture), self.options, drawn=draws or self.form == "json")
+        drawing = draw(result) if draws else None
+        if self.form == "json" or self.form == "npz":
+            answer = explain_body(result, self.form, self.options.values, self.service.settings)
+            body = in_one_piece(answer, self.form)
+        else:
+            body = encode(drawing or draw(result), self.form)
+        to_file = item.output != DASH
         if to_file:
-            write(task.output, body)
+            write(item.output, body)
         milliseconds = round((time.perf_counter() - start) * 1000, 1)
-        classes = _classes(explained)
-        methods = ", ".join(method.name for method, _ in explained.methods)
-        place = f" -> {printable(task.output)}" if to_file else ""
+        classes = _classes(result)
+        methods = ", ".join(method.name for method, _ in result.methods)
+        place = f" -> {printable(item.output)}" if to_file else ""
         return _Answer(
-            line=f"{printable(task.picture)}: {classes} by {methods}{place}",
+            line=f"{printable(item.picture)}: {classes} by {methods}{place}",
             caption=f": {classes}",
-            rows=tuple(_rows(task, explained, milliseconds)) if self.extras.summary else (),
+            rows=tuple(_rows(item, result, milliseconds)) if self.extras.summary else (),
             body=b"" if to_file else body,
             tile=Sheet.tile(drawing) if drawing and self.extras.sheet else None,
         )
 
-    def _encoded(self, explained: ExplainResult, drawing: Image.Image | None) -> bytes:
-        if self.form == "json":
-            answer = document(explained, self.options.values, self.service.settings.max_json_values)
-            return answer.model_dump_json(exclude_unset=True, indent=2).encode()
-        if self.form == "npz":
-            return b"".join(arrays(explained, self.service.settings.max_values).pieces())
-        return encode(drawing or draw(explained), self.form)
-
-    def _old_tile(self, task: Task) -> Image.Image | None:
+    def _old_tile(self, item: Item) -> Image.Image | None:
         """Return the tile of an answer that was there before, where it is a picture."""
         if not (self.extras.sheet and self._is_drawing):
             return None
-        with Image.open(task.output) as drawing:
+        with Image.open(item.output) as drawing:
             return Sheet.tile(drawing)
 
 
 def explain_pictures(
-    tasks: list[Task], form: Format, fields: dict[str, Any], extras: Extras, device: str | None
+    items: list[Item], form: Format, fields: dict[str, Any], extras: Extras, device: str | None
 ) -> None:
     """Explain the pictures, several at once, so that they share passes of the model; exit with 1 where some failed.
 
@@ -175,36 +171,36 @@ def explain_pictures(
         click.UsageError: options that exclude each other.
     """
     options = parse(ExplainOptions, fields)
-    _Run(open_service(device), tasks, options, form, extras).start()
+    _Run(open_service(device), items, options, form, extras).start()
 
 
-def predict_pictures(tasks: list[Task], fields: dict[str, Any], device: str | None) -> None:
+def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | None) -> None:
     """Print the most probable classes of each picture."""
     options = parse(PredictOptions, fields)
     service = open_service(device)
     load_model(service, options.model)
 
-    def lines(task: Task) -> str:
-        predicted = service.predict(read(task.picture), options)
-        note = " (sigmoid of one logit)" if predicted.model.spec.head == "sigmoid" else ""
-        rows = [f"  {row.probability:7.2%}  {row.index:>5}  {row.label}{note}" for row in predicted.predictions]
-        return "\n".join([f"{printable(task.picture)}:", *rows])
+    def lines(item: Item) -> str:
+        result = service.predict(read(item.picture), options)
+        note = " (sigmoid of one logit)" if result.model.spec.head == "sigmoid" else ""
+        rows = [f"  {row.probability:7.2%}  {row.index:>5}  {row.label}{note}" for row in result.predictions]
+        return "\n".join([f"{printable(item.picture)}:", *rows])
 
-    for_each(tasks, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
+    for_each(items, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
 
 
-def _classes(explained: ExplainResult) -> str:
-    targets = ", ".join(f"{target.label} {target.probability:.1%}" for target in explained.targets)
-    against = explained.explanations[0].against
+def _classes(result: ExplainResult) -> str:
+    targets = ", ".join(f"{target.label} {target.probability:.1%}" for target in result.targets)
+    against = result.explanations[0].against
     return f"{targets} against {against.label}" if against else targets
 
 
-def _rows(task: Task, explained: ExplainResult, milliseconds: float) -> list[dict[str, Any]]:
+def _rows(item: Item, result: ExplainResult, milliseconds: float) -> list[dict[str, Any]]:
     return [
         {
-            "picture": str(task.picture),
-            "output": str(task.output),
-            "model": explained.model.name,
+            "picture": str(item.picture),
+            "output": str(item.output),
+            "model": result.model.name,
             "method": explanation.method,
             "target": explanation.target.index,
             "label": explanation.target.label,
@@ -214,5 +210,5 @@ def _rows(task: Task, explained: ExplainResult, milliseconds: float) -> list[dic
             "diagnostics": [diagnostic.code for diagnostic in explanation.diagnostics],
             "milliseconds": milliseconds,
         }
-        for explanation in explained.explanations
+        for explanation in result.explanations
     ]

@@ -1,0 +1,1 @@
+from .application import create_app as create_app

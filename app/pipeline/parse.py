@@ -1,0 +1,76 @@
+"""Options are checked by their schema, whichever way they come; what is wrong with them is said field by field."""
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from seewhy.app.errors import FieldError, InvalidOptionsError
+from seewhy.app.pipeline.record import current
+from seewhy.explainers.errors import near_matches, plain_fault
+from seewhy.explainers.inspection.edits import NO_LIST, edit_fault
+from seewhy.explainers.methods.catalogue import METHODS
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+MAX_VALUES = 1000
+"""Most options in a request, and most values of an option. Each is checked, and may be compared for near matches."""
+
+MAX_FAULTS = 20
+"""Most faults that one answer lists."""
+
+
+def parse(schema: type[Schema], fields: dict[str, Any]) -> Schema:
+    """Return options as their schema has them, checked.
+
+    Args:
+        schema: of the options.
+        fields: the values of a request or of a command, by name.
+
+    Raises:
+        InvalidOptionsError: an option that is unknown, or a value that does not fit.
+        FieldError: more options or values than are read.
+    """
+    known = _options(schema)
+    current().options = tuple(sorted(known.intersection(fields)))
+    if len(fields) > MAX_VALUES:
+        raise FieldError(f"{len(fields):,} options are more than the {MAX_VALUES:,} that are read; send fewer.")
+    for name, value in fields.items():
+        if isinstance(value, list) and len(value) > MAX_VALUES:
+            raise FieldError(f"{len(value):,} values are more than the {MAX_VALUES:,} that are read.", field=name[:100])
+    try:
+        return schema.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidOptionsError(_faults(schema, known, fields, error)) from error
+
+
+def _options(schema: type[BaseModel]) -> set[str]:
+    """Return the names of all options that a request of this schema may have, those of methods too."""
+    takes_more = schema.model_config.get("extra") == "allow"
+    return {*schema.model_fields, *(name for method in METHODS.values() if takes_more for name in method.options)}
+
+
+def _faults(
+    schema: type[BaseModel], known: set[str], fields: dict[str, Any], error: ValidationError
+) -> list[tuple[str, str]]:
+    """Return what is wrong with each field, once; `known` are the options that the request may have."""
+    faults: dict[str, str] = {}
+    # An option may be a number or a text. Of a text too long the message is about its length, not about numbers.
+    for fault in sorted(error.errors()[:MAX_FAULTS], key=lambda fault: fault["type"] == "int_type"):
+        if fault["loc"][:1] == ("edits",) and (len(fault["loc"]) > 1 or fault["type"] in NO_LIST):
+            faults.setdefault(*edit_fault(fault, fault["loc"][1:]))
+            continue
+        field = str(fault["loc"][0]) if fault["loc"] else "options"
+        message = plain_fault(fault)
+        if fault["type"] == "extra_forbidden" or (fault["loc"] and field not in known):
+            names = sorted(schema.model_fields)
+            hint = near_matches(field, known) or (f"It takes {', '.join(names)}." if names else "It takes none.")
+            message = f"There is no such option. {hint}"
+        elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
+            message = "It is given several times; give it once."
+        faults.setdefault(field, message)
+    # A list without its refused items is too short as well; that is no fault of its own.
+    return [
+        (place, message)
+        for place, message in faults.items()
+        if not any(other.startswith(f"{place}[") for other in faults)
+    ]

@@ -1,0 +1,85 @@
+"""The events of a trace, and what stands out among them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from seewhy.explainers.inspection.statistics import Statistics
+
+EventKind = Literal["before_forward", "after_forward", "output_gradient", "full_backward", "parameter_gradient"]
+
+VANISHING, EXPLODING = 1e-4, 1e4
+"""Norms of an output's gradient below and above which it vanishes or explodes; that of the logit itself is 1."""
+
+
+@dataclass(frozen=True)
+class TracedTensor:
+    """One tensor of a hook call.
+
+    Attributes:
+        name: input, output, grad_input, grad_output or the parameter's name; ``input.1`` where there are several.
+        statistics: None where no gradient flows.
+    """
+
+    name: str
+    statistics: Statistics | None
+
+
+@dataclass(frozen=True)
+class Event:
+    """One hook call.
+
+    Attributes:
+        order: 0 for the first event.
+        kind: which kind of hook ran.
+        path, type: of the module.
+        call: 0 for the module's first call; None for a parameter, whose gradient is that of all calls.
+        tensors: what the hook was shown.
+        microseconds: since the start of the forward pass, without the time that tracing itself took.
+    """
+
+    order: int
+    kind: EventKind
+    path: str
+    type: str
+    call: int | None
+    tensors: tuple[TracedTensor, ...]
+    microseconds: float
+
+
+@dataclass(frozen=True)
+class DeadMaps:
+    """Feature maps of a module that are zero everywhere, in every call.
+
+    A map that dies in one module shows again in those after it that keep it apart, as a pooling does, but not in a
+    dropout or an identity, which only pass it on.
+
+    Attributes:
+        path: of the module.
+        channels: their indices.
+        total: how many feature maps the module has.
+    """
+
+    path: str
+    channels: tuple[int, ...]
+    total: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What stands out; each but the first a list of module paths in the order in which they ran.
+
+    Attributes:
+        dead_maps: feature maps that are zero everywhere.
+        vanishing: a gradient reached the output, but in no call with a norm of `VANISHING` or more.
+        exploding: in some call with a norm over `EXPLODING`, or with infinity.
+        without_gradient: no gradient reached the output in any call.
+        non_finite: NaN or infinity in an input, output or gradient.
+        not_run: the forward pass never called them (or called `forward` directly, past all hooks).
+    """
+
+    dead_maps: tuple[DeadMaps, ...]
+    vanishing: tuple[str, ...]
+    exploding: tuple[str, ...]
+    without_gradient: tuple[str, ...]
+    non_finite: tuple[str, ...]
+    not_run: tuple[str, ...]

@@ -1,0 +1,86 @@
+"""Where a model enters: its task, or that of a bare module, and a question put to it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
+from seewhy.explainers.core.model import AnyModel
+from seewhy.explainers.core.question import Question, ready
+from seewhy.explainers.core.task import Task
+from seewhy.explainers.errors import TargetError, UnsuitableModelError, UnsupportedOperationError
+from seewhy.explainers.execution.deferred_checks import deferred
+from seewhy.explainers.execution.progress import SILENT, Progress
+from seewhy.explainers.hooks.selection import as_module
+from seewhy.explainers.layers.survey import Survey, survey_module
+from seewhy.explainers.tasks.classification import Classification
+
+_PROBABILITIES = (
+    "(The model returns probabilities: a softmax or sigmoid is its last step. Return the logits before it, which is "
+    "what methods explain.)"
+)
+
+
+_BARE = Classification()
+
+
+def task_of(model: AnyModel) -> Task:
+    """Return the task of a model; a bare module classifies."""
+    return _BARE if isinstance(model, nn.Module) else model.task
+
+
+def survey(model: AnyModel, image_shape: tuple[int, int, int], layers: tuple[str, ...] = ()) -> Survey:
+    """Run the model once on an empty picture and describe every module that ran.
+
+    A model on the ``meta`` device is surveyed without any arithmetic. Compiled and scripted submodules, where hooks do
+    not reach, are neither listed nor touched, and what parametrises weights counts as part of its module.
+
+    Args:
+        model: an `nn.Module` or a `LoadedModel`.
+        image_shape: (C, H, W) of the input.
+        layers: the default layers, where they are declared and need not be found.
+
+    Raises:
+        LayerError: a declared layer that cannot carry a CAM.
+    """
+    return survey_module(as_module(model), image_shape, task_of(model).outputs, layers)
+
+
+@contextmanager
+def pose(model: AnyModel, images: Tensor, ask: Ask = DEFAULT_ASK, progress: Progress = SILENT) -> Iterator[Question]:
+    """Yield a question about images of a module that is ready; errors are those of `Explainer.explain`."""
+    for numbers in (ask.targets, ask.against):
+        if numbers is not None and not isinstance(numbers, Tensor):
+            raise TargetError(f"Expected a tensor of one integer per image, got {numbers!r}; give torch.tensor([281]).")
+        if numbers is not None and (numbers.shape != images.shape[:1] or numbers.is_floating_point()):
+            raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {numbers!r}.")
+    with deferred(), ready(model, images) as (module, copies):
+        question = Question(model, task_of(model), module, copies, ask, progress)
+        try:
+            yield question
+        except (UnsuitableModelError, UnsupportedOperationError) as error:
+            if _returns_probabilities(question):
+                error.args = (f"{error} {_PROBABILITIES}",)
+            raise
+
+
+def _returns_probabilities(question: Question) -> bool:
+    """Whether what the model returns looks like probabilities."""
+    try:
+        with torch.no_grad():  # not inference mode: the model may keep what it makes
+            outputs = question.task.outputs(question.run_copy(question.images[:1]))
+            return question.task.are_probabilities(outputs)
+    except Exception:  # of whatever the model raises: the error at hand says more
+        return False
+
+
+def predict(model: AnyModel, images: Tensor) -> Tensor:
+    """Return the outputs (N, ...), float32, of a batch of images (N, C, H, W), without a graph.
+
+    Raises:
+        ModelOutputError: the model returns no outputs, or NaN.
+    """
+    with pose(model, images) as question:
+        return question.predict(question.images).float()
