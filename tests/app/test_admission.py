@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -140,10 +141,21 @@ def test_a_body_shorter_or_longer_than_it_says_costs_no_thread(tight):
 def test_over_capacity_some_are_answered_and_others_refused_at_once(tight):
     head = b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n" % len(CAT)
     with contextlib.ExitStack() as stack:
-        uploads = [stack.enter_context(socket.create_connection(("127.0.0.1", tight.port))) for _ in range(3)]
-        for connection in uploads:
+
+        def begin():
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", tight.port)))
             connection.sendall(head + CAT[:1000])
-        until(lambda: explain(tight.url).status_code == 503)  # all of them have begun
+            return connection
+
+        uploads = [begin() for _ in range(3)]
+
+        def is_full():
+            full = explain(tight.url).status_code == 503
+            for refused in select.select(uploads, [], [], 0)[0]:  # the question before took its place
+                uploads[uploads.index(refused)] = begin()
+            return full
+
+        until(is_full)
         for _ in range(8):
             refused = explain(tight.url)
             assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")

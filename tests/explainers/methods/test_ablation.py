@@ -4,6 +4,7 @@ import torchvision
 from torch import Tensor, nn
 
 from seewhy.explainers import HookSession
+from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.execution import replay
 from seewhy.explainers.inspection.edits import parse_edits
@@ -189,7 +190,7 @@ def test_every_row_is_what_the_whole_model_gives(kind, layers, images, untouched
 def test_ablation_weighs_as_a_sweep_ranks(images, untouched):
     net = untouched(nets.seeded(nets.Skip))
     image, layer = images[:1, :, :40, :32], "branch.0"
-    sweep = sweep_images(net, image, parse_edits([{"layer": layer, "op": "zero"}])[0], 2)
+    sweep = sweep_images(net, image, parse_edits([{"layer": layer, "op": "zero"}])[0], Ask.single(2))
     falls = torch.zeros(len(sweep.channels))
     for effect in sweep.channels:
         falls[effect.channel] = -effect.logit_change
