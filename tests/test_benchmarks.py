@@ -19,6 +19,7 @@ from benchmarks.machine import description
 from benchmarks.rounds import Effort, interleaved, ratio
 from seewhy.app import create_app
 from seewhy.app.settings import Settings
+from tests.grids import few
 
 ROOT = Path(__file__).parents[1]
 SIDE = 64
@@ -45,7 +46,7 @@ def shown(found) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("method", ["gradcam", "saliency", "integrated-gradients"])
+@pytest.mark.parametrize("method", few(["gradcam", "saliency", "integrated-gradients"], short=["saliency"]))
 @pytest.mark.filterwarnings("ignore")
 def test_contestants_compute_the_same_map(method, workload):
     runs = contestants.contestants(method, workload)
@@ -56,6 +57,7 @@ def test_contestants_compute_the_same_map(method, workload):
         assert (shown(run()) - expected).abs().max() < 0.01, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["smoothgrad"])
 @pytest.mark.filterwarnings("ignore")
 def test_other_contestants_run(method, workload):
@@ -87,6 +89,7 @@ def test_contestants_run_in_turn():
     assert ratio(times, "a", "d") is None
 
 
+@pytest.mark.slow
 def test_a_row_has_all_columns(model):
     case = library.Case("saliency", "resnet18", 1)
     row = library.row(case, library.timed(case, model, rounds.QUICK, SIDE))
@@ -127,6 +130,7 @@ def test_without_a_gpu_its_benchmark_says_so(capsys, monkeypatch):
     assert capsys.readouterr().out == "no CUDA device\n"
 
 
+@pytest.mark.slow
 def test_uploads_differ_and_are_pictures():
     pytest.importorskip("aiohttp")
     pytest.importorskip("psutil")

@@ -74,14 +74,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def parameters() -> Iterator[object]:
-    """Yield the pages; all but the first one to be read are for `make test-all`."""
-    for page in SHOWN:
-        name = str(page.relative_to(ROOT))
-        yield pytest.param(page, id=name, marks=[] if name == "README.md" else [pytest.mark.slow])
-
-
-@pytest.mark.parametrize("page", list(parameters()))
+@pytest.mark.slow
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run_and_print_what_is_shown(page: Path, folder: Path, url: str) -> None:
     run = Run(folder, url)
     for block in blocks(page):

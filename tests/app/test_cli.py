@@ -171,6 +171,7 @@ def test_capture(run, tmp_path):
         assert drawing.size > (300, 200)
 
 
+@pytest.mark.slow
 def test_intervene(run, tmp_path):
     edit = ("--edit", '{"layer": "bn2", "op": "zero", "channels": [112]}', "--target", "tabby")
     out = tmp_path / "i.json"
@@ -220,6 +221,7 @@ def test_what_intervene_refuses(run, tmp_path, arguments, message):
     assert not (tmp_path / "o.png").exists()
 
 
+@pytest.mark.slow
 def test_the_command_does_not_compile_a_model_for_one_picture_and_the_service_does(monkeypatch):
     warmed = []
     monkeypatch.setattr(

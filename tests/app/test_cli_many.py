@@ -309,6 +309,7 @@ def on_a_terminal(*arguments, interrupted_at=None, **environ):
     return text.decode(), process.wait()
 
 
+@pytest.mark.slow
 def test_on_a_terminal_there_is_a_bar_and_an_interrupt_leaves_whole_files_to_go_on_from(run, photos):
     for number in range(14):
         Image.effect_noise((600, 500), 80).convert("RGB").save(photos / f"f{number:02}.png", compress_level=1)

@@ -34,6 +34,7 @@ def ask(url):
     return run
 
 
+@pytest.mark.slow
 def test_the_client_of_kserve(ask):
     found = ask("with_kserve.py")
     assert found["v1_ready"] is True

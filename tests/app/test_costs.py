@@ -176,6 +176,7 @@ def test_what_the_queue_refuses_has_cost_only_its_coming(path, fields, cost, lim
     assert (answer.status_code, answer.headers["X-SeeWhy-Cost"], left(answer)) == (200, str(cost), 38 - cost)
 
 
+@pytest.mark.slow
 def test_of_two_requests_at_once_that_pass_the_test_one_is_refused(limited, cat, service, monkeypatch):
     submit, other = service.models.engine._ready, []
 

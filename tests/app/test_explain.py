@@ -273,6 +273,7 @@ def small_answers(app_of):
     return app_of(max_side=800)
 
 
+@pytest.mark.slow
 def test_a_large_jpeg_is_explained_as_in_python(small_answers, large, lite0):
     upload, _ = large
     expected = explain(lite0, upload, target="tabby")
@@ -309,6 +310,7 @@ def test_blank_form_fields_count_as_left_out(post, cat):
     assert post(cat, target="", model="", layer="").headers["X-SeeWhy-Target"] == "282"
 
 
+@pytest.mark.slow
 def test_another_embedded_model(post, cat):
     response = post(cat, model="efficientnet_lite1")
     assert response.headers["X-SeeWhy-Model"] == "efficientnet_lite1"

@@ -171,7 +171,9 @@ def becomes(app, code):
     "weights of the default model that are not there, half copied or another model's",
     "503, `/readyz` too, which says why; once they are mended all is well without a restart",
 )
-@pytest.mark.parametrize("digest", [True, False], ids=["with a digest", "without"])
+@pytest.mark.parametrize(
+    "digest", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["with a digest", "without"]
+)
 def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared, digest, monkeypatch):
     kept = io.BytesIO()
     torch.save(nets.seeded(nets.Net).state_dict(), kept)
@@ -243,7 +245,11 @@ def test_a_model_that_fails_leaves_a_service_that_is_ready(declared, monkeypatch
 
 @pytest.mark.fault("the default model makes room for others", "nothing; `/readyz` says all is well, and loads nothing")
 @pytest.mark.parametrize(
-    ("lose", "code"), [(Path.unlink, "weights-unavailable"), (partial(Path.write_bytes, data=b""), "model-unusable")]
+    ("lose", "code"),
+    [
+        (Path.unlink, "weights-unavailable"),
+        pytest.param(partial(Path.write_bytes, data=b""), "model-unusable", marks=pytest.mark.slow),
+    ],
 )
 def test_readiness_lasts_while_the_default_model_makes_room(declared, cat, lose, code):
     app, file = declared(max_models=1)

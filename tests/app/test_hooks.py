@@ -419,8 +419,8 @@ def test_interleaved_requests_do_not_touch_each_other(app, cat):
         found = app.test_client().post("/hooks/intervene", data=data).get_json()
         return found["before"]["logit"], found["after"]["logit"], found["after"]["heatmap"]["max"]
 
-    alone = [send(number) for number in range(20)]
+    alone = [send(number) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(send, [number for number in range(20) for _ in range(3)]))
+        together = list(pool.map(send, [number for number in range(8) for _ in range(3)]))
     for place, found in enumerate(together):
         assert found == pytest.approx(alone[place // 3], rel=1e-3, abs=1e-5)

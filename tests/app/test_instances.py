@@ -215,6 +215,7 @@ def test_pictures_of_one_request_share_a_pass(client, cat, coffee, monkeypatch):
     assert passes == [4]
 
 
+@pytest.mark.slow
 def test_a_request_may_hold_more_pictures_than_the_queue(cat):
     app = create_app(Settings(queue_size=3, max_instances=6))
     sent = {"instances": [base64.b64encode(cat).decode()] * 6, "parameters": {"top": 1}}
@@ -224,6 +225,7 @@ def test_a_request_may_hold_more_pictures_than_the_queue(cat):
     assert len(response.get_json()["predictions"]) == 6
 
 
+@pytest.mark.slow
 def test_gradients_of_channels_are_those_of_captum(client, lite0, cat, normalized):
     sent = client.put(f"/explanations/{MODEL}?target=281", data=cat)
     found = np.array(sent.get_json())

@@ -45,6 +45,7 @@ def test_an_upload_is_answered_in_place(page, url):
     expect(page.locator("#bar-range")).to_contain_text("map 0 to")
 
 
+@pytest.mark.slow
 def test_strength_is_drawn_in_the_browser(shown, url):
     sent = []
     shown.on("request", lambda request: sent.append(request.url))
@@ -189,6 +190,7 @@ def test_controls_are_made_from_the_methods(page, url):
             assert control["label"]
 
 
+@pytest.mark.slow
 def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
     upload(page)
     explained_anew(page, lambda: page.select_option("#method", "fem"))
@@ -266,6 +268,7 @@ def test_layers_are_chosen_from_the_tree(page, url):
     assert "layer" not in dict(sent)
 
 
+@pytest.mark.slow
 def test_a_model_is_chosen_and_one_without_weights_says_why_it_cannot_be(tab, url):
     answer = requests.get(f"{url}/models", timeout=GUARD).json()
     some = [model for model in answer["models"] if model["name"] in ("efficientnet_lite0", "resnet18")]

@@ -51,6 +51,7 @@ def test_the_page_asks_for_a_key_and_keeps_it_while_the_tab_is_open(opened, guar
     expect(opened.locator("dialog")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_the_page_of_the_api_tries_a_route_with_the_key_that_it_is_given(opened, guarded):
     url, key = guarded
     opened.goto(f"{url}/docs")

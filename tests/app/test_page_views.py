@@ -70,6 +70,7 @@ def test_up_to_six_methods_are_compared_and_kept_in_the_address(page, url):
     expect(page.locator("#panel-explain")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_layers_are_compared(tab, url):
     example(tab, url, "&show=compare&by=layer")
     expect(tab.locator(".card h3")).to_have_text(["blocks.1", "blocks.2", "blocks.4", "bn2"])

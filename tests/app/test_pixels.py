@@ -24,7 +24,6 @@ from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.decode import PIXEL_BYTES, Probe
 from tests.app.serving import children, free_port, start
-from tests.grids import few
 from tools.hostile import pictures
 
 
@@ -71,6 +70,7 @@ def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypat
         service.models.stop()
 
 
+@pytest.mark.slow
 def test_only_what_is_decoded_of_a_jpeg_counts(monkeypatch):
     service = Service(Settings(max_pixels=32_000_000))
     model = service.models.model(None, Deadline.after(60))
@@ -164,8 +164,9 @@ def most_resident():
 SOME = ("turned, with a profile",)
 
 
+@pytest.mark.slow
 @LINUX
-@pytest.mark.parametrize("names", few([SOME, tuple(KINDS)], short=[SOME]), ids=len)
+@pytest.mark.parametrize("names", [SOME, tuple(KINDS)], ids=len)
 def test_no_kind_of_picture_takes_more_memory_than_is_counted_for_it(names):
     found = {}
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:

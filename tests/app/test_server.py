@@ -219,6 +219,7 @@ def test_an_address_of_ipv6_may_stand_in_brackets(host):
     _check_port(host, port)
 
 
+@pytest.mark.slow
 def test_a_module_of_methods_that_is_not_there_is_told_by_its_setting():
     assert "Error: SEEWHY_METHODS: The module 'nope' cannot be imported" in refused(SEEWHY_METHODS="nope")
 

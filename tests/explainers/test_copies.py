@@ -64,6 +64,7 @@ def test_a_copy_runs_no_hook_and_fills_no_record(kind):
         parameter.grad = None
 
 
+@pytest.mark.slow
 def test_a_file_that_was_saved_within_a_session_loads_without_us(tmp_path):
     net = small()
     with HookSession(net) as hooks:

@@ -10,7 +10,9 @@ from tools.peers import NETS, PAGE, PEERS, TOLERANCE, Peer, difference
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-LONG = {"scorecam", "ablationcam", "kernel-shap", "lime", "occlusion", "xrai", "integrated-gradients"}
+LONG = {"scorecam", "ablationcam", "kernel-shap", "lime", "occlusion", "xrai", "integrated-gradients"} | {
+    *("smoothgrad", "vargrad", "deconvnet", "xgradcam", "kpcacam", "guided-gradcam"),
+}
 """Methods of many passes, or of hundreds of areas, which `make test-all` compares, as it does the other networks."""
 
 

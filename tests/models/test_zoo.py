@@ -142,7 +142,7 @@ SHORT = {
 }
 """Models that differ in kind; the others are tried by `make test-all`."""
 
-LARGE = {"inception_v3", "maxvit_t", "vit_b_32"}
+LARGE = {"densenet121", "googlenet", "inception_v3", "maxvit_t", "vit_b_32"}
 """Of these, those that are not run in the short run."""
 
 
@@ -187,6 +187,7 @@ def test_every_torchvision_classifier_explains(name):
     gc.collect()
 
 
+@pytest.mark.slow
 def test_in_jupyter_it_is_imported_in_silence():
     """As a kernel without ipywidgets looks to tqdm."""
     script = (

@@ -108,6 +108,7 @@ def test_the_strongest_region_is_the_one_that_the_model_sees(small):
     assert torch.equal(positive, found.clamp_min(0))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_regions_and_ranks_are_those_of_the_authors_code(generator):
     """Of a picture of 224 by 224, which neither resizes; with one channel, of which there is no largest."""
