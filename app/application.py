@@ -1,4 +1,4 @@
-"""The Flask application, put together: what it is made of, and what stands between the server and the routes."""
+"""Composition of the Flask application: its parts, and the ordered middleware between the server and the routes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,18 +31,18 @@ ROUTES = (pictures, hooks, catalogue, health, pages, v1, v2, torchserve)
 ERROR_FORMS = dict.fromkeys(("v1", "v2"), protocol_error) | dict.fromkeys(
     ("predictions", "explanations", "ping"), torchserve.torchserve_error
 )
-"""How routes of other servers tell of errors, by the first part of their paths."""
+"""Error formats of other servers' routes, by the first part of their paths."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What an application is made of.
+    """The parts of an application.
 
     Attributes:
-        settings: of the application.
-        strict: refuse a file of keys that cannot be read; otherwise it lets nobody in until it can.
-        service: answers.
-        operations: listen.
+        settings: settings of the application.
+        strict: raise if the key file cannot be read; otherwise nobody is let in until it can be read.
+        service: answers requests.
+        operations: metrics, logs and traces.
     """
 
     settings: Settings
@@ -52,13 +52,13 @@ class Parts:
 
 
 class Stage(NamedTuple):
-    """Something between the server and the routes: a wrapper around all of Flask, or what it calls for each request.
+    """A middleware: a WSGI wrapper around Flask, or hooks that Flask calls for each request.
 
     Attributes:
-        name: what it is about.
-        why: why it stands where it does.
-        hook: registers functions before a request (those of earlier stages come first), after it (last), or for errors.
-        wrap: returns what answers in place of an application.
+        name: name of the stage.
+        why: why the stage has this place in the order.
+        hook: registers functions before a request (earlier stages first), after it (last), or for errors.
+        wrap: returns the WSGI application that wraps another.
     """
 
     name: str
@@ -68,26 +68,24 @@ class Stage(NamedTuple):
 
 
 STAGES = (
-    Stage("envelope", "refusals of all others carry its headers too", wrap=lambda inner, _: Envelope(inner)),
+    Stage("envelope", "refusals by later stages carry its headers too", wrap=lambda inner, _: Envelope(inner)),
     Stage(
         "accounts",
-        "a body counts before anybody reads it, an answer until it is sent",
+        "a body counts before it is read, an answer until it is sent",
         wrap=lambda inner, parts: Accounting(inner, parts.service.models.memory),
     ),
     Stage(
         "proxies",
-        "whoever asks for the address gets the client's",
+        "later stages see the client's address",
         wrap=lambda inner, parts: behind_proxies(inner, parts.settings.trusted_proxies),
     ),
     Stage(
         "observers",
-        "all others may fill in the record, and the answer is counted as it is sent",
+        "later stages fill in the record, and the answer is counted as it is sent",
         lambda app, parts: parts.operations.watch(app),
     ),
-    Stage("errors", "what others raise is a problem document", lambda app, _: register_errors(app, ERROR_FORMS)),
-    Stage(
-        "costs", "nobody is charged until limits say who; refusals tell the cost too", lambda app, _: report_cost(app)
-    ),
+    Stage("errors", "errors become problem documents", lambda app, _: register_errors(app, ERROR_FORMS)),
+    Stage("costs", "limits decide who is charged; refusals report the cost too", lambda app, _: report_cost(app)),
     Stage(
         "keys",
         "requests count for the owner of a key",
@@ -95,12 +93,12 @@ STAGES = (
     ),
     Stage(
         "limits",
-        "what is refused takes no place among what is answered",
+        "refused requests take no place among those in flight",
         lambda app, parts: limit_requests(app, parts.settings.rate_limit, parts.settings.rate_storage),
     ),
     Stage(
         "origins",
-        "pages elsewhere may read the limits",
+        "pages of other origins may read the limits",
         lambda app, parts: allow_origins(app, parts.settings.cors_origins),
     ),
     Stage(
@@ -110,22 +108,22 @@ STAGES = (
     ),
     Stage(
         "admission",
-        "only who may come in takes a place",
+        "only admitted clients take a place",
         lambda app, parts: Admission(parts.settings.max_in_flight).register(app),
     ),
-    Stage("kept", "while an answer is sent, it alone is held", lambda app, _: app.after_request(keep_answer)),
-    Stage("redirects", "they change the body, which others measure", lambda app, _: app.after_request(redirect_within)),
-    Stage("pages", "the envelope leaves a policy as it is", lambda app, _: app.after_request(restrict_page)),
+    Stage("kept", "only the answer is held while it is sent", lambda app, _: app.after_request(keep_answer)),
+    Stage("redirects", "they change the body, which is measured", lambda app, _: app.after_request(redirect_within)),
+    Stage("pages", "the envelope keeps a policy that is set", lambda app, _: app.after_request(restrict_page)),
 )
-"""What a request passes on its way to a route, the outermost first; the answer passes them the other way."""
+"""The stages, the outermost first: a request passes them in this order, its answer in the reverse order."""
 
 
 def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
-    """Make the application. No thread starts and no model loads before the first request.
+    """Create the application. No thread starts and no model loads before the first request.
 
     Args:
-        settings: by default those of the environment.
-        strict: refuse a file of keys that cannot be read; otherwise it lets nobody in until it can.
+        settings: by default from the environment.
+        strict: raise if the key file cannot be read; otherwise nobody is let in until it can be read.
     """
     settings = settings or Settings()
     quiet_decoders()
@@ -148,6 +146,6 @@ def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
     parts = Parts(settings, strict, service, operations)
     for stage in STAGES:
         stage.hook(app, parts)
-    for stage in reversed(STAGES):  # what wraps last is the outermost
+    for stage in reversed(STAGES):  # the last wrapper is the outermost
         app.wsgi_app = stage.wrap(app.wsgi_app, parts)  # type: ignore[assignment, method-assign]
     return app

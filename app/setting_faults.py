@@ -1,6 +1,6 @@
-"""What is wrong with an operator's settings: values that do not fit, and variables that do nothing.
+"""Errors in an operator's settings: invalid values, and variables that have no effect.
 
-Messages name the variable, for they are read far from the code, often in the log of a container.
+Messages name the variable, because they are read far from the code, often in the log of a container.
 """
 
 import re
@@ -13,28 +13,28 @@ from seewhy.app.settings import PREFIX, Settings
 from seewhy.explainers.errors import nearest, plain_fault
 
 _SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
-"""Variables that Kubernetes puts into containers beside a Service, after its name."""
+"""Suffixes of the variables that Kubernetes sets in containers for a Service, after the Service's name."""
 
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
-"""The beginning of values that are addresses, such as that of `SEEWHY_PORT` beside a Service named seewhy."""
+"""Prefix of values that are addresses, such as Kubernetes' `SEEWHY_PORT` for a Service named seewhy."""
 
 _REPLACED = {
-    "CACHE_BYTES": "Answers are no longer kept; an ETag still saves the work for a client that has the answer.",
+    "CACHE_BYTES": "Answers are no longer cached; a client that has the answer still saves the work by its ETag.",
     "MAX_IN_FLIGHT_BYTES": f"{PREFIX}MEMORY_BYTES bounds bodies, pixels, tensors and answers together.",
     **dict.fromkeys(
         ("DECODE_PROCESSES", "DECODE_BYTES", "DECODE_SECONDS"), "Pictures are decoded in the processes of the service."
     ),
-    "UPLOAD_SECONDS": "The proxy before the service says how long clients may take; see docs/deployment.md.",
+    "UPLOAD_SECONDS": "The proxy in front of the service limits how long an upload may take; see docs/deployment.md.",
 }
-"""Settings of earlier versions, and what there is instead."""
+"""Settings of earlier versions, and what replaces them."""
 
 
 def setting_faults(error: ValidationError, options: Container[str] = ()) -> str:
-    """Return what is wrong with settings, a line for each.
+    """Return the errors in settings, one per line.
 
     Args:
         error: raised by `Settings`.
-        options: names of the settings that the command line sets, which override the variables.
+        options: names of the settings set on the command line, which override the variables.
     """
     lines = []
     for fault in error.errors():
@@ -47,28 +47,28 @@ def _message(name: str, fault: Mapping[str, Any]) -> str:
     kind, value = fault["type"], str(fault["input"])
     if name == "port" and _SERVICE_ADDRESS.match(value):
         return (
-            f"It must be a whole number, not {value!r}. Kubernetes sets it so beside a Service named seewhy: write "
-            "`enableServiceLinks: false` into the spec of the pod, or give the variable a value there."
+            f"It must be a whole number, not {value!r}. Kubernetes sets this for a Service named seewhy: add "
+            "`enableServiceLinks: false` to the pod's spec, or set the variable there."
         )
     if kind == "path_not_file":
-        hint = " `seewhy key NAME` makes a key and prints its line for the file." if name == "api_keys" else ""
+        hint = " `seewhy key NAME` creates a key and prints its line for the file." if name == "api_keys" else ""
         return f"There is no file {value!r}.{hint}"
     if kind == "path_not_directory":
         return f"There is no folder {value!r}."
     if kind == "string_pattern_mismatch":  # the value is not shown: it may hold a password
-        return f"It does not fit. {Settings.model_fields[name].description}"
+        return f"The value is invalid. {Settings.model_fields[name].description}"
     return plain_fault(fault)
 
 
 def misspelt(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each variable that looks like a setting and is none, or is none any more."""
+    """Yield a warning for each variable that looks like a setting and is not, or no longer is."""
     names = [name.upper() for name in Settings.model_fields]
     for variable, value in environment.items():
         name = variable.upper().removeprefix(PREFIX)
         if variable.upper() != name and name in _REPLACED:
-            yield f"{variable} is no setting any more, and does nothing. {_REPLACED[name]}"
+            yield f"{variable} is no longer a setting and has no effect. {_REPLACED[name]}"
             continue
         if name in (variable.upper(), *names) or _SERVICE_LINK.fullmatch(name) or _SERVICE_ADDRESS.match(value):
             continue
         if close := [PREFIX + match for match in nearest(name, names)]:
-            yield f"{variable} is no setting, and does nothing. Near matches: {', '.join(close)}."
+            yield f"{variable} is not a setting and has no effect. Near matches: {', '.join(close)}."

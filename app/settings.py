@@ -1,4 +1,4 @@
-"""The settings: one table of name, default and help, read from environment variables ``SEEWHY_*``."""
+"""Settings: one table of name, default and help, read from environment variables ``SEEWHY_*``."""
 
 import os
 import re
@@ -13,26 +13,26 @@ PREFIX = "SEEWHY_"
 
 
 def _origins(text: str) -> str:
-    """Return origins without the spaces between them."""
+    """Return comma-separated origins without spaces."""
     origins = [origin.strip() for origin in text.split(",") if origin.strip()]
     for origin in origins:
         if origin != "*" and not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d+)?", origin):
             raise ValueError(
-                f"{origin!r} is no origin; write https://example.org or http://localhost:3000, without a path"
+                f"{origin!r} is not an origin; write https://example.org or http://localhost:3000, without a path"
             )
     return ",".join(origins)
 
 
 def _readable(folder: Path) -> Path:
     if not os.access(folder, os.R_OK | os.X_OK):
-        raise ValueError("the user that runs this may not read this folder")
+        raise ValueError("the user that runs the service may not read this folder")
     return folder
 
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 Count = Annotated[int, Field(ge=1)]
 MOST_SECONDS = 86_400
-"""A day. Timers of the system overflow with much larger values."""
+"""One day. The system's timers overflow with much larger values."""
 
 Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
 
@@ -44,27 +44,27 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on.")
-    workers: Count = Field(1, description="Processes, each with its own copy of the models; the cores are divided.")
-    threads: int = Field(40, ge=2, description="Threads per process that read requests and draw answers.")
+    workers: Count = Field(1, description="Number of processes; each loads its own models, and they share the cores.")
+    threads: int = Field(40, ge=2, description="Threads per process for reading requests and drawing answers.")
     max_in_flight: Count = Field(
         32,
-        description="Requests that a process answers at the same time, without probes, metrics and pages; more are "
-        "refused with 503. Keep it below the number of threads, so that probes find one.",
+        description="Requests that a process answers at once, not counting probes, metrics and pages; more are refused "
+        "with 503. Keep it below SEEWHY_THREADS, so that a thread is free for probes.",
     )
     memory_bytes: int | None = Field(
         None,
         ge=2**20,
-        description="Memory for all requests of a process together, in bytes: bodies, pixels, tensors and answers; "
-        "more are refused with 503. The default is what the container's limit leaves beside the process and its "
-        "models; a value set by hand does not count models.",
+        description="Memory limit for all requests of a process together, in bytes: bodies, pixels, tensors and "
+        "answers; more are refused with 503. The default is the container's limit less the memory of the process and "
+        "its models; a value set by hand does not include models.",
     )
     download_seconds: Seconds = Field(
         60.0,
-        description="Time limit for reading an answer of more than 1 MiB, in seconds; then the connection is closed. A "
-        "stream of events has SEEWHY_DEADLINE as well.",
+        description="Time limit for sending an answer of more than 1 MiB, in seconds; then the connection is closed. "
+        "SEEWHY_DEADLINE also applies to event streams.",
     )
     device: str = Field(
-        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Device of models: auto, cpu, cuda or cuda:N."
+        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="Device for models: auto, cpu, cuda or cuda:N."
     )
     accelerator: str = Field(
         "auto",
@@ -75,39 +75,41 @@ class Settings(BaseSettings):
     )
     precision: Precision = Field(
         "float32",
-        description="Number format of models: float32, tf32 (float32 whose products a GPU rounds) or bfloat16, which "
-        "runs in PyTorch alone. Maps are always float32.",
+        description="Precision of models: float32, tf32 (float32 with products rounded by the GPU) or bfloat16 "
+        "(PyTorch only). Maps are always float32.",
     )
-    default_model: str = Field("efficientnet_lite0", description="Model of requests that name none.")
+    default_model: str = Field("efficientnet_lite0", description="Model for requests that do not name one.")
     models: FilePath | None = Field(None, description="TOML file that declares your own models.")
-    methods: str = Field("", description="Python modules, separated by commas, that add your own methods.")
+    methods: str = Field("", description="Comma-separated Python modules that add your own methods.")
     weights_dir: Annotated[DirectoryPath, AfterValidator(_readable)] | None = Field(
         None, description="Folder of weights files (.safetensors, .pth, .pt)."
     )
     download: bool = Field(False, description="Download weights that are not on this machine.")
-    max_models: Count = Field(4, description="Models kept in memory; the least recently used idle one goes first.")
+    max_models: Count = Field(4, description="Models kept in memory; the least recently used idle one leaves first.")
     max_upload_bytes: Count = Field(32 * 2**20, description="Largest request body, in bytes.")
     max_pixels: Count = Field(
         64_000_000,
-        description="Largest picture, in pixels (width times height). A pixel takes 16 bytes while it is decoded.",
+        description="Largest picture, in pixels (width times height). Decoding takes 16 bytes per pixel.",
     )
     max_side: int = Field(2048, ge=16, le=16_000, description="Longest side of a drawn answer, in pixels.")
-    max_targets: Count = Field(16, description="Most classes that one request may explain.")
-    max_instances: Count = Field(16, description="Most pictures in one request to /v1, /v2 or TorchServe's routes.")
-    max_layers: Count = Field(16, description="Most layer patterns in one request.")
-    max_values: Count = Field(32_000_000, description="Most numbers in one answer with format=npz.")
-    max_json_values: Count = Field(4_000_000, description="Most numbers in one JSON answer with values=true.")
-    max_capture_bytes: Count = Field(256 * 2**20, description="Most memory for the tensors of one capture, in bytes.")
-    max_batch: Count = Field(8, description="Most pictures in one pass through a model.")
+    max_targets: Count = Field(16, description="Maximum number of classes in one request.")
+    max_instances: Count = Field(
+        16, description="Maximum number of pictures in a request to /v1, /v2 or TorchServe routes."
+    )
+    max_layers: Count = Field(16, description="Maximum number of layer patterns in one request.")
+    max_values: Count = Field(32_000_000, description="Maximum number of values in an answer with format=npz.")
+    max_json_values: Count = Field(4_000_000, description="Maximum number of values in a JSON answer with values=true.")
+    max_capture_bytes: Count = Field(256 * 2**20, description="Memory limit for the tensors of one capture, in bytes.")
+    max_batch: Count = Field(8, description="Maximum number of pictures in one pass through a model.")
     max_wait_ms: float = Field(
         5.0,
         ge=0,
         le=1000,
-        description="How long the next batch of a busy model may wait to fill, in milliseconds. An idle model never "
-        "waits.",
+        description="Maximum time that the next batch of a busy model waits to fill, in milliseconds. An idle model "
+        "never waits.",
     )
     queue_size: Count = Field(64, description="Pictures that may wait for one model; more are refused with 503.")
-    log_format: Literal["text", "json"] = Field("text", description="Format of logs: text, or json for machines.")
+    log_format: Literal["text", "json"] = Field("text", description="Log format: text, or json for machines.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest level that is logged: debug (probes too), info (each request), warning or error."
     )
@@ -115,43 +117,43 @@ class Settings(BaseSettings):
         20,
         ge=0,
         le=10_000,
-        description="How many classes of each model the metrics of heatmaps name: the first ones explained. All others "
-        "count as other. With 0 there are no metrics by class.",
+        description="Number of classes of each model that heatmap metrics list by name: the first ones explained. The "
+        "rest count as other. With 0 there are no metrics by class.",
     )
     traces: bool = Field(
         False,
-        description="Send traces by OpenTelemetry (seewhy[otel]), even without OTEL_EXPORTER_OTLP_ENDPOINT.",
+        description="Send OpenTelemetry traces (seewhy[otel]), even without OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
-    deadline: float = Field(60.0, gt=0, description="Time limit for a request, in seconds; then it ends with 504.")
+    deadline: float = Field(60.0, gt=0, description="Time limit for a request, in seconds; then it fails with 504.")
     api_keys: FilePath | None = Field(
-        None, description="TOML file of API keys; without it no key is needed. `seewhy key` makes keys."
+        None, description="TOML file of API keys; without it, requests need no key. `seewhy key` creates keys."
     )
     rate_limit: str = Field(
         "",
-        description="Most requests of one client, such as 60/minute or 10/second;1000/day; more are refused with 429. "
-        "A client is a key, or an address where there are no keys. A method of many passes counts as several requests "
-        "(X-SeeWhy-Cost).",
+        description="Rate limit per client, such as 60/minute or 10/second;1000/day; requests beyond it are refused "
+        "with 429. A client is an API key, or an address where no keys are set. A method of many passes counts as several "
+        "requests (X-SeeWhy-Cost).",
     )
     rate_storage: str = Field(
         "memory://",
         pattern=r"^(memory://|rediss?://.+)$",
-        description="Where requests are counted: memory:// (each process counts alone), or a Redis for all processes "
-        "and replicas, redis://HOST:PORT/DB.",
+        description="Where requests are counted: memory:// (per process) or redis://HOST:PORT/DB (shared by all "
+        "processes and replicas).",
     )
     cors_origins: Annotated[str, AfterValidator(_origins)] = Field(
         "",
-        description="Origins whose pages may call the service from a browser, separated by commas, such as "
+        description="Comma-separated origins whose pages may call the service from a browser, such as "
         "https://example.org; * for all.",
     )
     trusted_proxies: int = Field(
         0,
         ge=0,
         le=16,
-        description="Number of proxies in front of the service that add to X-Forwarded-For; with 0 it is ignored.",
+        description="Number of proxies in front of the service that add to X-Forwarded-For; 0 ignores the header.",
     )
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Yield variable, present value, default and help of each setting."""
+        """Yield variable, current value, default and help of each setting."""
         for name, field in type(self).model_fields.items():
             yield (
                 PREFIX + name.upper(),

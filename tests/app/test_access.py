@@ -412,5 +412,5 @@ def test_what_an_answer_says_in_headers_can_be_read_by_such_a_page(post, cat):
     "given", ["example.org", f"{ORIGIN}/", "https://*.example.org", "null", f"{ORIGIN};x", "https://"]
 )
 def test_what_is_no_origin_is_refused(given):
-    with pytest.raises(ValueError, match=r"is no origin; write https://example\.org"):
+    with pytest.raises(ValueError, match=r"is not an origin; write https://example\.org"):
         Settings(cors_origins=given)

@@ -130,7 +130,7 @@ def test_bad_settings_are_told_by_their_variables(run):
 
 
 def test_misspelt_settings_are_warned_of(run):
-    warning = "Warning: SEEWHY_WORKER is no setting, and does nothing. Near matches: SEEWHY_WORKERS"
+    warning = "Warning: SEEWHY_WORKER is not a setting and has no effect. Near matches: SEEWHY_WORKERS"
     result = run("settings", env={"SEEWHY_WORKER": "2"})
     assert result.exit_code == 0
     assert result.stderr.startswith(warning)
