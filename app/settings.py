@@ -131,8 +131,8 @@ class Settings(BaseSettings):
     rate_limit: str = Field(
         "",
         description="Rate limit per client, such as 60/minute or 10/second;1000/day; requests beyond it are refused "
-        "with 429. A client is an API key, or an address where no keys are set. A method of many passes counts as several "
-        "requests (X-SeeWhy-Cost).",
+        "with 429. A client is an API key, or an address where no keys are set. A method of many passes counts as "
+        "several requests (X-SeeWhy-Cost).",
     )
     rate_storage: str = Field(
         "memory://",

@@ -1,6 +1,6 @@
-"""Who may come in: with which key, from which pages; and whose address counts behind proxies.
+"""Access: API keys, origins of pages (CORS), and client addresses behind proxies.
 
-Each is off until its setting is given. docs/security.md says what they protect, and what not.
+Each is off until its setting is set. docs/security.md says what they protect and what they do not.
 """
 
 import logging
@@ -28,23 +28,23 @@ _log = logging.getLogger(__name__)
 
 
 def behind_proxies(answer: "WSGIApplication", count: int) -> "WSGIApplication":
-    """Return an application to which the address is the one that so many trusted proxies tell."""
+    """Return an application that takes the client's address from this many trusted proxies."""
     if not count:
         return answer
-    # The address alone: nothing here depends on the scheme, host or path that a proxy was asked for.
+    # Only the address: nothing here depends on the scheme, host or path of the request to the proxy.
     return ProxyFix(_plain_address(answer), x_for=count, x_proto=0, x_host=0, x_port=0, x_prefix=0)
 
 
 def require_keys(app: Flask, file: Path | None, strict: bool) -> None:
-    """Let in who has a key of the file; without a file, everybody.
+    """Admit only clients with a key of the file; without a file, everybody.
 
     Args:
         app: the application.
-        file: of the keys.
-        strict: refuse one that cannot be read; otherwise it lets nobody in until it can.
+        file: the key file.
+        strict: raise if it cannot be read; otherwise nobody is let in until it can be read.
 
     Raises:
-        FieldError: it cannot be read.
+        FieldError: the file cannot be read.
     """
     if file is None:
         return
@@ -58,7 +58,7 @@ def require_keys(app: Flask, file: Path | None, strict: bool) -> None:
 
 
 def allow_origins(app: Flask, origins: str) -> None:
-    """Let pages of these origins, separated by commas, read the answers."""
+    """Let pages of these comma-separated origins read the answers."""
     if origins:
         CORS(
             app,
@@ -73,9 +73,9 @@ def allow_origins(app: Flask, origins: str) -> None:
 
 
 def _plain_address(answer: "WSGIApplication") -> "WSGIApplication":
-    """Keep plain addresses of clients only; without one, the address of the proxy counts.
+    """Reduce the client's address to an IP address; where there is none, the proxy's address counts.
 
-    Some proxies add the port, which changes with each connection.
+    Some proxies add the port, which differs for each connection.
     """
 
     def with_address(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
@@ -91,9 +91,9 @@ def _plain_address(answer: "WSGIApplication") -> "WSGIApplication":
 
 
 def is_open() -> bool:
-    """Whether this request needs no key and is not counted: its route declares it, or Flask answers OPTIONS by itself.
+    """Whether the request needs no key and is not counted: its route declares so, or Flask itself answers OPTIONS.
 
-    Browsers send no key with the question whether they may send one.
+    Browsers send no key with a preflight request.
     """
     return request.method == "OPTIONS" or current_declaration().is_open
 
@@ -102,19 +102,21 @@ def _identify(keys: KeyFile) -> None:
     """Set `g.client` to the owner of the request's key.
 
     Raises:
-        KeyRequiredError, KeyRefusedError: it came with none, or with one that is not in the file.
-        KeysUnavailableError: the file cannot be read any more.
+        KeyRequiredError, KeyRefusedError: the request has no key, or one that is not in the file.
+        KeysUnavailableError: the file can no longer be read.
     """
     if is_open():
         return
     credentials = request.authorization
     if credentials is None or credentials.type != "bearer" or not credentials.token:
-        raise KeyRequiredError("Send a key of this service as `Authorization: Bearer KEY`. Who runs it makes keys.")
+        raise KeyRequiredError(
+            "Send an API key as `Authorization: Bearer KEY`. The operator of the service issues keys."
+        )
     try:
         owner = keys.owner(credentials.token)
     except (OSError, ValueError) as error:
-        _log.error("The file of keys cannot be used, and nobody is let in: %s", error)
-        raise KeysUnavailableError("The keys of this service cannot be read now; the log says why.") from error
+        _log.error("The key file cannot be used, so nobody is let in: %s", error)
+        raise KeysUnavailableError("The service cannot read its API keys at present; its log says why.") from error
     if owner is None:
-        raise KeyRefusedError("The key is none of this service's, or no longer. Ask who runs it for another.")
+        raise KeyRefusedError("The API key is unknown or revoked. Ask the operator of the service for another.")
     g.client = owner

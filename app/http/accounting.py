@@ -1,4 +1,4 @@
-"""Opens an account of memory for each request, counts its body as it comes, and closes it once the answer is sent."""
+"""Memory accounting: each request has an account, which counts its body and closes once the answer is sent."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def keep_answer(response: Response) -> Response:
-    """Hold nothing but the answer while it is sent; what comes in parts holds what it says."""
+    """Keep only the memory of the answer while it is sent; a streamed answer keeps what it has reserved."""
     if not response.is_streamed:
         current().keep(min(current().held, response.content_length or 0), ANSWER)
     return response
 
 
 class Accounting:
-    """WSGI middleware: each request has an account from its head until its answer is sent or given up.
+    """WSGI middleware: a request has an account from its headers until its answer is sent or given up.
 
     Args:
         inner: the application.
-        budget: that all accounts draw on.
+        budget: the budget of all accounts.
     """
 
     def __init__(self, inner: "WSGIApplication", budget: MemoryBudget) -> None:
@@ -47,7 +47,7 @@ class Accounting:
 
 
 class _CountedBody(io.RawIOBase):
-    """The body of a request, which is counted as it is read."""
+    """The body of a request, counted as it is read."""
 
     def __init__(self, inner: Any, account: Account) -> None:
         self._inner = inner
@@ -78,7 +78,7 @@ class _Answer:
     def __next__(self) -> bytes:
         try:
             return next(self._parts)
-        except BaseException:  # also its end
+        except BaseException:  # also StopIteration
             self._account.close()
             raise
 

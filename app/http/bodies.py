@@ -1,4 +1,4 @@
-"""The body of a request: its bytes, whatever their encoding, and the JSON in them."""
+"""Request bodies: decompression and JSON."""
 
 import io
 import json
@@ -14,42 +14,42 @@ from seewhy.app.memory.budget import BODY
 from seewhy.app.pipeline.strict_json import RepeatedMemberError, loads
 
 MOST_PARTS = 1_000_000
-"""Most lists, objects and texts in a JSON body. Each may be two characters, and takes Python 50 to 80 bytes."""
+"""Maximum lists, objects and strings in a JSON body. Each may be two characters, and takes 50 to 80 bytes in Python."""
 
 MOST_OPTIONS = 100_000
-"""Most values in the JSON of a request that needs no numbers but a few options and edits."""
+"""Maximum values in the JSON of a request whose only numbers are options and edits."""
 
 SPARE = 8
-"""A growing buffer reserves an eighth more than it holds."""
+"""A growing buffer reserves one eighth more than it holds."""
 
 _VALUE_BYTES = 64
-"""A number of two digits and a comma: an object of 32 bytes, its place in a list, and that in an array and its copy."""
+"""A number of two digits and a comma: an object of 32 bytes, its slot in a list, and in an array and its copy."""
 
 _PART_BYTES = 250
-"""A list, an object or a text: that of an object with one member, or of a member's name and place."""
+"""A list, an object or a string: the size of an object with one member, or of a member's name and slot."""
 
 _PIECE = 2**16
 
 _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""Window sizes, by which zlib knows the header to expect."""
+"""zlib window sizes, which also select the expected header."""
 
 
 def read_body(request: Request) -> bytes:
-    """Return the body of a request, uncompressed; what it takes is counted as it grows.
+    """Return the decompressed body of a request; its memory is counted as it grows.
 
     Raises:
-        UnsupportedBodyError: a Content-Encoding that is not known.
-        MalformedRequestError: it is not what its Content-Encoding says.
-        RequestEntityTooLarge: it is, or becomes, larger than the application allows.
-        OutOfMemoryError, BodyTooLargeError: there is no memory for it, at present or ever.
+        UnsupportedBodyError: the Content-Encoding is unknown.
+        MalformedRequestError: the body does not match its Content-Encoding.
+        RequestEntityTooLarge: the body is, or decompresses to, more than the application allows.
+        OutOfMemoryError, BodyTooLargeError: there is no memory for the body, at present or ever.
     """
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity", *_WINDOWS):
-        raise UnsupportedBodyError(f"There is no way to read Content-Encoding {encoding!r} here; send gzip or deflate.")
+        raise UnsupportedBodyError(f"Content-Encoding {encoding!r} is not supported; send gzip or deflate.")
     body, limit = io.BytesIO(), request.max_content_length
     while piece := request.stream.read(_PIECE):
         body.write(piece)
-    # One of unstated length that reaches the limit was cut there.
+    # A body of unknown length that reaches the limit was cut there.
     if request.content_length is None and limit is not None and body.tell() >= limit:
         raise RequestEntityTooLarge
     return _uncompressed(body, encoding, limit) if encoding in _WINDOWS else body.getvalue()
@@ -69,60 +69,60 @@ def _uncompressed(packed: io.BytesIO, encoding: str, limit: int | None) -> bytes
                     raise RequestEntityTooLarge
                 chunk, is_full = reader.unconsumed_tail, len(piece) == _PIECE
     except zlib.error as error:
-        raise MalformedRequestError(f"The body is not {encoding}, as its Content-Encoding says.") from error
+        raise MalformedRequestError(f"The body is not {encoding}, although its Content-Encoding says so.") from error
     if not reader.eof or reader.unused_data or packed.read(1):
-        fault = "goes on after its end" if reader.eof else "is cut short"
-        raise MalformedRequestError(f"The {encoding} of the body {fault}; send one whole stream.")
+        fault = "has data after its end" if reader.eof else "is truncated"
+        raise MalformedRequestError(f"The {encoding} body {fault}; send one complete stream.")
     return body.getvalue()
 
 
 def parse_json(text: bytes, most_values: int | None = None) -> Any:
-    """Return what a JSON text holds; what that takes is counted before it is parsed.
+    """Parse JSON; its memory is counted before it is parsed.
 
     Args:
         text: the body of a request.
-        most_values: most members and items of lists where few are needed; None for as many as memory allows.
+        most_values: maximum members and list items, where few are needed; None for as many as memory allows.
 
     Raises:
-        MalformedRequestError: it is no JSON, which has no NaN or Infinity.
-        BodyTooLargeError: more lists, objects and texts than one request may hold, or more than `most_values`; or there
-            is never memory for what it holds.
-        OutOfMemoryError: there is none at present.
-        FieldError: a member stands twice in an object: which one is meant cannot be known.
+        MalformedRequestError: the text is not JSON, which has no NaN or Infinity.
+        BodyTooLargeError: it has more lists, objects and strings than one request may, more than `most_values` values,
+            or more than memory could ever hold.
+        OutOfMemoryError: there is no memory for it at present.
+        FieldError: an object repeats a member, so its value is ambiguous.
     """
 
     def refuse(name: str) -> Any:
-        raise MalformedRequestError(f"The body holds {name}, which is no JSON; send finite numbers.")
+        raise MalformedRequestError(f"The body contains {name}, which is not JSON; send finite numbers.")
 
     count = text.count(b"[") + text.count(b"{") + text.count(b'"') // 2
     if count > MOST_PARTS:
         raise BodyTooLargeError(
-            f"The body holds {count:,} lists, objects and texts, more than the {MOST_PARTS:,} that one request may. "
-            "Send a picture as base64 of its file, or an array with the channels first, [3, H, W], which has a list "
-            "for each row and not for each pixel."
+            f"The body has {count:,} lists, objects and strings; one request may have {MOST_PARTS:,}. Send a picture "
+            "as base64 of its file, or as an array with the channels first, [3, H, W], which has a list for each row and "
+            "not for each pixel."
         )
     values = text.count(b",") + 1
     if most_values is not None and values > most_values:
         raise BodyTooLargeError(
-            f"The body holds {values:,} values, more than the {most_values:,} that this route reads. Send the picture "
-            "as base64 of its file; /v1 and /v2 take pictures as numbers."
+            f"The body has {values:,} values; this route reads at most {most_values:,}. Send the picture as base64 of "
+            "its file; /v1 and /v2 accept pictures as numbers."
         )
     current().take(len(text) * (1 if text.isascii() else 4) * 2 + values * _VALUE_BYTES + count * _PART_BYTES, BODY)
     try:
         return loads(text, parse_constant=refuse)
     except RepeatedMemberError as error:
-        raise FieldError(f"In the JSON {error}.", field=error.name[:100]) from error
+        raise FieldError(f"In the JSON, {error}.", field=error.name[:100]) from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise MalformedRequestError(f"The body is not JSON: {error}.") from error
     except (ValueError, RecursionError) as error:
-        raise MalformedRequestError("The body holds a number too long, or lists too deep, to be read.") from error
+        raise MalformedRequestError("The body has a number that is too long, or lists nested too deeply.") from error
 
 
 def parse_object(text: bytes, most_values: int | None = None) -> dict[str, Any]:
-    """Return the object that a JSON text holds; arguments as for `parse_json`.
+    """Parse a JSON object; arguments as for `parse_json`.
 
     Raises:
-        MalformedRequestError, BodyTooLargeError, OutOfMemoryError: as `parse_json`, or it holds none.
+        MalformedRequestError, BodyTooLargeError, OutOfMemoryError: as `parse_json`, or the JSON is not an object.
     """
     content = parse_json(text, most_values)
     if not isinstance(content, dict):

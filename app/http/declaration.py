@@ -1,4 +1,4 @@
-"""What a route says of itself, once: OpenAPI, access control and content negotiation read it here."""
+"""Declarations of routes, read by OpenAPI, access control and content negotiation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,22 +13,22 @@ from seewhy.app.pipeline.options import MEDIA_TYPES
 
 View = TypeVar("View", bound=Callable[..., Any])
 Schema = dict[str, Any]
-"""JSON schema, as OpenAPI has it."""
+"""A JSON schema of OpenAPI."""
 
 BINARY: Schema = {"type": "string", "format": "binary"}
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What all routes of a protocol have in common.
+    """What the routes of a protocol have in common.
 
     Attributes:
         error: schema of its errors.
-        media_type: of its errors.
-        titles: what statuses of its errors mean; by default what the titles in `errors.py` say.
-        reading: statuses of errors of all routes without a body.
-        asking: statuses of errors of all routes with a body.
-        parts: what stands in each part of a path.
+        media_type: media type of its errors.
+        titles: meanings of its error statuses; by default the titles in `errors.py`.
+        reading: error statuses of all routes without a body.
+        asking: error statuses of all routes with a body.
+        parts: meanings of the variable parts of its paths.
     """
 
     error: type[BaseModel]
@@ -39,7 +39,7 @@ class Protocol:
     parts: Mapping[str, str] = field(default_factory=dict)
 
     def title(self, status: int) -> str:
-        """Return what a status of an error means."""
+        """Return the meaning of an error status."""
         kinds = (*KINDS.values(), *HTTP_KINDS.values())
         return self.titles.get(status) or "; ".join(sorted({kind.title for kind in kinds if kind.status == status}))
 
@@ -51,24 +51,24 @@ SEEWHY = Protocol(
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a view is, declared by using this as its decorator. A view without one is closed and undocumented.
+    """Decorator that declares a view. A view without one is closed and undocumented.
 
     Attributes:
-        summary: what it answers, in one line; empty where OpenAPI leaves it out.
-        description: what else a client has to know.
-        options: what validates its options.
+        summary: the answer in one line; empty if OpenAPI leaves the view out.
+        description: what else a client needs to know.
+        options: schema of its options.
         option_names: names of the options that OpenAPI lists; empty for all.
         body: makes the schemas of its bodies by media type from those of its options; None for a picture with options.
-        headers: headers of its requests, as OpenAPI has parameters.
-        answers: schemas of its JSON; an answer fits one of them.
-        forms: formats of its answers, where its options do not offer any.
-        media: schemas of its other answers by media type, beside those of its formats.
-        other: what its second picture is for; empty where it takes none.
-        statuses: of its errors, beside those of its protocol and those that follow from its path and options.
+        headers: request headers, as OpenAPI parameters.
+        answers: schemas of its JSON answers; an answer matches one of them.
+        forms: formats of its answers, if its options do not have any.
+        media: schemas of further answers by media type, besides those of its formats.
+        other: purpose of its second picture; empty if it takes none.
+        statuses: error statuses besides those of its protocol and those that follow from its path and options.
         has_tag: whether its answer has an ETag.
         is_open: whether it needs no key and counts against no limit.
-        is_light: whether it is let in however many requests are being answered. Open ones are.
-        protocol: which protocol it belongs to.
+        is_light: whether it is admitted however many requests are in flight. Open views are.
+        protocol: the protocol that it belongs to.
     """
 
     summary: str = ""
@@ -88,13 +88,13 @@ class Declaration:
     protocol: Protocol = SEEWHY
 
     def __call__(self, view: View) -> View:
-        """Declare this of a view."""
+        """Attach the declaration to a view."""
         _DECLARATIONS[view] = self
         return view
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """Names of the formats of its answers, the default one first; `json` alone where there is no choice."""
+        """Names of the formats of its answers, the default first; only `json` where there is no choice."""
         fields = self.options.model_fields if self.options is not None else {}
         if self.forms or "format" not in fields:
             return self.forms or (("json",) if self.answers else ())
@@ -112,12 +112,12 @@ _OPEN = Declaration(is_open=True)
 
 
 def declaration_of(app: Flask, endpoint: str | None) -> Declaration:
-    """Return what the view of an endpoint declares; static files are open, and so are paths that lead nowhere."""
+    """Return the declaration of an endpoint's view; static files and unknown paths are open."""
     if endpoint is None or endpoint == "static":
         return _OPEN
     return _DECLARATIONS.get(app.view_functions[endpoint], _UNDECLARED)
 
 
 def current_declaration() -> Declaration:
-    """Return what the view of this request declares."""
+    """Return the declaration of this request's view."""
     return declaration_of(current_app, request.endpoint)

@@ -1,6 +1,6 @@
 """An explanation as a stream of server-sent events; see docs/http.md.
 
-A `progress` comes with each step, then one `answer` or one `error`. Closing the connection cancels the
+Each step sends a `progress`, then comes one `answer` or one `error`. Closing the connection cancels the
 explanation. https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
@@ -26,13 +26,13 @@ from seewhy.explainers.results.explanation import draw_map
 MEDIA_TYPE = "text/event-stream"
 
 _GLANCE = 0.1
-"""Seconds between two looks at a model's progress."""
+"""Seconds between two checks of the progress."""
 
 _SILENCE = 10.0
-"""Seconds after which a comment is sent, so that a closed connection is noticed."""
+"""Seconds of silence after which a comment is sent, so that a closed connection is noticed."""
 
 _SIDE = 512
-"""Longest side of a drawing of an unfinished map."""
+"""Longest side of a preview, in pixels."""
 
 _WHOLE = 1000
 """Parts of the whole work."""
@@ -44,9 +44,9 @@ def stream(service: Service, ticket: Ticket, finish: Callable[[], Body]) -> Iter
     """Yield the events of an explanation.
 
     Args:
-        service: whose explanation it is.
-        ticket: of the explanation; whoever asked for it cancels it.
-        finish: waits for the explanation, and makes the body of the answer, JSON.
+        service: runs the explanation.
+        ticket: the ticket of the explanation; the caller cancels it.
+        finish: waits for the explanation and returns the JSON body of the answer.
     """
     record = current()
     try:
@@ -60,7 +60,7 @@ def stream(service: Service, ticket: Ticket, finish: Callable[[], Body]) -> Iter
         raise
     except ClientGoneError:
         record.problem = CLIENT_GONE
-        _log.info("A client left a stream before its end.")
+        _log.info("A client closed a stream before its end.")
     except Exception as error:
         record.problem = kind_of(error).code  # the status, 200, is sent
         _log.info("A stream ended with the problem %s.", record.problem)
@@ -68,12 +68,12 @@ def stream(service: Service, ticket: Ticket, finish: Callable[[], Body]) -> Iter
 
 
 def event(name: str, data: str) -> bytes:
-    """Return an event; data without line breaks, as JSON is."""
+    """Return an event; the data must have no line breaks, like JSON."""
     return f"event: {name}\ndata: {data}\n\n".encode()
 
 
 def _watch(service: Service, ticket: Ticket) -> Iterator[bytes]:
-    """Yield an event at each progress, until the model has finished."""
+    """Yield an event for each progress, until the model has finished."""
     start = last_event = time.monotonic()
     last_parts: int | None = -1
     last_map: NDArray[np.float32] | None = None
@@ -97,7 +97,7 @@ def _watch(service: Service, ticket: Ticket) -> Iterator[bytes]:
 
 
 def _preview(service: Service, ticket: Ticket, progress: TicketProgress) -> str | None:
-    """Draw an unfinished map as the answer will be drawn; return a data URL, or None where that fails."""
+    """Draw an unfinished map like the final answer; return a data URL, or None if that fails."""
     submission = ticket.submissions[0]
     plan, picture = submission.plan, submission.picture
     side = _SIDE // 2 if plan.style.view == "side-by-side" else _SIDE
@@ -108,6 +108,6 @@ def _preview(service: Service, ticket: Ticket, progress: TicketProgress) -> str 
             small = replace(plan.style, max_side=min(side, plan.style.max_side or side))
             drawing = draw_map(picture.picture, picture.geometry, progress.map, plan.signed, small)
             return f"data:image/jpeg;base64,{b64encode(encode(drawing, 'jpeg')).decode('ascii')}"
-    except Exception:  # a preview must not cost anybody the answer
-        _log.exception("A map cannot be drawn before it is finished")
+    except Exception:  # a failed preview must not fail the answer
+        _log.exception("A preview could not be drawn")
         return None

@@ -1,4 +1,4 @@
-"""The headers of answers about a picture: each is declared here, once."""
+"""Headers of answers about a picture, each declared once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ REQUEST_ID = "X-Request-ID"
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that headers of an answer give.
+    """The facts that the headers of an answer report.
 
     Attributes:
-        model: which model answered.
-        targets: the classes that it is about.
-        timings: of the stages.
-        layers: those that the maps are of.
-        method: what made the maps.
-        explanations: whose diagnostics count.
+        model: the model that answered.
+        targets: the explained classes.
+        timings: timings of the stages.
+        layers: layers of the maps.
+        method: method of the maps.
+        explanations: explanations whose diagnostics are listed.
     """
 
     model: LoadedModel
@@ -36,7 +36,7 @@ class Facts:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers with these facts; a header without a value is left out."""
+        """The headers with these facts; headers without a value are left out."""
         values = {header.name: header.value(self) for header in HEADERS if header.value is not None}
         return {name: value for name, value in values.items() if value}
 
@@ -45,9 +45,9 @@ class Header(NamedTuple):
     """A header of an answer.
 
     Attributes:
-        name: of the header.
-        description: what it says.
-        value: its text; None where another part of the service sets it.
+        name: name of the header.
+        description: meaning of the header.
+        value: returns its text; None if another part of the service sets it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Header(NamedTuple):
 
 
 def _text(text: str) -> str:
-    """Percent-encode what a header cannot hold, and the comma that separates labels."""
+    """Percent-encode characters that a header cannot contain, and the comma, which separates labels."""
     return quote(text, safe=" !#$&'()*+/:;=?@[]^`{|}~\"<>\\")
 
 
@@ -74,44 +74,44 @@ HEADERS = (
     Header("X-SeeWhy-Method", "Name of the method.", lambda facts: facts.method),
     Header(
         "X-SeeWhy-Layers",
-        "Paths of the layers used, separated by commas.",
+        "Comma-separated paths of the layers used.",
         lambda facts: ", ".join(map(_text, facts.layers)),
     ),
     Header(
         "X-SeeWhy-Target",
-        "Indices of the explained classes, separated by commas.",
+        "Comma-separated indices of the explained classes.",
         lambda facts: ", ".join(str(target.index) for target in facts.targets),
     ),
-    Header("X-SeeWhy-Against", "Label of the class that they are contrasted with.", _against),
+    Header("X-SeeWhy-Against", "Label of the class that the explained classes are contrasted with.", _against),
     Header(
         "X-SeeWhy-Label",
-        "Their labels, percent-encoded where a header could not hold them.",
+        "Labels of the explained classes, percent-encoded where necessary.",
         lambda facts: ", ".join(_text(target.label) for target in facts.targets),
     ),
     Header(
         "X-SeeWhy-Probability",
-        "Their probabilities.",
+        "Probabilities of the explained classes.",
         lambda facts: ", ".join(f"{target.probability:.6f}" for target in facts.targets),
     ),
     Header(
         "X-SeeWhy-Diagnostics",
-        "Codes of what a reader of the map should know, separated by commas.",
+        "Comma-separated codes of diagnostics.",
         _diagnostics,
     ),
     Header(
         COST,
-        "What the request counts in rate limits: 1 for a Grad-CAM by a model of 224×224 pixels, more for "
-        "methods of many passes.",
+        "Cost of the request in rate limits: 1 for Grad-CAM with a model of 224×224 pixels, more for methods of many "
+        "passes.",
     ),
     Header(
         "Server-Timing",
         "Milliseconds of each stage: decode, queue, explain (or another), render, encode.",
         lambda facts: facts.timings.header,
     ),
-    Header(REQUEST_ID, "The id that the client gave the request, or one made for it; the log has it too."),
+    Header(REQUEST_ID, "Id of the request, from the client or generated; the log has it too."),
 )
 
-ETAG = Header("ETag", "Digest of everything that the answer depends on.")
+ETAG = Header("ETag", "Digest of everything the answer depends on.")
 
 EXPOSED = [*(header.name for header in HEADERS), ETAG.name, "RateLimit", "RateLimit-Policy", "Retry-After"]
-"""What pages of other origins may read."""
+"""Headers that pages of other origins may read."""

@@ -1,6 +1,6 @@
-"""Bounds how many requests are answered at the same time; a further one is refused at once.
+"""Admission: limits the requests in flight; further ones are refused at once.
 
-Open and light routes (probes, pages, metrics) are always let in, and so are paths that lead nowhere.
+Open and light routes (probes, pages, metrics) are always admitted, and so are unknown paths.
 """
 
 import threading
@@ -14,15 +14,15 @@ from seewhy.app.http.access import is_open
 from seewhy.app.http.declaration import current_declaration
 from seewhy.app.system.stopping import stopping
 
-_BUSY = "As many requests are being answered as this server has room for; try again in a few seconds."
-_STOPPING = "This server is stopping; another one, or this one once it has restarted, will answer."
+_BUSY = "The server is handling as many requests as it can; try again in a few seconds."
+_STOPPING = "The server is stopping; try again in a few seconds."
 
 
 class Admission:
-    """Counts requests until they are answered; a stream until its end. Their memory is counted in `accounting`.
+    """Counts requests until they are answered, streams until their end. `accounting` counts their memory.
 
     Args:
-        most: requests at a time.
+        most: maximum number of requests in flight.
     """
 
     def __init__(self, most: int) -> None:
@@ -37,14 +37,14 @@ class Admission:
         app.teardown_request(self._leave)
 
     def admit(self) -> bool:
-        """Count a request, if there is room for it."""
+        """Count a request, unless there are too many; return whether it was counted."""
         with self._lock:
             fits = self.requests < self._most
             self.requests += fits
             return fits
 
     def release(self) -> None:
-        """Count a request no longer."""
+        """Stop counting a request."""
         with self._lock:
             self.requests -= 1
 
@@ -71,7 +71,7 @@ class Admission:
 
 
 def _release_at_end(parts: Iterable[Any], pending: list[Callable[[], None]]) -> Iterator[Any]:
-    """Yield the parts of an answer, then do what is pending: a stream outlives its request."""
+    """Yield the parts of an answer, then call the pending functions: a stream outlives its request."""
     try:
         yield from parts
     finally:

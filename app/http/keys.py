@@ -1,8 +1,8 @@
-"""API keys: how one is made, the file that holds their digests, and whose a key is.
+"""API keys: creation, the file of their digests, and the owner of a key.
 
-A key is 256 random bits, so its digest needs neither salt nor a slow hash: these make passwords dear to guess, which
-people choose among few, and nobody guesses one number of 2^256. A slow hash would cost each request its time, and let
-anybody who sends wrong keys keep the processors busy.
+A key is 256 random bits, so its digest needs neither salt nor a slow hash. Those protect passwords, which people choose
+from few; nobody guesses one of 2^256 numbers. A slow hash would add its time to each request, and let anybody who sends
+wrong keys keep the processors busy.
 """
 
 import hashlib
@@ -14,20 +14,20 @@ import tomllib
 from pathlib import Path
 
 _PREFIX = "seewhy_"
-"""By which scanners for secrets know a key."""
+"""Prefix by which secret scanners recognise a key."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 def new_key(name: str) -> tuple[str, str]:
-    """Make a key.
+    """Create a key.
 
     Args:
-        name: of who gets it; letters, digits, ``_`` and ``-``.
+        name: name of the owner: letters, digits, ``_`` and ``-``.
 
     Returns:
-        The key, and the line for the file of keys, from which the key cannot be found.
+        The key, and its line for the key file, from which the key cannot be recovered.
 
     Raises:
         ValueError: the name has other characters.
@@ -38,10 +38,10 @@ def new_key(name: str) -> tuple[str, str]:
 
 
 class KeyFile:
-    """The keys that a TOML file lists, each as ``name = "sha256:..."``; when it changes, from the next request on.
+    """The keys in a TOML file, each as ``name = "sha256:..."``; changes apply from the next request on.
 
     Args:
-        path: of the file, which is not read yet.
+        path: path of the file, which is not read yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,18 +52,18 @@ class KeyFile:
         """Read the file.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: it is no TOML, or has a line that is no key, or none at all.
+            OSError: the file cannot be read.
+            ValueError: it is not TOML, has an invalid line, or has no key.
         """
         self._table = self._read()
 
     def owner(self, key: str) -> str | None:
-        """Return the name of a key, or None for one that is not in the file.
+        """Return the name of a key, or None if it is not in the file.
 
-        The time that it takes tells nothing about the keys of the file.
+        The time it takes reveals nothing about the keys in the file.
 
         Raises:
-            OSError, ValueError: as `read` does: a file that is gone or broken lets nobody in.
+            OSError, ValueError: as for `read`: a missing or broken file lets nobody in.
         """
         if self._stamp() != self._table[0]:
             self.read()
@@ -78,14 +78,14 @@ class KeyFile:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> tuple[tuple[int, ...], dict[str, bytes]]:
-        stamp = self._stamp()  # first: what changes while it is read is read again
+        stamp = self._stamp()  # first: a file that changes while it is read is read again
         try:
             table = tomllib.loads(self._path.read_text(encoding="utf-8"))
         except ValueError as error:
-            hint = "; each name may stand there once" if "overwrite" in str(error) else ""
-            raise ValueError(f"{self._path.name} is no TOML: {error}{hint}") from error
+            hint = "; each name may appear once" if "overwrite" in str(error) else ""
+            raise ValueError(f"{self._path.name} is not TOML: {error}{hint}") from error
         if not table:
-            raise ValueError(f"{self._path.name} lists no key; `seewhy key NAME` makes one")
+            raise ValueError(f"{self._path.name} has no key; `seewhy key NAME` creates one")
         try:
             return stamp, {_check(name): _parse_digest(name, value) for name, value in table.items()}
         except ValueError as error:
@@ -95,7 +95,7 @@ class KeyFile:
 def _parse_digest(name: str, value: object) -> bytes:
     match = _DIGEST.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f'{name}: is not "sha256:" and 64 hexadecimal digits; `seewhy key NAME` prints the line')
+        raise ValueError(f'{name}: expected "sha256:" and 64 hexadecimal digits; `seewhy key NAME` prints the line')
     return bytes.fromhex(match[1])
 
 
@@ -105,5 +105,5 @@ def _digest(key: str) -> bytes:
 
 def _check(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name[:80]!r} is no name for a key: up to 64 letters, digits, _ and -")
+        raise ValueError(f"{name[:80]!r} is not a valid key name: use up to 64 letters, digits, _ and -")
     return name

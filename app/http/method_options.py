@@ -1,4 +1,4 @@
-"""The options of methods in the OpenAPI document: one schema for all methods that have an option of one name."""
+"""Options of methods in the OpenAPI document: one schema for all methods with an option of the same name."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,15 +14,15 @@ _WORDS = {
     "exclusiveMaximum": "less than",
 }
 _MERGED = {*_WORDS, "enum"}
-"""Members of a schema in which methods may differ, and their option still has one schema."""
+"""Schema members in which methods may differ while their option still has one schema."""
 
 _TEXTS = {"title", "description", "default"}
 
 
 def method_options() -> dict[str, Schema]:
-    """Return the schema of each option that methods have, but for their layers, in the order of the catalogue.
+    """Return the schema of each option of methods, except their layers, in the order of the catalogue.
 
-    A schema takes what any of its methods takes; the description says what each method takes, and its default.
+    A schema accepts what any of its methods accepts; the description gives the bounds and the default of each method.
     """
     options: dict[str, dict[str, Schema]] = {}
     for method in map(get_method, list_methods()):
@@ -33,7 +33,7 @@ def method_options() -> dict[str, Schema]:
 
 
 def _option_schema(schemas: dict[str, Schema]) -> Schema:
-    """Return the union of the schemas that methods, by name, have for an option."""
+    """Return the union of the schemas of an option, given by method name."""
     union = _union([{name: schema[name] for name in schema if name not in _TEXTS} for schema in schemas.values()])
     texts: dict[str, list[str]] = {}
     for method, schema in schemas.items():
@@ -58,7 +58,7 @@ def _union(schemas: Sequence[Schema]) -> Schema:
 
 
 def _bound(schemas: Sequence[Schema], widest: Callable[[Iterable[Any]], Any], including: str, excluding: str) -> Schema:
-    """Return the widest of the schemas' bounds at one end; nothing where one of them has none there."""
+    """Return the widest bound of the schemas at one end; nothing if one of them is unbounded there."""
     bounds = [(schema[name], name) for schema in schemas for name in (including, excluding) if name in schema]
     if len(bounds) < len(schemas):
         return {}
@@ -67,7 +67,7 @@ def _bound(schemas: Sequence[Schema], widest: Callable[[Iterable[Any]], Any], in
 
 
 def _text(schema: Schema, union: Schema) -> str:
-    """Return what a method's schema says of an option beyond the union."""
+    """Return what a method's schema of an option adds to the union."""
     shared = {name for name in schema if union.get(name) == schema[name]}
     parts = [schema.get("description", "")]
     if "default" in schema:

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from what the views declare: the schemas that validate requests and answers."""
+"""The OpenAPI 3.1 document, made from the declarations of the views and the schemas that validate requests."""
 
 import re
 from collections.abc import Iterable
@@ -18,19 +18,19 @@ from seewhy.app.http.method_options import method_options
 from seewhy.app.pipeline import options
 
 _EXAMPLES = {"layer": "blocks.6", "edits": [{"layer": "blocks.6", "op": "zero", "channels": [0, 1]}]}
-_KEY = "Needed where whoever runs the service has set SEEWHY_API_KEYS."
+_KEY = "Required if the operator has set SEEWHY_API_KEYS."
 _PICTURE = "JPEG, PNG, WebP, GIF, BMP or TIFF."
 _OPTIONS = (
-    "Options stand in the query string, or beside the picture as fields of the form or members of the JSON object; "
-    "a repeated one is a list."
+    "Options go in the query string, or beside the picture as form fields or members of the JSON object; a repeated "
+    "option is a list."
 )
-_TOO_LONG = "A path and a query string of more than 4 kB; options may stand in the body."
+_TOO_LONG = "The path and query string exceed 4 kB; options can go in the body."
 _CLOSED = (401, 429, 503)
-"""How a route refuses a client that needs a key, asks too often, or comes while the keys cannot be read."""
+"""Statuses for a client without a valid key, for one over its rate limit, and while the keys cannot be read."""
 
 
 def document(app: Flask) -> str:
-    """Return the document of an application as JSON: all views that declare a summary."""
+    """Return an application's document as JSON, with all views that declare a summary."""
     raw = OpenAPI.model_validate(
         {
             "openapi": "3.1.0",
@@ -63,7 +63,7 @@ def _paths(app: Flask) -> dict[str, dict[str, Any]]:
 
 
 def _operation(rule: Rule, verb: str, declaration: Declaration) -> dict[str, Any]:
-    """Describe what a rule answers to a verb."""
+    """Describe the operation of a rule and a verb."""
     schema = _options_schema(declaration)
     properties: dict[str, Schema] = schema["properties"]
     is_reading = verb == "GET"
@@ -90,7 +90,7 @@ def _operation(rule: Rule, verb: str, declaration: Declaration) -> dict[str, Any
 
 
 def _identifier(rule: Rule, verb: str, declaration: Declaration) -> str:
-    """Return the id of an operation: the name of the view; of another protocol also that of its module."""
+    """Return the id of an operation: the name of the view; for other protocols with that of its module."""
     endpoint = str(rule.endpoint)
     if declaration.protocol is SEEWHY:
         return endpoint.rpartition(".")[2]
@@ -105,7 +105,7 @@ def _part(name: str, declaration: Declaration) -> dict[str, Any]:
 
 
 def _statuses(rule: Rule, is_reading: bool, declaration: Declaration) -> set[int]:
-    """Return the statuses of the errors of a rule."""
+    """Return the error statuses of a rule."""
     statuses = {*declaration.statuses, *(() if declaration.is_open else _CLOSED)}
     if not is_reading:
         return statuses.union(declaration.protocol.asking)
@@ -120,7 +120,7 @@ def _responses(statuses: Iterable[int], takes_picture: bool, declaration: Declar
         header.name: {"description": header.description, "schema": {"type": "string"}} for header in (*HEADERS, *tag)
     }
     success = {"description": "OK", "content": _content(declaration)} | ({"headers": headers} if takes_picture else {})
-    not_modified = {"304": {"description": "If-None-Match named this answer's ETag."}} if declaration.has_tag else {}
+    not_modified = {"304": {"description": "If-None-Match has this answer's ETag."}} if declaration.has_tag else {}
     protocol = declaration.protocol
     error: dict[str, Any] = {protocol.media_type: {"schema": PydanticSchema(schema_class=protocol.error)}}
     errors = {str(status): {"description": protocol.title(status), "content": error} for status in sorted(statuses)}
@@ -129,11 +129,11 @@ def _responses(statuses: Iterable[int], takes_picture: bool, declaration: Declar
 
 def _picture_description(schema: Schema) -> str:
     required = schema.get("required", [])
-    return f"{_OPTIONS} Required, here or there: {', '.join(required)}." if required else _OPTIONS
+    return f"{_OPTIONS} Required in either place: {', '.join(required)}." if required else _OPTIONS
 
 
 def _picture_body(schema: Schema, declaration: Declaration) -> dict[str, Any]:
-    """Describe the bodies of a route that takes a picture, and perhaps another one."""
+    """Describe the bodies of a route that takes one picture or two."""
     properties: dict[str, Schema] = schema["properties"]
     required: list[str] = schema.get("required", [])
     pictures = {"image": _PICTURE} | ({"other": declaration.other} if declaration.other else {})
@@ -143,12 +143,12 @@ def _picture_body(schema: Schema, declaration: Declaration) -> dict[str, Any]:
         for name, text in pictures.items()
     }
     body = {"type": "object", "required": ["image"]}
-    # A form has all the options as fields too; naming them here would make the page that tries it fill them all in.
+    # A form may have all options as fields too, but if they were listed, Swagger UI would fill them all in.
     fields = {name: {"type": "string", "description": properties[name]["description"]} for name in required}
     form = {**body, "properties": binary | fields, "additionalProperties": True}
     members = {name: _member(option) for name, option in properties.items()}
     return {
-        "multipart/form-data": {"schema": {**form, "description": "Every option may be a field of the form as well."}},
+        "multipart/form-data": {"schema": {**form, "description": "Every option can also be a form field."}},
         "application/json": {
             "schema": {**body, "properties": base64 | members},
             "example": {"image": "aGVsbG8=", **{name: _EXAMPLES[name] for name in required}},
@@ -158,7 +158,7 @@ def _picture_body(schema: Schema, declaration: Declaration) -> dict[str, Any]:
 
 
 def _member(schema: dict[str, Any]) -> dict[str, Any]:
-    """Describe an option as a member of a JSON object, where a list of one may be sent as its only item."""
+    """Describe an option as a member of a JSON object, where a list of one item may be sent as the item."""
     if schema.get("type") != "array" or "discriminator" in schema["items"]:
         return schema
     texts = {name: value for name, value in schema.items() if name in ("title", "description")}
@@ -166,7 +166,7 @@ def _member(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameter(name: str, schema: Schema, bare: bool) -> dict[str, Any]:
-    """Describe an option as part of the query string; `bare` leaves out of its schema what the parameter says."""
+    """Describe an option as a query parameter; `bare` omits from its schema what the parameter says."""
     parameter = {
         "name": name,
         "in": "query",
@@ -180,11 +180,11 @@ def _parameter(name: str, schema: Schema, bare: bool) -> dict[str, Any]:
 
 
 def _options_schema(declaration: Declaration) -> Schema:
-    """Return the schema of the options, with defaults in words only: a form would fill them in, and send them."""
+    """Return the schema of the options, with defaults only in descriptions: Swagger UI would send them."""
     if declaration.options is None:
         return {"properties": {}}
     schema = declaration.options.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)  # they stand among the document's own
+    schema.pop("$defs", None)  # they are among the document's own
     for field in schema["properties"].values():
         default = field.pop("default", None)
         if default not in (None, []):

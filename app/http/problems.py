@@ -1,4 +1,4 @@
-"""Errors as answers: problem+json (RFC 9457), by the status and code that `errors.py` gives them."""
+"""Errors as answers: problem+json (RFC 9457), with the status and code from `errors.py`."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -31,12 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 class ErrorReport(NamedTuple):
-    """An error, as an answer describes it.
+    """The content of an error answer.
 
     Attributes:
         kind: status, code and title.
-        detail: what is wrong, and what to do next.
-        faults: fields at fault, each with what is wrong with it.
+        detail: what is wrong and what to do next.
+        faults: fields at fault, each with its error.
     """
 
     kind: Kind
@@ -45,20 +45,20 @@ class ErrorReport(NamedTuple):
 
 
 Form = Callable[[Exception, ErrorReport], Response]
-"""Makes the answer in the form of another server's routes."""
+"""Makes the answer in the format of another server's routes."""
 
 
 def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})) -> None:
-    """Make every error of this application a problem document.
+    """Turn every error of this application into a problem document.
 
     Args:
         app: the application.
-        forms: by the first part of a path, the form of errors of its routes, where that is another one.
+        forms: error formats of other servers' routes, by the first part of their paths.
     """
 
     def answer(error: Exception) -> Response:
-        if isinstance(error, ParseException):  # gunicorn finds out as the body is read
-            error = MalformedRequestError("The chunks of the body are not what they say; send it with its length.")
+        if isinstance(error, ParseException):  # raised by gunicorn while the body is read
+            error = MalformedRequestError("The chunked body is malformed; send the body with Content-Length.")
         report = _http_report(error) if isinstance(error, HTTPException) else _report(error)
         current().problem = report.kind.code
         form = forms.get(request.path.split("/")[1])
@@ -85,17 +85,17 @@ def _report(error: Exception) -> ErrorReport:
     kind = kind_of(error)
     if kind.status == 500:
         _log.exception("Request %s failed", request_id.get(), exc_info=error)
-        detail = "The server has logged the cause. Try again; if it fails again, tell whoever runs this service."
+        detail = "The server has logged the cause. Try again; if it fails again, contact the operator of the service."
         return ErrorReport(kind, str(error) if kind is not INTERNAL else detail, [])
-    if lacks_memory(error):  # it says nothing, or how large an array was
-        _log.warning("Memory does not suffice: %s", error, exc_info=error)
+    if lacks_memory(error):  # the message is empty, or the size of an array
+        _log.warning("Out of memory: %s", error, exc_info=error)
         return ErrorReport(
-            kind, "Memory does not suffice for this at present; try again when the server has less to do.", []
+            kind, "There is not enough memory for this request at present; try again when the server is less busy.", []
         )
     field = field_of(error)
     message = error.fault if isinstance(error, OptionError) else str(error)
     faults = error.faults if isinstance(error, InvalidOptionsError) else [(field, message)] if field else []
-    # What a client sent may hold characters that UTF-8 cannot.
+    # A client may have sent characters that UTF-8 cannot encode.
     return ErrorReport(kind, _printable(str(error)), [(_printable(name), _printable(text)) for name, text in faults])
 
 
@@ -109,9 +109,9 @@ def _http_report(error: HTTPException) -> ErrorReport:
     if kind is None:
         kind = Kind(error.code or 500, error.name.lower().replace(" ", "-"), error.name)
     details = {
-        404: "There is nothing at this path; GET /openapi.json lists the paths.",
-        405: f"This path answers {_methods(error)}.",
-        429: f"No more than {error.description} are answered; come back after the seconds that Retry-After says.",
+        404: "This path does not exist; GET /openapi.json lists the paths.",
+        405: f"This path supports {_methods(error)}.",
+        429: f"The limit is {error.description}; try again after the seconds in Retry-After.",
         413: "The body is too large; send a smaller picture: "
         f"{request.max_content_length or 0:,} bytes are allowed (SEEWHY_MAX_UPLOAD_BYTES).",
     }
@@ -119,7 +119,7 @@ def _http_report(error: HTTPException) -> ErrorReport:
 
 
 def _methods(error: Exception) -> str:
-    """Return the methods that a path answers, where a request had another one."""
+    """Return the methods that a path supports, after a request with another one."""
     return ", ".join(sorted((isinstance(error, MethodNotAllowed) and error.valid_methods) or ()))
 
 

@@ -1,11 +1,11 @@
 """Rate limits, counted by Flask-Limiter: per key, or per address where there are no keys.
 
-A request counts 1 when it comes. It is refused as soon as its cost (`pipeline.costs`) is known to be too much. The rest
+A request counts 1 on arrival. It is refused as soon as its cost (`pipeline.costs`) is known to be too high. The rest
 of the cost counts once the model's queue has accepted the work: a request refused for another reason counts 1. A cost
-above a whole limit counts as that limit, so that such a request is answered if its client has asked for nothing else.
+above a whole limit counts as that limit, so that such a request is answered if its client has sent no others.
 
-The headers are those of draft-ietf-httpapi-ratelimit-headers-10, and written here: Flask-Limiter has older ones of one
-number each, and sends `Retry-After` with every answer.
+The headers follow draft-ietf-httpapi-ratelimit-headers-10 and are written here: Flask-Limiter writes an older version
+with one number each, and sends `Retry-After` with every answer.
 """
 
 import math
@@ -27,20 +27,20 @@ from seewhy.app.pipeline.costs import Charge, charge, uncharged
 from seewhy.app.pipeline.record import current
 
 _SECONDS = 1
-"""Time limit for Redis; past it this process counts by itself."""
+"""Time limit for Redis; after it this process counts by itself."""
 
 _JUMP_SECONDS = 2.0
 """A clock set back by more than this drops all counts."""
 
 
 def limit_requests(app: Flask, limit: str, storage: str) -> None:
-    """Answer 429 to a client that asks more often than the limit allows; open routes are not counted.
+    """Answer 429 to clients over the limit; open routes are not counted.
 
     Args:
         app: the application.
         limit: such as ``60/minute``, or several separated by semicolons, in units of `seewhy.app.pipeline.costs`;
             empty for none.
-        storage: where requests are counted, ``memory://`` or the address of a Redis. While it cannot be reached, each
+        storage: where requests are counted: ``memory://`` or the address of a Redis. While Redis is unreachable, each
             process counts by itself.
 
     Raises:
@@ -51,13 +51,13 @@ def limit_requests(app: Flask, limit: str, storage: str) -> None:
     try:
         parse_many(limit)
     except ValueError as error:
-        message = f"SEEWHY_RATE_LIMIT: {limit!r} is no limit; write 60/minute, or several as 10/second;1000/day"
+        message = f"SEEWHY_RATE_LIMIT: {limit!r} is not a rate limit; write 60/minute, or several as 10/second;1000/day"
         raise FieldError(message, "rate_limit") from error
     timeouts = {} if storage.startswith("memory:") else {"socket_connect_timeout": _SECONDS, "socket_timeout": _SECONDS}
     limiter = Limiter(
         client,
         application_limits=[ApplicationLimit(limit, key_function=client)],
-        # A fixed window would let twice as many through around its end.
+        # A fixed window would admit twice as many around its end.
         strategy="moving-window",
         storage_uri=storage,
         storage_options={"wrap_exceptions": True, **timeouts},
@@ -65,20 +65,20 @@ def limit_requests(app: Flask, limit: str, storage: str) -> None:
         key_prefix="seewhy",
     )
     limiter.request_filter(is_open)
-    if storage.startswith("memory:"):  # a Redis forgets by a clock of its own
+    if storage.startswith("memory:"):  # Redis expires counts by its own clock
         clock = _Clock()
         app.before_request(lambda: limiter.reset() if clock.was_set_back() else None)
     try:
         limiter.init_app(app)
     except ConfigurationError as error:
-        message = f"SEEWHY_RATE_STORAGE: {error}; Redis needs its client: pip install 'seewhy[redis]'"
+        message = f"SEEWHY_RATE_STORAGE: {error}; Redis needs a client: pip install 'seewhy[redis]'"
         raise FieldError(message, "rate_storage") from error
     app.before_request(lambda: _set_charge(partial(_charge, limiter)))
     app.after_request(lambda response: _set_headers(limiter, response))
 
 
 def report_cost(app: Flask) -> None:
-    """Put the cost of a request that used a model into a header."""
+    """Set the header with the cost of a request that used a model."""
     app.before_request(lambda: _set_charge(uncharged))
 
     def set_header(response: Response) -> Response:
@@ -90,7 +90,7 @@ def report_cost(app: Flask) -> None:
 
 
 class _Clock:
-    """Notices a system clock that is set back: counts would otherwise last until it has caught up."""
+    """Detects that the system clock was set back: counts would otherwise last until it has caught up."""
 
     def __init__(self) -> None:
         self._ahead = self._now()
@@ -100,15 +100,15 @@ class _Clock:
         return time.time() - time.monotonic()
 
     def was_set_back(self) -> bool:
-        """Whether it was set back since the last call; small corrections do not matter."""
+        """Whether the clock was set back since the last call; small corrections do not matter."""
         before, self._ahead = self._ahead, self._now()
         return self._ahead < before - _JUMP_SECONDS
 
 
 def client() -> str:
-    """Return the client that a request counts for: the name of its key, or its address, for IPv6 the network.
+    """Return the client that a request counts for: the name of its key, or its address; for IPv6 its network.
 
-    Owners of one IPv6 address usually have 2^64 of them.
+    The owner of an IPv6 address usually has 2^64 of them.
     """
     name = g.get("client")
     if name is not None:
@@ -124,40 +124,39 @@ def client() -> str:
 
 
 def _set_charge(of_request: Charge) -> None:
-    """Set how the request of this thread is charged."""
+    """Set the charge of the request of this thread."""
     charge.set(of_request)
 
 
 def _charge(limiter: Limiter, before: int, now: int, counts: bool) -> None:
-    """Count the cost of a request beyond what is counted already, or only test whether that much is left.
+    """Count the cost of a request beyond what has been counted, or only test whether that much is left.
 
     Raises:
-        TooCostlyError: the client has less than that left.
+        TooCostlyError: the client has less left.
     """
     charges = [
         (limit, min(now, limit.limit.amount) - max(1, min(before, limit.limit.amount)))
         for limit in limiter.current_limits
     ]
     test = limiter.limiter.test
-    with suppress(StorageError):  # the storage was lost meanwhile: the request is let through
-        # Two requests may pass the test at once, so counting says as well whether that much was left.
+    with suppress(StorageError):  # the storage was lost meanwhile: the request is admitted
+        # Two requests may pass the test at once, so counting checks again.
         for judge, (limit, more) in product((test, limiter.limiter.hit) if counts else (test,), charges):
             if more > 0 and not judge(limit.limit, *limit.request_args, cost=more):
                 limit.breached = True
                 raise TooCostlyError(
-                    f"This request costs {now:,}, for the passes that it takes, and of {limit.limit} not so much is "
-                    "left; come back after the seconds that Retry-After says, or ask for a method, samples or steps "
-                    "that cost less."
+                    f"This request costs {now:,} for its passes, more than what is left of {limit.limit}; try again "
+                    "after the seconds in Retry-After, or ask for a cheaper method or fewer samples or steps."
                 )
 
 
 def _set_headers(limiter: Limiter, response: Response) -> Response:
-    """Set the headers: the limits, what is left of them, and for a refused client when to come back."""
+    """Set the headers: the limits, what is left of them, and when a refused client should retry."""
     limits = limiter.current_limits
     # If the storage was lost meanwhile, the answer has no such headers.
     with suppress(StorageError):
         now = time.time()
-        # No more than its length, whatever the clock was when requests were counted.
+        # At most its length, whatever the clock was when requests were counted.
         states = [(limit, min(limit.limit.get_expiry(), max(1, math.ceil(limit.window[0] - now)))) for limit in limits]
         if states:
             policies = [f'"{limit.limit}";q={limit.limit.amount};w={limit.limit.get_expiry()}' for limit in limits]

@@ -1,4 +1,4 @@
-"""What every answer carries: the id of its request, which the log has too, and headers that keep browsers strict."""
+"""Headers of every answer: the request id, which the log has too, and security headers for browsers."""
 
 import re
 from types import TracebackType
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
-"""An id that a client or a proxy may choose: what UUIDs, ULIDs and trace ids are made of, and nothing that a log or a
-header could read as something else."""
+"""An id that a client or a proxy may choose: the characters of UUIDs, ULIDs and trace ids, none of which has a meaning
+in a log or a header."""
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -30,8 +30,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-"""Of every answer that has none of its own, as pages have a policy for their content. Strict-Transport-Security is not
-among them: TLS ends before this service does, and who ends it knows whether every path and port of the host has it."""
+"""Defaults; pages have a content policy of their own. Strict-Transport-Security is not among them: TLS ends at the
+proxy, and only its operator knows whether every path and port of the host has TLS."""
 
 
 PAGE_POLICY = "; ".join(
@@ -49,11 +49,11 @@ PAGE_POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""What a page may load and run: files of this service alone, no inline script or style, no text turned into markup."""
+"""What a page may load and run: only files of this service, no inline script or style, no text as markup."""
 
 
 class Envelope:
-    """The outermost WSGI middleware, so that refusals of the others carry all this too.
+    """The outermost WSGI middleware, so that refusals by the others carry these headers too.
 
     Args:
         inner: the application.
@@ -78,7 +78,7 @@ class Envelope:
             complete[REQUEST_ID] = identity
             for name, value in HEADERS.items():
                 complete.setdefault(name, value)
-            # An error holds for this moment only. An answer belongs to its client, which may revalidate it by its tag.
+            # An error is true only now. An answer is private to its client, which may revalidate it by its tag.
             complete.setdefault("Cache-Control", "no-store" if status >= "4" else "private, no-cache")
             return start_response(status, complete.to_wsgi_list(), exc_info)
 
@@ -86,17 +86,17 @@ class Envelope:
 
 
 def restrict_page(response: Response) -> Response:
-    """Give a page its policy."""
+    """Set the content policy of a page."""
     if response.mimetype == "text/html":
         response.headers.setdefault("Content-Security-Policy", PAGE_POLICY)
     return response
 
 
 def redirect_within(response: Response) -> Response:
-    """Redirect within this service alone: the host that a client names must not send others elsewhere."""
+    """Redirect within this service only: the Host header of a client must not send others elsewhere."""
     if response.location is not None:
         target = urlsplit(response.location)
-        path = "/" + target.path.lstrip("/")  # two slashes would name a host again
+        path = "/" + target.path.lstrip("/")  # two slashes would name a host
         response.location = urlunsplit(("", "", path, target.query, target.fragment))
-        response.data = b""  # which names the host too
+        response.data = b""  # it names the host too
     return response

@@ -1,10 +1,10 @@
-"""The three ways in which a request carries a picture and its options; the names are the same in all of them.
+"""The three ways to send a picture and its options, with the same names in all of them.
 
 - multipart form: the file field ``image``, options as fields
 - the picture's bytes as the body with an ``image/*`` content type, options in the query string
-- JSON: ``image`` as base64 (a data URL will do), options as members
+- JSON: ``image`` as base64 or a data URL, options as members
 
-In all of them, options may also stand in the query string; a repeated field is a list.
+In all of them, options may also be in the query string; a repeated field is a list.
 """
 
 import base64
@@ -30,7 +30,7 @@ _HOW = (
 
 
 class InMemoryRequest(Request):
-    """A request whose files stay in memory: what a body may take is bounded, and a full disk does not matter."""
+    """A request whose files stay in memory: the size of a body is limited, and a full disk does not matter."""
 
     def _get_file_stream(self, *_: Any, **__: Any) -> io.BytesIO:
         return io.BytesIO()
@@ -38,12 +38,12 @@ class InMemoryRequest(Request):
 
 @dataclass(frozen=True)
 class Upload:
-    """What a request carries.
+    """The content of a request.
 
     Attributes:
         picture: the bytes of the picture.
-        other: those of a second one, where the route takes it.
-        fields: the options, values still unchecked.
+        other: the bytes of the second picture, if the route takes one.
+        fields: the options, with unchecked values.
     """
 
     picture: bytes
@@ -52,21 +52,21 @@ class Upload:
 
 
 def read_request(request: Request, other: str | None = None) -> Upload:
-    """Return the pictures' bytes and the options.
+    """Return the bytes of the pictures, and the options.
 
     Args:
-        request: of Flask.
-        other: name of the second picture that the route takes, if it does.
+        request: Flask's request.
+        other: name of the second picture, if the route takes one.
 
     Raises:
-        MalformedRequestError: no picture, or a body that cannot be parsed.
-        UnsupportedBodyError: another content type.
-        FieldError: a field twice where it may stand once, or an `image` that is no base64.
-        BodyTooLargeError: more texts or values than a request needs.
-        OutOfMemoryError: there is no memory for it at present.
+        MalformedRequestError: there is no picture, or the body cannot be parsed.
+        UnsupportedBodyError: the content type is not supported.
+        FieldError: a field is repeated that may not be, or `image` is not base64.
+        BodyTooLargeError: the body has more strings or values than a request needs.
+        OutOfMemoryError: there is no memory for the body at present.
     """
     upload = _read(request, other)
-    account().keep(len(upload.picture) + len(upload.other or b""), BODY)  # the rest of the body is gone
+    account().keep(len(upload.picture) + len(upload.other or b""), BODY)  # the rest of the body has been freed
     return upload
 
 
@@ -83,31 +83,31 @@ def _read(request: Request, other: str | None) -> Upload:
         return _read_json(request, other)
     if not kind and not request.content_length:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
-    carrier = f"The content type {kind!r}" if kind else "A body of no type"
-    raise UnsupportedBodyError(f"{carrier} carries no picture. {_HOW}")
+    carrier = f"The content type {kind!r}" if kind else "A body without a content type"
+    raise UnsupportedBodyError(f"{carrier} is not supported. {_HOW}")
 
 
 def read_texts(request: Request) -> None:
-    """Parse a form, whose texts and fields are bounded beside the whole body.
+    """Parse a form, whose text fields have limits besides that of the whole body.
 
     Raises:
-        BodyTooLargeError: they are too large, or too many.
+        BodyTooLargeError: the fields are too large or too many.
     """
     try:
-        request.form  # noqa: B018 - werkzeug parses it when it is first looked at
+        request.form  # noqa: B018 - werkzeug parses the form on first access
     except RequestEntityTooLarge as error:
         limit = request.max_content_length
         if limit is not None and (request.content_length is None or request.content_length > limit):
             raise
         raise BodyTooLargeError(
-            f"The texts in the form are more than {request.max_form_memory_size:,} bytes together, or it has too many "
-            f"fields: more than {request.max_form_parts:,}. Send the picture as a file (curl -F image=@cat.png), or as "
-            "base64 in JSON."
+            f"The form's text fields exceed {request.max_form_memory_size:,} bytes in total, or it has more than "
+            f"{request.max_form_parts:,} fields. Send the picture as a file (curl -F image=@cat.png), or as base64 in "
+            "JSON."
         ) from error
 
 
 def file_bytes(file: FileStorage) -> bytes:
-    """Return a file of a form, which `InMemoryRequest` has in memory, without a copy of it."""
+    """Return the bytes of a form's file without copying them: `InMemoryRequest` has them in memory."""
     stream = file.stream
     return stream.getvalue() if isinstance(stream, io.BytesIO) else stream.read()
 
@@ -120,7 +120,7 @@ def _read_form(request: Request, other: str | None) -> Upload:
     surplus = [name for name in request.files if name not in ("image", other)]
     if surplus:
         if "image" not in request.files and "image" not in request.form:
-            raise FieldError(f"The picture's field is called 'image', not {surplus[0]!r}. {_HOW}", field=surplus[0])
+            raise FieldError(f"The field of the picture is 'image', not {surplus[0]!r}. {_HOW}", field=surplus[0])
         files = "Only 'image'" if other is None else f"Only 'image' and '{other}'"
         raise FieldError(
             f"{files} may be a file; send options as plain fields (curl -F '{surplus[0]}=<FILE' sends a file's text).",
@@ -128,8 +128,8 @@ def _read_form(request: Request, other: str | None) -> Upload:
         )
     if not (request.files or request.form) and (request.content_length or request.content_length is None):
         raise MalformedRequestError(
-            "The form has no fields that can be read: it is cut short, compressed, or divided by another boundary than "
-            f"its Content-Type says. {_HOW}"
+            "The form has no readable fields: it is truncated, compressed, or has another boundary than its "
+            f"Content-Type says. {_HOW}"
         )
     if "image" not in request.files:
         hint = "The field 'image' is text, not a file. " if "image" in request.form else ""
@@ -148,7 +148,7 @@ def _read_json(request: Request, other: str | None) -> Upload:
     if image is None:
         raise MalformedRequestError(f"There is no picture. {_HOW}")
     other_picture = None if other is None else body.pop(other, None)
-    options = {name: value for name, value in body.items() if value is not None}  # null is the default
+    options = {name: value for name, value in body.items() if value is not None}  # null means the default
     return Upload(
         decode_base64("image", image),
         None if other_picture is None else decode_base64(other or "", other_picture),
@@ -157,18 +157,18 @@ def _read_json(request: Request, other: str | None) -> Upload:
 
 
 def decode_base64(field: str, text: Any) -> bytes:
-    """Return the bytes that base64, or a data URL, stands for.
+    """Return the bytes of base64 or of a data URL.
 
     Raises:
-        FieldError: it is neither; `field` is at fault.
+        FieldError: the text is neither; `field` is at fault.
     """
     if not isinstance(text, str):
-        raise FieldError(f"{field} must be a string of base64.", field=field)
+        raise FieldError(f"{field} must be a base64 string.", field=field)
     if text.startswith("data:"):
         text = text.partition(",")[2]
     account().take(len(text), BODY)  # decoded
     try:
-        with account().holding(2 * len(text), BODY):  # without its spaces, and as bytes
+        with account().holding(2 * len(text), BODY):  # without spaces, and as bytes
             return base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         hint = " URLs are not fetched; send the picture itself." if re.match(r"\s*https?:", text) else ""
@@ -176,18 +176,18 @@ def decode_base64(field: str, text: Any) -> bytes:
 
 
 def merge(query: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a query string and of a body.
+    """Return the options of the query string and of the body.
 
     Raises:
-        FieldError: one that stands in both.
+        FieldError: an option is in both.
     """
     for name in query:
         if name in body:
-            raise FieldError(f"{name} stands in the query string and in the body; give it once.", field=name)
+            raise FieldError(f"{name} is in both the query string and the body; give it once.", field=name)
     return {**query, **body}
 
 
 def flatten(values: "MultiDict[str, str]") -> dict[str, Any]:
-    """Return one value or a list per name; an empty value, which forms send for what was left blank, is none."""
+    """Return one value or a list per name; empty values, which forms send for blank fields, are left out."""
     lists = ((name, [value for value in items if value]) for name, items in values.lists())
     return {name: items[0] if len(items) == 1 else items for name, items in lists if items}

@@ -1,5 +1,5 @@
-"""gunicorn, configured; what of the server is ours: readiness among processes, their replacement, draining, memory.
+"""gunicorn's configuration, and our additions: readiness among processes, replacement, draining and memory.
 
-Everything else is gunicorn's own worker of threads. Slow clients are the work of the proxy before it
-(docs/deployment.md). `internals.py` lists what is used of gunicorn beyond its settings and hooks.
+Everything else is gunicorn's own threaded worker. The proxy in front handles slow clients (docs/deployment.md).
+`internals.py` lists what we use of gunicorn beyond its settings and hooks.
 """

@@ -1,4 +1,4 @@
-"""The WSGI application of one process: SeeWhy's, or a substitute until that can be made."""
+"""The WSGI application of one process: SeeWhy's, or a substitute until that can be created."""
 
 import logging
 import time
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 RETRY_SECONDS = 10.0
-"""Between two attempts of a process to get what it needs: its application, the default model."""
+"""Seconds between two attempts of a process to create its application or load the default model."""
 
 _log = logging.getLogger(__name__)
 
 
 class Application:
-    """SeeWhy's application; a process that cannot make it tries again.
+    """SeeWhy's application; a process that cannot create it tries again.
 
-    The first process has made one before it forked. Where a later process cannot, a file was broken meanwhile. Other
-    processes may still answer, so this one answers with 503 and tries again; ending it would only start it anew.
+    The first process created one before it forked. If a later process cannot, a file was broken meanwhile. Other
+    processes may still answer, so this one answers with 503 and tries again; if it ended, it would only be restarted.
 
     Args:
-        make: makes the application.
+        make: creates the application.
     """
 
     def __init__(self, make: Callable[[], Flask]) -> None:
@@ -42,11 +42,11 @@ class Application:
 
     @property
     def models(self) -> Any:
-        """The models of SeeWhy's application; None while there is none."""
+        """The models of SeeWhy's application; None while it does not exist."""
         return self._flask and self._flask.extensions["seewhy"].models
 
     def load(self) -> None:
-        """Make what is missing, and begin to load the default model, every `RETRY_SECONDS` at most."""
+        """Create what is missing and start loading the default model, at most every `RETRY_SECONDS`."""
         if time.monotonic() < self._next_attempt:
             return
         self._next_attempt = time.monotonic() + RETRY_SECONDS
@@ -56,7 +56,7 @@ class Application:
             self._load_default()
 
     def close(self) -> None:
-        """Hand over what other systems are still to get, such as spans."""
+        """Flush data for other systems, such as spans."""
         if self._flask is not None:
             self._flask.extensions["seewhy-operations"].close()
 
@@ -64,7 +64,7 @@ class Application:
         try:
             self._flask = self._make()
         except Exception as error:
-            # It imports PyTorch, which must come after `share_processors`.
+            # This imports PyTorch, which must come after `share_processors`.
             from seewhy.app.server.unavailable import unavailable
 
             _log.error("No worker can start: %s", error, exc_info=not isinstance(error, EXPECTED))
@@ -73,6 +73,6 @@ class Application:
     def _load_default(self) -> None:
         try:
             self.models.require_ready()
-        except Exception as error:  # an expected one: it has begun to load, or the log says why not
+        except Exception as error:  # expected: the model is loading, or the log says why not
             if not isinstance(error, EXPECTED):
                 _log.error("The default model cannot be loaded: %s", error)

@@ -1,4 +1,4 @@
-"""gunicorn's settings, derived from those of the service; one process of several threads by default."""
+"""gunicorn's settings, derived from those of the service; by default one process with several threads."""
 
 import math
 import os
@@ -25,14 +25,14 @@ from seewhy.app.system.allocator import share_heaps
 from seewhy.models.errors import UnknownModelError
 
 KEEPALIVE_SECONDS = 65
-"""Time that an idle connection is kept: longer than proxies keep it, a minute, or they would send into closed ones."""
+"""How long idle connections stay open: longer than proxies keep them, a minute, or those would use closed ones."""
 
 DRAIN_SECONDS = 5
-"""Time beyond the deadline for the last answers to be sent; then the process breaks them off."""
+"""Time beyond the deadline for sending the last answers; then the process aborts them."""
 
 
 class Log(Logger):  # type: ignore[misc]
-    """gunicorn's log, without its line for each request: the application writes its own."""
+    """gunicorn's log without its access lines: the application writes its own."""
 
     def access(self, *_: Any) -> None:
         """Do nothing."""
@@ -41,10 +41,10 @@ class Log(Logger):  # type: ignore[misc]
 class Server(BaseApplication):  # type: ignore[misc]
     """The gunicorn application.
 
-    The application is made in each worker, after the fork: the threads that own models must not be forked.
+    Each worker creates the application after the fork: the threads that own models must not be forked.
 
     Args:
-        settings: of the service.
+        settings: settings of the service.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -61,7 +61,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "threads": settings.threads,
             "worker_class": "seewhy.app.server.worker.Worker",
             "worker_connections": connections(settings.threads),
-            # gunicorn kills a worker whose main loop stands still for so long.
+            # gunicorn kills a worker whose main loop hangs for this long.
             "timeout": int(settings.deadline) + 60,
             "keepalive": KEEPALIVE_SECONDS,
             "graceful_timeout": math.ceil(settings.deadline) + DRAIN_SECONDS,
@@ -74,19 +74,19 @@ class Server(BaseApplication):  # type: ignore[misc]
             "worker_exit": _end_process,
             "child_exit": _forget,
             "proc_name": "seewhy",
-            # By default gunicorn lets a proxy on this machine set scheme and path; `SEEWHY_TRUSTED_PROXIES` alone says
+            # By default gunicorn lets a proxy on this machine set scheme and path; only `SEEWHY_TRUSTED_PROXIES` decides
             # which proxies are trusted.
             "forwarded_allow_ips": "",
-            # The socket is a file in the home folder, which may be read-only, and signals do what it is for.
+            # The control socket is a file in the home folder, which may be read-only; signals do the same.
             "control_socket_disable": True,
         }
         for name, value in options.items():
             self.cfg.set(name, value)
 
     def load(self) -> Application:
-        """Make the application of one worker.
+        """Create the application of one worker.
 
-        A file of keys that has become unreadable keeps no worker from starting: it refuses keys, as running ones do.
+        An unreadable key file does not keep a worker from starting: it refuses keys, as running workers do.
         """
         application = Application(partial(_watched_app, self._settings))
         application.load()
@@ -94,7 +94,7 @@ class Server(BaseApplication):  # type: ignore[misc]
 
 
 def _watched_app(settings: Settings) -> Flask:
-    """Make the application of a worker, which ends its process where that is broken."""
+    """Create the application of a worker, which ends its process if that is broken."""
     app = checked_app(settings, strict=False)
     app.extensions["seewhy-liveness"].watch()
     return app
@@ -116,7 +116,7 @@ def _forget(server: Processes, worker: Worker) -> None:
 
 
 def _end_process(_server: Processes, worker: Worker) -> None:
-    # gunicorn calls this in the first process as well, for a worker that was gone before its signal came.
+    # gunicorn also calls this in the first process, for a worker that was gone before its signal came.
     if os.getpid() != worker.pid:
         return
     worker.state.answers = False
@@ -127,20 +127,20 @@ def _end_process(_server: Processes, worker: Worker) -> None:
 
 
 def bare_host(host: str) -> str:
-    """Return an address without the brackets that URLs put around those of IPv6."""
+    """Return an address without the brackets of IPv6 addresses in URLs."""
     return host.removeprefix("[").removesuffix("]")
 
 
 def checked_app(settings: Settings, strict: bool = True) -> Flask:
-    """Make the application; this finds mistakes in the settings, the models file and modules of methods.
+    """Create the application; this finds mistakes in the settings, the models file and modules of methods.
 
     Args:
-        settings, strict: those of `seewhy.app.create_app`.
+        settings, strict: as for `seewhy.app.create_app`.
 
     Raises:
-        ServiceError, ModelError, ExplainerError: a mistake; the message names it.
+        ServiceError, ModelError, ExplainerError: the message names the mistake.
     """
-    # It imports PyTorch, which must come after `share_processors`.
+    # This imports PyTorch, which must come after `share_processors`.
     from seewhy.app.application import create_app
 
     app = create_app(settings, strict)

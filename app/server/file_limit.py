@@ -1,26 +1,26 @@
-"""How many files a process may have open, and how many of these may be connections."""
+"""Limits on a process's open files and connections."""
 
 import resource
 
 MOST_CONNECTIONS = 1000
-"""Of a process at a time. A proxy needs one for each request under way; the rest is for clients without a proxy."""
+"""Per process. A proxy needs one for each request in flight; the rest is for clients without a proxy."""
 
 RESERVED_FILES = 128
-"""For models, metrics and logs."""
+"""Files for models, metrics and logs."""
 
 FILES_PER_THREAD = 4
-"""One to wait for a connection, and some for the work."""
+"""Files per thread: one to wait for a connection, the others for the work."""
 
 
 def raise_file_limit() -> None:
-    """Let this process, and those that it forks, open as many files as the system allows."""
+    """Let this process and its children open as many files as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def connections(threads: int) -> int:
-    """Return how many connections a process may have at a time, so that files are left for its work.
+    """Return how many connections a process may have at once, so that files are left for its work.
 
     Args:
         threads: number of threads that answer requests.

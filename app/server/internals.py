@@ -1,7 +1,7 @@
-"""What the server uses of gunicorn beyond its settings and hooks: a table that a test compares with gunicorn.
+"""Use of gunicorn's internals beyond its settings and hooks, as a table that a test compares with gunicorn.
 
-gunicorn promises none of it. `tests/app/test_internals.py` fails by the name of a row whose source has changed: read
-what changed, see whether the reason still holds, and copy the digest that the test prints.
+gunicorn does not guarantee them. `tests/app/test_internals.py` fails for each row whose source has changed: read the
+change, check whether the reason still holds, and copy the digest that the test prints.
 """
 
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Internal:
-    """A function or a value of gunicorn's.
+    """A function or value of gunicorn.
 
     Attributes:
-        name: its path, from `gunicorn` on.
+        name: its path within `gunicorn`.
         use: replaced, extended, or relied on.
-        reason: why no setting or hook will do.
+        reason: why no setting or hook is enough.
         digest: the first twelve digits of its source's SHA-256; for a value, the value itself.
     """
 

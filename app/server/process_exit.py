@@ -1,4 +1,4 @@
-"""The end of a process, at once, whatever its threads do."""
+"""Immediate end of a process, whatever its threads do."""
 
 import logging
 import os
@@ -9,11 +9,11 @@ from typing import NoReturn
 def end_process(error: BaseException | None) -> NoReturn:
     """End this process.
 
-    As Python ends, it takes PyTorch apart, waits for threads that answer, and kills threads in the middle of their
-    work, such as loading a model; C++ takes that for a fault.
+    At a normal exit Python dismantles PyTorch, waits for threads that answer, and kills threads in the middle of their
+    work, such as loading a model, on which C++ aborts.
 
     Args:
-        error: the reason; the exit status is that which Python would give it.
+        error: the reason; the exit status is the one that Python would give it.
     """
     status = error.code if isinstance(error, SystemExit) else error and 1
     logging.shutdown()

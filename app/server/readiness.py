@@ -1,4 +1,4 @@
-"""Readiness among processes: a new one takes requests once its model is loaded, where others answer until then."""
+"""Readiness among processes: a new one accepts requests once its model is loaded, if others answer until then."""
 
 import mmap
 import os
@@ -10,11 +10,11 @@ from seewhy.app.server.application import Application
 from seewhy.app.system.allocator import Rest
 
 LOOK_SECONDS = 0.1
-"""Between two checks of a process."""
+"""Seconds between two checks of a process."""
 
 
 class _SharedBool:
-    """One byte that the first process and a worker share."""
+    """A byte shared by the first process and a worker."""
 
     def __init__(self, place: int) -> None:
         self._place = place
@@ -27,7 +27,7 @@ class _SharedBool:
 
 
 class _LatchedBool(_SharedBool):
-    """One byte, and another that remembers whether it was ever set."""
+    """A shared byte, and a second one that stays set once the first was set."""
 
     def __init__(self, place: int, latch: int) -> None:
         super().__init__(place)
@@ -40,16 +40,16 @@ class _LatchedBool(_SharedBool):
 
 
 class State:
-    """What the first process and one worker tell each other, in memory that they share; made before the fork."""
+    """The state shared by the first process and one worker, in memory allocated before the fork."""
 
     answers = _LatchedBool(0, latch=3)
-    """Whether the worker has the default model; the worker says so."""
+    """Whether the worker has the default model; set by the worker."""
 
     others_answer = _SharedBool(1)
-    """Whether other workers do; the first process says so."""
+    """Whether other workers have it; set by the first process."""
 
     leaves = _SharedBool(2)
-    """Whether the worker is to end, or does; both say so."""
+    """Whether the worker should end or is ending; set by both."""
 
     answered = _SharedBool(3)
     """Whether the worker has ever answered."""
@@ -57,15 +57,15 @@ class State:
     def __init__(self, delay: float = 0.0) -> None:
         self.shared = mmap.mmap(-1, 4)
         self.delay = delay
-        """Seconds before the worker begins: longer and longer where those before it were lost."""
+        """Seconds before the worker begins; they grow while earlier workers are lost."""
 
 
 class Readiness(threading.Thread):
-    """The thread of a process that loads what it needs, says whether it answers, and gives memory back after work.
+    """Thread of a process that loads its model, reports whether it answers, and frees memory after work.
 
     Args:
-        application: of the process.
-        state: shared with the first process.
+        application: application of the process.
+        state: state shared with the first process.
     """
 
     def __init__(self, application: Application, state: State) -> None:
@@ -81,7 +81,7 @@ class Readiness(threading.Thread):
             time.sleep(LOOK_SECONDS)
 
     def look(self) -> None:
-        """Load what is missing, say whether the process answers, and give memory back while there is no work."""
+        """Load what is missing, report whether the process answers, and free memory while there is no work."""
         self._application.load()
         models = self._application.models
         self._state.answers = models is not None and models.has_default
@@ -90,10 +90,10 @@ class Readiness(threading.Thread):
 
 
 def begin(worker: Any) -> None:
-    """Delay a process that has just been forked by the seconds in its state, and end it if it is to end already.
+    """Delay a process that has just been forked by its state's seconds, and end it if it should already end.
 
     Raises:
-        SystemExit: the worker is to end.
+        SystemExit: the worker should end.
     """
     start = time.monotonic() + worker.state.delay
     while not _ends(worker) and time.monotonic() < start:
@@ -103,20 +103,20 @@ def begin(worker: Any) -> None:
 
 
 def await_turn(worker: Any) -> None:
-    """Start the thread, and wait for the default model as long as others answer; then gunicorn begins to accept.
+    """Start the thread, and wait for the default model while others answer; then gunicorn begins to accept.
 
-    Where no others answer, connections are better accepted at once, and told that the service is starting.
+    If no others answer, connections are accepted at once and told that the service is starting.
     """
     Readiness(worker.wsgi, worker.state).start()
     while worker.alive and worker.state.others_answer and not worker.state.answers:
-        if _ends(worker):  # a process that has only just been forked may have missed the signal to stop
+        if _ends(worker):  # a process forked just now may have missed the signal to stop
             worker.alive = False
-        worker.notify()  # or gunicorn kills the process for standing still
+        worker.notify()  # or gunicorn would kill the process as hanging
         time.sleep(LOOK_SECONDS)
     if _ends(worker):
         worker.alive = False
 
 
 def _ends(worker: Any) -> bool:
-    """Return whether the worker is to end, or its first process is gone."""
+    """Return whether the worker should end, or its first process is gone."""
     return bool(worker.state.leaves or worker.ppid != os.getppid())

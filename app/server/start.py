@@ -1,7 +1,7 @@
-"""The start of the service: faults are reported at once, and what processes share is made before they fork.
+"""Start of the service: mistakes are reported at once, and what processes share is created before they fork.
 
-gunicorn's first process only watches the others. It imports all that they need, so that they share that memory, and
-the replacement of a process does not import it again.
+gunicorn's first process only watches the others. It imports what they need, so that they share that memory and a
+replacement does not import it again.
 """
 
 import atexit
@@ -27,14 +27,14 @@ def serve(settings: Settings) -> None:
     """Serve until a signal to stop.
 
     Raises:
-        FieldError: another program has the port, the address is none of this machine, or the deadline is too long.
+        FieldError: the port is in use, the address is not one of this machine, or the deadline is too long.
         SystemExit: there is no folder for temporary files.
     """
     share_processors(settings.workers)
     for warning in misspelt(os.environ):
         print(f"Warning: {warning}", file=sys.stderr)
     if settings.max_in_flight >= settings.threads:
-        print("Warning: under load no thread is left for probes. Set SEEWHY_MAX_IN_FLIGHT ", end="", file=sys.stderr)
+        print("Warning: under load no thread is free for probes. Set SEEWHY_MAX_IN_FLIGHT ", end="", file=sys.stderr)
         print(f"({settings.max_in_flight}) below SEEWHY_THREADS ({settings.threads}).", file=sys.stderr)
     _check_folder()
     _check_deadline(settings.deadline)
@@ -46,20 +46,20 @@ def serve(settings: Settings) -> None:
     try:
         Processes(Server(settings)).run()
     except SystemExit as error:
-        # `end_process` skips what takes Python seconds as it ends, and with it what `atexit` would do.
+        # `end_process` skips Python's slow exit, and with it what `atexit` would do.
         remove_figures()
         end_process(error)
 
 
 def _share_memory() -> None:
-    """Keep the garbage collector from touching what was imported, which would copy it into each process."""
+    """Keep the garbage collector from touching imported objects, which would copy them into each process."""
     gc.freeze()
-    atexit.register(gc.unfreeze)  # as Python ends, extension modules count the objects that are left of theirs
+    atexit.register(gc.unfreeze)  # at exit, extension modules count their remaining objects
 
 
 def _check_port(host: str, port: int) -> None:
-    """Find out at once that the port cannot be had, which gunicorn would try for seconds."""
-    if "GUNICORN_FD" in os.environ:  # an upgrade (`USR2`): the first process before this one hands over its socket
+    """Report at once that the port is not available; gunicorn would retry for seconds."""
+    if "GUNICORN_FD" in os.environ:  # an upgrade (`USR2`): the previous first process hands over its socket
         return
     try:
         family, kind, _, _, address = socket.getaddrinfo(bare_host(host), port, type=socket.SOCK_STREAM)[0]
@@ -74,25 +74,25 @@ def _check_port(host: str, port: int) -> None:
                 f"seewhy serve --port {port + 1000}."
             )
         elif error.errno == errno.EACCES:
-            message = f"SEEWHY_PORT or --port: port {port} is for the system's administrator; choose one above 1023."
+            message = f"SEEWHY_PORT or --port: port {port} needs administrator rights; choose one above 1023."
         raise FieldError(
             message, field="port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host"
         ) from error
 
 
 def _check_deadline(seconds: float) -> None:
-    """Refuse a deadline that is longer than threads and sockets can wait."""
+    """Refuse a deadline longer than threads and sockets can wait."""
     if seconds > MOST_SECONDS:
-        message = f"SEEWHY_DEADLINE or --deadline: a service needs one of {MOST_SECONDS:,} seconds, a day, or less."
+        message = f"SEEWHY_DEADLINE or --deadline: the deadline can be at most {MOST_SECONDS:,} seconds, a day."
         raise FieldError(message, field="deadline")
 
 
 def _check_folder() -> None:
-    """Find out at once that gunicorn and PyTorch have no folder for their files."""
+    """Report at once that gunicorn and PyTorch have no folder for temporary files."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:
         raise SystemExit(
-            "Error: There is no folder for temporary files. Mount a small tmpfs on /tmp, or name a folder that can be "
-            "written in the variable TMPDIR."
+            "Error: There is no folder for temporary files. Mount a small tmpfs on /tmp, or set TMPDIR to a "
+            "writable folder."
         ) from error

@@ -1,4 +1,4 @@
-"""The answers of a process that has nothing to serve, while no other process answers."""
+"""The answers of a process that cannot create its application, while no other process answers."""
 
 from flask import Flask, Response, request
 
@@ -6,11 +6,11 @@ from seewhy.app.errors import RETRY_AFTER, NotReadyError
 from seewhy.app.http.problems import problem_of
 from seewhy.app.http.routes.health import alive
 
-_NOTHING = "This server has nothing to serve: a file that it needs is broken, and its log says which. Try again later."
+_NOTHING = "The server cannot start: a file that it needs is broken, and its log says which. Try again later."
 
 
 def unavailable() -> Flask:
-    """Return an application that says so: 503 to everything but `/healthz`."""
+    """Return an application that answers 503 to everything except `/healthz`."""
     app = Flask(__name__, static_folder=None)
 
     @app.before_request

@@ -1,4 +1,4 @@
-"""gunicorn's worker of threads, with two changes: it waits where files run out, and closes its socket as it ends."""
+"""gunicorn's threaded worker, with two changes: it waits when files run out, and closes its socket as it ends."""
 
 import errno
 import os
@@ -11,25 +11,25 @@ from seewhy.app.server.readiness import State
 from seewhy.app.system.stopping import stopping
 
 PAUSE_SECONDS = 0.05
-"""Between two attempts to accept a connection while no file is left for it."""
+"""Seconds between two attempts to accept a connection while no file is free."""
 
 WARNING_SECONDS = 60.0
-"""Between two lines in the log about that."""
+"""Seconds between two log lines about that."""
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Errors of `accept` that pass: a file or memory for a connection is missing for the moment."""
+"""Transient errors of `accept`: no file or memory for a connection at the moment."""
 
 
 class Worker(ThreadWorker):  # type: ignore[misc]
-    """A worker that survives a lack of files, and leaves new connections to others once it is to end."""
+    """A worker that survives a lack of files, and leaves new connections to others once it should end."""
 
     state: State
-    """Shared with the first process, which makes it before the fork."""
+    """State shared with the first process, which creates it before the fork."""
 
     next_warning = 0.0
 
     def accept(self, listener: socket) -> None:
-        """Accept a connection, or wait a little where no file is left for it; gunicorn would end the process."""
+        """Accept a connection, or wait a little if no file is free; gunicorn would end the process."""
         try:
             super().accept(listener)
         except OSError as error:
@@ -38,21 +38,21 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             if time.monotonic() >= self.next_warning:
                 self.next_warning = time.monotonic() + WARNING_SECONDS
                 self.log.warning("Connections wait: %s. Allow more open files (ulimit -n).", error.strerror)
-            time.sleep(PAUSE_SECONDS)  # the listener stays readable: the main loop would try without a pause
+            time.sleep(PAUSE_SECONDS)  # the listener stays readable: the main loop would retry without a pause
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """Begin or stop to accept connections; gunicorn's main loop stops before it drains."""
+        """Start or stop accepting connections; gunicorn's main loop stops before it drains."""
         super().set_accept_enabled(enabled)
         if not enabled and (not self.alive or self.ppid != os.getppid()):
             self._leave()
 
     def _leave(self) -> None:
-        """Take no new connections, and close soon those that have sent no request.
+        """Accept no new connections, and soon close those that have sent no request.
 
-        gunicorn would keep the socket open: clients would connect to it, and be cut off once the process ends. And it
-        would wait for the first request of a silent connection as long as it always does.
+        gunicorn would keep the socket open: clients would connect to it and be cut off once the process ends. It would
+        also wait for the first request of a silent connection as long as usual.
         """
-        self.alive = False  # gunicorn leaves it True where the first process is gone, and would keep connections long
+        self.alive = False  # gunicorn leaves it True if the first process is gone, and would keep connections long
         self.state.leaves = True
         for listener in self.sockets:
             if stopping.is_set():
@@ -63,7 +63,7 @@ class Worker(ThreadWorker):  # type: ignore[misc]
             connection.timeout = min(connection.timeout, soon)
 
     def _accept_waiting(self, listener: socket) -> None:
-        """Accept connections that the system holds already: the service stops, and `Admission` tells their clients."""
+        """Accept connections that the system has queued: the service stops, and `Admission` tells their clients."""
         while self.nr_conns < self.worker_connections:
             count = self.nr_conns
             self.accept(listener)

@@ -146,7 +146,7 @@ def test_a_file_that_breaks_lets_nobody_in_and_tells_the_log_alone(keys, caplog)
     assert problem(refused, 503)["type"].endswith(":keys-unavailable")
     assert refused.headers["Retry-After"]
     assert "keys.toml" not in refused.get_data(as_text=True)
-    assert "keys.toml is no TOML" in caplog.text
+    assert "keys.toml is not TOML" in caplog.text
     assert client.get("/healthz").status_code == 200
 
 

@@ -44,8 +44,8 @@ def test_what_is_not_whole_is_told(client, bodies_of):
         packed = gzip.compress(body)
         bomb = gzip.compress(bytes(33 * 2**20))
         for sent, encoding, status, said in (
-            (packed[:-20], "gzip", (400,), "is cut short"),
-            (packed + packed, "gzip", (400,), "goes on after its end"),
+            (packed[:-20], "gzip", (400,), "is truncated"),
+            (packed + packed, "gzip", (400,), "has data after its end"),
             (body, "gzip", (400,), "is not gzip"),
             (body, "br", (400, 415), "gzip or deflate"),
             (bomb, "gzip", (413,), "too large"),
@@ -73,7 +73,7 @@ def test_what_is_no_number_of_json_is_told_by_name(client, number):
         body = f'{{"image": "x", "instances": [{number}], "top": {number}}}'
         response = client.post(path, data=body, content_type="application/json")
         assert response.status_code == 400, path
-        assert f"The body holds {number}, which is no JSON" in response.get_data(as_text=True), path
+        assert f"The body contains {number}, which is not JSON" in response.get_data(as_text=True), path
 
 
 @pytest.mark.parametrize("piece", [b"[],", b"{},", b"[[[]]],", b'"",'])
@@ -83,11 +83,11 @@ def test_tiny_parts_are_counted_before_they_cost_memory(client, piece, monkeypat
     for path in ("/explain", f"/v1/models/{MODEL}:predict", f"/v2/models/{MODEL}/infer", f"/predictions/{MODEL}"):
         response = client.post(path, data=io.BytesIO(many), content_type="application/json")
         assert response.status_code == 413, path
-        assert "more than the 1,000,000 that one request may" in response.get_data(as_text=True)
+        assert "one request may have 1,000,000" in response.get_data(as_text=True)
 
 
 @pytest.mark.parametrize("text", [b"9" * 5000, b"[" * 100_000], ids=["long", "deep"])
 def test_what_python_cannot_read_is_told_in_plain_words(text):
-    said = "The body holds a number too long, or lists too deep, to be read."
+    said = "The body has a number that is too long, or lists nested too deeply."
     with pytest.raises(MalformedRequestError, match=f"^{said}$"):
         bodies.parse_json(text)

@@ -375,7 +375,7 @@ def test_characters_that_no_encoding_has(client, cat):
 def test_a_picture_under_another_name_is_told_the_right_one(client, cat, name):
     body = problem(client.post("/explain", data={name: (io.BytesIO(cat), "cat.png")}), 422)
     assert faults(body) == {name}
-    assert f"called 'image', not '{name}'" in body["detail"]
+    assert f"is 'image', not '{name}'" in body["detail"]
 
 
 def test_an_address_is_not_fetched(client):

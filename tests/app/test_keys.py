@@ -36,7 +36,7 @@ def test_a_key_is_256_random_bits_and_the_line_is_its_digest_alone():
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "ä", "x" * 65, 'a"\nb = "c', "alice\n"])
 def test_names_that_a_log_or_the_file_would_not_bear_are_refused(name):
-    with pytest.raises(ValueError, match="is no name for a key"):
+    with pytest.raises(ValueError, match="is not a valid key name"):
         new_key(name)
 
 
@@ -101,19 +101,19 @@ def test_a_file_that_is_gone_or_broken_lets_nobody_in(file, ruin):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "lists no key; `seewhy key NAME`"),
-        (b"# nothing\n", "lists no key"),
-        (b"alice: sha256", "is no TOML"),
-        (b"\xff\xfe", "is no TOML"),
-        (b'alice = "password"\n', "keys.toml, alice: is not"),
-        (b'alice = "sha256:%s"\n' % (b"0" * 63), "keys.toml, alice: is not"),
-        (b'alice = "sha256:%s\\n"\n' % (b"0" * 64), "keys.toml, alice: is not"),
-        (b"alice = 7\n", "keys.toml, alice: is not"),
-        (b'[alice]\nkey = "x"\n', "keys.toml, alice: is not"),
-        (b'"a b" = "sha256:%s"\n' % (b"0" * 64), "is no name for a key"),
+        (b"", "has no key; `seewhy key NAME`"),
+        (b"# nothing\n", "has no key"),
+        (b"alice: sha256", "is not TOML"),
+        (b"\xff\xfe", "is not TOML"),
+        (b'alice = "password"\n', "keys.toml, alice: expected"),
+        (b'alice = "sha256:%s"\n' % (b"0" * 63), "keys.toml, alice: expected"),
+        (b'alice = "sha256:%s\\n"\n' % (b"0" * 64), "keys.toml, alice: expected"),
+        (b"alice = 7\n", "keys.toml, alice: expected"),
+        (b'[alice]\nkey = "x"\n', "keys.toml, alice: expected"),
+        (b'"a b" = "sha256:%s"\n' % (b"0" * 64), "is not a valid key name"),
         (
             b'a = "sha256:%s"\na = "sha256:%s"\n' % (b"0" * 64, b"1" * 64),
-            "each name may stand there once",
+            "each name may appear once",
         ),
     ],
 )

@@ -368,7 +368,7 @@ def test_a_body_of_numbers_is_refused_unparsed_where_none_are_needed(narrow, bud
     body = b'{"image": "", "numbers": [' + b"0.5," * (MOST_OPTIONS - 1) + b"0]}"
     for path in ("/explain", "/predict", "/hooks/trace", "/hooks/capture", "/hooks/intervene"):
         told = problem(send(narrow, path=path, **packed(body)), 413)
-        assert "100,001 values, more than the 100,000" in told["detail"]
+        assert "100,001 values; this route reads at most 100,000" in told["detail"]
 
 
 def test_numbers_are_counted_before_they_are_parsed(narrow, budget, monkeypatch):

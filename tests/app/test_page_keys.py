@@ -35,7 +35,7 @@ def test_the_page_asks_for_a_key_and_keeps_it_while_the_tab_is_open(opened, guar
     opened.goto(url)
     opened.wait_for_selector("dialog")
     opened.keyboard.press("Escape")
-    expect(opened.locator("body")).to_contain_text("Send a key of this service")
+    expect(opened.locator("body")).to_contain_text("Send an API key")
     opened.goto(url)
     opened.fill("#key", "wrong")
     opened.get_by_role("button", name="Use this key").click()

@@ -20,16 +20,16 @@ def service() -> Service:
 
 
 def liveness() -> Liveness:
-    """Return what tells whether this process is broken."""
+    """Return the liveness check of the running application."""
     state: Liveness = current_app.extensions["seewhy-liveness"]
     return state
 
 
 def format_of(name: Form | None) -> Form:
-    """Return the format of the answer: the one that is named, or the one that the client's Accept header likes best.
+    """Return the format of the answer: the given one, or the one that the client's Accept header prefers.
 
     Args:
-        name: one of the formats that the route declares; None to ask the client, the first where it has no preference.
+        name: one of the formats that the route declares; None to use Accept, and the first without a preference.
 
     Raises:
         NotAcceptableError: the client accepts none of them.
@@ -41,5 +41,5 @@ def format_of(name: Form | None) -> Form:
     types = [MEDIA_TYPES[form] for form in forms]
     best = request.accept_mimetypes.best_match(types)
     if best is None:
-        raise NotAcceptableError(f"Accept one of {', '.join(declaration.media_types)}, or say format={forms[0]}.")
+        raise NotAcceptableError(f"Accept one of {', '.join(declaration.media_types)}, or set format={forms[0]}.")
     return forms[types.index(best)]

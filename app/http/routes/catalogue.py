@@ -87,7 +87,7 @@ def colormaps() -> Response:
 
 
 def _check_options() -> None:
-    """Refuse options where there are none to give."""
+    """Refuse options on a route that has none."""
     parse(NoOptions, flatten(request.args))
 
 
@@ -96,7 +96,7 @@ def _triples(colours: bytes) -> list[bytes]:
 
 
 def describe_method(method: Method) -> MethodAnswer:
-    """Return a method as the catalogue shows it."""
+    """Return the catalogue entry of a method."""
     options = {"layer" if name == "layers" else name: schema for name, schema in method.options.items()}
     return MethodAnswer(
         name=method.name,

@@ -1,4 +1,4 @@
-"""The routes that an orchestrator asks: /healthz, /readyz and /metrics."""
+"""The routes for orchestrators: /healthz, /readyz and /metrics."""
 
 from flask import Blueprint, Response, current_app, request
 
@@ -13,29 +13,29 @@ blueprint = Blueprint("health", __name__)
 @blueprint.get("/healthz")
 @Declaration("Whether the process is alive", answers=(HealthAnswer,), statuses=(503,), is_open=True)
 def healthz() -> Response:
-    """Say that the process is alive; 503 where it is broken for good."""
+    """Answer that the process is alive; 503 if it is broken for good."""
     liveness().require()
     return alive()
 
 
 def alive() -> Response:
-    """Return the answer of a process that is alive."""
+    """Return the answer of a live process."""
     return Response(HealthAnswer(status="alive").model_dump_json(), mimetype="application/json")
 
 
 @blueprint.get("/readyz")
 @Declaration("Whether the default model is loaded", answers=(HealthAnswer,), statuses=(503,), is_open=True)
 def readyz() -> Response:
-    """Say whether the default model is loaded, so that the next request is answered at once."""
+    """Answer whether the default model is loaded, so that the next request is answered at once."""
     liveness().require()
     service().models.require_ready()
     return Response(HealthAnswer(status="ready").model_dump_json(), mimetype="application/json")
 
 
 @blueprint.get("/metrics")
-@Declaration("Figures for Prometheus", media={"text/plain": {"type": "string"}}, is_light=True)
+@Declaration("Metrics for Prometheus", media={"text/plain": {"type": "string"}}, is_light=True)
 def metrics() -> Response:
-    """Return the metrics of all processes, as Prometheus text."""
+    """Return the metrics of all processes as Prometheus text."""
     operations: Operations = current_app.extensions["seewhy-operations"]
     body, content_type = operations.metrics.exposition(request.headers.get("Accept", ""))
     return Response(body, content_type=content_type)

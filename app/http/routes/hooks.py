@@ -19,12 +19,12 @@ blueprint = Blueprint("hooks", __name__, url_prefix="/hooks")
 
 @blueprint.post("/trace")
 @Declaration(
-    "The time line of every hook call of one forward and one backward pass",
+    "Timeline of every hook call in one forward and backward pass",
     options=TraceOptions,
     answers=(TraceAnswer,),
 )
 def trace() -> Response:
-    """Answer with the time line of all hook calls of one forward and one backward pass."""
+    """Return the timeline of all hook calls in one forward and backward pass."""
     upload = read_request(request)
     options = parse(TraceOptions, upload.fields)
     form: TraceFormat = format_of(options.format)
@@ -34,12 +34,12 @@ def trace() -> Response:
 
 @blueprint.post("/capture")
 @Declaration(
-    "What passes through layers: statistics, arrays, or the strongest feature maps",
+    "Activations and gradients of layers: statistics, arrays, or the strongest feature maps",
     options=CaptureOptions,
     answers=(CaptureAnswer,),
 )
 def capture() -> Response:
-    """Answer with what passes through layers: statistics, arrays, or the strongest feature maps."""
+    """Return activations and gradients of layers: statistics, arrays, or the strongest feature maps."""
     upload = read_request(request)
     options = parse(CaptureOptions, upload.fields)
     form: CaptureFormat = format_of(options.format)
@@ -49,13 +49,13 @@ def capture() -> Response:
 
 @blueprint.post("/intervene")
 @Declaration(
-    "What edits of inputs, outputs and gradients change",
+    "Effect of edits of inputs, outputs and gradients",
     options=InterveneOptions,
     answers=(InterveneAnswer, SweepAnswer),
-    other="The picture that the op `swap` takes from.",
+    other="The picture whose activations the op `swap` uses.",
 )
 def intervene() -> Response:
-    """Answer with what edits change; with each_channel, with the channels ranked by it."""
+    """Return the effect of edits; with each_channel, the channels ranked by their effect."""
     upload = read_request(request, other="other")
     options = parse(InterveneOptions, upload.fields)
     form: InterveneFormat = format_of(options.format)

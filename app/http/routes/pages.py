@@ -1,4 +1,4 @@
-"""The pages for people, and the OpenAPI document behind one of them."""
+"""The web pages and the OpenAPI document."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +25,7 @@ _writing = Lock()
 @Declaration("This document", media={"application/json": {"type": "object"}}, is_open=True)
 def openapi() -> Response:
     """Return the OpenAPI 3.1 document."""
-    with _writing:  # otherwise all who ask for the first would write it
+    with _writing:  # otherwise concurrent first requests would each write it
         if "seewhy-openapi" not in current_app.extensions:
             current_app.extensions["seewhy-openapi"] = document(current_app)
     return Response(current_app.extensions["seewhy-openapi"], mimetype="application/json")
@@ -34,7 +34,7 @@ def openapi() -> Response:
 @blueprint.get("/docs")
 @Declaration("A page to try the routes", media=_HTML, is_open=True)
 def docs() -> Response:
-    """Show the page that describes every route and tries it."""
+    """Return the page that describes every route and can call it."""
     response = current_app.send_static_file("docs.html")
     response.headers["Content-Security-Policy"] = _DOCS_POLICY
     return response
@@ -43,12 +43,12 @@ def docs() -> Response:
 @blueprint.get("/docs/assets/<path:name>")
 @Declaration(is_open=True)
 def docs_asset(name: str) -> Response:
-    """Serve the parts of Swagger UI, from the installed package: nothing comes from elsewhere."""
+    """Return a file of Swagger UI from the installed package: nothing is loaded from elsewhere."""
     return send_from_directory(_SWAGGER, name, max_age=86_400)
 
 
 @blueprint.get("/")
 @Declaration("The web page", media=_HTML, is_open=True)
 def index() -> Response:
-    """Show the page: choose a picture, see its heatmap."""
+    """Return the page: choose a picture, see its heatmap."""
     return current_app.send_static_file("index.html")

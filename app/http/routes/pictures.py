@@ -26,14 +26,14 @@ _EVENTS = (
 
 @blueprint.post("/explain")
 @Declaration(
-    "Why the model says what it says",
+    "Explain a prediction",
     options=ExplainOptions,
     answers=(ExplainAnswer,),
     media={events.MEDIA_TYPE: {"type": "string", "description": _EVENTS}},
     has_tag=True,
 )
 def explain() -> Response:
-    """Explain why the model says what it says of a picture."""
+    """Explain the model's prediction for a picture."""
     upload = read_request(request)
     picture, options = upload.picture, parse(ExplainOptions, upload.fields)
     if options.format is None and _prefers_events():
@@ -58,7 +58,7 @@ def explain() -> Response:
 
 
 @blueprint.post("/predict")
-@Declaration("What the model says", options=PredictOptions, answers=(PredictAnswer,))
+@Declaration("Classify a picture", options=PredictOptions, answers=(PredictAnswer,))
 def predict() -> Response:
     """Classify a picture."""
     upload = read_request(request)
@@ -69,13 +69,13 @@ def predict() -> Response:
 
 
 def _prefers_events() -> bool:
-    """Whether the client's Accept header likes a stream of events best."""
+    """Whether the client's Accept header prefers an event stream."""
     media_types = current_declaration().media_types
     return request.accept_mimetypes.best_match(media_types) == events.MEDIA_TYPE
 
 
 def _streamed(picture: bytes, options: ExplainOptions) -> Response:
-    pipeline = service()  # the stream outlives what Flask keeps of the request
+    pipeline = service()  # the stream outlives Flask's request context
     ticket = pipeline.ask([picture], [options], watched=True)
 
     def finish() -> Body:
@@ -87,7 +87,7 @@ def _streamed(picture: bytes, options: ExplainOptions) -> Response:
     seconds = ticket.plan.deadline.remaining + pipeline.settings.download_seconds
     response = Response(in_time(pieces, seconds), mimetype=events.MEDIA_TYPE)
     response.call_on_close(ticket.cancel)
-    # Neither a cache nor a proxy (nginx) is to keep events back.
+    # Neither a cache nor a proxy (nginx) may hold events back.
     response.headers.update({"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept"})
     return response
 
