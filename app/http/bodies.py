@@ -98,8 +98,8 @@ def parse_json(text: bytes, most_values: int | None = None) -> Any:
     if count > MOST_PARTS:
         raise BodyTooLargeError(
             f"The body has {count:,} lists, objects and strings; one request may have {MOST_PARTS:,}. Send a picture "
-            "as base64 of its file, or as an array with the channels first, [3, H, W], which has a list for each row and "
-            "not for each pixel."
+            "as base64 of its file, or as an array with the channels first, [3, H, W], which has a list for each row "
+            "and not for each pixel."
         )
     values = text.count(b",") + 1
     if most_values is not None and values > most_values:

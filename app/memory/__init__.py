@@ -1,1 +1,1 @@
-"""One budget of memory for all requests of a process."""
+"""The memory budget of all requests of a process."""

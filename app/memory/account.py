@@ -1,4 +1,4 @@
-"""What one request holds of the memory that all requests share; see `seewhy.app.memory.budget`."""
+"""The account of one request in the memory budget; see `seewhy.app.memory.budget`."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,10 +9,10 @@ from seewhy.app.memory.budget import MemoryBudget, Purpose
 
 
 class Account:
-    """What one request holds of a budget, until it is closed.
+    """The bytes that one request holds of a budget, until the account is closed.
 
     Args:
-        budget: None for one without bounds.
+        budget: the budget; None for no limit.
     """
 
     def __init__(self, budget: MemoryBudget | None) -> None:
@@ -21,11 +21,11 @@ class Account:
         self.held = 0
 
     def take(self, size: int, purpose: Purpose) -> None:
-        """Hold so many bytes more.
+        """Take bytes.
 
         Raises:
-            OutOfMemoryError: they do not fit at present.
-            ServiceError, PictureError: they could never fit; `purpose` has the class.
+            OutOfMemoryError: the bytes do not fit at present.
+            ServiceError, PictureError: the bytes could never fit; `purpose` has the class.
         """
         with self._lock:
             if self._budget is not None:
@@ -33,14 +33,14 @@ class Account:
                 self.held += size
 
     def give(self, size: int) -> None:
-        """Hold so many bytes less."""
+        """Give bytes back."""
         with self._lock:
             if self._budget is not None:
                 self.held -= size
                 self._budget.give(size)
 
     def keep(self, size: int, purpose: Purpose) -> None:
-        """Hold so many bytes in all, for the rest is freed; errors as `take`."""
+        """Hold this many bytes in total, because the rest has been freed; errors as `take`."""
         more = size - self.held
         if more > 0:
             self.take(more, purpose)
@@ -49,7 +49,7 @@ class Account:
 
     @contextmanager
     def holding(self, size: int, purpose: Purpose) -> Iterator[None]:
-        """Hold so many bytes more for what happens inside; errors as `take`."""
+        """Hold bytes inside the context; errors as `take`."""
         self.take(size, purpose)
         try:
             yield
@@ -64,20 +64,20 @@ class Account:
         share: int,
         aside: threading.Semaphore | None = None,
     ) -> None:
-        """Hold more bytes for a moment, as soon as there is room: first come, first served, but small pictures pass.
+        """Take bytes briefly, waiting until there is room: first come, first served, but small pictures may pass.
 
         `leave` gives them back.
 
         Args:
-            size: in bytes.
-            purpose: for what.
+            size: number of bytes.
+            purpose: purpose of the bytes.
             check: called while this waits; raises once the client has left or the deadline has passed.
-            share: how many small pictures may pass at a time.
-            aside: held by the caller, and released while this waits.
+            share: number of small pictures that may pass at once.
+            aside: semaphore held by the caller, released while this waits.
 
         Raises:
             OutOfMemoryError: answers and bodies of others leave too little.
-            ServiceError, PictureError: they could never fit.
+            ServiceError, PictureError: the bytes could never fit.
         """
         if self._budget is not None:
             self._budget.wait(size, self.held, purpose, check, share, aside)
@@ -85,14 +85,14 @@ class Account:
                 self.held += size
 
     def leave(self, size: int, kept: int = 0) -> None:
-        """Give back what `wait` has taken, except for bytes that are kept for longer."""
+        """Give back the bytes of `wait`, except those kept for longer."""
         with self._lock:
             if self._budget is not None:
                 self.held -= size - kept
                 self._budget.leave(size, kept)
 
     def close(self) -> None:
-        """Give everything back, and count no more."""
+        """Give everything back and stop counting."""
         with self._lock:
             if self._budget is not None:
                 self._budget.give(self.held)
@@ -103,10 +103,10 @@ _account: ContextVar[Account | None] = ContextVar("account", default=None)
 
 
 def begin(account: Account) -> None:
-    """Make an account that of the request which this thread answers from now on."""
+    """Set the account of this thread's request."""
     _account.set(account)
 
 
 def current() -> Account:
-    """Return the account of the request that this thread answers; without one, an account without bounds."""
+    """Return the account of this thread's request; without one, an account without limit."""
     return _account.get() or Account(None)

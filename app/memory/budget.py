@@ -1,7 +1,7 @@
-"""One budget of bytes for all requests of a process: bodies, pixels, tensors and answers are counted before they exist.
+"""The memory budget of all requests of a process: bodies, pixels, tensors and answers count before they are allocated.
 
-What does not fit at present is refused with 503, once idle models have made room; what could never fit, with 413.
-Only pixels are waited for: they are held for moments, while an answer may be held as long as its client reads.
+What does not fit at present is refused with 503, after idle models have been dropped; what could never fit, with 413.
+Requests wait only for pixels, which are held briefly; an answer may be held as long as its client reads.
 """
 
 import threading
@@ -16,23 +16,21 @@ _GLANCE = 0.1
 """Seconds between two checks that a client still waits."""
 
 _LARGE, _MUCH = 2**22, 2**27
-"""Free memory goes back to the system before so many bytes are taken at once, if so many were given back."""
+"""Free memory is trimmed before this many bytes are taken at once, if this many have been given back."""
 
 _BESIDE = 8
-"""Pictures pass the queue if as many of them as there are processors fit into this part of the budget."""
+"""Pictures may pass the queue if one for each processor fits into this fraction of the budget."""
 
-_BUSY = (
-    "The requests that are being answered leave too little memory for this one at present; try again in a few seconds."
-)
+_BUSY = "The requests in progress leave too little memory for this one at present; try again in a few seconds."
 
 
 @dataclass(frozen=True)
 class Purpose:
-    """What memory is taken for.
+    """A purpose of memory.
 
     Attributes:
-        subject: of the sentence that refuses it.
-        error: raised where it could never fit.
+        subject: subject of the sentence of a refusal.
+        error: raised if the bytes could never fit.
         advice: what to do then.
     """
 
@@ -48,16 +46,16 @@ ANSWER = Purpose("The answer", AnswerTooLargeError, "ask for fewer classes or nu
 
 
 class MemoryBudget:
-    """Bytes that all requests of a process may take together. Safe for threads.
+    """Bytes that all requests of a process may take together. Thread-safe.
 
     Args:
-        size: of the budget, before anything is set aside.
+        size: size of the budget, before anything is set aside.
         changed: called after each change with the bytes in use and the size of the budget.
-        trim: gives memory that is free back to the system; called before much is taken where much was given back.
-        least: bytes that are left to requests whatever is set aside.
+        trim: returns free memory to the system; called before much is taken after much was given back.
+        least: bytes that always remain for requests.
 
-    `spare` drops the least recently used idle model and returns whether there was one. It is called without the lock,
-    for dropping a model gives memory back, before a refusal of something that would fit without models.
+    `spare` drops the least recently used idle model and returns whether there was one. It is called before a refusal of
+    bytes that would fit without models, and without the lock, because dropping a model gives memory back.
     """
 
     def __init__(
@@ -71,42 +69,42 @@ class MemoryBudget:
         self._least = least
         self._aside = 0
         self._lasting = 0
-        """Bytes of those set aside that never make room for others."""
+        """Bytes set aside permanently."""
         self.spare: Callable[[], bool] = lambda: False
         self._changed = changed
         self._trim = trim
         self._freed = 0
-        """Bytes given back since free memory last went back to the system."""
+        """Bytes given back since the last trim."""
         self._queue: deque[object] = deque()
         self._brief = 0
-        """Bytes that were waited for: held for moments only."""
+        """Bytes taken by `wait`, which are held only briefly."""
         self._condition = threading.Condition()
         self.used = 0
 
     @property
     def size(self) -> int:
-        """Bytes that requests may take together: all but those set aside."""
+        """Bytes that requests may take together: all except those set aside."""
         return max(self._least, self._whole - self._aside)
 
     @property
     def most(self) -> int:
-        """Bytes that requests could take together if all models that can make room had done so."""
+        """Bytes that requests could take together if all droppable models were dropped."""
         return max(self._least, self._whole - self._lasting)
 
     @property
     def most_aside(self) -> int:
-        """Bytes that could be set aside for a model if all others had made room."""
+        """Bytes that could be set aside for a model if all droppable ones were dropped."""
         return max(0, self._whole - self._least - self._lasting)
 
     def set_aside(self, size: int, lasts: bool = False) -> None:
-        """Keep bytes for something other than requests, such as a model; idle models make room for it.
+        """Reserve bytes for something other than requests, such as a model, dropping idle models if necessary.
 
         Args:
-            size: in bytes.
-            lasts: whether it never makes room; it is counted even where it does not fit.
+            size: number of bytes.
+            lasts: whether the reservation is permanent; it then counts even if it does not fit.
 
         Raises:
-            OutOfMemoryError: they are in use, or too little would be left for requests.
+            OutOfMemoryError: the bytes are in use, or too little would be left for requests.
         """
         while not self._set_aside(size, lasts):
             if self._is_vain(size, lasts) or not self.spare():
@@ -114,13 +112,13 @@ class MemoryBudget:
                     self._set_aside(size, lasts, must_fit=False)
                     break
                 raise OutOfMemoryError(
-                    "The models in memory and the requests that are being answered leave too little memory for another "
-                    "model; try again in a few seconds, or ask for one that is in memory."
+                    "The models in memory and the requests in progress leave too little memory for another model; try "
+                    "again in a few seconds, or ask for a model that is in memory."
                 )
         self._changed(self.used, self.size)
 
     def take_back(self, size: int, lasts: bool = False) -> None:
-        """Leave bytes that were set aside to requests again."""
+        """Return bytes that were set aside to requests."""
         with self._condition:
             self._aside -= size
             self._lasting -= size if lasts else 0
@@ -131,9 +129,9 @@ class MemoryBudget:
         """Take bytes; see `Account.take`.
 
         Args:
-            size: in bytes.
-            held: by the same request already.
-            purpose: for what.
+            size: number of bytes.
+            held: bytes that the request already holds.
+            purpose: purpose of the bytes.
         """
         self._tidy(size)
         while not self._try_take(size, held, purpose):
@@ -159,9 +157,9 @@ class MemoryBudget:
         share: int,
         aside: threading.Semaphore | None,
     ) -> None:
-        """Take bytes once others that have waited leave enough; see `Account.wait`."""
+        """Take bytes once earlier waiters leave enough; see `Account.wait`."""
         self._tidy(size)
-        # Others' pixels are gone in a moment. Models make room only if what stays, answers and bodies, is in the way.
+        # Pixels of others are freed soon. Models are dropped only if what stays, answers and bodies, is in the way.
         while self.size < self.used - self._brief + size <= self.most and self.spare():
             pass
         with self._condition:
@@ -171,7 +169,7 @@ class MemoryBudget:
                 self.used += size
                 self._brief += size
         if not fits and aside is not None:
-            # Those ahead in the queue may need this processor, and would otherwise wait for this thread for ever.
+            # Waiters ahead in the queue may need this processor, and would otherwise wait for this thread forever.
             aside.release()
             try:
                 self._queued(size, check)
@@ -182,7 +180,7 @@ class MemoryBudget:
         self._changed(self.used, self.size)
 
     def leave(self, size: int, kept: int) -> None:
-        """Give bytes back that were waited for, but for some that are kept for longer."""
+        """Give back bytes of `wait`, except those kept for longer."""
         with self._condition:
             self._brief -= size
             self._condition.notify_all()
@@ -194,7 +192,7 @@ class MemoryBudget:
             self._queue.append(place)
             try:
                 while self._queue[0] is not place or self.used + size > self.size:
-                    # Answers may be held for minutes: only those that are held for moments are worth a wait.
+                    # Answers may be held for minutes; only bytes that are held briefly are worth a wait.
                     if self.used - self._brief + size > self.size:
                         raise OutOfMemoryError(_BUSY)
                     self._condition.wait(_GLANCE)
@@ -202,7 +200,7 @@ class MemoryBudget:
                 self.used += size
                 self._brief += size
             finally:
-                self._queue.remove(place)  # also after an error, or all behind it would wait in vain
+                self._queue.remove(place)  # also after an error, or all behind it would wait forever
                 self._condition.notify_all()
 
     def _set_aside(self, size: int, lasts: bool, must_fit: bool = True) -> bool:
@@ -214,7 +212,7 @@ class MemoryBudget:
             return True
 
     def _is_vain(self, size: int, lasts: bool) -> bool:
-        """Whether bytes would not fit even if all models made room that can."""
+        """Whether bytes would not fit even if all droppable models were dropped."""
         return not lasts and max(self.used, self._least) + size > self._whole - self._lasting
 
     def _try_take(self, size: int, held: int, purpose: Purpose) -> bool:
@@ -226,7 +224,7 @@ class MemoryBudget:
             return True
 
     def _tidy(self, size: int) -> None:
-        """Give free memory back before much is taken: the allocator may hold it in pieces too small for that."""
+        """Trim free memory before much is taken: the allocator may hold it in pieces that are too small."""
         if size >= _LARGE and self._freed >= _MUCH:
             self._freed = 0
             self._trim()
@@ -234,6 +232,6 @@ class MemoryBudget:
     def _must_fit(self, size: int, held: int, purpose: Purpose) -> None:
         if held + size > self.most:
             raise purpose.error(
-                f"{purpose.subject} would take {held + size:,} bytes of memory, more than the {self.most:,} that all "
-                f"requests may take together (SEEWHY_MEMORY_BYTES); {purpose.advice}."
+                f"{purpose.subject} would take {held + size:,} bytes of memory, more than the {self.most:,} of all "
+                f"requests together (SEEWHY_MEMORY_BYTES); {purpose.advice}."
             )

@@ -1,4 +1,4 @@
-"""What models take of the memory that requests share: reserved before one is loaded, given back with its weights."""
+"""Memory of models in the budget: reserved before a model is loaded, given back when its weights are freed."""
 
 import threading
 import weakref
@@ -9,43 +9,43 @@ from seewhy.models import LoadedModel
 from seewhy.models.errors import ModelTooLargeError
 
 _WEIGHTS = 3
-"""How often a model's weights are in memory while it is compiled."""
+"""Number of copies of a model's weights in memory while it is compiled."""
 
 _COMPILED_BYTES = 64 * 2**20
-"""What a model takes besides, once it is compiled."""
+"""Further memory of a compiled model."""
 
 
 class ModelMemory:
-    """Reserves memory for models. Safe for threads.
+    """Reserves memory for models. Thread-safe.
 
     Args:
-        budget: that requests and models share.
-        lasting: name of the model that always fits, and makes room for no other.
+        budget: the budget that requests and models share.
+        lasting: name of the model that always fits and is never dropped.
     """
 
     def __init__(self, budget: MemoryBudget, lasting: str) -> None:
         self._budget = budget
         self._lasting = lasting
         self._sizes: dict[tuple[str, int], int] = {}
-        """Bytes that models turned out to take, by name and size of the weights file."""
+        """Measured bytes of models, by name and size of the weights file."""
         self._lock = threading.Lock()
 
     def load(self, name: str, file_size: int, load: Callable[[], LoadedModel]) -> LoadedModel:
-        """Load a model, in memory that is reserved for as long as its weights exist.
+        """Load a model, in memory that is reserved as long as its weights exist.
 
         Args:
-            name: of the model.
-            file_size: bytes of its weights file; 0 where that is not known yet.
-            load: does it.
+            name: name of the model.
+            file_size: size of its weights file in bytes; 0 if unknown.
+            load: loads the model.
 
         Raises:
-            ModelTooLargeError: it never fits.
-            OutOfMemoryError: it does not fit at present.
+            ModelTooLargeError: the model can never fit.
+            OutOfMemoryError: the model does not fit at present.
         """
         key, lasts = (name, file_size), name == self._lasting
         with self._lock:
             last_size = self._sizes.get(key)
-        # A file may hold more than the weights, such as an optimiser's state: what it takes is known once it is read.
+        # A file may have more than the weights, such as an optimiser's state: their size is known once they are loaded.
         estimate = _needed(file_size) if last_size is None else last_size
         if not lasts:
             self._require(name, _COMPILED_BYTES + file_size if last_size is None else last_size)
@@ -67,7 +67,7 @@ class ModelMemory:
         except BaseException:
             self._budget.take_back(reserved, lasts)
             raise
-        # The module, and not the model, which may be gone while a cycle keeps the weights in memory.
+        # The module, not the model, which may be gone while a reference cycle keeps the weights in memory.
         weakref.finalize(model.module, self._budget.take_back, size, lasts)
         return model
 
@@ -75,9 +75,9 @@ class ModelMemory:
         most = self._budget.most_aside
         if size > most:
             raise ModelTooLargeError(
-                f"The model {name!r} takes {size:,} bytes of memory, more than the {most:,} that there are for models "
-                "beside the default one. Whoever runs this service can give it more memory, or set "
-                "SEEWHY_MEMORY_BYTES, which bounds requests alone."
+                f"The model {name!r} takes {size:,} bytes of memory, more than the {most:,} for models besides the "
+                "default one. The operator can give the service more memory, or set SEEWHY_MEMORY_BYTES, which limits "
+                "only requests."
             )
 
 
@@ -86,6 +86,6 @@ def _needed(weights: int) -> int:
 
 
 def _model_memory(model: LoadedModel) -> int:
-    """Return the bytes that a model takes: its weights, in PyTorch and compiled, and what exporting them takes."""
+    """Return the memory of a model in bytes: its weights in PyTorch and compiled, and that for exporting them."""
     values = (*model.module.parameters(), *model.module.buffers())
     return _needed(sum(value.nbytes for value in values if value.device.type == "cpu"))

@@ -1,1 +1,1 @@
-"""Metrics, logs and traces, made when a request is over."""
+"""Metrics, logs and traces, written when a request is over."""

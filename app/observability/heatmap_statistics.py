@@ -1,4 +1,4 @@
-"""What a heatmap is like in three numbers, so that many of them tell when pictures or a model have changed."""
+"""Three statistics of a heatmap, whose distribution shows drift of pictures or models."""
 
 import math
 from typing import NamedTuple
@@ -10,16 +10,16 @@ from PIL import Image
 from seewhy.explainers.imaging.geometry import Geometry
 
 CELLS = 16
-"""Finer maps are averaged over this many cells along a side, so that maps of all methods compare and cost little."""
+"""Finer maps are averaged over this many cells per side, so that maps of all methods are comparable and cheap."""
 
 
 class Spread(NamedTuple):
-    """How a map lies on its picture.
+    """Spread and position of a map on its picture.
 
     Attributes:
-        entropy: of the map's magnitudes as a distribution, over that of an even one: 0 for a point, 1 for no
-            preference.
-        x, y: their centre of mass, as shares of the picture's width and height.
+        entropy: entropy of the map's magnitudes as a distribution, relative to the uniform one: 0 for a point, 1 for
+            a uniform map.
+        x, y: centre of mass of the magnitudes, as shares of the picture's width and height.
     """
 
     entropy: float
@@ -28,7 +28,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: NDArray[np.float32], geometry: Geometry) -> Spread | None:
-    """Return how a map (h, w) lies on its picture; None for one that is zero everywhere."""
+    """Return the spread of a map (h, w) on its picture; None if it is zero everywhere."""
     weights = np.abs(values)
     if max(weights.shape) > CELLS:
         size = min(weights.shape[1], CELLS), min(weights.shape[0], CELLS)

@@ -1,4 +1,4 @@
-"""Who listens to requests and models: metrics, logs and traces, in one list. None of them can make a request fail."""
+"""The list of listeners to requests and models: metrics, logs and traces. None of them can make a request fail."""
 
 import logging
 import time
@@ -15,18 +15,18 @@ from seewhy.app.pipeline.record import Record, begin, current, request_id
 from seewhy.app.settings import Settings
 
 OTHER = "other"
-"""The route of requests whose path leads nowhere."""
+"""The route of requests to unknown paths."""
 
 _log = logging.getLogger(__name__)
 
 
 class Listeners(Observer):
-    """Hands each event of `Observer` on to a list of observers, in order.
+    """Forwards each event of `Observer` to a list of observers, in order.
 
-    What one of them raises is logged: it must not end a request, let alone the thread of a model.
+    Their errors are logged: they must not end a request or the thread of a model.
 
     Args:
-        listeners: the first of them.
+        listeners: the initial observers.
     """
 
     def __init__(self, listeners: Iterable[Observer]) -> None:
@@ -34,7 +34,7 @@ class Listeners(Observer):
 
 
 def _broadcast(event: str) -> Callable[..., Any]:
-    """Return the method of `Listeners` for an event. It returns what a listener returns, if one does."""
+    """Return the method of `Listeners` for an event. It returns the last true result of a listener, if any."""
 
     def tell(self: Listeners, *args: Any) -> Any:
         result = None
@@ -42,35 +42,35 @@ def _broadcast(event: str) -> Callable[..., Any]:
             try:
                 result = getattr(listener, event)(*args) or result
             except Exception:
-                _log.exception("What happened could not be recorded")
+                _log.exception("An event could not be recorded")
         return result
 
     return tell
 
 
-# From the protocol alone, so that an event is declared once.
+# Derived from the protocol, so that an event is declared once.
 for _event in [name for name in vars(Observer) if not name.startswith("_")]:
     setattr(Listeners, _event, _broadcast(_event))
 
 
 class Operations(Listeners):
-    """Listens for one application.
+    """The listeners of one application.
 
     Args:
-        settings: what to listen for.
+        settings: settings of the application.
 
     Raises:
-        FieldError: traces are asked for, and not installed.
+        FieldError: traces are on, but OpenTelemetry is not installed.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = Metrics(settings)
         self.traces = traces_of(settings)
         traces = [self.traces] if self.traces is not None else []
-        super().__init__([self.metrics, *traces, Logs(settings)])  # lines of logs name the trace
+        super().__init__([self.metrics, *traces, Logs(settings)])  # log lines name the trace
 
     def watch(self, app: Flask) -> None:
-        """Listen to all requests of an application; what its earlier hooks do is not seen."""
+        """Listen to all requests of an application; its earlier hooks are not observed."""
         app.before_request(self._begin)
         app.after_request(self._finish)
 
@@ -85,7 +85,7 @@ class Operations(Listeners):
 
     def _finish(self, response: Response) -> Response:
         record = current()
-        if not record.route:  # it is over: where a hook raises, Flask calls them all again
+        if not record.route:  # it is over: after an error in a hook, Flask calls them all again
             return response
         record.client = g.get("client") or ""
         record.status = response.status_code
@@ -105,7 +105,7 @@ class Operations(Listeners):
 
 
 def _count(chunks: Iterator[bytes], source: Iterable[object], record: Record) -> Iterator[bytes]:
-    """Yield a body, and count its bytes."""
+    """Yield a body and count its bytes."""
     record.sent = 0
     try:
         for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Logs: a line per request, and everything else that is logged, as text for people or as JSON, an object per line."""
+"""Logs: one line per request and per other message, as text or as JSON objects."""
 
 import json
 import logging
@@ -9,20 +9,20 @@ from seewhy.app.pipeline.observer import Observer
 from seewhy.app.pipeline.record import Record, current
 from seewhy.app.settings import Settings
 
-if TYPE_CHECKING:  # it imports PyTorch, and the first process of the server reads this before it divides the processors
+if TYPE_CHECKING:  # it imports PyTorch, and the server's first process imports this before it divides the processors
     from seewhy.models import LoadedModel
 
 _log = logging.getLogger(__name__)
 _requests = logging.getLogger("seewhy.requests")
 
 PROBES = ("/healthz", "/readyz", "/metrics")
-"""Routes asked every few seconds; their successes are logged at level debug only."""
+"""Routes called every few seconds; their successes are logged only at level debug."""
 
 _OURS = ("seewhy", "gunicorn.error")
 
 
 def configuration(settings: Settings) -> dict[str, Any]:
-    """Return what `logging.config.dictConfig` and gunicorn take: one handler for all, to the standard error."""
+    """Return the configuration for `logging.config.dictConfig` and gunicorn: one handler, to the standard error."""
     level = settings.log_level.upper()
     formatter = (
         "seewhy.app.observability.logs.JsonFormatter"
@@ -34,7 +34,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "disable_existing_loggers": False,
         "formatters": {"seewhy": {"()": formatter}},
         "handlers": {"seewhy": {"class": "logging.StreamHandler", "formatter": "seewhy", "stream": "ext://sys.stderr"}},
-        # From other libraries only what an operator can act on.
+        # From other libraries, only what an operator can act on.
         "root": {"level": "ERROR" if level == "ERROR" else "WARNING", "handlers": ["seewhy"]},
         "loggers": {name: {"level": level, "handlers": [], "propagate": True} for name in _OURS},
     }
@@ -44,7 +44,7 @@ class Logs(Observer):
     """Logs requests and models.
 
     Args:
-        settings: which model is the default one, and where the service listens.
+        settings: settings of the service.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -62,7 +62,7 @@ class Logs(Observer):
             _requests.log(level, "%s", message, extra={"fields": fields(record)})
 
     def loaded(self, model: "LoadedModel", seconds: float) -> None:
-        """Log a model, and that the service is ready where it is the default one."""
+        """Log a model, and that the service is ready if it is the default one."""
         _log.info("Loaded the model %s in %.1f s", model.name, seconds)
         if model.name == self._settings.default_model:
             _log.info("Ready on http://%s:%d", self._settings.host, self._settings.port)
@@ -72,16 +72,16 @@ class Logs(Observer):
         _log.error("The model %s could not be loaded: %s", name, error)
 
     def missing(self, name: str, error: Exception) -> None:
-        """Log a model without weights. It is not counted as a failure: clients may name any model."""
+        """Log a model without weights. It is not a failure: clients may request any model."""
         _log.warning("The model %s cannot be loaded: %s", name, error)
 
     def unloaded(self, model: "LoadedModel") -> None:
-        """Log a model that has made room."""
+        """Log a model that was dropped."""
         _log.info("Dropped the model %s to make room", model.name)
 
 
 def fields(record: Record) -> dict[str, Any]:
-    """Return what the line of a request says; what is not known is left out."""
+    """Return the fields of a request's line; unknown ones are left out."""
     values = {
         "request_id": record.request_id,
         "trace_id": record.trace_id,
@@ -104,7 +104,7 @@ def fields(record: Record) -> dict[str, Any]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line, ASCII only; an exception is one of its members, frames and all."""
+    """One JSON object per line, ASCII only; an exception is a member with its traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -127,10 +127,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, process, level and message; of requests also what they were about."""
+    """Time, process, level and message; for requests also their fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and below it the frames of an exception."""
+        """Return the line, and below it the traceback of an exception."""
         moment = _moment(record).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         line = f"{moment} [{record.process}] {record.levelname:<7} {record.getMessage()}"
         facts = getattr(record, "fields", None)
@@ -142,7 +142,7 @@ class TextFormatter(logging.Formatter):
 
 
 _SAID = ("verb", "route", "status")
-"""What the message says already."""
+"""Fields that the message already has."""
 
 
 def _moment(record: logging.LogRecord) -> datetime:
@@ -150,7 +150,7 @@ def _moment(record: logging.LogRecord) -> datetime:
 
 
 def _plain(value: object) -> str:
-    """Return a value as one word, and what would break the line as escapes."""
+    """Return a value as one word, with escapes for characters that would break the line."""
     if isinstance(value, dict):
         value = ",".join(f"{name}:{part}" for name, part in value.items())
     elif isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The metrics of GET /metrics. The help of each one is the question that it answers; docs/operations.md lists them.
+"""The metrics of GET /metrics. The help of each is the question it answers; docs/operations.md lists them.
 
-No label can take values without bound: routes are templates, models and methods names of the catalogues, reasons codes
-of `seewhy.app.errors`, and of the classes only some have a name (`SEEWHY_METRICS_CLASSES`).
+All labels have a bounded set of values: routes are templates, models and methods are names of the catalogues, reasons
+are codes of `seewhy.app.errors`, and only some classes are named (`SEEWHY_METRICS_CLASSES`).
 """
 
 import os
@@ -41,7 +41,7 @@ from seewhy.models import LoadedModel
 PROC = Path("/proc")
 
 OTHER = "other"
-"""The class of those that have no name of their own."""
+"""The label of classes that are not named."""
 
 _MODEL = ("model",)
 _REQUEST = ("route", "model", "method", "status")
@@ -62,14 +62,14 @@ _PROCESS: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str]] =
     "process_start_time_seconds": (GaugeMetricFamily, "When did each process start, in seconds since 1970?"),
 }
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series beside each, of no use to anyone here
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each metric, which is not used
 
 
 class Metrics(Observer):
     """The metrics of one application.
 
     Args:
-        settings: how many classes may be named, among them.
+        settings: settings of the application.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -102,7 +102,7 @@ class Metrics(Observer):
             "How many requests were refused or failed, by code of the problem; client-gone: nobody waited?",
             ("reason",),
         )
-        for reason in CODES:  # from the start: of a series that begins with 1 Prometheus sees no increase
+        for reason in CODES:  # from the start: Prometheus sees no increase in a series that begins with 1
             self._rejections.labels(reason)
         self._cache = counter(
             "seewhy_cache", "How many answers did the client have already (unchanged, 304)?", ("result",)
@@ -174,7 +174,7 @@ class Metrics(Observer):
         registry.register(Processes(settings))
 
     def begun(self, record: Record, headers: Mapping[str, str]) -> None:
-        """Count a request that has come."""
+        """Count a new request."""
         self._open.inc()
 
     def answered(self, record: Record) -> None:
@@ -202,12 +202,12 @@ class Metrics(Observer):
         self._failures.labels(name).inc()
 
     def unloaded(self, model: LoadedModel) -> None:
-        """Discount a model."""
+        """Stop counting a model."""
         self._loaded.labels(model.name, model.fingerprint, str(model.device)).dec()
         self._hooks.labels(model.name).set(0)
 
     def waiting(self, name: str, jobs: int) -> None:
-        """Tell how many jobs wait."""
+        """Set the number of waiting jobs."""
         self._waiting.labels(name).set(jobs)
 
     def starting(self, name: str, jobs: Sequence[Job]) -> None:
@@ -216,11 +216,11 @@ class Metrics(Observer):
         self._batches.labels(name).observe(len(jobs))
 
     def finished(self, name: str, jobs: Sequence[Job], started: float, seconds: float) -> None:
-        """Discount the jobs of a batch."""
+        """Stop counting the jobs of a batch."""
         self._running.labels(name).dec(len(jobs))
 
     def underway(self, name: str, batches: Mapping[Tier, int]) -> None:
-        """Tell how many batches are under way."""
+        """Set the number of running batches."""
         for tier, count in batches.items():
             self._underway.labels(name, tier).set(count)
 
@@ -229,16 +229,16 @@ class Metrics(Observer):
         self._yields.labels(name, tier).inc()
 
     def rests(self, name: str, model: LoadedModel) -> None:
-        """Count what hooks were left behind."""
+        """Count hooks left on the model."""
         self._hooks.labels(name).set(count_hooks(model.module))
 
     def memory(self, used: int, size: int) -> None:
-        """Tell how much memory requests hold."""
+        """Set the memory that requests hold."""
         self._memory.set(used)
         self._memory_limit.set(size)
 
     def explained(self, model: LoadedModel, explanations: Sequence[Explanation]) -> None:
-        """Look at heatmaps, for the drift of pictures and of models."""
+        """Record statistics of heatmaps, which show drift of pictures and models."""
         for explanation in explanations:
             for diagnostic in explanation.diagnostics:
                 self._diagnostics.labels(model.name, diagnostic.code).inc()
@@ -253,7 +253,7 @@ class Metrics(Observer):
                     summary.labels(model.name, index, label).observe(value)
 
     def _class(self, model: LoadedModel, index: int, label: str) -> tuple[str, str]:
-        """Return what a class is called; the first of a model that are explained have names, the others share one."""
+        """Return the name of a class; the first explained classes of a model have their own, the others share one."""
         most = self._settings.metrics_classes
         with self._lock:
             indices = self._class_indices.setdefault(model.name, set())
@@ -267,7 +267,7 @@ class Metrics(Observer):
         """Return all metrics, of all processes, and their content type.
 
         Args:
-            accept: what the client accepts: OpenMetrics, or Prometheus text.
+            accept: the client's Accept header: OpenMetrics or Prometheus text.
         """
         registry = self._registry
         if FOLDER in os.environ:
@@ -279,10 +279,10 @@ class Metrics(Observer):
 
 
 class Processes(Collector):
-    """What is looked up when somebody asks: the software, limits, and what each process uses.
+    """Metrics computed at each scrape: the software, limits, and the resources of each process.
 
     Args:
-        settings: limits, and how many processes share them.
+        settings: settings of the service.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -305,7 +305,7 @@ class Processes(Collector):
 
 
 def _usage(pid: int) -> dict[str, float]:
-    """Return what a process uses; nothing where the system does not tell."""
+    """Return the resources of a process; empty if the system does not report them."""
     metrics = ProcessCollector(pid=lambda: pid, proc=str(PROC), registry=None).collect()
     values = {metric.name: metric.samples[0].value for metric in metrics if metric.name in _PROCESS}
     with suppress(OSError):

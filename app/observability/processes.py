@@ -1,8 +1,8 @@
-"""What the metrics of several processes need: one folder for their figures.
+"""The folder that the metrics of several processes share.
 
-`share_figures` must come before anything imports prometheus_client, which decides then where figures are kept: in files
-that are mapped into memory. A write to such a file on a full disk ends the process, so the space is taken beforehand,
-in memory (`/dev/shm`) where there is such a folder.
+`share_figures` must run before prometheus_client is imported, which then decides where it keeps figures: in
+memory-mapped files. A write to such a file on a full disk ends the process, so the space is allocated beforehand, in
+memory (`/dev/shm`) if there is such a folder.
 """
 
 import atexit
@@ -17,25 +17,25 @@ from functools import partial
 from pathlib import Path
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that tells prometheus_client the folder."""
+"""The variable of prometheus_client for the folder."""
 
 PARENTS = ("/dev/shm", None)  # nosec B108 - a new folder is made in it, by mkdtemp
 """Parents of the folder, in order of preference; None for the folder of temporary files."""
 
 PREFIX = "seewhy-metrics-"
-"""The beginning of the folder's name."""
+"""Prefix of the folder's name."""
 
 SPACE = {"counter": 2**20, "gauge_livesum": 2**18, "histogram": 2**22, "summary": 2**20}
-"""The files of a process and the bytes reserved for each: enough for hundreds of combinations of labels."""
+"""Files of a process and the bytes allocated for each: enough for hundreds of combinations of labels."""
 
 _log = logging.getLogger(__name__)
 
 
 def share_figures(workers: int) -> Callable[[], None]:
-    """Give several processes a folder for their figures; a single one keeps them in memory.
+    """Create the folder for the figures of several processes; a single one keeps them in memory.
 
     Returns:
-        What removes the folder. It is called as this process ends, if it ends by itself.
+        A function that removes the folder. It also runs when this process exits normally.
     """
     os.environ.pop(FOLDER, None)
     for parent in PARENTS:
@@ -52,21 +52,21 @@ def share_figures(workers: int) -> Callable[[], None]:
             return remove
         shutil.rmtree(folder, ignore_errors=True)
     if workers > 1:
-        _log.warning("There is no space for figures of all processes: /metrics has those of the one that answers.")
+        _log.warning("There is no space for the metrics of all processes: /metrics has those of the one that answers.")
     return lambda: None
 
 
 def join_figures() -> None:
-    """Take space for the figures of a process that has just been forked; without any, it keeps them to itself."""
+    """Allocate space for the figures of a process just forked; without space, it keeps them in memory."""
     if FOLDER in os.environ and not _take_space(Path(os.environ[FOLDER])):
         from prometheus_client import values  # reads the variable as it is imported
 
         values.ValueClass = values.MutexValue
-        _log.warning("There is no space for the figures of process %d: /metrics misses them.", os.getpid())
+        _log.warning("There is no space for the metrics of process %d: /metrics does not include them.", os.getpid())
 
 
 def forget_figures(pid: int) -> None:
-    """Drop what was true of a process only while it lived; what it counted stays, in no more space than it needs."""
+    """Drop the gauges of an ended process; its counters stay, in files cut to the size they need."""
     if FOLDER not in os.environ:
         return
     from prometheus_client.multiprocess import mark_process_dead  # reads the variable as it is imported
@@ -79,7 +79,7 @@ def forget_figures(pid: int) -> None:
 
 
 def _take_space(folder: Path) -> bool:
-    """Return whether there is space for the files of this process; if so, they are there."""
+    """Allocate the files of this process, and return whether there was space."""
     files = {folder / f"{kind}_{os.getpid()}.db": size for kind, size in SPACE.items()}
     try:
         for file, size in files.items():
@@ -97,20 +97,20 @@ def _remove(folder: str, owner: int) -> None:
 
 
 def _locked_folder(parent: str | None) -> str:
-    """Make a folder that is locked as long as this process, or one that is forked from it, lives.
+    """Create a folder that is locked while this process or one forked from it lives.
 
     Raises:
-        OSError: there is no place for it.
+        OSError: there is no space for it.
     """
-    for _ in range(3):  # another process may take it for abandoned before it is locked
+    for _ in range(3):  # another process may remove it as abandoned before it is locked
         folder = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
-        if _lock(folder) is not None:  # and is never closed
+        if _lock(folder) is not None:  # the file is never closed
             return folder
     raise OSError(f"no folder in {parent} can be locked")
 
 
 def _remove_abandoned(parent: str) -> None:
-    """Remove the folders of services whose first process was killed: those that nobody locks."""
+    """Remove folders of services whose first process was killed: those without a lock."""
     for folder in Path(parent).glob(f"{PREFIX}*"):
         lock = _lock(str(folder))
         if lock is not None:
@@ -119,7 +119,7 @@ def _remove_abandoned(parent: str) -> None:
 
 
 def _lock(folder: str) -> int | None:
-    """Lock a folder; return the open file that keeps it so, or None where another process has it, or it is gone."""
+    """Lock a folder; return the open file that holds the lock, or None if another process has it or it is gone."""
     try:
         lock = os.open(folder, os.O_RDONLY)
     except OSError:
@@ -134,7 +134,7 @@ def _lock(folder: str) -> int | None:
 
 
 def live_processes() -> list[int]:
-    """Return the processes with figures: this one; of several, those that live and the one that watches them."""
+    """Return the processes with figures: this one, or all live workers and the process that watches them."""
     folder = os.environ.get(FOLDER)
     if folder is None:
         return [os.getpid()]

@@ -1,8 +1,8 @@
-"""Traces by OpenTelemetry: a span per request, below it one per stage; one per batch, linked with its requests.
+"""OpenTelemetry traces: a span per request, with child spans per stage; a span per batch, linked to its requests.
 
-Nothing of OpenTelemetry is imported unless traces are on: `SEEWHY_TRACES`, or `OTEL_EXPORTER_OTLP_ENDPOINT` where
-the extra `seewhy[otel]` is installed. Spans of stages are made when a request is over, from the times that were
-taken anyway. All else is set by OpenTelemetry's own variables (`OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER` and so on).
+OpenTelemetry is imported only if traces are on: by `SEEWHY_TRACES`, or by `OTEL_EXPORTER_OTLP_ENDPOINT` if the extra
+`seewhy[otel]` is installed. Spans of stages are made when a request is over, from its timings. Everything else is set
+by OpenTelemetry's own variables (`OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER` and so on).
 """
 
 import os
@@ -30,10 +30,10 @@ _PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 def traces_of(settings: Settings) -> "Traces | None":
-    """Return the traces of an application, or None where they are off.
+    """Return the traces of an application, or None if they are off.
 
     Raises:
-        FieldError: they are asked for, and not installed.
+        FieldError: traces are on, but OpenTelemetry is not installed.
     """
     is_on = settings.traces or "OTEL_EXPORTER_OTLP_ENDPOINT" in os.environ
     if not is_on or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
@@ -48,7 +48,7 @@ def traces_of(settings: Settings) -> "Traces | None":
 def _is_there(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except ModuleNotFoundError:  # of a package that it lies in
+    except ModuleNotFoundError:  # its parent package is missing
         return False
 
 
@@ -64,7 +64,7 @@ def _provider() -> "TracerProvider":
 
 
 def exporter() -> "SpanExporter":
-    """Return what sends spans away: by OTLP over HTTP."""
+    """Return the exporter of spans: OTLP over HTTP."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     return OTLPSpanExporter()
@@ -79,19 +79,19 @@ class Traces(Observer):
 
     @property
     def provider(self) -> "TracerProvider":
-        """Makes spans, and sends them in a thread; created with the first request, which comes after the fork."""
+        """Creates spans and sends them in a thread; made at the first request, which is after the fork."""
         with self._lock:
             if self._provider is None:
                 self._provider = _provider()
             return self._provider
 
     def close(self) -> None:
-        """Send the spans that wait; it may take some seconds where nobody takes them."""
+        """Send the pending spans; this may take some seconds if the receiver does not respond."""
         if self._provider is not None:
             self._provider.shutdown()
 
     def begun(self, record: Record, headers: Mapping[str, str]) -> None:
-        """Open the span of a request, below that of the client's traceparent."""
+        """Open the span of a request, as a child of the client's traceparent."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -105,7 +105,7 @@ class Traces(Observer):
         record.trace_id = f"{record.span.get_span_context().trace_id:032x}"
 
     def answered(self, record: Record) -> None:
-        """Close the span of a request, and make those of its stages."""
+        """Close the span of a request and create those of its stages."""
         from opentelemetry.trace import Link, StatusCode, set_span_in_context
 
         span = record.span
@@ -132,7 +132,7 @@ class Traces(Observer):
         span.end(record.began + int(record.seconds * 1e9))
 
     def finished(self, name: str, jobs: "Sequence[Job]", started: float, seconds: float) -> "SpanContext | None":
-        """Make the span of a batch, linked with those of its requests; return it, so that they can link back."""
+        """Create the span of a batch, linked to those of its requests; return it, so that they can link back."""
         spans = [job.record.span for job in jobs if job.record.span is not None and job.record.span.is_recording()]
         if not spans:
             return None

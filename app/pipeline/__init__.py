@@ -1,1 +1,1 @@
-"""Picture and question to result: no Flask, no command line."""
+"""The pipeline from picture and question to result, without Flask and the command line."""

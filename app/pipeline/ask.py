@@ -1,4 +1,4 @@
-"""One request, straight down: plan what is asked, prepare the pictures, submit them to a model, present what comes."""
+"""The path of a request: plan, prepare the pictures, submit them to a model, present the results."""
 
 import hashlib
 import json
@@ -31,17 +31,17 @@ VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "
 
 
 class Service:
-    """Pictures and questions to results: what the routes, the streams and the command line call.
+    """The service behind the routes, the streams and the command line: pictures and questions in, results out.
 
     Args:
         settings: limits and defaults.
         warm: see `ModelStore`.
-        observer: is told what happens to models, and what was explained.
+        observer: gets the events of models and explanations.
 
     Attributes:
-        settings: as given.
-        models: those of the service.
-        processors: held by whoever decodes or draws; see `Decoder`.
+        settings: the settings.
+        models: the models of the service.
+        processors: semaphore for decoding and drawing; see `Decoder`.
     """
 
     def __init__(self, settings: Settings, warm: bool = True, observer: Observer = UNOBSERVED) -> None:
@@ -52,20 +52,20 @@ class Service:
         self.processors = self._decoder.processors
 
     def deadline(self) -> Deadline:
-        """Return the deadline of a request that begins now."""
+        """Return the deadline of a request that starts now."""
         return Deadline.after(self.settings.deadline, client_disconnected.get())
 
     def predict(self, upload: bytes, options: PredictOptions) -> PredictResult:
-        """Classify a picture; raises what `explain` raises."""
+        """Classify a picture; errors as `explain`."""
         (result,) = self.classify([upload], options.model, options.top)
         return result
 
     def classify(self, sources: Sequence[Source], name: str | None, top: int = 0) -> list[PredictResult]:
-        """Classify pictures, which share passes of the model; raises what `explain` raises.
+        """Classify pictures, which share passes of the model; errors as `explain`.
 
         Args:
             sources: the pictures.
-            name: of the model; None for the default one.
+            name: name of the model; None for the default one.
             top: how many of the most probable classes to return.
         """
         deadline = self.deadline()
@@ -81,15 +81,15 @@ class Service:
 
         Args:
             upload: the bytes of the picture.
-            options: checked by their schema.
-            drawn: whether the answer is to be drawn.
+            options: the validated options.
+            drawn: whether the answer will be drawn.
 
         Raises:
-            FieldError, OptionError, LayerError, TargetError: an option with a bad value.
-            PictureError: a picture that cannot be read, or is too large.
-            ModelError: the model cannot be had.
-            TooMuchWorkError, OverloadedError, DeadlineError: too much to do.
-            TooCostlyError: it costs more than what is left of the client's rate.
+            FieldError, OptionError, LayerError, TargetError: an option has an invalid value.
+            PictureError: the picture cannot be read, or is too large.
+            ModelError: the model is not available.
+            TooMuchWorkError, OverloadedError, DeadlineError: there is too much work.
+            TooCostlyError: the request costs more than what is left of the client's rate limit.
         """
         (result,) = self.present(self.ask([upload], [options], drawn))
         return result
@@ -102,14 +102,14 @@ class Service:
         watched: bool = False,
         computation: Computation | None = None,
     ) -> Ticket:
-        """Begin to explain pictures; raises what `explain` raises.
+        """Start to explain pictures; errors as `explain`.
 
         Args:
             sources: the pictures.
-            questions: about each; they differ in their targets alone.
-            drawn: whether the answer is to be drawn.
-            watched: whether somebody wants to see how maps grow.
-            computation: what the model does in place of explaining; the cost is that of explaining.
+            questions: the options for each picture, which differ only in their targets.
+            drawn: whether the answer will be drawn.
+            watched: whether previews of the maps are wanted.
+            computation: the computation to run in place of explaining, at the cost of explaining.
         """
         keys = [tuple(question.target) for question in questions]
         unique = dict(zip(keys, questions, strict=True))
@@ -119,7 +119,7 @@ class Service:
         return self.submit(self._prepare(sources, [plans[key] for key in keys], drawn), watched)
 
     def plan(self, options: ExplainOptions, pictures: int = 1) -> Plan:
-        """Check what a request asks for, whatever its pictures are, and get the model; raises what `explain` raises."""
+        """Check the options of a request, independently of its pictures, and get the model; errors as `explain`."""
         deadline = self.deadline()
         methods = explain_methods(options, self.settings)
         style = drawing_style(options, self.settings)
@@ -135,28 +135,28 @@ class Service:
         deadline: Deadline,
         methods: Sequence[Method] = (),
     ) -> Passes | None:
-        """Add what a computation costs to what the request does; see `seewhy.app.pipeline.costs.spend`."""
+        """Add the cost of a computation to the request's; see `seewhy.app.pipeline.costs.spend`."""
         return spend(model, computation, times, deadline, self.models.engine.pace(model.name), methods)
 
     def decode(
         self, source: Source, model: LoadedModel, timings: Timings, deadline: Deadline, drawn: bool = True
     ) -> PreparedPicture:
-        """Return a picture as a model and a drawing need it; see `Decoder.prepare`."""
+        """Return a picture prepared for a model and for drawing; see `Decoder.prepare`."""
         return self._decoder.prepare(source, model.preprocess, timings, deadline, drawn)
 
     def submit(self, submissions: Sequence[Submission], watched: bool = False) -> Ticket:
-        """Queue pictures for their model together: half of its queue is left to others."""
+        """Queue pictures for their model together, leaving half of its queue to others."""
         return Ticket(self.models.engine, submissions, max(1, self.settings.queue_size // 2), watched)
 
     def present(self, ticket: Ticket) -> list[ExplainResult]:
-        """Wait for explanations, and return them for each picture; raises what `Ticket.result` raises."""
+        """Wait for the explanations and return them for each picture; errors as `Ticket.result`."""
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
         results = [_explain_result(submission, outcomes) for submission, outcomes in pairs]
         self._observer.explained(ticket.plan.model, [part for result in results for part in result.explanations])
         return results
 
     def etag(self, upload: bytes, options: ExplainOptions, media_type: str) -> str | None:
-        """Return the tag of the answer: a digest of everything it depends on; None before the model is loaded."""
+        """Return the ETag of the answer: a digest of everything it depends on; None before the model is loaded."""
         model = self.models.engine.loaded(options.model or self.settings.default_model)
         if model is None:
             return None
@@ -173,7 +173,7 @@ class Service:
         return digest.hexdigest()[:32]
 
     def _prepare(self, sources: Sequence[Source], plans: Sequence[Plan], drawn: bool) -> list[Submission]:
-        """Return pictures as their model needs them; an error says which picture is at fault."""
+        """Prepare pictures for their model; an error names the picture at fault."""
         submissions = []
         for number, (source, plan) in enumerate(zip(sources, plans, strict=True)):
             plan.deadline.check()
@@ -194,7 +194,7 @@ def _predict_result(submission: Submission, outcome: Outcome, top: int) -> Predi
 
 
 def _explain_result(submission: Submission, outcomes: Sequence[Outcome]) -> ExplainResult:
-    """Lay the maps of one picture back onto it."""
+    """Map the heatmaps of one picture back to its coordinates."""
     plan, picture = submission.plan, submission.picture
     return ExplainResult(
         model=plan.model,

@@ -1,4 +1,4 @@
-"""One batch of jobs on a model: its passes, what is done again where it fails, and how its maps grow meanwhile."""
+"""A batch of jobs on a model: its passes, retries after errors, and previews of its maps."""
 
 import logging
 import threading
@@ -27,11 +27,11 @@ from seewhy.models import LoadedModel, ModelError
 _log = logging.getLogger(__name__)
 
 _FRAME = 0.5
-"""Seconds between two looks at how a map grows."""
+"""Seconds between two previews of a map."""
 
 _NO_MEMORY = (
-    "Memory does not suffice for this, even with one picture in a pass. Ask for a layer of fewer channels or for a "
-    "cheaper method, or try again when the server has less to do."
+    "There is not enough memory for this request, even with one picture in a pass. Ask for a layer of fewer channels "
+    "or a cheaper method, or try again when the server is less busy."
 )
 
 
@@ -40,8 +40,8 @@ class QueuedJob:
     """A job in the queue.
 
     Attributes:
-        job: to be done.
-        passes: that it takes; None where nobody knows.
+        job: the job.
+        passes: number of its passes; None if unknown.
     """
 
     job: Job
@@ -49,24 +49,24 @@ class QueuedJob:
 
     @property
     def tier(self) -> Tier:
-        """The tier of its passes."""
+        """The tier of the job's passes."""
         return tier_of(None if self.passes is None else self.passes.total)
 
 
 @dataclass(eq=False)
 class RunningBatch:
-    """A batch that has begun, and has the turn now and then.
+    """A batch that has started; it shares the model with others by turns.
 
     Attributes:
         first: the job that waited longest.
-        most: jobs that the batch may have.
-        tier: of its computation.
-        fills: whether it may wait a moment for jobs to share it.
-        jobs: of the batch.
-        turns: how many it has had.
-        seconds: how long these took.
-        since: when the present turn began.
-        thread: that runs it.
+        most: maximum number of jobs.
+        tier: tier of its computation.
+        fills: whether it may wait a moment for more jobs.
+        jobs: jobs of the batch.
+        turns: number of its turns.
+        seconds: total time of its turns.
+        since: start of the current turn.
+        thread: thread that runs it.
     """
 
     first: QueuedJob
@@ -81,23 +81,23 @@ class RunningBatch:
 
     @property
     def computation(self) -> Computation:
-        """What all its jobs have in common."""
+        """The computation of all its jobs."""
         return self.first.job.computation
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody still waits for one of its jobs."""
+        """Whether any client still waits for one of its jobs."""
         return any(job.is_wanted for job in self.jobs) or not self.jobs
 
     @property
     def remaining(self) -> Passes:
-        """About how many passes its jobs still take; none where nobody knows."""
+        """Approximate number of remaining passes; zero if unknown."""
         passes = self.first.passes or Passes()
         left = sum(1 - job.progress.share for job in self.jobs)
         return Passes(round(passes.forwards * left), round(passes.backwards * left))
 
     def count(self, seconds: float) -> None:
-        """Count a turn; what has had more of them than its tier has passes was longer than it said."""
+        """Count a turn; a batch with more turns than its tier has passes moves to the next tier."""
         self.turns += 1
         self.seconds += seconds
         if self.turns > MOST_PASSES[self.tier]:
@@ -108,10 +108,10 @@ class BatchRunner:
     """Runs batches of one model, in whichever thread has the turn.
 
     Args:
-        name: of the model.
-        observer: is told what happens.
-        pace: learns how long passes take.
-        clock: tells the seconds that turns take.
+        name: name of the model.
+        observer: gets the events.
+        pace: measures the passes.
+        clock: clock for the duration of turns, in seconds.
     """
 
     def __init__(self, name: str, observer: Observer, pace: Pace, clock: Callable[[], float]) -> None:
@@ -121,11 +121,11 @@ class BatchRunner:
         self._clock = clock
 
     def measure(self, model: LoadedModel, computation: Computation | None, most: int) -> None:
-        """Measure the pace of the model before it has answered anything; the first run only warms it up.
+        """Measure the pace of the model before its first request; the first run only warms it up.
 
         Args:
-            model: just loaded.
-            computation: to run; None to measure nothing.
+            model: the model, just loaded.
+            computation: the computation to run; None to measure nothing.
             most: pictures in the batch.
         """
         passes = None if computation is None else computation.passes(model)
@@ -139,18 +139,18 @@ class BatchRunner:
                 computation.run(model, batch)
                 if learns:
                     self._pace.learn(passes * most, self._clock() - started, time.thread_time() - busy)
-        except Exception as error:  # of a model that cannot bear an empty picture; requests measure it too
+        except Exception as error:  # the model fails on an empty picture; requests measure it too
             _log.info("The pace of the model %s is not measured yet: %s", self._name, error)
 
     def run(self, model: LoadedModel, batch: RunningBatch, offer_turn: Callable[[], None]) -> None:
         """Answer the jobs of a batch.
 
         Args:
-            model: that runs them.
-            batch: which has the turn.
-            offer_turn: is called between two passes.
+            model: model that runs them.
+            batch: the batch, which has the turn.
+            offer_turn: called between two passes.
         """
-        # A job whose client gave up is dropped here, before it costs anything.
+        # A job whose client has left is dropped here, before it costs anything.
         jobs = [job for job in batch.jobs if job.is_wanted and job.future.set_running_or_notify_cancel()]
         if jobs:
             self._answer(model, batch, jobs, offer_turn)
@@ -163,9 +163,9 @@ class BatchRunner:
         offer_turn: Callable[[], None],
         frugal: bool = False,
     ) -> None:
-        """Run one pass for all jobs; where it fails, run each by itself, so that a bad one fails alone.
+        """Run one pass for all jobs; if it fails, run each by itself, so that a bad one fails alone.
 
-        Where memory does not suffice for one of many passes, its passes hold one picture each (`frugal`).
+        If memory runs out in a computation of many passes, it runs again with one picture in each (`frugal`).
         """
         started, busy, before = time.monotonic(), time.thread_time(), batch.seconds
         self._observer.starting(self._name, jobs)
@@ -174,7 +174,7 @@ class BatchRunner:
                 results = _results(model, jobs, offer_turn)
         except BaseException as error:  # even a model that calls sys.exit must not end this thread
             self._observer.finished(self._name, jobs, started, time.monotonic() - started)
-            lacks = lacks_memory(error) or isinstance(error, torch.OutOfMemoryError)  # which need not say so in words
+            lacks = lacks_memory(error) or isinstance(error, torch.OutOfMemoryError)  # whose message may differ
             if lacks:
                 _release(error)
             if lacks and len(jobs) == 1 and not frugal:
@@ -195,9 +195,9 @@ class BatchRunner:
 
 
 def _parts(jobs: list[Job], error: BaseException) -> list[list[Job]]:
-    """Return what to run again after an error: those without a contrast together, where one may be at fault.
+    """Return the jobs to run again after an error: those without a contrast together, if a contrast may be at fault.
 
-    Jobs have equal computations: a layer is bad for all of them. Where nobody waits, nothing is done again.
+    Jobs have equal computations: a bad layer is bad for all of them. If no client waits, nothing runs again.
     """
     if len(jobs) == 1 or isinstance(error, LayerError | DeadlineError | ClientGoneError):
         return []
@@ -213,20 +213,20 @@ def _fail(jobs: Sequence[Job], error: BaseException) -> None:
 
 
 def _release(error: BaseException) -> None:
-    """Let go of the tensors that the frames of an error hold, and of what PyTorch keeps of a GPU's memory."""
-    _log.warning("Memory does not suffice: %s", error)
+    """Free the tensors in the frames of an error, and PyTorch's cache of GPU memory."""
+    _log.warning("Out of memory: %s", error)
     traceback.clear_frames(error.__traceback__)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
 def without_frames(error: BaseException, root: type[Exception]) -> Exception:
-    """Return what to put into a future: the error without the frames that hold tensors and models in memory.
+    """Return an error for a future, without the frames that keep tensors and models in memory.
 
-    What is no `Exception` (a model that calls sys.exit) must not end the thread that waits: it becomes a `root`.
+    An error that is not an `Exception` (such as that of sys.exit) must not end the waiting thread: it becomes `root`.
     """
     if not isinstance(error, ExplainerError | ModelError | DeadlineError | ClientGoneError | OutOfMemoryError):
-        _log.exception("A model raised", exc_info=error)
+        _log.exception("A model failed", exc_info=error)
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None
@@ -235,12 +235,12 @@ def without_frames(error: BaseException, root: type[Exception]) -> Exception:
 
 
 def _results(model: LoadedModel, jobs: list[Job], offer_turn: Callable[[], None]) -> Sequence[Any]:
-    """Run all jobs as one batch, and offer the turn between its passes."""
+    """Run all jobs as one batch, offering the turn between its passes."""
     images = _moved(torch.stack([job.image for job in jobs]), model.device)
 
     def report(done: int, total: int) -> None:
         for job in jobs:
-            if done * job.progress.passes[1] >= job.progress.passes[0] * total:  # a batch that runs again begins anew
+            if done * job.progress.passes[1] >= job.progress.passes[0] * total:  # a rerun starts from zero
                 job.progress.passes = done, total
         offer_turn()
         if not any(job.is_wanted for job in jobs):
@@ -251,7 +251,7 @@ def _results(model: LoadedModel, jobs: list[Job], offer_turn: Callable[[], None]
 
 
 def _show(jobs: Sequence[Job]) -> Callable[[Callable[[], Tensor]], None]:
-    """Return what looks at how the maps of jobs grow, where somebody watches."""
+    """Return a function that shows previews of the maps to the jobs that are watched."""
     last = time.monotonic()
 
     def show(maps: Callable[[], Tensor]) -> None:
@@ -263,8 +263,8 @@ def _show(jobs: Sequence[Job]) -> Callable[[Callable[[], Tensor]], None]:
             grown = maps().float()
             for row, progress in watched:
                 progress.look(grown[row].cpu().numpy().copy())
-        except Exception:  # a look must not cost anybody the answer
-            _log.exception("A map cannot be shown before it is finished")
+        except Exception:  # a failed preview must not fail the answer
+            _log.exception("A preview could not be made")
             for _, progress in watched:
                 progress.is_watched = False
         last = time.monotonic()
@@ -273,5 +273,5 @@ def _show(jobs: Sequence[Job]) -> Callable[[Callable[[], Tensor]], None]:
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device; to a GPU it goes through pinned memory, and nobody waits for it."""
+    """Return a tensor on a device; copies to a GPU are asynchronous, through pinned memory."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

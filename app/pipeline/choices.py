@@ -1,6 +1,6 @@
-"""The choices that a request has among formats and ranks.
+"""Formats and ranks that a request can choose from.
 
-Without PyTorch and pydantic: the help and the completion of commands name them.
+Imports neither PyTorch nor pydantic: the help and completion of commands use them.
 """
 
 from typing import Literal, get_args

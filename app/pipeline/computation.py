@@ -1,4 +1,4 @@
-"""What model threads do with a batch of pictures: classify, explain, and all that is done for one picture alone."""
+"""Computations of model threads: classify, explain, and tasks for one picture alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class Batch:
 
     Attributes:
         images: (N, C, H, W) float32, normalised, on the model's device.
-        ask: what is asked about each.
-        progress: lets other work run meanwhile where it is its turn, and raises when nobody waits any more.
+        ask: the question about each picture.
+        progress: called between passes; lets other work run in its turn, and raises once no client waits.
     """
 
     images: Tensor
@@ -35,39 +35,39 @@ class Batch:
 
 
 class Computation(Protocol):
-    """What a model is to do with a batch of pictures. Jobs whose computations are equal share a batch."""
+    """A computation on a batch of pictures. Jobs with equal computations share a batch."""
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
-        """Return one result per picture, on the CPU; no other thread runs the model until this one reports."""
+        """Return one result per picture, on the CPU; no other thread runs the model until this one reports progress."""
 
     def passes(self, model: LoadedModel) -> Passes | None:
-        """Return how many passes one picture takes, at most; None where nobody knows before."""
+        """Return the maximum number of passes for one picture; None if unknown."""
 
     def most(self, model: LoadedModel) -> int | None:
-        """Return how many pictures may share a batch; None for as many as the engine lets."""
+        """Return the maximum number of pictures in a batch; None for the engine's limit."""
 
     @property
     def runs_whole(self) -> bool:
-        """Whether each pass is one through the whole model."""
+        """Whether each pass goes through the whole model."""
 
 
 MOST_WHOLE = 2
-"""Most pictures of a batch whose backward passes go through the whole model, on a processor: more of them gain nothing
-there, and other work would wait for all."""
+"""Maximum batch on a CPU where backward passes go through the whole model: larger ones gain nothing there, and other
+work would wait for all of it."""
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Classify; the maps of the attributions are empty."""
+    """Classify pictures; the maps of the attributions are empty."""
 
     runs_whole: ClassVar[bool] = True
 
     def passes(self, model: LoadedModel) -> Passes:
-        """Return that it is one forward pass."""
+        """Return one forward pass."""
         return Passes(1)
 
     def most(self, model: LoadedModel) -> None:
-        """Return that any number of pictures may share a batch."""
+        """Return None: the engine's limit applies."""
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Attribution]:
         """Return one attribution (N = 1) per picture."""
@@ -78,17 +78,17 @@ class Predict:
 
 @dataclass(frozen=True)
 class Explain:
-    """Explain by one method or several; equal explainers share a batch."""
+    """Explain pictures by one or several methods; equal explainers share a batch."""
 
     explainers: tuple[Explainer, ...]
 
     @property
     def runs_whole(self) -> bool:
-        """Whether all passes are through the whole model."""
+        """Whether all passes go through the whole model."""
         return all(explainer.runs_whole for explainer in self.explainers)
 
     def passes(self, model: LoadedModel) -> Passes | None:
-        """Return the passes of all methods together, also those that they share."""
+        """Return the passes of all methods together; shared passes count for each."""
         counts = [passes_of(explainer, model, model.spec.image_shape) for explainer in self.explainers]
         known = [passes for passes in counts if passes is not None]
         return sum(known, Passes()) if len(known) == len(counts) else None
@@ -132,12 +132,12 @@ class ChannelGradients:
 
 @dataclass(frozen=True, eq=False)
 class Alone:
-    """Do something with one picture that shares no batch with any other.
+    """A task for one picture that shares no batch.
 
     Attributes:
-        do: takes the model, the picture (1, C, H, W), what is asked about it, and the progress to report between
-            passes, never within one.
-        cost: the passes that it takes; None where nobody knows.
+        do: takes the model, the picture (1, C, H, W), the question, and a progress function to call between passes,
+            never within one.
+        cost: number of its passes; None if unknown.
     """
 
     do: Callable[[LoadedModel, Tensor, Ask, Progress], Any]
@@ -146,13 +146,13 @@ class Alone:
     runs_whole: ClassVar[bool] = False
 
     def passes(self, model: LoadedModel) -> Passes | None:
-        """Return what `cost` says."""
+        """Return `cost`."""
         return self.cost
 
     def most(self, model: LoadedModel) -> int:
-        """Return that there is one picture."""
+        """Return 1."""
         return 1
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
-        """Return its only result."""
+        """Return the single result."""
         return [self.do(model, batch.images, batch.ask, batch.progress)]

@@ -1,4 +1,4 @@
-"""What a request costs, by the passes that it takes, and what is refused because it can never be done in time."""
+"""Cost of a request by its passes, and refusal of work that cannot finish before its deadline."""
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -14,30 +14,30 @@ from seewhy.explainers.methods.catalogue import Method
 from seewhy.models import LoadedModel
 
 UNIT_SIDE = 224
-"""Side of the input, in pixels, of which one forward and one backward pass cost 1."""
+"""Side of an input, in pixels, whose forward and backward pass together cost 1."""
 
 UNKNOWN = Passes(int(MOST_PASSES["medium"]))
-"""What work counts as whose passes nobody knows before: it may be the longest, and is rarely."""
+"""Passes assumed for work whose number is unknown: it may be the longest, but rarely is."""
 
 Charge = Callable[[int, int, bool], None]
-"""Takes what a request was charged before, what it costs now, and whether to count that or only to test the limit.
+"""Takes the charge so far, the cost now, and whether to count it or only to test the limit.
 
-It raises `TooCostlyError` where that is too much."""
+It raises `TooCostlyError` if that is too much."""
 
 
 def uncharged(before: int, now: int, counts: bool) -> None:
-    """Charge nobody: a `Charge`."""
+    """A `Charge` without limits."""
 
 
 charge: ContextVar[Charge] = ContextVar("charge", default=uncharged)
-"""Charges the client of the request that this thread answers."""
+"""Charge for the client of this thread's request."""
 
 
 def units(passes: Passes, image_shape: tuple[int, int, int]) -> int:
-    """Return what passes cost: one forward and one backward pass of a picture of 224×224 cost 1, as does anything less.
+    """Return the cost of passes: a forward and backward pass of a picture of 224×224 costs 1, as does anything less.
 
     Args:
-        passes: of all pictures and classes.
+        passes: passes of all pictures and classes.
         image_shape: (C, H, W) of the model's input.
     """
     pixels = image_shape[1] * image_shape[2] / UNIT_SIDE**2
@@ -45,10 +45,10 @@ def units(passes: Passes, image_shape: tuple[int, int, int]) -> int:
 
 
 def announce(cost: int) -> None:
-    """Add a cost to that of the request which this thread answers, and count nothing yet.
+    """Add a cost to this thread's request without charging it yet.
 
     Raises:
-        TooCostlyError: its client has not so much left.
+        TooCostlyError: the client has less left.
     """
     record = current()
     record.cost += cost
@@ -56,10 +56,10 @@ def announce(cost: int) -> None:
 
 
 def settle() -> None:
-    """Count what the request of this thread costs, now that its work is accepted; once, however often it asks.
+    """Charge the cost of this thread's request, whose work has been accepted; only once per request.
 
     Raises:
-        TooCostlyError: other requests of its client have taken what was left; nothing is to be done then.
+        TooCostlyError: other requests of the client have used what was left; the work must not run then.
     """
     record = current()
     if record.charged < record.cost:
@@ -75,24 +75,24 @@ def spend(
     pace: Pace,
     methods: Sequence[Method] = (),
 ) -> Passes | None:
-    """Add what a computation costs to what the request does, and refuse what can never be done in time.
+    """Add the cost of a computation to its request's, and refuse work that cannot finish in time.
 
-    The cost counts once the model's queue has taken the work.
+    The cost is charged once the model's queue has accepted the work.
 
     Args:
-        model: that is to do it.
-        computation: what to do.
-        times: for how many pictures and classes.
-        deadline: of the request.
-        pace: of the model.
-        methods: of the computation, which the refusal is about.
+        model: the model.
+        computation: the computation.
+        times: number of pictures times classes.
+        deadline: deadline of the request.
+        pace: pace of the model.
+        methods: methods of the computation, for the message of a refusal.
 
     Returns:
-        The passes of all of it; None where nobody knows.
+        The total number of passes; None if unknown.
 
     Raises:
-        TooMuchWorkError: it cannot be done before the deadline.
-        TooCostlyError: it costs more than what is left of the client's rate.
+        TooMuchWorkError: the work cannot finish before the deadline.
+        TooCostlyError: the work costs more than what is left of the client's rate limit.
     """
     passes = computation.passes(model)
     if passes is None:
@@ -106,17 +106,17 @@ def spend(
 
 
 def require_time(passes: Passes, least: float, deadline: Deadline, model: str, methods: Sequence[Method]) -> None:
-    """Refuse work that takes longer than the request has, even if nothing else is to be done.
+    """Refuse work that takes longer than the request has, even on an idle server.
 
     Args:
-        passes: that it takes.
-        least: seconds below which so many have never been done; 0 where nothing was measured.
-        deadline: of the request.
-        model: its name.
-        methods: of the work.
+        passes: number of passes.
+        least: shortest time ever measured for this many passes, in seconds; 0 without a measurement.
+        deadline: deadline of the request.
+        model: name of the model.
+        methods: methods of the work.
 
     Raises:
-        TooMuchWorkError: it takes clearly longer.
+        TooMuchWorkError: the work takes clearly longer.
     """
     if least <= CLEARLY * deadline.remaining:
         return
@@ -124,8 +124,8 @@ def require_time(passes: Passes, least: float, deadline: Deadline, model: str, m
     names = ", ".join(method.name for method in methods)
     less = f"fewer {' or '.join(counted)}, " if counted else ""
     raise TooMuchWorkError(
-        f"This takes {passes.total:,} passes through {model} ({names}), at least {ceil(least)} s here, and a request "
+        f"This takes {passes.total:,} passes through {model} ({names}), at least {ceil(least)} s here, but a request "
         f"has {deadline.remaining:.0f} s (SEEWHY_DEADLINE). Ask for {less}fewer classes or a cheaper method: GET "
-        "/methods tells what each costs.",
+        "/methods lists their costs.",
         counted[0] if counted else "method",
     )

@@ -1,4 +1,4 @@
-"""From a picture to what the model and a drawing need of it, within memory, and to no more pixels than that."""
+"""Decoding of pictures for the model and for drawing, within the memory budget and at the smallest sufficient size."""
 
 import ctypes
 import logging
@@ -23,20 +23,20 @@ from seewhy.explainers.imaging.render import fit, fitted
 from seewhy.models.preprocess import Preprocess
 
 Source: TypeAlias = bytes | Image.Image | Tensor
-"""A picture as a client sends it: a file, RGB pixels, or the model's own input (C, H, W) float32, normalised."""
+"""A picture from a client: an encoded file, RGB pixels, or the model's input (C, H, W) float32, normalised."""
 
 _LEAST = 1.75
-"""A copy that is made smaller for a drawing has at least this many pixels for each of the drawing's, along a side."""
+"""A reduced copy for drawing has at least this many times the drawing's pixels along a side."""
 
 
 @dataclass(frozen=True)
 class PreparedPicture:
-    """A picture as the model and as a drawing need it.
+    """A picture prepared for the model and for drawing.
 
     Attributes:
         image: (C, H, W) float32, normalised.
-        geometry: which part of the upload the model sees.
-        picture: the upright upload, or a smaller copy of it to draw on.
+        geometry: the part of the upload that the model sees.
+        picture: the upright upload, or a smaller copy of it, to draw on.
     """
 
     image: Tensor
@@ -45,20 +45,20 @@ class PreparedPicture:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes; Pillow keeps a pixel of three samples in four."""
+        """Memory in bytes; Pillow stores RGB pixels in four bytes."""
         return self.image.nbytes + 4 * self.picture.width * self.picture.height
 
 
 class Decoder:
-    """Makes pictures what the model and a drawing need.
+    """Prepares pictures for the model and for drawing.
 
     Args:
-        max_pixels: limit on the width times the height of a picture.
-        max_side: longest side of a drawing.
+        max_pixels: maximum width times height of a picture.
+        max_side: maximum side of a drawing.
 
     Attributes:
-        processors: held by whoever decodes or draws. That is bound by processors and hungry for memory: more at once
-            than processors gain nothing.
+        processors: semaphore for decoding and drawing. Both use a whole processor and much memory: more of them at
+            once than there are processors gain nothing.
     """
 
     def __init__(self, max_pixels: int, max_side: int) -> None:
@@ -70,20 +70,20 @@ class Decoder:
     def prepare(
         self, source: Source, preprocess: Preprocess, timings: Timings, deadline: Deadline, drawn: bool
     ) -> PreparedPicture:
-        """Return a picture as the model and as a drawing need it.
+        """Return a picture prepared for the model and for drawing.
 
         Args:
             source: the picture.
-            preprocess: of the model whose input it becomes.
-            timings: count the stage `decode`.
-            deadline: when to give up.
-            drawn: whether there is to be a drawing; without one, `PreparedPicture.picture` of an upload is a single
+            preprocess: preprocessing of the model.
+            timings: timings that get the stage `decode`.
+            deadline: deadline of the request.
+            drawn: whether there will be a drawing; without one, `PreparedPicture.picture` of an upload is a single
                 pixel.
 
         Raises:
-            PictureError: it cannot be read, or is too large.
+            PictureError: the picture cannot be read, or is too large.
             OutOfMemoryError: there is no memory for its pixels at present.
-            DeadlineError, ClientGoneError: nobody waits for it any more.
+            DeadlineError, ClientGoneError: no client waits for it any longer.
         """
         if isinstance(source, Tensor):
             return _of_input(source, preprocess)
@@ -109,7 +109,7 @@ class Decoder:
             account().leave(decoding, remaining)
 
     def _size_needed(self, size: Size, preprocess: Preprocess, drawn: bool) -> Size:
-        """Return the least size of a copy that is enough for the model and the drawing."""
+        """Return the smallest size of a copy that is enough for the model and the drawing."""
         drawing = fitted(*size, self._max_side) if drawn else (0, 0)
         if drawing == size:
             return size
@@ -117,17 +117,17 @@ class Decoder:
         return max(width, ceil(_LEAST * drawing[0])), max(height, ceil(_LEAST * drawing[1]))
 
     def _prepared(self, decoded: Image.Image, size: Size, preprocess: Preprocess, drawn: bool) -> PreparedPicture:
-        """Return what is needed of a decoded picture; the model's input is made from the drawing's copy if possible.
+        """Prepare a decoded picture; the model's input is made from the copy for drawing if possible.
 
         Args:
-            decoded: the upright picture, maybe reduced.
-            size: of the upright upload.
+            decoded: the upright picture, possibly reduced.
+            size: size of the upright upload.
         """
         picture = fit(decoded, self._max_side, size) if drawn else decoded
         least = preprocess.least(*size)
         is_enough = picture.width >= least[0] and picture.height >= least[1]
         image = preprocess(picture if is_enough else decoded, size)
-        if not drawn:  # nobody looks at it, and it may be large
+        if not drawn:  # it is not needed, and may be large
             picture = picture.resize((1, 1), Image.Resampling.NEAREST)
         return PreparedPicture(image, preprocess.geometry(*size), picture)
 
@@ -139,20 +139,20 @@ def _of_input(image: Tensor, preprocess: Preprocess) -> PreparedPicture:
 
 
 def drawable(image: Tensor, preprocess: Preprocess) -> Image.Image:
-    """Return the picture that a normalised input (C, H, W) was made of, to draw on."""
+    """Return the picture behind a normalised input (C, H, W), to draw on."""
     mean, std = (torch.tensor(channels)[:, None, None] for channels in (preprocess.mean, preprocess.std))
     levels = ((image * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
     return Image.fromarray(levels.permute(1, 2, 0).contiguous().numpy())
 
 
 def quiet_decoders() -> None:
-    """Keep what decoders say of damaged pictures out of the log: the client who sent them is told."""
+    """Keep decoders' messages about damaged pictures out of the log: the client gets the error."""
     warnings.filterwarnings("ignore", module=r"PIL\.")
     log = logging.getLogger("PIL")
     if not log.handlers:
         log.addHandler(logging.NullHandler())
     decoders = ctypes.CDLL(_imaging.__file__)
-    for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):  # libtiff writes to the standard error by itself
+    for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):  # libtiff itself writes to the standard error
         handle = getattr(decoders, name, None)
         if handle is not None:
             handle.argtypes, handle.restype = [ctypes.c_void_p], ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""Whether the client of a request has closed its connection; nothing is read from it."""
+"""Detection of closed client connections, without reading from them."""
 
 import socket
 from collections.abc import Callable
@@ -7,20 +7,20 @@ from functools import partial
 from typing import Any
 
 DisconnectCheck = Callable[[], bool]
-"""Says whether a client has closed its connection."""
+"""Returns whether a client has closed its connection."""
 
 
 def never() -> bool:
-    """Return False: the client stays, or nobody can tell."""
+    """Return False: the client stays, or its connection is unknown."""
     return False
 
 
 client_disconnected: ContextVar[DisconnectCheck] = ContextVar("client_disconnected", default=never)
-"""Whether the client of the request that this thread answers has closed its connection."""
+"""The check for the client of this thread's request."""
 
 
 def watch(environ: dict[str, Any]) -> None:
-    """Watch the client of a request from now on; of servers other than gunicorn no connection is known."""
+    """Watch the client of a request from now on; under servers other than gunicorn its connection is unknown."""
     connection = environ.get("gunicorn.socket")
     client_disconnected.set(partial(_is_closed, connection) if type(connection) is socket.socket else never)
 

@@ -1,7 +1,7 @@
-"""The models in memory, each with the threads that run it; requests queue for it and come back through futures.
+"""The models in memory, each with its threads; requests queue for a model and get their results through futures.
 
-Concurrency is batching: whatever waits with the same work when a model becomes free shares its next pass. A model
-that comes from a pass may wait a moment for the next one to fill; an idle one never does.
+Concurrency is batching: jobs with equal work that wait when a model becomes free share its next pass. After a pass, a
+model may wait a moment for the next batch to fill; an idle one never waits.
 """
 
 import gc
@@ -22,7 +22,7 @@ class Engine:
     """The models in memory, each with its threads.
 
     Args:
-        options: how models are loaded and run.
+        options: options for loading and running models.
     """
 
     def __init__(self, options: EngineOptions) -> None:
@@ -32,54 +32,54 @@ class Engine:
         self._lock = threading.Lock()
 
     def loaded(self, name: str) -> LoadedModel | None:
-        """Return a model if it is in memory; do not wait."""
+        """Return a model if it is in memory, without waiting."""
         with self._lock:
             threads = self._threads.get(name)
         model = threads.loaded.result() if threads is not None and threads.loaded.done() else None
         return None if isinstance(model, Exception) else model
 
     def dropped(self, name: str) -> bool:
-        """Whether a model was in memory, and made room for others; the next request loads it again."""
+        """Whether a model was in memory and was dropped for others; the next request loads it again."""
         with self._lock:
             return name in self._dropped
 
     @property
     def worked(self) -> float:
-        """When a model last loaded or ran something, by `time.monotonic`: now, while one does; -inf if none did."""
+        """When a model last loaded or ran, by `time.monotonic`: now, while one does; -inf if none did."""
         with self._lock:
             models = list(self._threads.values())
         return max((threads.worked for threads in models), default=-math.inf)
 
     @property
     def threads(self) -> dict[str, ModelThreads]:
-        """The threads of the models in memory, by name."""
+        """The threads of the models in memory, by model name."""
         with self._lock:
             return dict(self._threads)
 
     @property
     def full(self) -> bool:
-        """Whether another model has no room unless one of those in memory goes."""
+        """Whether another model fits only if one of those in memory is dropped."""
         with self._lock:
             return sum(not threads.failed for threads in self._threads.values()) >= self._options.max_models
 
     def failure(self, name: str) -> Exception | None:
-        """Return why a model could not be loaded, also while that is tried again; None once it is loaded."""
+        """Return why a model could not be loaded, also during a retry; None once it is loaded."""
         with self._lock:
             threads = self._threads.get(name)
         return None if threads is None or threads.failure is None else _copy(threads.failure)
 
     def model(self, name: str, deadline: Deadline) -> LoadedModel:
-        """Return a model, loading it if need be.
+        """Return a model, loading it if necessary.
 
         Raises:
-            ModelError: it cannot be loaded.
-            DeadlineError: it is still loading.
-            OverloadedError: as many models as may be kept are all at work.
+            ModelError: the model cannot be loaded.
+            DeadlineError: the model is still loading.
+            OverloadedError: the maximum number of models is in memory, and all are busy.
         """
         return self._ready(name, deadline)[1]
 
     def pace(self, name: str) -> Pace:
-        """Return how long passes of a model take, as far as that was measured."""
+        """Return the measured pace of a model."""
         with self._lock:
             threads = self._threads.get(name)
         return Pace() if threads is None else threads.pace
@@ -88,8 +88,8 @@ class Engine:
         """Queue jobs for a model together.
 
         Raises:
-            OverloadedError: the queue is full, or what is ahead of them takes longer than they have.
-            TooCostlyError: the request's client has nothing left for them; they are given up.
+            OverloadedError: the queue is full, or the jobs ahead take longer than these have.
+            TooCostlyError: the client has used up its rate limit; the jobs are cancelled.
             ModelError, DeadlineError: as `model`.
         """
         while not self._ready(name, jobs[0].deadline)[0].submit(jobs):
@@ -102,14 +102,14 @@ class Engine:
             raise
 
     def evict(self, keep: Collection[str], timeout: float) -> bool:
-        """Stop the least recently used idle model, and wait until its weights are gone from memory.
+        """Stop the least recently used idle model, and wait until its weights are freed.
 
         Args:
-            keep: names of those that stay.
-            timeout: most seconds to wait.
+            keep: names of the models that stay.
+            timeout: maximum wait, in seconds.
 
         Returns:
-            Whether there was one.
+            Whether there was an idle model.
         """
         with self._lock:
             names = [name for name, threads in self._threads.items() if not threads.failed and threads.idle]
@@ -121,11 +121,11 @@ class Engine:
         threads.stop()
         threads.join(timeout)
         del threads
-        gc.collect()  # a model hangs in cycles
+        gc.collect()  # models have reference cycles
         return True
 
     def stop(self, timeout: float = 0.0) -> None:
-        """End all threads once their queues are empty; wait for each at most so many seconds."""
+        """End all threads once their queues are empty; wait for each at most `timeout` seconds."""
         with self._lock:
             models, self._threads = list(self._threads.values()), OrderedDict()
         for threads in models:
@@ -146,7 +146,7 @@ class Engine:
     def _threads_of(self, name: str) -> ModelThreads:
         with self._lock:
             threads = self._threads.get(name)
-            if threads is None or threads.failed:  # after a failure try again: the weights may have arrived
+            if threads is None or threads.failed:  # retry after a failure: the weights may have arrived
                 earlier = None if threads is None else threads.failure
                 self._make_room(name)
                 threads = ModelThreads(name, self._options, earlier)
@@ -155,7 +155,7 @@ class Engine:
             return threads
 
     def _make_room(self, model: str) -> None:
-        """Stop idle models, the least recently used first, until one more model fits; those that failed hold none."""
+        """Stop idle models, the least recently used first, until one more fits; failed ones take no room."""
         others = [(name, threads) for name, threads in self._threads.items() if name != model and not threads.failed]
         surplus = len(others) + 1 - self._options.max_models
         for name, threads in others:
@@ -165,11 +165,11 @@ class Engine:
                 self._dropped.add(name)
                 surplus -= 1
         if surplus > 0:
-            raise OverloadedError("All models in memory are at work; try again in a few seconds.")
+            raise OverloadedError("All models in memory are busy; try again in a few seconds.")
 
 
 def _copy(error: Exception) -> Exception:
-    """Return an equal error, to be raised in place of one that is kept."""
+    """Return an equal error to raise in place of the stored one."""
     copy = type(error).__new__(type(error), *error.args)
     vars(copy).update(vars(error))
     return copy

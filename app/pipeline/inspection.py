@@ -1,4 +1,4 @@
-"""Requests about hooks, straight down: trace, capture, intervene, sweep."""
+"""The path of requests about hooks: trace, capture, intervene, sweep."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,9 +37,9 @@ from seewhy.models import LoadedModel
 
 
 class HookService:
-    """What the routes and commands about hooks have in common.
+    """The service behind the routes and commands about hooks.
 
-    Each request has the model to itself while it runs, and its hooks are gone before the next one starts.
+    Each request has the model to itself while it runs, and its hooks are removed before the next one starts.
 
     Args:
         service: models, pictures and the engine.
@@ -49,7 +49,7 @@ class HookService:
         self._service = service
 
     def trace(self, upload: bytes, options: TraceOptions) -> TraceResult:
-        """Trace one forward and one backward pass; raises what `Service.explain` raises."""
+        """Trace one forward and backward pass; errors as `Service.explain`."""
         timings, deadline, model, ask = self._start(options.model, options.target)
         self._check_patterns(model, options.layer)
         layers = tuple(options.layer) or (is_leaf,)
@@ -64,16 +64,16 @@ class HookService:
         return TraceResult(model, trace, target, timings)
 
     def capture(self, upload: bytes, options: CaptureOptions, sheet: bool) -> CaptureResult:
-        """Capture what passes through layers.
+        """Capture activations and gradients of layers.
 
         Args:
             upload: the bytes of the picture.
-            options: checked by their schema.
-            sheet: whether a contact sheet is to be drawn.
+            options: the validated options.
+            sheet: whether a contact sheet will be drawn.
 
         Raises:
-            CaptureTooLargeError: more bytes than allowed.
-            Exception: what `Service.explain` raises.
+            CaptureTooLargeError: the tensors take more bytes than allowed.
+            Exception: errors as `Service.explain`.
         """
         style = drawing_style(options, self._service.settings)
         timings, deadline, model, ask = self._start(options.model, options.target)
@@ -82,7 +82,7 @@ class HookService:
         if sheet and options.rank == "effect":
             kinds |= {"output", "grad_output"}
         most = self._service.settings.max_capture_bytes
-        memory = account()  # of this request, which the model's thread does not answer
+        memory = account()  # the model's thread does not have this request's account
         picture = self._service.decode(upload, model, timings, deadline, drawn=sheet)
         computation = Alone(
             lambda model, images, ask, _: capture_images(
@@ -106,8 +106,8 @@ class HookService:
         """Explain a picture without and with edits.
 
         Raises:
-            EditError: an edit that does not fit.
-            Exception: what `Service.explain` raises.
+            EditError: an edit cannot be applied.
+            Exception: errors as `Service.explain`.
         """
         ((method, explainer),) = build_explainers([options.method], options, self._service.settings)
         style = drawing_style(options, self._service.settings)
@@ -134,12 +134,12 @@ class HookService:
         return InterveneResult(model, method, explainer, intervention, style, timings)
 
     def sweep(self, upload: bytes, other: bytes | None, options: InterveneOptions) -> SweepResult:
-        """Rank the channels of a layer by what the only edit does to each.
+        """Rank the channels of a layer by the effect of the only edit on each.
 
         Raises:
-            EditError: an edit that does not fit, or several.
-            DeadlineError: not done in time.
-            Exception: what `Service.explain` raises.
+            EditError: the edit cannot be applied, or there are several.
+            DeadlineError: the sweep did not finish in time.
+            Exception: errors as `Service.explain`.
         """
         if len(options.edits) > 1:
             raise EditError("A sweep takes one edit; send several without each_channel.", field="edits")
@@ -151,7 +151,7 @@ class HookService:
         edit: Edit = options.edits[0]
         must_swap((edit,), other is not None)
         check_layers(model.module, (edit,), other is not None)
-        # Passes from a late layer on are short: they are counted, and nothing is refused for how long whole ones take.
+        # Passes from a late layer on are short, so they are charged, but not refused by the duration of whole passes.
         image_size = model.spec.image_shape[1], model.spec.image_shape[2]
         passes = passes_of_sweep(model.module, model.survey, image_size, edit)
         announce(units(passes or UNKNOWN, model.spec.image_shape))
@@ -173,14 +173,14 @@ class HookService:
         return current().timed(), deadline, model, named_ask(model.task, target)
 
     def _run(self, plan: Plan, picture: PreparedPicture, timings: Timings) -> Any:
-        """Return what comes of a computation for one picture."""
+        """Return the result of a computation for one picture."""
         ((outcome,),) = self._service.submit([Submission(plan, picture, timings)]).result()
         return outcome.result
 
     def _second(
         self, other: bytes | None, model: LoadedModel, timings: Timings, deadline: Deadline
     ) -> torch.Tensor | None:
-        """Return what the model sees of the other picture (1, C, H, W), if there is one."""
+        """Return the model's input (1, C, H, W) from the second picture, if there is one."""
         if other is None:
             return None
         try:
@@ -192,5 +192,5 @@ class HookService:
     def _check_patterns(self, model: LoadedModel, patterns: list[str]) -> None:
         most = self._service.settings.max_layers
         if len(patterns) > most:
-            raise FieldError(f"At most {most} layers can be given; a glob stands for many.", field="layer")
+            raise FieldError(f"At most {most} layers can be given; a glob matches many.", field="layer")
         match_paths((path for path, _ in model.module.named_modules(remove_duplicate=False)), patterns)

@@ -1,4 +1,4 @@
-"""The jobs of model threads: one picture each, what to do with it, and how long somebody waits."""
+"""The jobs of model threads: one picture each, with its computation and its deadline."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -21,23 +21,23 @@ from seewhy.explainers.core.ask import Ask
 T = TypeVar("T")
 
 _GLANCE = 0.25
-"""Seconds after which one who waits looks again whether its own client still does."""
+"""Seconds between two checks that the client still waits."""
 
 _GONE = "The client closed its connection."
 _TOO_LATE = (
     "The answer was not ready in time. Ask for fewer classes, samples or steps, for a layer of fewer channels or for a "
-    "cheaper method (`seewhy methods` or GET /methods tells the costs), or try again later; SEEWHY_DEADLINE is the "
+    "cheaper method (`seewhy methods` or GET /methods lists the costs), or try again later; SEEWHY_DEADLINE is the "
     "limit."
 )
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """The moment after which nobody waits for the answer.
+    """The time at which a request fails if it has not been answered.
 
     Attributes:
-        at: on the monotonic clock.
-        is_disconnected: whether nobody waits even before.
+        at: time on the monotonic clock.
+        is_disconnected: returns whether the client has left before.
     """
 
     at: float
@@ -45,7 +45,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float, is_disconnected: DisconnectCheck = never) -> "Deadline":
-        """Return the deadline that many seconds from now."""
+        """Return the deadline in this many seconds."""
         return cls(time.monotonic() + seconds, is_disconnected)
 
     @property
@@ -54,32 +54,32 @@ class Deadline:
         return max(0.0, self.at - time.monotonic())
 
     def check(self) -> None:
-        """Raise `DeadlineError` if the moment has passed, `ClientGoneError` if nobody waits."""
+        """Raise `DeadlineError` if the deadline has passed, `ClientGoneError` if the client has left."""
         if self.is_disconnected():
             raise ClientGoneError(_GONE)
         if not self.remaining:
             raise DeadlineError(_TOO_LATE)
 
     def wait(self, future: "Future[T]") -> "T":
-        """Return the result of a future; raise what it raises, or what `check` raises."""
+        """Return the result of a future; raise its error or that of `check`."""
         while True:
             try:
                 return future.result(min(self.remaining, _GLANCE))
             except FutureTimeoutError:
-                if future.done():  # the very error that the work raised
+                if future.done():  # the work itself raised this error
                     return future.result()
                 self.check()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What comes of one job.
+    """The outcome of a job.
 
     Attributes:
-        result: of its computation.
-        queued, ran: seconds that the job waited, and that its batch took.
-        started: when that began, on the monotonic clock.
-        batch: the trace of the batch, if there is one.
+        result: result of its computation.
+        queued, ran: seconds that the job waited, and that its batch ran.
+        started: start of the batch on the monotonic clock.
+        batch: the trace of the batch, if any.
     """
 
     result: Any
@@ -89,20 +89,20 @@ class Outcome:
     batch: Any = None
 
     def intervals(self, stage: str) -> Iterator[Interval]:
-        """Yield when the job waited, and when its batch ran, which is a stage of the request."""
+        """Yield the intervals in which the job waited and its batch ran, the latter as a stage of the request."""
         yield Interval("queue", self.started - self.queued, self.queued)
         yield Interval(stage, self.started, self.ran, self.batch)
 
 
 @dataclass(eq=False)
 class Progress:
-    """How far a job is.
+    """The progress of a job.
 
     Attributes:
-        passes: how many are done of the work of its batch, and of how many; 0 of 0 before it starts.
-        is_abandoned: whether nobody waits for it any more.
-        is_watched: whether somebody wants to see how its map grows.
-        map: (h, w) float32, as far as it has grown, where it is watched; None where there is nothing to see.
+        passes: passes done and passes in all of its batch; (0, 0) before it starts.
+        is_abandoned: whether no client waits for it any longer.
+        is_watched: whether previews of its map are wanted.
+        map: (h, w) float32, the latest preview if it is watched; None if there is none.
     """
 
     passes: tuple[int, int] = (0, 0)
@@ -111,14 +111,14 @@ class Progress:
     map: "NDArray[np.float32] | None" = None
 
     def look(self, grown: "NDArray[np.float32]") -> None:
-        """Keep a map that has grown, if there is anything new to see."""
+        """Store a preview of the map, if it has anything new."""
         is_old = self.map is not None and np.array_equal(grown, self.map)
         if grown.any() and np.isfinite(grown).all() and not is_old:
             self.map = grown
 
     @property
     def share(self) -> float:
-        """How much of the work is done, 0 to 1."""
+        """Share of the work done, 0 to 1."""
         done, total = self.passes
         return done / total if total else 0.0
 
@@ -128,14 +128,14 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One picture, and what a model is to do with it.
+    """One picture and the computation for it.
 
     Attributes:
         computation: jobs with equal computations can share a batch.
         image: (C, H, W) float32, normalised.
-        ask: what is asked about the picture (N = 1).
-        deadline: a job that is still waiting then is dropped, and one that runs in many passes ends.
-        record: of the request that asks for it.
+        ask: the question about the picture (N = 1).
+        deadline: a job still waiting then is dropped, and one running in many passes ends.
+        record: record of its request.
     """
 
     computation: Computation
@@ -149,15 +149,15 @@ class Job:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody still waits for it."""
+        """Whether a client still waits for the job."""
         return self.deadline.remaining > 0 and not self.progress.is_abandoned and not self.deadline.is_disconnected()
 
     def result(self) -> Outcome:
         """Wait for the job.
 
         Raises:
-            DeadlineError: it was not done in time; if it still waits, it will not run.
-            ClientGoneError: nobody waits for it any more.
+            DeadlineError: the job did not finish in time; if it is still queued, it will not run.
+            ClientGoneError: the client has left.
         """
         try:
             return self.deadline.wait(self.future)
@@ -166,7 +166,7 @@ class Job:
             raise late(self) from None
 
     def abandon(self) -> None:
-        """Give it up: if it waits, it will not run; if it runs in many passes, it ends before the next."""
+        """Abandon the job: if it is queued, it will not run; if it runs in many passes, it ends before the next."""
         self.future.cancel()
         self.progress.is_abandoned = True
 
@@ -181,13 +181,13 @@ def results(jobs: Sequence[Job]) -> list[Outcome]:
     try:
         return [job.result() for job in jobs]
     except BaseException:
-        for job in jobs:  # nobody waits for the others any more
+        for job in jobs:  # the others are not needed any longer
             job.abandon()
         raise
 
 
 def late(job: Job) -> Exception:
-    """Return why nobody waits for a job any more."""
+    """Return the error of a job whose client no longer waits."""
     return (
         ClientGoneError(_GONE)
         if job.deadline.is_disconnected()

@@ -1,17 +1,17 @@
-"""Whether this process can still do what it is for. Where it cannot, for good, it ends, and another takes its place.
+"""Liveness: whether this process can still work. If it is broken for good, it ends and another replaces it.
 
-A process is broken where one of these holds, which no request and no waiting mends:
+A process is broken if one of these holds, which no request and no waiting mends:
 
-* PyTorch's state for the whole process (`explainers/process_wide.py`) is not what it was at the start, at each look for
-  `CHANGED_SECONDS`. Looks are taken while a model is idle, or as its turn goes from one batch to another.
-* A thread of a model has ended, although nobody stopped it: requests for that model would wait until their deadline.
-* One pass of a model does not end for `STUCK_DEADLINES` times as long as a request may take: native code hangs, and
-  nobody can interrupt it. Requests for that model would wait behind it until their deadline.
-* Each model in memory fails on an empty picture with an error of no known kind, at `MOST_FAILED` trials in a row.
-  Loading a model runs it on such a picture, so each of them could do it once. A trial needs a request that has failed
-  since the last one. A GPU whose context is lost is found so.
+* PyTorch's process-wide state (`explainers/process_wide.py`) has differed from that at the start, at each check for
+  `CHANGED_SECONDS`. Checks run while a model is idle, or when its turn passes from one batch to another.
+* A thread of a model has ended without being stopped: requests for that model would wait until their deadline.
+* One pass of a model has run for `STUCK_DEADLINES` times as long as a request may take: native code hangs and cannot
+  be interrupted. Requests for that model would wait behind it until their deadline.
+* Each model in memory fails on an empty picture with an error of no known kind, in `MOST_FAILED` trials in a row.
+  Loading a model runs it on such a picture, so each of them succeeded once. A trial needs a request that has failed
+  since the last one. This detects, for example, a GPU whose context is lost.
 
-Errors of one model, one method or one picture, memory that does not suffice and work of many passes are none of these.
+Errors of one model, method or picture, a lack of memory, and work of many passes do not count.
 """
 
 import logging
@@ -34,34 +34,34 @@ from seewhy.explainers import process_wide
 from seewhy.explainers.core.ask import DEFAULT_ASK
 
 LOOK_SECONDS = 2.0
-"""Between two looks of a process at itself."""
+"""Seconds between two checks of the process."""
 
 CHANGED_SECONDS = 10.0
-"""Until a change of PyTorch's state is taken to be for good."""
+"""Seconds after which a change of PyTorch's state is taken to be permanent."""
 
 TRIAL_SECONDS = 10.0
-"""Between two trials, at least; a trial waits for each model as long as a request may."""
+"""Minimum seconds between two trials; a trial waits for each model as long as a request may."""
 
 STUCK_DEADLINES, STUCK_SECONDS = 5, 60.0
-"""A pass that takes so many times the deadline, and so many seconds at least, will not end."""
+"""A pass that takes this many deadlines, and at least this many seconds, is stuck."""
 
 MOST_FAILED = 3
-"""Trials in a row that fail, of a process that is broken."""
+"""Number of failed trials in a row after which a process is broken."""
 
 _log = logging.getLogger(__name__)
 
 
 def end_process() -> None:
-    """End this process as its server would: what it has accepted is answered, if it can be, and nothing new."""
+    """End this process as its server would: requests already accepted are answered if possible, new ones are not."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Liveness(Observer):
-    """Looks at the process.
+    """Checks the process.
 
     Args:
-        engine: holds its models.
-        seconds: that a request may take.
+        engine: the models of the process.
+        seconds: time limit for a request.
         clock: a monotonic clock, in seconds.
     """
 
@@ -78,32 +78,32 @@ class Liveness(Observer):
         self._failures: list[str] = []
 
     def answered(self, record: Record) -> None:
-        """Learn of a request that is over; a stream fails after its status, 200, was sent."""
+        """Note whether a request failed; a stream fails after its status, 200, was sent."""
         if INTERNAL.status == record.status or INTERNAL.code == record.problem:
             self._request_failed = True
 
     def require(self) -> None:
-        """Look, and refuse where the process is broken.
+        """Check the process, and refuse if it is broken.
 
         Raises:
-            BrokenError: it is; the message says why.
+            BrokenError: the message says why the process is broken.
         """
         if faults := self.faults():
-            raise BrokenError(f"This process has to be replaced: {' '.join(faults)}")
+            raise BrokenError(f"This process must be replaced: {' '.join(faults)}")
 
     def faults(self) -> list[str]:
-        """Look, and return why the process is broken, a sentence each; nothing where it is not."""
+        """Check the process, and return why it is broken, one sentence each; empty if it is not."""
         with self._lock:
             return [*self._lasting_changes(), *self._lost_threads(), *self._stuck_passes(), *self._failed_trials()]
 
     def watch(self, end: Callable[[], None] = end_process) -> threading.Thread:
-        """Start a thread that looks now and then, and ends the process where it is broken."""
+        """Start a thread that checks the process periodically and ends it if it is broken."""
         thread = threading.Thread(target=self._watch, args=(end,), name="liveness", daemon=True)
         thread.start()
         return thread
 
     def try_models(self) -> None:
-        """Let each model in memory classify an empty picture, if a request has failed, and it is time."""
+        """Let each model in memory classify an empty picture, if a request has failed and a trial is due."""
         if not self._request_failed or self._clock() < self._next_trial:
             return
         self._request_failed = False
@@ -117,23 +117,23 @@ class Liveness(Observer):
     def _watch(self, end: Callable[[], None]) -> None:
         while not (faults := self._looked()):
             time.sleep(LOOK_SECONDS)
-        _log.critical("This process ends, for another to take its place: %s", " ".join(faults))
+        _log.critical("This process ends and will be replaced: %s", " ".join(faults))
         end()
 
     def _looked(self) -> list[str]:
-        """Look and try; a look that fails says nothing, and the next one may succeed."""
+        """Check and try the models; a check that fails proves nothing, and the next one may succeed."""
         try:
             if not (faults := self.faults()):
                 self.try_models()
         except Exception:
-            _log.exception("This process could not look at itself")
+            _log.exception("The liveness check failed")
             return []
         return faults
 
     def _lasting_changes(self) -> list[str]:
-        """Return what was changed at each look; one counts once every model has looked anew while it was not at work.
+        """Return what differed at each check; a change counts once every model has been checked anew while idle.
 
-        A model that is at work may have changed something for the moment: other models do not see that in theirs.
+        A busy model may have changed something temporarily, so the checks of the other models do not count it.
         """
         models = {name: threads for name, threads in self._engine.threads.items() if not threads.failed}
         looks = {name: threads.look() for name, threads in models.items()}
@@ -168,7 +168,7 @@ class Liveness(Observer):
         return [f"No model can classify an empty picture any more ({self._failures[-1]})."]
 
     def _trial(self, threads: ModelThreads) -> Job | None:
-        """Ask a model, if it is loaded, to classify an empty picture; do not wait."""
+        """Ask a model, if it is loaded, to classify an empty picture, without waiting."""
         model = threads.loaded.result() if threads.loaded.done() else None
         if model is None or isinstance(model, Exception):
             return None
@@ -181,7 +181,7 @@ class Liveness(Observer):
 
 
 def _error(job: Job) -> Exception | None:
-    """Wait for a job, and return what it raised."""
+    """Wait for a job, and return its error."""
     try:
         job.result()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The models of the service: from names to loaded models, within memory, and whether the default one is ready."""
+"""The models of the service: loading by name within memory, and readiness of the default model."""
 
 import time
 from functools import partial
@@ -26,16 +26,16 @@ from seewhy.models import LoadedModel, Registry
 from seewhy.models.errors import WeightsUnavailableError
 
 RETRY_SECONDS = 9.0
-"""Between two attempts of probes to load a default model that could not be; a request for it tries at once.
+"""Seconds between two attempts of probes to load a default model that failed; a request for it retries at once.
 
-Less than the 10 s after which a process of the server asks again: it would else come too early every other time.
+Less than the 10 s after which a process of the server retries, which would otherwise be too early every other time.
 """
 
 FULL_RETRY_SECONDS = 300.0
-"""The same where another model has to make room for each attempt."""
+"""The same if another model must make room for each attempt."""
 
 EVICTION_SECONDS = 10.0
-"""How long a request waits for an idle model to leave memory; it ends at once, unless work has come for it."""
+"""Time limit for an idle model to leave memory; it ends at once, unless work has arrived for it."""
 
 
 class ModelStore:
@@ -43,14 +43,13 @@ class ModelStore:
 
     Args:
         settings: limits and defaults.
-        warm: whether models are compiled when they are loaded, for requests to come, rather than once some pictures
-            have been run.
-        observer: is told what happens to models.
+        warm: whether models are compiled when they are loaded rather than after some pictures.
+        observer: gets the events of models.
 
     Attributes:
-        registry: what there is, loaded or not.
-        engine: what is in memory, and runs.
-        memory: of requests; models take theirs of it.
+        registry: all models, loaded or not.
+        engine: the models in memory.
+        memory: budget of requests, which models share.
     """
 
     def __init__(self, settings: Settings, warm: bool = True, observer: Observer = UNOBSERVED) -> None:
@@ -64,7 +63,7 @@ class ModelStore:
             raise FieldError(f"SEEWHY_METHODS: {error}", field="methods") from error
         self.registry = Registry(settings.weights_dir, settings.models, settings.download)
         self._device = torch_device(settings)
-        if self._device.type == "cuda":  # by itself PyTorch rounds the products of convolutions
+        if self._device.type == "cuda":  # by default PyTorch rounds the products of convolutions
             products = "tf32" if settings.precision == "tf32" else "ieee"
             torch.backends.cuda.matmul.fp32_precision = products
             torch.backends.cudnn.conv.fp32_precision = products  # type: ignore[attr-defined]
@@ -89,12 +88,12 @@ class ModelStore:
         )
 
     def model(self, name: str | None, deadline: Deadline) -> LoadedModel:
-        """Return a model by name, or the default one, loading it if need be.
+        """Return a model by name, or the default one, loading it if necessary.
 
         Raises:
-            UnknownModelError: no such model.
-            WeightsUnavailableError: its weights are not at hand.
-            DeadlineError: it is still loading.
+            UnknownModelError: there is no such model.
+            WeightsUnavailableError: its weights are not available.
+            DeadlineError: the model is still loading.
         """
         spec = self.registry.spec(name or self._settings.default_model)
         loaded = self.engine.loaded(spec.name)
@@ -102,7 +101,7 @@ class ModelStore:
             availability = self.registry.availability(spec)
             if not availability.available:
                 missing = WeightsUnavailableError(availability.reason)
-                if spec.name not in self._missing:  # reported once, and not with each probe
+                if spec.name not in self._missing:  # reported once, not with each probe
                     self._missing.add(spec.name)
                     self._observer.missing(spec.name, missing)
                 raise missing
@@ -113,21 +112,21 @@ class ModelStore:
 
     @property
     def has_default(self) -> bool:
-        """Whether the default model is in memory, or comes back with the next request for it."""
+        """Whether the default model is in memory, or will be loaded again by the next request for it."""
         name = self._settings.default_model
         if self.engine.loaded(name) is not None:
             return True
         return self.engine.dropped(name) and self.engine.failure(name) is None and name not in self._missing
 
     def require_ready(self) -> None:
-        """Start to load the default model, if nothing has yet, and refuse until it is loaded.
+        """Start to load the default model, if that has not begun, and refuse until it is loaded.
 
-        Once it has been, it may make room for other models: the next request for it loads it again, and not a probe.
+        Afterwards it may make room for other models: then the next request for it loads it again, not a probe.
 
         Raises:
-            NotReadyError: it is loading.
+            NotReadyError: the model is loading.
             StoppingError: this server is stopping.
-            ModelError: it could not be loaded; that is tried again `RETRY_SECONDS` later, or `FULL_RETRY_SECONDS`.
+            ModelError: the model could not be loaded; a retry follows after `RETRY_SECONDS` or `FULL_RETRY_SECONDS`.
         """
         if stopping.is_set():
             raise StoppingError("This server is stopping.")
@@ -140,20 +139,20 @@ class ModelStore:
             self._last_attempt = time.monotonic()
             try:
                 self.model(spec.name, Deadline.after(0))
-            except DeadlineError:  # it is loading, maybe after a failure, which is reported until it is loaded
+            except DeadlineError:  # it is loading, possibly after a failure, which is reported until it is loaded
                 loading = f"The model {spec.name!r} is still loading; ask again in a few seconds."
                 raise failure or NotReadyError(loading) from None
 
     def stop(self, timeout: float = 0.0) -> None:
-        """End the threads of models; wait for each at most so many seconds."""
+        """End the threads of models; wait for each at most `timeout` seconds."""
         self.engine.stop(timeout)
 
     def _load(self, name: str) -> LoadedModel:
-        """Load a model, and maybe compile what every request will need of it, in the thread that will run it.
+        """Load a model, and possibly compile the parts that every request needs, in the thread that will run it.
 
         Raises:
-            ModelTooLargeError: it can never fit into memory.
-            OutOfMemoryError: it does not fit at present.
+            ModelTooLargeError: the model can never fit into memory.
+            OutOfMemoryError: the model does not fit at present.
         """
         dtype = torch.bfloat16 if self._settings.precision == "bfloat16" else torch.float32
         load = partial(
@@ -170,13 +169,13 @@ class ModelStore:
         return model
 
     def _spare(self) -> bool:
-        """End an idle model, neither the default one nor that of the present request; return whether there was one."""
+        """Drop an idle model, except the default one and that of the current request; return whether there was one."""
         keep = {self._settings.default_model, current().model}
         return self.engine.evict({name for name in keep if name}, EVICTION_SECONDS)
 
 
 def torch_device(settings: Settings) -> torch.device:
-    """Return the device that the settings name.
+    """Return the device in the settings.
 
     Raises:
         FieldError: this machine has no such device.
@@ -186,7 +185,7 @@ def torch_device(settings: Settings) -> torch.device:
     if settings.device == "auto":
         return torch.device("cuda" if count else "cpu")
     if settings.device.startswith("cuda") and int(settings.device.partition(":")[2] or 0) >= count:
-        message = f"SEEWHY_DEVICE or --device: there is no device {settings.device} on this machine; use cpu or auto"
+        message = f"SEEWHY_DEVICE or --device: this machine has no device {settings.device}; use cpu or auto"
         raise FieldError(message, "device")
     return torch.device(settings.device)
 

@@ -1,8 +1,8 @@
-"""The threads of one model, of which exactly one runs it at any moment: the one that has the turn.
+"""The threads of one model. Exactly one runs the model at any moment: the one that has the turn.
 
-Short work runs in the thread that loaded the model. A longer batch gets a thread of its own, because a thread cannot do
-anything else between two passes of a batch: it offers the turn whenever the method reports, and waits until the turn
-comes back. Sessions of hooks, gradient mode and context variables belong to a thread, so batches under way do not meet.
+Short work runs in the thread that loaded the model. A longer batch gets its own thread, because a thread cannot do
+anything else between two passes of a batch: it offers the turn whenever the method reports progress, and waits until
+the turn comes back. Hook sessions, gradient mode and context variables belong to a thread, so batches do not interfere.
 """
 
 import gc
@@ -28,27 +28,27 @@ from seewhy.models import LoadedModel, ModelError
 _log = logging.getLogger(__name__)
 
 MOST_BATCHES = 8
-"""Most batches under way, whatever their tiers: work that turns out longer than it said has left its own."""
+"""Maximum number of running batches over all tiers: work that is longer than announced changes its tier."""
 
 MOST_RETRY = 600
-"""Most seconds after which a client is told to come back."""
+"""Maximum seconds in Retry-After."""
 
-_NO_THREAD = "This server cannot start another thread; try again in a few seconds."
+_NO_THREAD = "The server cannot start another thread; try again in a few seconds."
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How models are loaded and run.
+    """Options for loading and running models.
 
     Attributes:
-        load: makes a model ready; runs in the model's own thread.
-        max_models: how many to keep; the least recently used idle one goes first.
-        max_batch: most pictures in one pass.
-        queue_size: most jobs that may wait for one model.
-        max_wait: seconds that the oldest of waiting jobs may wait for the batch to fill.
-        observer: is told what happens.
-        warm_up: computation that a model does twice once it is loaded, the second time to measure its pace.
-        clock: tells the seconds that turns take.
+        load: loads a model; runs in the model's own thread.
+        max_models: number of models to keep; the least recently used idle one is dropped first.
+        max_batch: maximum number of pictures in one pass.
+        queue_size: maximum number of jobs waiting for one model.
+        max_wait: maximum seconds that the oldest waiting job waits for the batch to fill.
+        observer: gets the events.
+        warm_up: computation that a model runs twice once it is loaded, the second time to measure its pace.
+        clock: clock for the duration of turns, in seconds.
     """
 
     load: Callable[[str], LoadedModel]
@@ -63,10 +63,10 @@ class EngineOptions:
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What of PyTorch's state for the process was not as at the start, at a moment when a model had no turn.
+    """Differences of PyTorch's process-wide state from that at the start, at a moment when the model had no turn.
 
     Attributes:
-        changes: names, see `seewhy.explainers.process_wide`.
+        changes: names of what differs; see `seewhy.explainers.process_wide`.
     """
 
     changes: frozenset[str] = frozenset()
@@ -76,16 +76,16 @@ class ModelThreads:
     """The threads of one model; the first one loads it.
 
     Args:
-        name: of the model.
-        options: how it is loaded and run.
-        earlier: why it could not be loaded the last time.
+        name: name of the model.
+        options: options for loading and running it.
+        earlier: error of the last attempt to load it.
 
     Raises:
-        OverloadedError: the system has no thread left.
+        OverloadedError: the system has no free thread.
     """
 
     def __init__(self, name: str, options: EngineOptions, earlier: Exception | None = None) -> None:
-        # A failure is a result: once raised, it would keep the frames of those who wait, and what they were sent.
+        # A failure is stored as a result: once raised, it would keep the frames of waiting requests and their bodies.
         self.loaded: Future[LoadedModel | Exception] = Future()
         self.pace = Pace()
         self._name = name
@@ -95,9 +95,9 @@ class ModelThreads:
         self._earlier = earlier
         self._runner = BatchRunner(name, options.observer, self.pace, options.clock)
         self._waiting: deque[QueuedJob] = deque()
-        self._batches: list[RunningBatch] = []  # those whose last turn is longest ago come first
+        self._batches: list[RunningBatch] = []  # ordered by their last turns, the oldest first
         self._turn: RunningBatch | None = None
-        self._own: RunningBatch | None = None  # what the first thread is at work on
+        self._own: RunningBatch | None = None  # the batch of the first thread
         self._shares = Shares()
         self._look = Look()
         self._changed = threading.Condition()
@@ -110,10 +110,10 @@ class ModelThreads:
             raise OverloadedError(_NO_THREAD) from error
 
     def submit(self, jobs: Sequence[Job]) -> bool:
-        """Queue jobs, all or none of them; return False if this model has been stopped to make room.
+        """Queue all jobs or none; return False if this model has been stopped to make room.
 
         Raises:
-            OverloadedError: the queue is full, or what is ahead of them takes longer than they have.
+            OverloadedError: the queue is full, or the jobs ahead take longer than these have.
         """
         model = self.loaded.result()
         if isinstance(model, Exception):
@@ -141,13 +141,13 @@ class ModelThreads:
 
     @property
     def failure(self) -> Exception | None:
-        """Why the model could not be loaded, now or, while it loads, the last time."""
+        """Why the model could not be loaded; while it loads, in the last attempt."""
         outcome = self.loaded.result() if self.loaded.done() else self._earlier
         return outcome if isinstance(outcome, Exception) else None
 
     @property
     def lost(self) -> bool:
-        """Whether a thread has ended that should serve: nobody stopped it, or it is in the midst of a batch."""
+        """Whether a thread has ended that should be running: it was not stopped, or it has an unfinished batch."""
         with self._changed:
             threads = [batch.thread for batch in self._batches] + (
                 [] if self._stopped or self.failed else [self._thread]
@@ -156,14 +156,14 @@ class ModelThreads:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits or runs."""
+        """Whether no job waits or runs."""
         with self._changed:
             return self.loaded.done() and not self._waiting and not self._batches
 
     def look(self) -> Look:
-        """Return the latest look at what the model may have left changed: a new one, unless it is at work.
+        """Return the latest check for changes that the model may have left: a new one, unless the model is busy.
 
-        While it is, it may have changed that for the moment; a look is taken whenever its turn goes to another batch.
+        A busy model may have changed the state temporarily; it is checked whenever the turn passes to another batch.
         """
         with self._changed:
             if self.loaded.done() and self._turn is None:
@@ -171,34 +171,34 @@ class ModelThreads:
             return self._look
 
     def _take_look(self) -> None:
-        """Look, unless another thread changes PyTorch's state and puts it back."""
+        """Check, unless another thread is changing PyTorch's state temporarily."""
         changes = process_wide.changes()
         if changes is not None:
             self._look = Look(frozenset(changes))
 
     @property
     def worked(self) -> float:
-        """When it last loaded or ran something, by `time.monotonic`: now, while it does or something waits."""
+        """When the model last loaded or ran, by `time.monotonic`: now, while it does or jobs wait."""
         return self._worked if self.idle else time.monotonic()
 
     @property
     def silence(self) -> float:
-        """Seconds since the batch at work began its present pass; 0 while there is none."""
+        """Seconds since the running batch began its current pass; 0 while there is none."""
         with self._changed:
             return 0.0 if self._turn is None else self._clock() - self._turn.since
 
     def stop(self) -> None:
-        """End the threads once the queue is empty; free the model with them."""
+        """End the threads once the queue is empty; this frees the model."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     def join(self, timeout: float) -> None:
-        """Wait for the threads to end, at most so many seconds."""
+        """Wait for the threads to end, at most `timeout` seconds."""
         self._thread.join(timeout)
 
     def _serve(self) -> None:
-        """Load the model, and run what is short; the first thread is also the last to end."""
+        """Load the model and run short work; the first thread is also the last to end."""
         started = time.monotonic()
         try:
             model = self._options.load(self._name)
@@ -217,7 +217,7 @@ class ModelThreads:
         self._observer.unloaded(model)
 
     def _await_own(self) -> RunningBatch | None:
-        """Wait for a batch of the first thread; None means that there is no more to come."""
+        """Wait for a batch for the first thread; None means that no more will come."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._own is not None or (self._stopped and not self._waiting and not self._batches)
@@ -225,7 +225,7 @@ class ModelThreads:
             return self._own
 
     def _run_batch(self, model: LoadedModel, batch: RunningBatch) -> None:
-        """Run a batch, which has the turn, to its end; whatever happens, the turn is passed on."""
+        """Run a batch, which has the turn, to its end; pass the turn on in any case."""
         try:
             self._fill(batch)
             self._runner.run(model, batch, lambda: self._offer_turn(batch))
@@ -233,7 +233,7 @@ class ModelThreads:
             self._end(model, batch)
 
     def _fill(self, batch: RunningBatch) -> None:
-        """Let jobs with equal work join a batch before it begins."""
+        """Add waiting jobs with equal work to a batch before it starts."""
         with self._changed:
             if batch.fills:
                 left = batch.first.job.created + self._options.max_wait - time.monotonic()
@@ -251,11 +251,11 @@ class ModelThreads:
             batch.since = self._clock()
 
     def _mates(self, batch: RunningBatch) -> int:
-        """Return how many jobs a batch would have by now."""
+        """Return how many jobs a batch would have now."""
         return 1 + sum(queued.job.computation == batch.computation for queued in self._waiting)
 
     def _end(self, model: LoadedModel, batch: RunningBatch) -> None:
-        """Pass the turn on from a batch that is over."""
+        """Pass the turn on from a finished batch."""
         with self._changed:
             is_last = len(self._batches) == 1 and not self._waiting
         if is_last:
@@ -273,7 +273,7 @@ class ModelThreads:
             self._changed.notify_all()
 
     def _offer_turn(self, batch: RunningBatch) -> None:
-        """Let others run between two passes of a batch, if it is their turn, and wait until it is ours again."""
+        """Let other batches run between two passes of this one if they are due, and wait for the turn to come back."""
         with self._changed:
             self._charge(batch)
             self._batches.remove(batch)
@@ -297,14 +297,14 @@ class ModelThreads:
             self._tell_underway()
 
     def _pass_on(self, fills: bool) -> None:
-        """Give the turn, which nobody has, to who is next: a batch under way, or a new one.
+        """Give the free turn to the next batch, a running or a new one.
 
         Args:
             fills: whether a new batch may wait a moment to fill.
         """
         self._drop_cancelled()
         unwanted = next((batch for batch in self._batches if not batch.is_wanted), None)
-        if unwanted is not None:  # it ends at once, and gives its memory back
+        if unwanted is not None:  # it ends at once and frees its memory
             self._turn = unwanted
             return
         resumable: dict[Tier, RunningBatch] = {}
@@ -325,10 +325,10 @@ class ModelThreads:
             self._pass_on(fills)
 
     def _start(self, first: QueuedJob, fills: bool) -> bool:
-        """Start a batch: a short one in the first thread, if that is free, any other in a thread of its own.
+        """Start a batch: a short one in the first thread if that is free, any other in its own thread.
 
         Returns:
-            Whether it has started. Where there is no thread for it, its job has failed, and nobody has the turn.
+            Whether it has started. If there is no thread for it, its job has failed and the turn is free.
         """
         model = self.loaded.result()
         if isinstance(model, Exception):
@@ -344,9 +344,9 @@ class ModelThreads:
                 target=self._run_batch, args=(model, batch), name=f"model-{self._name}-{batch.tier}", daemon=True
             )
             try:
-                batch.thread.start()  # it waits for the lock that this one holds
+                batch.thread.start()  # it waits for the lock held here
             except RuntimeError as error:  # the system has no thread left
-                _log.warning("A batch of %s cannot begin: %s", self._name, error)
+                _log.warning("A batch of %s cannot start: %s", self._name, error)
                 if first.job.future.set_running_or_notify_cancel():
                     first.job.future.set_exception(OverloadedError(_NO_THREAD))
                 self._observer.waiting(self._name, len(self._waiting))
@@ -366,10 +366,10 @@ class ModelThreads:
         self._observer.underway(self._name, {tier: counts[tier] for tier in TIERS})
 
     def _require_time(self, jobs: Sequence[QueuedJob]) -> None:
-        """Refuse jobs that cannot be done in time because of those ahead of them.
+        """Refuse jobs that cannot finish in time because of those ahead of them.
 
-        Of the same tier, one that is longer has taken at least as many turns as theirs when they are done, and one
-        that is shorter is done by then. What other tiers take comes on top.
+        Of the same tier, a longer job ahead has had at least as many turns as these when they finish, and a shorter
+        one has finished by then. The time of other tiers comes on top.
         """
         tier, own = jobs[0].tier, sum((queued.passes or Passes() for queued in jobs), Passes())
         least = self.pace.least(own)
@@ -381,18 +381,18 @@ class ModelThreads:
         left = jobs[0].job.deadline.remaining
         if ahead and seconds > CLEARLY * left:
             raise OverloadedError(
-                f"Work like this waits for this model already: with it, this takes about {ceil(seconds)} s, and it "
-                f"has {left:.0f} s (SEEWHY_DEADLINE). Try again later, or ask for a method of fewer passes.",
+                f"Similar work is waiting for this model: with it, this takes about {ceil(seconds)} s, but the "
+                f"request has {left:.0f} s (SEEWHY_DEADLINE). Try again later, or use a method of fewer passes.",
                 self._retry(seconds - left),
             )
 
     def _retry(self, seconds: float) -> int:
-        """Return after how many seconds to come back: so many, or when half of what waits may be done."""
+        """Return the seconds for Retry-After: the given ones, or when half of the queue may have finished."""
         passes = sum((queued.passes or Passes() for queued in self._waiting), Passes())
         return max(5, min(MOST_RETRY, ceil(seconds or self.pace.usual(passes) / 2)))
 
 
 def _serve_and_drop(threads: list[ModelThreads]) -> None:
-    """Run the first thread of a model, and drop the model at its end: weights hang in cycles."""
+    """Run the first thread of a model, and drop the model at its end: weights are in reference cycles."""
     threads.pop()._serve()
     gc.collect()

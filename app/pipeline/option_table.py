@@ -1,7 +1,7 @@
-"""What each option means, and its default: the schemas of requests and the commands are made from this table.
+"""Help and default of each option, for the schemas of requests and for the commands.
 
-Without PyTorch and pydantic: the help and the completion of commands read it. Texts that name a route stand in the
-schemas, those that name a command beside the command.
+Imports neither PyTorch nor pydantic: the help and completion of commands use it. Help that names a route is in the
+schemas; help that names a command is beside the command.
 """
 
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ class Option(NamedTuple):
     """An option.
 
     Attributes:
-        text: what it means.
-        default: None where the text says what is done without it.
+        text: help.
+        default: default value; None if the help describes the default.
     """
 
     text: str
@@ -22,33 +22,33 @@ class Option(NamedTuple):
 
 
 METHOD = "gradcam"
-"""The method that explains by default."""
+"""The default method."""
 
 SOURCE = Option("List only the models of one source.")
 
 DRAWING = {
-    "view": Option("The map over the picture, alone, or beside it.", "overlay"),
+    "view": Option("Draw the map over the picture, alone, or beside it.", "overlay"),
     "colormap": Option(f"One of {', '.join(SEQUENTIAL + DIVERGING)}; by default inferno, or icefire for signed maps."),
-    "alpha": Option("Strength of the overlay.", 0.5),
+    "alpha": Option("Opacity of the overlay, 0 to 1.", 0.5),
     "scale": Option(
         "`image` divides each map by its own maximum; `robust` by its 99th percentile, for fine maps with a few "
-        "extreme pixels; `lo,hi` are fixed ends, so that pictures compare.",
+        "extreme pixels; `lo,hi` is a fixed range, so that pictures are comparable.",
         "image",
     ),
 }
 
 HEATMAP = {
-    "layer": Option("Dotted module path or glob, repeatable (fused); by default the model's own.", []),
-    "values": Option("Include the heatmap's numbers in a JSON answer.", False),
+    "layer": Option("Dotted module path or glob, repeatable (maps are fused); by default the model's own.", []),
+    "values": Option("Include the heatmap's values in a JSON answer.", False),
 }
 
 EXPLAIN = {
-    "against": Option("Class index or label to contrast the explained class with: why this rather than that."),
+    "against": Option("Class index or label to contrast the target with: why this class rather than that one."),
     "target": Option("Class index or label, repeatable; by default the most probable class.", []),
     "top": Option("Explain the N most probable classes instead of `target`."),
 }
 
-PREDICT = {"top": Option("How many of the most probable classes to return.", 5)}
+PREDICT = {"top": Option("Number of most probable classes to return.", 5)}
 
 TRACE = {
     "target": Option("Class index or label; by default the most probable class."),
@@ -58,21 +58,21 @@ TRACE = {
 CAPTURE = {
     "layer": Option("Dotted module path or glob, repeatable."),
     "kind": Option("What to capture, repeatable.", ["output"]),
-    "target": Option("Class whose gradients; by default the most probable class."),
-    "top": Option("How many feature maps a contact sheet shows.", 16),
+    "target": Option("Class of the gradients, index or label; by default the most probable class."),
+    "top": Option("Number of feature maps on a contact sheet.", 16),
     "rank": Option(
-        "Rank the maps of a contact sheet by mean magnitude, or by that of the sum of output times gradient, an "
-        "estimate of what the map does to the target's logit.",
+        "Rank the maps of a contact sheet by mean magnitude, or by the magnitude of the sum of output times "
+        "gradient, an estimate of the map's effect on the target's logit.",
         "activation",
     ),
 }
 
 INTERVENE = {
     "each_channel": Option(
-        "Make a sweep: apply the only edit, of one layer's input or output, to each channel by itself, and rank the "
-        "channels by what that does to the target.",
+        "Sweep: apply the only edit, of one layer's input or output, to each channel by itself, and rank the "
+        "channels by its effect on the target.",
         False,
     ),
-    "target": Option("Class index or label; by default the most probable one before the edits."),
-    "top": Option("How many channels a drawn sweep shows.", 16),
+    "target": Option("Class index or label; by default the most probable class before the edits."),
+    "top": Option("Number of channels in a drawn sweep.", 16),
 }

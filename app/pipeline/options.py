@@ -1,4 +1,4 @@
-"""What a request may ask for: these schemas validate options, whichever way they come, and describe them."""
+"""Schemas of requests: they validate options from every source, and describe them."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -61,7 +61,7 @@ def _listed(value: Any) -> Any:
 
 
 def _names(value: Any) -> Any:
-    """Read names that are repeated, or separated by commas."""
+    """Parse names that are repeated or separated by commas."""
     texts = _listed(value)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         return texts
@@ -70,7 +70,7 @@ def _names(value: Any) -> Any:
 
 
 def _single(value: Any) -> Any:
-    if isinstance(value, list):  # as pydantic wants it: no TypeError
+    if isinstance(value, list):  # pydantic expects a ValueError, not a TypeError
         raise ValueError("give it once")  # noqa: TRY004
     return value
 
@@ -81,15 +81,15 @@ def _json(value: Any) -> Any:
     except RepeatedMemberError:
         raise
     except json.JSONDecodeError as error:
-        raise ValueError(f"it must be a JSON list of edits, and is not JSON: {error}") from None
+        raise ValueError(f"it must be a JSON list of edits, but it is not JSON: {error}") from None
     except (ValueError, RecursionError):
         raise ValueError("it must be a JSON list of edits") from None
-    # One too many is refused; validating the rest would only take time.
+    # One too many is refused; validating the others would only take time.
     return edits[: MAX_EDITS + 1] if isinstance(edits, list) else edits
 
 
 def _ends(value: Any) -> Any:
-    """Read ``image``, ``robust``, ``lo,hi`` or a pair."""
+    """Parse ``image``, ``robust``, ``lo,hi`` or a pair."""
     if value == "image":
         return None
     if value == "robust":
@@ -115,23 +115,23 @@ _SCALE_SCHEMA = WithJsonSchema(
 
 Name = Annotated[str, StringConstraints(max_length=200)]
 StrictName = Annotated[StrictStr, StringConstraints(max_length=200)]
-"""What a user types for a model, a layer or a class; longer text is not worth a search for near matches."""
+"""A name of a model, a layer or a class, short enough to search for near matches."""
 
 
 _Scalar = StrictName | StrictInt | StrictFloat | StrictBool | None
 
 
 def _field(option: Option, **settings: Any) -> Any:
-    """Return a field with the text and the default of the table; `settings` are those of pydantic's `Field`."""
+    """Return a field with the help and the default of an option; `settings` are those of pydantic's `Field`."""
     return Field(**{"default": option.default, "description": option.text, **settings})
 
 
 def _format(forms: tuple[str, ...]) -> Any:
-    return Field(None, description=f"By default what Accept asks for, or else {forms[0]}.")
+    return Field(None, description=f"By default the format in Accept, or else {forms[0]}.")
 
 
 class Options(BaseModel):
-    """Options common to all routes that take a picture. What is not listed belongs to the method."""
+    """Options of all routes that take a picture. Unlisted ones belong to the method."""
 
     model: Name | None = Field(None, description="A name of GET /models; by default the service's default model.")
 
@@ -139,7 +139,7 @@ class Options(BaseModel):
 
 
 class NoOptions(BaseModel):
-    """Options of routes that take none."""
+    """Options of routes without options."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -157,7 +157,7 @@ class PredictOptions(Options):
 
 
 class DrawingOptions(Options):
-    """Options of all routes that draw maps over the picture."""
+    """Options of routes that draw maps over the picture."""
 
     view: View = _field(DRAWING["view"])
     colormap: Name | None = _field(DRAWING["colormap"])
@@ -170,7 +170,7 @@ Target = Annotated[StrictInt | StrictName | None, BeforeValidator(_single)]
 
 
 class HeatmapOptions(DrawingOptions):
-    """Options of all routes that explain; further ones belong to the method and are listed by GET /methods."""
+    """Options of routes that explain; GET /methods lists those of the method."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, _Scalar | list[_Scalar]] = Field(init=False)
@@ -181,7 +181,7 @@ class HeatmapOptions(DrawingOptions):
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """The options that are none of ours."""
+        """The options of the method."""
         return dict(self.model_extra or {})
 
 
@@ -198,8 +198,7 @@ class ExplainOptions(HeatmapOptions):
     target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = _field(EXPLAIN["target"])
     values: bool | Literal["map"] = Field(  # type: ignore[assignment]
         False,
-        description="Include the heatmap's numbers in a JSON answer; `map` for those of the method's own, coarser "
-        "grid.",
+        description="Include the heatmap's values in a JSON answer; `map` for those of the method's own, coarser grid.",
     )
     top: int | None = _field(EXPLAIN["top"], ge=1)
     format: Format | None = _format(FORMATS)
@@ -228,7 +227,7 @@ class InterveneOptions(HeatmapOptions):
     """Options of POST /hooks/intervene."""
 
     edits: Annotated[AnyEdits, BeforeValidator(_json)] = Field(
-        description="What to edit, in this order; in a form or a query string as JSON text."
+        description="Edits, applied in this order; in a form or a query string as JSON text."
     )
     each_channel: bool = _field(INTERVENE["each_channel"])
     target: Target = _field(INTERVENE["target"])

@@ -1,4 +1,4 @@
-"""Options are checked by their schema, whichever way they come; what is wrong with them is said field by field."""
+"""Validation of options by their schema, with errors field by field."""
 
 from typing import Any, TypeVar
 
@@ -13,30 +13,30 @@ from seewhy.explainers.methods.catalogue import METHODS
 Schema = TypeVar("Schema", bound=BaseModel)
 
 MAX_VALUES = 1000
-"""Most options in a request, and most values of an option. Each is checked, and may be compared for near matches."""
+"""Maximum options in a request, and values of an option. Each is checked, and may be compared for near matches."""
 
 MAX_FAULTS = 20
-"""Most faults that one answer lists."""
+"""Maximum faults in one answer."""
 
 
 def parse(schema: type[Schema], fields: dict[str, Any]) -> Schema:
-    """Return options as their schema has them, checked.
+    """Validate options by their schema.
 
     Args:
-        schema: of the options.
+        schema: schema of the options.
         fields: the values of a request or of a command, by name.
 
     Raises:
-        InvalidOptionsError: an option that is unknown, or a value that does not fit.
-        FieldError: more options or values than are read.
+        InvalidOptionsError: an option is unknown, or a value is invalid.
+        FieldError: there are too many options or values.
     """
     known = _options(schema)
     current().options = tuple(sorted(known.intersection(fields)))
     if len(fields) > MAX_VALUES:
-        raise FieldError(f"{len(fields):,} options are more than the {MAX_VALUES:,} that are read; send fewer.")
+        raise FieldError(f"The request has {len(fields):,} options; {MAX_VALUES:,} are allowed.")
     for name, value in fields.items():
         if isinstance(value, list) and len(value) > MAX_VALUES:
-            raise FieldError(f"{len(value):,} values are more than the {MAX_VALUES:,} that are read.", field=name[:100])
+            raise FieldError(f"The option has {len(value):,} values; {MAX_VALUES:,} are allowed.", field=name[:100])
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
@@ -44,7 +44,7 @@ def parse(schema: type[Schema], fields: dict[str, Any]) -> Schema:
 
 
 def _options(schema: type[BaseModel]) -> set[str]:
-    """Return the names of all options that a request of this schema may have, those of methods too."""
+    """Return the names of all options of this schema, including those of methods."""
     takes_more = schema.model_config.get("extra") == "allow"
     return {*schema.model_fields, *(name for method in METHODS.values() if takes_more for name in method.options)}
 
@@ -52,9 +52,9 @@ def _options(schema: type[BaseModel]) -> set[str]:
 def _faults(
     schema: type[BaseModel], known: set[str], fields: dict[str, Any], error: ValidationError
 ) -> list[tuple[str, str]]:
-    """Return what is wrong with each field, once; `known` are the options that the request may have."""
+    """Return the error of each field, once; `known` are the options of the request's schema."""
     faults: dict[str, str] = {}
-    # An option may be a number or a text. Of a text too long the message is about its length, not about numbers.
+    # An option may be a number or a text. For a text that is too long, the message is about its length, not numbers.
     for fault in sorted(error.errors()[:MAX_FAULTS], key=lambda fault: fault["type"] == "int_type"):
         if fault["loc"][:1] == ("edits",) and (len(fault["loc"]) > 1 or fault["type"] in NO_LIST):
             faults.setdefault(*edit_fault(fault, fault["loc"][1:]))
@@ -66,9 +66,9 @@ def _faults(
             hint = near_matches(field, known) or (f"It takes {', '.join(names)}." if names else "It takes none.")
             message = f"There is no such option. {hint}"
         elif isinstance(fields.get(field), list) and len(fault["loc"]) == 1:
-            message = "It is given several times; give it once."
+            message = "It is repeated; give it once."
         faults.setdefault(field, message)
-    # A list without its refused items is too short as well; that is no fault of its own.
+    # A list without its refused items may also be too short; that is not a fault of its own.
     return [
         (place, message)
         for place, message in faults.items()

@@ -1,4 +1,4 @@
-"""What a request asks for, checked, before its pictures are looked at."""
+"""Plan of a request: its validated options, before its pictures are decoded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from seewhy.explainers.tasks.classification import contrasted_with_itself
 from seewhy.models import LoadedModel
 
 Methods = tuple[tuple[Method, Explainer], ...]
-"""Methods of the catalogue, each with its options."""
+"""Methods of the catalogue, each with its explainer."""
 
 
 _PLAIN = Style()
@@ -28,16 +28,16 @@ _PLAIN = Style()
 
 @dataclass(frozen=True)
 class Plan:
-    """What a model is to do with a picture, whatever the picture is.
+    """The work of a model for a picture, independent of the picture.
 
     Attributes:
-        model: which model.
-        computation: what it does; plans with equal computations share batches.
-        asks: what is asked first, each of one picture (N = 1).
-        deadline: when to give up.
-        stage: what the time it takes is called in answers and metrics.
-        top: how many of the most probable classes to explain; 1 where classes are named.
-        methods: which methods, where something is explained.
+        model: the model.
+        computation: the computation; plans with equal computations share batches.
+        asks: the first questions, each about one picture (N = 1).
+        deadline: deadline of the request.
+        stage: name of the computation's stage in answers and metrics.
+        top: number of most probable classes to explain; 1 if classes are given.
+        methods: the methods of an explanation.
         style: how to draw the answer.
     """
 
@@ -52,16 +52,16 @@ class Plan:
 
     @property
     def count(self) -> int:
-        """How many classes are explained of a picture, at most."""
+        """Maximum number of explained classes per picture."""
         return max(self.top, len(self.asks))
 
     @property
     def signed(self) -> bool:
-        """Whether negative values of the first method mean evidence against the class."""
+        """Whether negative values of the first method are evidence against the class."""
         return self.methods[0][1].sign == "signed"
 
     def others(self, first: Outcome) -> list[Ask]:
-        """Return what to ask after the most probable class, now that this is explained."""
+        """Return the questions after that about the most probable class, given its outcome."""
         if self.top == 1:
             return []
         (ask,) = self.asks
@@ -71,11 +71,11 @@ class Plan:
 
 
 def build_explainers(names: Sequence[str], options: HeatmapOptions, settings: Settings) -> Methods:
-    """Return methods by name with the options of a request; of several methods each takes the options that it has.
+    """Return methods by name with the options of a request; each of several methods takes the options it has.
 
     Raises:
-        OptionError: an unknown method, an option that none of them has, or a value out of bounds.
-        FieldError: too many layers, or a layer for methods that take none.
+        OptionError: a method is unknown, an option belongs to none of them, or a value is out of bounds.
+        FieldError: there are too many layers, or a layer is given for methods that take none.
     """
     methods = [get_method(name) for name in names]
     current().method = methods[0].name if len(methods) == 1 else "several"
@@ -93,10 +93,10 @@ def build_explainers(names: Sequence[str], options: HeatmapOptions, settings: Se
 
 
 def explain_methods(options: ExplainOptions, settings: Settings) -> Methods:
-    """Return the methods of a request, once it is known to ask for no more classes and maps than it may.
+    """Return the methods of a request, after checking its numbers of classes and maps.
 
     Raises:
-        FieldError: more of either; or what `build_explainers` raises.
+        FieldError: there are too many of either; or errors as `build_explainers`.
     """
     classes = max(options.top or 1, len(options.target))
     if classes > settings.max_targets:
@@ -110,16 +110,16 @@ def explain_methods(options: ExplainOptions, settings: Settings) -> Methods:
     maps = len(methods) * classes
     if maps > settings.max_targets:
         raise FieldError(
-            f"{maps} maps are more than the {settings.max_targets} that one request may ask for.", field="method"
+            f"The request asks for {maps} maps; at most {settings.max_targets} are allowed.", field="method"
         )
     return methods
 
 
 def drawing_style(options: DrawingOptions, settings: Settings) -> Style:
-    """Return how the answer is to be drawn.
+    """Return how to draw the answer.
 
     Raises:
-        OptionError: a bad value.
+        OptionError: a value is invalid.
     """
     return Style(**{name: getattr(options, name) for name in DRAWING}, max_side=settings.max_side)
 
@@ -130,8 +130,8 @@ def explain_plan(
     """Return the plan of an explanation.
 
     Raises:
-        LayerError, TargetError: a layer or class that the model lacks.
-        FieldError: a class contrasted with itself.
+        LayerError, TargetError: the model has no such layer or class.
+        FieldError: a class is contrasted with itself.
     """
     if options.layer:
         module_paths(model.module, tuple(options.layer))

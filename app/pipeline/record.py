@@ -1,6 +1,6 @@
-"""What is known about a request. The code that does the work fills in its record, and knows no metrics, logs or traces.
+"""Records of requests. The code that does the work fills them in, and does not know metrics, logs or traces.
 
-These are made from the record when the request is over.
+Those are made from the record when the request is over.
 """
 
 import time
@@ -13,23 +13,23 @@ from seewhy.app.pipeline.timings import Timings
 
 @dataclass(eq=False)
 class Record:
-    """One request.
+    """The record of a request.
 
     Attributes:
         verb, route: the HTTP method; the template of the path, or ``other``.
-        request_id, client, address: its identifier, the name of the client's key, and where it comes from.
-        model, method: which model was asked, once it is loaded, and by which method of explanation; ``several`` for
-            more than one. Both are names of the catalogues, never what a client made up.
-        options: names of the options given, those that exist.
-        problem: the code of the problem that it was answered with.
-        cache: ``unchanged`` where the client has the answer already.
-        status, received, sent: of the answer; bytes of the body each way, None where nobody counted.
-        timings: of each explanation or prediction within the request.
-        started, began: on the monotonic clock; nanoseconds since 1970.
-        seconds: how long it took in all.
-        span, trace_id: of the trace, if there is one.
-        cost: what the work is worth; see `seewhy.app.pipeline.costs`. 0 where no model was asked.
-        charged: what of it counts, because the work was accepted.
+        request_id, client, address: the request's id, the name of the client's key, and the client's address.
+        model, method: the model, once it is loaded, and the method of explanation; ``several`` for more than one. Both
+            are names of the catalogues, never arbitrary input.
+        options: names of the given options, if they exist.
+        problem: the problem code of the answer, if any.
+        cache: ``unchanged`` if the client already has the answer.
+        status, received, sent: status of the answer; bytes of the bodies, None if unknown.
+        timings: timings of each explanation or prediction in the request.
+        started, began: start on the monotonic clock; start in nanoseconds since 1970.
+        seconds: total duration.
+        span, trace_id: span and id of the trace, if any.
+        cost: cost of the work, see `seewhy.app.pipeline.costs`; 0 without a model.
+        charged: the part of the cost that counts, because the work was accepted.
     """
 
     verb: str = ""
@@ -55,13 +55,13 @@ class Record:
     charged: int = 0
 
     def timed(self) -> Timings:
-        """Return new timings that count as this request's."""
+        """Add timings to this request and return them."""
         self.timings.append(Timings())
         return self.timings[-1]
 
     @property
     def stages(self) -> dict[str, float]:
-        """Milliseconds of each stage, all timings together."""
+        """Total milliseconds of each stage over all timings."""
         total: dict[str, float] = {}
         for timings in self.timings:
             for name, milliseconds in timings.stages.items():
@@ -72,14 +72,14 @@ class Record:
 _record: ContextVar[Record | None] = ContextVar("record", default=None)
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""The id of the request that this thread answers."""
+"""The id of this thread's request."""
 
 
 def begin(record: Record | None) -> None:
-    """Make a record that of the request which this thread answers from now on; None when it answers none."""
+    """Set the record of this thread's request; None when it has none."""
     _record.set(record)
 
 
 def current() -> Record:
-    """Return the record of the request that this thread answers; without one, a record that nobody reads."""
+    """Return the record of this thread's request; without a request, an unused record."""
     return _record.get() or Record()

@@ -1,4 +1,4 @@
-"""What comes of a request, from which its answer is made."""
+"""Results of requests, from which answers are made."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,10 +26,10 @@ class PredictResult:
     """Everything that an answer of /predict is made from.
 
     Attributes:
-        model: which model answered.
+        model: the model that answered.
         predictions: the most probable classes.
-        outputs: of the model, (K,) float32 logits of a classifier.
-        timings: of the stages.
+        outputs: outputs of the model, (K,) float32 logits of a classifier.
+        timings: timings of the stages.
     """
 
     model: LoadedModel
@@ -43,13 +43,13 @@ class ExplainResult:
     """Everything that an answer of /explain is made from.
 
     Attributes:
-        model: which model answered.
-        methods: which methods, with their options.
-        explanations: one per explained class and method, those of one class together.
+        model: the model that answered.
+        methods: the methods with their options.
+        explanations: one per explained class and method, grouped by class.
         style: how to draw them.
-        outputs: of the model, (K,) float32 logits of a classifier.
-        timings: of the stages so far.
-        deadline: when to give up.
+        outputs: outputs of the model, (K,) float32 logits of a classifier.
+        timings: timings of the stages so far.
+        deadline: deadline of the request.
     """
 
     model: LoadedModel
@@ -62,7 +62,7 @@ class ExplainResult:
 
     @property
     def targets(self) -> tuple[Prediction, ...]:
-        """The explained classes, each once: of several methods, passes may differ by a rounding."""
+        """The explained classes, each once: passes of several methods may differ by rounding."""
         targets = [explanation.target for explanation in reversed(self.explanations)]
         return tuple({target.index: target for target in targets}.values())[::-1]
 

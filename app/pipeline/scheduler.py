@@ -1,6 +1,6 @@
-"""Who runs next on a model, and how long it will take: short work goes first, long work has its share.
+"""Scheduling of work on a model, and estimates of its duration: short work goes first, long work has its share.
 
-Nothing here knows threads or clocks: `seewhy.app.pipeline.model_threads` asks, and says how long a turn took.
+Nothing here knows threads or clocks: `seewhy.app.pipeline.model_threads` calls it and measures the turns.
 """
 
 import math
@@ -10,37 +10,36 @@ from typing import Literal, get_args
 from seewhy.explainers.core.costs import Passes
 
 Tier = Literal["short", "medium", "long"]
-"""Work by the passes of one picture. Within a tier, batches take turns."""
+"""Tier of work by its passes per picture. Within a tier, batches take turns."""
 
 TIERS: tuple[Tier, ...] = get_args(Tier)
 
 MOST_PASSES: dict[Tier, float] = {"short": 32, "medium": 800, "long": math.inf}
-"""Most passes, forward and backward, of work in a tier."""
+"""Maximum passes, forward and backward, of work in a tier."""
 
 WEIGHTS: dict[Tier, int] = {"short": 4, "medium": 2, "long": 2}
-"""How the time of a model is shared among the tiers that have something to do: beside short work alone, each of the
-others gets a third."""
+"""Shares of a model's time among the tiers that have work: beside short work only, each of the others gets a third."""
 
 MOST_UNDERWAY: dict[Tier, int] = {"short": 1, "medium": 2, "long": 2}
-"""Most batches of a tier that are under way at a time, each with its memory; more wait in the queue."""
+"""Maximum number of running batches of a tier, each with its memory; more wait in the queue."""
 
 CLEARLY = 1.25
-"""How far the least time that work can take must exceed what it has, before it is refused for that."""
+"""Factor by which the shortest possible time of work must exceed its time limit before it is refused."""
 
 SMOOTHING = 0.2
-"""Weight of the latest measurement in an average."""
+"""Weight of the latest measurement in a moving average."""
 
 
 def tier_of(passes: int | None) -> Tier:
-    """Return the tier of work of so many passes a picture; of work whose passes nobody knows, the longest."""
+    """Return the tier of work by its passes per picture; the longest if they are unknown."""
     return TIERS[-1] if passes is None else next(tier for tier in TIERS if passes <= MOST_PASSES[tier])
 
 
 class Shares:
     """Shares the time of a model among tiers by stride scheduling (Waldspurger, Weihl 1995).
 
-    Each tier has a clock, which goes by the time that it gets over its weight; the one that is most behind runs next,
-    the shorter one where two are equal. A tier that had nothing to do makes no claims for that time.
+    Each tier has a clock, which advances by its time divided by its weight; the tier most behind runs next, of equal
+    ones the shorter. A tier that had no work has no claim to that time.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class Shares:
         self._busy: frozenset[Tier] = frozenset()
 
     def choose(self, tiers: Collection[Tier]) -> Tier:
-        """Return which of the tiers that have something to do, one or more, runs next."""
+        """Return which of the tiers with work, one or more, runs next."""
         for tier in set(tiers) - self._busy:
             self._clocks[tier] = max(self._clocks[tier], self._now)
         self._busy = frozenset(tiers)
@@ -63,10 +62,10 @@ class Shares:
 
 
 class Pace:
-    """How long a model takes for one pass of one picture, forward or backward, as far as it was measured.
+    """The measured time of one pass of one picture through a model, forward or backward.
 
-    Work without backward passes is averaged by itself. Passes of a part of a model tell nothing. The least time is that
-    for which the thread had a processor, so that what else the machine does meanwhile has nothing refused.
+    Work without backward passes is averaged separately. Passes through part of a model do not count. The shortest time
+    is processor time of the thread, so that other load on the machine does not cause refusals.
     """
 
     def __init__(self) -> None:
@@ -74,12 +73,12 @@ class Pace:
         self._least: dict[bool, float] = {}
 
     def learn(self, passes: Passes, seconds: float, busy: float | None = None) -> None:
-        """Take note of a measurement.
+        """Add a measurement.
 
         Args:
-            passes: that were done.
-            seconds: that they took.
-            busy: for how many of these the thread had a processor; all, if None.
+            passes: the passes.
+            seconds: their duration.
+            busy: processor time of the thread, in seconds; None for the whole duration.
         """
         if not passes.total:
             return
@@ -90,14 +89,14 @@ class Pace:
         self._least[kind] = min(least, self._least.get(kind, least))
 
     def least(self, passes: Passes) -> float:
-        """Return the seconds below which so many passes have never been done; 0 where nothing was measured."""
+        """Return the shortest time for these passes by any measurement, in seconds; 0 without one."""
         return self._of(self._least, passes)
 
     def usual(self, passes: Passes) -> float:
-        """Return the seconds that so many passes take of late; 0 where nothing was measured."""
+        """Return the recent average time for these passes, in seconds; 0 without a measurement."""
         return self._of(self._usual, passes)
 
     def _of(self, measured: dict[bool, float], passes: Passes) -> float:
-        # Backward passes take no less time than forward ones do.
+        # Backward passes take at least as long as forward passes.
         each = measured.get(passes.backwards > 0, measured.get(False, 0.0))
         return passes.total * each

@@ -1,22 +1,22 @@
-"""JSON whose objects have no member twice."""
+"""JSON parser that refuses repeated members."""
 
 import json
 from typing import Any
 
 
 class RepeatedMemberError(ValueError):
-    """An object of JSON has a member twice; `name` is that of the member."""
+    """A JSON object repeats the member `name`."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"the member {name[:100]!r} stands twice; give it once")
+        super().__init__(f"the member {name[:100]!r} is repeated; give it once")
         self.name = name
 
 
 def loads(text: str | bytes, **how: Any) -> Any:
-    """Return the value of a JSON text, as `json.loads` does.
+    """Parse JSON, as `json.loads` does.
 
     Raises:
-        RepeatedMemberError: an object has a member twice, so that nobody knows which value is meant.
+        RepeatedMemberError: an object repeats a member, so its value is ambiguous.
         ValueError, RecursionError: the text is not JSON, or nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_unrepeated, **how)

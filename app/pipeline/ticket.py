@@ -1,4 +1,4 @@
-"""Pictures that a model was asked about: how far the work is, and what comes of it."""
+"""Tickets for submitted work: progress and results."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -20,12 +20,12 @@ from seewhy.explainers.errors import TargetError
 
 @dataclass(frozen=True)
 class Submission:
-    """One picture, and what the model is to do with it.
+    """One picture and its plan.
 
     Attributes:
-        plan: what to do.
-        picture: as the model needs it.
-        timings: of the picture's stages so far.
+        plan: the plan.
+        picture: the prepared picture.
+        timings: timings of the picture's stages so far.
     """
 
     plan: Plan
@@ -35,11 +35,11 @@ class Submission:
 
 @dataclass(frozen=True)
 class TicketProgress:
-    """How far a ticket is.
+    """The progress of a ticket.
 
     Attributes:
-        share: of the work that is done, 0 to 1; None before any of it began.
-        map: (h, w) float32 of the first class, as far as it has grown; None where there is nothing to see.
+        share: share of the work done, 0 to 1; None before it starts.
+        map: (h, w) float32, the latest preview of the first class; None if there is none.
     """
 
     share: float | None
@@ -47,16 +47,16 @@ class TicketProgress:
 
 
 class Ticket:
-    """Work that a model was asked for, and that is not done yet.
+    """Submitted work of a model.
 
-    It is queued in parts that leave room for others. Where the most probable classes are to be explained, there are two
-    rounds: which classes these are is known once the first one is explained.
+    It is queued in parts that leave room for others. If the most probable classes are explained, there are two rounds:
+    the classes are known once the first one has been explained.
 
     Args:
         engine: runs the model.
         submissions: pictures for one model, with one deadline.
-        most_queued: jobs that may be queued at a time.
-        watched: whether somebody wants to see how the first map grows.
+        most_queued: maximum number of jobs queued at once.
+        watched: whether previews of the first map are wanted.
 
     Raises:
         OverloadedError, TooCostlyError, ModelError, DeadlineError: the work is not accepted.
@@ -79,14 +79,14 @@ class Ticket:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the first picture; those of the others have the same model, deadline and computation."""
+        """The plan of the first picture; the others have the same model, deadline and computation."""
         return self.submissions[0].plan
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the model, for so many seconds at most; return whether `result` would not wait any more.
+        """Wait for the model, at most `seconds`; return whether `result` would return at once.
 
         Raises:
-            Exception: what `result` raises.
+            Exception: errors as `result`.
         """
         running = wait([job.future for _, job in self._running], seconds).not_done
         deadline = self.plan.deadline
@@ -95,11 +95,11 @@ class Ticket:
         return not self._advance()
 
     def result(self) -> list[list[Outcome]]:
-        """Wait for the work; return the outcomes for each picture, in the order of its classes.
+        """Wait for the work; return the outcomes of each picture, in the order of its classes.
 
         Raises:
-            DeadlineError, ClientGoneError: nobody waits for it any more.
-            FieldError: the class that is contrasted with cannot be.
+            DeadlineError, ClientGoneError: no client waits any longer.
+            FieldError: the class to contrast with is invalid.
             ExplainerError: the model or the method failed.
         """
         while self._advance():
@@ -107,7 +107,7 @@ class Ticket:
         return self._outcomes
 
     def progress(self) -> TicketProgress:
-        """Return how far the work is."""
+        """Return the progress of the work."""
         share = None
         finished = sum(map(len, self._outcomes))
         if finished or any(job.progress.passes[1] for _, job in self._running):
@@ -117,13 +117,13 @@ class Ticket:
         return TicketProgress(share, self._progress.map)
 
     def cancel(self) -> None:
-        """Give up what is not done yet; it ends before its next pass."""
+        """Cancel the remaining work; it ends before its next pass."""
         self._parts.clear()
         for _, job in self._running:
             job.abandon()
 
     def _advance(self) -> bool:
-        """Wait for what is queued, and queue what comes next; return whether there is any."""
+        """Wait for the queued jobs, and queue the next ones; return whether there are any."""
         if not self._running:
             return False
         for (place, _), outcome in zip(self._running, self._results(), strict=True):
@@ -143,7 +143,7 @@ class Ticket:
         return bool(self._running)
 
     def _begin_round(self, asks: Iterable[Sequence[Ask]]) -> None:
-        """Make the jobs for what is asked of each picture."""
+        """Create the jobs for the questions about each picture."""
         jobs = []
         for place, (submission, questions) in enumerate(zip(self.submissions, asks, strict=True)):
             plan, image = submission.plan, submission.picture.image
@@ -156,7 +156,7 @@ class Ticket:
         self._running = part
 
     def _results(self) -> list[Outcome]:
-        """Wait for jobs; classes to explain are known by now, so what is at fault is what they are contrasted with."""
+        """Wait for jobs; the explained classes are valid, so a bad class is the one to contrast with."""
         jobs = [job for _, job in self._running]
         try:
             return results(jobs)

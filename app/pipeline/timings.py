@@ -1,4 +1,4 @@
-"""How long the stages of a request take, and when they ran."""
+"""Timings of the stages of a request."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Interval(NamedTuple):
-    """When a stage began, on the monotonic clock, and how many seconds it took; `batch` is the trace of its batch."""
+    """Start of a stage on the monotonic clock and its duration in seconds; `batch` is the trace of its batch."""
 
     stage: str
     started: float
@@ -18,7 +18,7 @@ class Interval(NamedTuple):
 
 @dataclass
 class Timings:
-    """How long each stage of a request took, in milliseconds; and when."""
+    """Durations of the stages of a request in milliseconds, and their intervals."""
 
     stages: dict[str, float] = field(default_factory=dict)
     intervals: list[Interval] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Timings:
 
     @property
     def milliseconds(self) -> dict[str, float]:
-        """The time of each stage, as JSON answers have it."""
+        """Milliseconds of each stage, for JSON answers."""
         return {name: round(milliseconds, 3) for name, milliseconds in self.stages.items()}
 
     @property

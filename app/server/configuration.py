@@ -74,8 +74,8 @@ class Server(BaseApplication):  # type: ignore[misc]
             "worker_exit": _end_process,
             "child_exit": _forget,
             "proc_name": "seewhy",
-            # By default gunicorn lets a proxy on this machine set scheme and path; only `SEEWHY_TRUSTED_PROXIES` decides
-            # which proxies are trusted.
+            # By default gunicorn lets a proxy on this machine set scheme and path; only `SEEWHY_TRUSTED_PROXIES`
+            # decides which proxies are trusted.
             "forwarded_allow_ips": "",
             # The control socket is a file in the home folder, which may be read-only; signals do the same.
             "control_socket_disable": True,

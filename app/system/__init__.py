@@ -1,1 +1,1 @@
-"""What the operating system grants this process: processors, memory, signals to stop."""
+"""Resources of the operating system: processors, memory, signals to stop."""

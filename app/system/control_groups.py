@@ -1,4 +1,4 @@
-"""Where Linux tells the limits of the container that this process runs in: control groups, version 2 or 1."""
+"""Linux control groups, version 2 or 1, which hold the limits of this process's container."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +9,12 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def own_groups(controller: str, groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders whose limits hold for this process, each with whether it is of version 1.
+    """Yield the folders of the limits of this process, each with whether it is of version 1.
 
     Args:
-        controller: what is limited, such as ``cpu`` or ``memory``.
-        groups: where the system shows control groups.
-        own: the file that names those of this process, as far as it can see them.
+        controller: the limited resource, such as ``cpu`` or ``memory``.
+        groups: folder of control groups.
+        own: file that lists those of this process, as far as it can see them.
     """
     try:
         lines = own.read_text(encoding="utf-8").splitlines()
@@ -26,7 +26,7 @@ def own_groups(controller: str, groups: Path = CONTROL_GROUPS, own: Path = OWN_G
             continue
         for mount in (controllers, controller) if controllers else ("",):
             group = groups / mount / path.strip("/")
-            # A group's limit holds for those within it; what lies above the container's own cannot be seen.
+            # A group's limit applies to those within it; groups above the container's own are not visible.
             yield from (
                 (folder, bool(controllers))
                 for folder in (group, *group.parents)

@@ -1,10 +1,10 @@
-"""Whether the whole service stops: one byte, which all processes forked from this one share."""
+"""Flag that the whole service is stopping: one byte shared by all processes forked from this one."""
 
 import mmap
 
 
 class SharedFlag:
-    """A flag that is seen at once by the process that makes it and by all that are forked from it later."""
+    """A flag shared by the process that creates it and all processes forked from it later."""
 
     def __init__(self) -> None:
         self._byte = mmap.mmap(-1, 1)
@@ -23,4 +23,4 @@ class SharedFlag:
 
 
 stopping = SharedFlag()
-"""Set once the service has been told to stop. A process that ends alone, as others take its place, does not set it."""
+"""Set once the whole service has been told to stop, not when a single process is replaced."""

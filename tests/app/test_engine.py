@@ -291,7 +291,7 @@ def test_a_model_that_calls_exit_fails_its_request_and_nothing_else(engine, modu
     with pytest.raises(ExplainerError, match="SystemExit"):
         outcomes(engine, "slow", [job()])
     monkeypatch.undo()
-    assert "A model raised" in caplog.text
+    assert "A model failed" in caplog.text
     caplog.clear()  # its record keeps the traceback, and that the tensors
     assert outcomes(engine, "slow", [job()])[0].result[0].maps.isfinite().all()
 

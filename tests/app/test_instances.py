@@ -97,7 +97,7 @@ def test_levels_are_not_blown_up(reader):
         ({"picture": TEXT}, "has no picture"),
         ({"b64": TEXT, "key": "1"}, "'key'"),
         ({"b64": 3}, "must be base64"),
-        ({"image": {"b64": 3}}, "must be a string"),
+        ({"image": {"b64": 3}}, "must be a base64 string"),
         ({"image": {"b64": TEXT, "x": 1}}, "BASE64"),
         ({"image": {"image": {"b64": TEXT}}}, "BASE64"),
         ([], "shape [0]"),

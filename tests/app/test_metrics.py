@@ -398,7 +398,7 @@ def test_without_space_each_process_keeps_its_figures_to_itself(shared, monkeypa
     workers_module.join_figures()
     assert values.ValueClass is values.MutexValue
     assert list(folder.iterdir()) == []
-    assert "/metrics misses them" in caplog.text
+    assert "/metrics does not include them" in caplog.text
     folder.rmdir()
     assert shared() is None
     assert list(tmp_path.iterdir()) == []
