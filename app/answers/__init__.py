@@ -1,1 +1,1 @@
-"""Results to bytes: documents, drawings, arrays, streams."""
+"""Encoding of results: documents, drawings, arrays, streams."""

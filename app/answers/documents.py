@@ -1,4 +1,4 @@
-"""What a request is answered with: a drawing, an npz file, or a JSON document."""
+"""Bodies of answers: drawings, npz files and JSON documents."""
 
 import base64
 import io
@@ -54,13 +54,13 @@ from seewhy.explainers.tasks.classification import Prediction
 from seewhy.models import LoadedModel
 
 _COPIES = 3
-"""Of a heatmap, while it is laid onto the picture and divided by its maximum."""
+"""Bytes per value of a heatmap while it is resized to the picture and scaled."""
 
 _DRAWN_BYTES = 32
-"""Bytes for each pixel of a drawing while it is made."""
+"""Bytes per pixel of a drawing while it is drawn."""
 
 _ENCODED_BYTES = 12
-"""Bytes for each pixel of a drawing as PNG, as base64 and within JSON."""
+"""Bytes per pixel of a drawing as PNG, as base64 and within JSON."""
 
 
 def prediction_document(result: PredictResult) -> PredictAnswer:
@@ -69,13 +69,13 @@ def prediction_document(result: PredictResult) -> PredictAnswer:
 
 
 def explain_body(result: ExplainResult, form: Format, values: bool | Literal["map"], settings: Settings) -> Body:
-    """Return explanations in a format.
+    """Return the body of explanations in a format.
 
     Args:
         result: the explanations.
         form: the format.
         values: as for `json_documents`.
-        settings: which limit the numbers of an answer.
+        settings: settings with the limits.
 
     Raises:
         AnswerTooLargeError, DeadlineError, OutOfMemoryError: as `json_documents`, `arrays` or `draw`.
@@ -90,7 +90,7 @@ def explain_body(result: ExplainResult, form: Format, values: bool | Literal["ma
 
 
 def drawing(result: ExplainResult, form: Drawing) -> bytes:
-    """Draw explanations and encode the drawing; raises what `draw` raises, and `OutOfMemoryError`."""
+    """Draw explanations and encode the drawing; errors as `draw`, and `OutOfMemoryError`."""
     with account().holding(_drawing_bytes(result), ANSWER):
         with result.timings.stage("render"):
             picture = draw(result)
@@ -102,16 +102,16 @@ def draw(result: ExplainResult) -> Image.Image:
     """Draw explanations: one picture, or a labelled panel of several.
 
     Raises:
-        DeadlineError: too many tiles for the time that is left.
+        DeadlineError: there are too many tiles for the remaining time.
     """
     explanations = result.explanations
     columns = _columns(result)
     style = _fitting(result.style, columns, ceil(len(explanations) / columns))
-    small = fit(explanations[0].picture, style.max_side)  # all are of one upload
+    small = fit(explanations[0].picture, style.max_side)  # all share one upload
     tiles = []
     for explanation in explanations:
         result.deadline.check()
-        # Beside other maps a map is one picture, whatever regions it has.
+        # Among other maps, a map is a single tile even if it has regions.
         if explanation.regions and len(result.methods) == 1:
             tiles.append(explanation.draw(style))
         else:
@@ -134,11 +134,11 @@ def encode(picture: Image.Image, form: Drawing) -> bytes:
 def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
     """Return explanations as an npz file: heatmaps (T, H, W), maps (T, h, w), targets and methods (T), logits (K).
 
-    Where methods have maps of several shapes, these are maps_0, maps_1 and so on; a method that cuts the picture into
-    regions has these as regions (T, k, h, w).
+    If maps have several shapes, they are maps_0, maps_1 and so on; a method that divides the picture into regions adds
+    regions (T, k, h, w).
 
     Raises:
-        AnswerTooLargeError: more numbers than allowed, or than there is ever memory for.
+        AnswerTooLargeError: there are more values than allowed, or than ever fit into memory.
         OutOfMemoryError: there is no memory for them at present.
     """
     explanations = result.explanations
@@ -162,16 +162,16 @@ def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
 def json_documents(
     results: Sequence[ExplainResult], values: bool | Literal["map"], max_values: int
 ) -> list[dict[str, Any]]:
-    """Return explanations as JSON documents, in which heatmaps are still arrays; see `stream.json_parts`.
+    """Return explanations as JSON documents in which heatmaps are still arrays; see `stream.json_parts`.
 
     Args:
         results: the explanations, of one picture each.
-        values: whether to include the numbers of the heatmaps; ``map`` for the maps as the methods made them.
-        max_values: most numbers of heatmaps.
+        values: whether to include the values of the heatmaps; ``map`` for the methods' raw maps.
+        max_values: maximum number of values.
 
     Raises:
         AnswerTooLargeError, OutOfMemoryError: as `arrays`.
-        DeadlineError: too many drawings for the time that is left.
+        DeadlineError: there are too many drawings for the remaining time.
     """
     if values is True:
         take_values([explanation for result in results for explanation in result.explanations], max_values)
@@ -227,7 +227,7 @@ def _explanation(explanation: Explanation, result: ExplainResult, style: Style, 
 
 
 def _raw_maps(explanations: list[Explanation]) -> dict[str, Any]:
-    """Return the raw maps as one array where all have one shape, or else as one per map."""
+    """Return the raw maps as one array if all have one shape, otherwise as one array per map."""
     maps = [explanation.map for explanation in explanations]
     if len({array.shape for array in maps}) == 1:
         return {"maps": np.stack(maps)}
@@ -235,18 +235,18 @@ def _raw_maps(explanations: list[Explanation]) -> dict[str, Any]:
 
 
 def _regions(explanations: list[Explanation]) -> dict[str, Any]:
-    """Return the regions (T, k, h, w) of a method that has any, where all explanations have as many."""
+    """Return the regions (T, k, h, w) of a method that has any, if all explanations have equally many."""
     maps = [np.array([region.map for region in explanation.regions]) for explanation in explanations]
     return {"regions": np.stack(maps)} if maps[0].size and len({array.shape for array in maps}) == 1 else {}
 
 
 def layers_of(result: ExplainResult) -> tuple[str, ...]:
-    """Return the layers that the explanations used, each once."""
+    """Return the layers of the explanations, each once."""
     return tuple(dict.fromkeys(layer for explanation in result.explanations for layer in explanation.layers))
 
 
 def _agreement(explanations: list[Explanation]) -> list[AgreementAnswer]:
-    """Return how much the maps of each two methods for one class agree."""
+    """Return the agreement of the maps of each pair of methods for each class."""
     return [
         AgreementAnswer(
             target=first.target.index,
@@ -259,7 +259,7 @@ def _agreement(explanations: list[Explanation]) -> list[AgreementAnswer]:
 
 
 def _fitting(style: Style, columns: int, rows: int = 1) -> Style:
-    """Return the style with which a grid of tiles, captions included, stays within the longest side allowed."""
+    """Return the style in which a grid of tiles with captions stays within the maximum side."""
     if style.max_side is None:
         return style
     across = max(columns * (2 if style.view == "side-by-side" else 1), rows)
@@ -268,7 +268,7 @@ def _fitting(style: Style, columns: int, rows: int = 1) -> Style:
 
 
 def _columns(result: ExplainResult) -> int:
-    """Return how many columns a panel has: one per method where there are several methods and several classes."""
+    """Return the number of columns of a panel: one per method if there are several methods and several classes."""
     methods, maps = len(result.methods), len(result.explanations)
     return methods if methods > 1 and maps > methods else panel_columns(maps)
 
@@ -297,18 +297,18 @@ def _heatmap(explanation: Explanation, style: Style, with_map: bool) -> tuple[Ex
 
 
 def method_identity(method: Method, explainer: Explainer) -> MethodIdentity:
-    """Return which method explained, with which options."""
+    """Return the method and its options."""
     options = {name: value for name, value in asdict(explainer).items() if name != "layers"}
     return MethodIdentity(name=method.name, options=options)
 
 
 def model_identity(model: LoadedModel) -> ModelIdentity:
-    """Return which model answered."""
+    """Return the identity of a model."""
     return ModelIdentity(name=model.name, weights=model.weights, sha256=model.sha256, head=model.spec.head)
 
 
 def diagnostic_answers(explanation: Explanation) -> list[DiagnosticAnswer]:
-    """Return what a reader of a map should know, as answers have it."""
+    """Return the diagnostics of an explanation."""
     return [DiagnosticAnswer(**asdict(diagnostic)) for diagnostic in explanation.diagnostics]
 
 
@@ -318,7 +318,7 @@ def data_url(png: bytes) -> str:
 
 
 def ranked(predictions: tuple[Prediction, ...]) -> list[PredictionAnswer]:
-    """Return predictions as answers have them."""
+    """Return predictions for an answer."""
     return [
         PredictionAnswer(index=prediction.index, label=prediction.label, probability=prediction.probability)
         for prediction in predictions
@@ -326,23 +326,23 @@ def ranked(predictions: tuple[Prediction, ...]) -> list[PredictionAnswer]:
 
 
 def take_values(explanations: Sequence[Explanation], limit: int) -> None:
-    """Take memory for the numbers of these heatmaps, or refuse to answer with them.
+    """Take memory for the values of these heatmaps, or refuse them.
 
     Raises:
-        AnswerTooLargeError: more numbers than `limit`, or than there is ever memory for.
+        AnswerTooLargeError: there are more values than `limit`, or than ever fit into memory.
         OutOfMemoryError: there is no memory for them at present.
     """
     sizes = [explanation.geometry.width * explanation.geometry.height for explanation in explanations]
     if sum(sizes) > limit:
         raise AnswerTooLargeError(
-            f"The heatmaps hold {sum(sizes):,} numbers, more than the {limit:,} that one answer may; explain fewer "
+            f"The heatmaps have {sum(sizes):,} values, more than the {limit:,} allowed in one answer; explain fewer "
             "classes at a time, or send a smaller picture."
         )
     account().take(4 * (sum(sizes) + _COPIES * max(sizes, default=0)), ANSWER)
 
 
 def drawn_bytes(width: int, height: int, drawings: int = 1) -> int:
-    """Return the bytes that it takes at the most to make and encode drawings, one after another."""
+    """Return the maximum bytes for drawing and encoding pictures one after another."""
     return width * height * (_DRAWN_BYTES + _ENCODED_BYTES * drawings)
 
 

@@ -1,4 +1,4 @@
-"""What requests about hooks are answered with, in each format: drawings, arrays and JSON documents."""
+"""Bodies of answers about hooks: drawings, arrays and JSON documents."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -46,15 +46,15 @@ from seewhy.explainers.inspection.sweep import sweep_sheet
 from seewhy.explainers.results.explanation import Explanation
 
 _TILES = 3
-"""Pictures side by side in a drawing about hooks."""
+"""Number of pictures side by side in a drawing about hooks."""
 
 
 def trace_body(result: TraceResult, form: TraceFormat) -> bytes:
-    """Return the time line in a format."""
+    """Return the body of a timeline in a format."""
     if form == "json":
         trace = result.trace
         return _json(TraceAnswer(**_head(result), summary=trace.summary, events=list(trace.events)))
-    # Matplotlib takes a second to import, and nothing else needs it.
+    # Matplotlib takes a second to import, and nothing else uses it.
     from seewhy.explainers.inspection.trace_chart import draw_trace
 
     title = f"{result.model.name}: {result.target.label} {result.target.probability:.1%}"
@@ -63,10 +63,10 @@ def trace_body(result: TraceResult, form: TraceFormat) -> bytes:
 
 
 def capture_body(result: CaptureResult, form: CaptureFormat, options: CaptureOptions) -> Body:
-    """Return what was captured in a format.
+    """Return the body of a capture in a format.
 
     Raises:
-        LayerError: no captured tensor is a grid of features, and a drawing is wanted.
+        LayerError: the format is a drawing, but no captured tensor is a grid of features.
         OutOfMemoryError: there is no memory for the drawing at present.
     """
     if form == "json":
@@ -95,17 +95,17 @@ def capture_body(result: CaptureResult, form: CaptureFormat, options: CaptureOpt
 
 
 def intervention_body(result: InterveneResult, form: InterveneFormat, values: bool, max_values: int) -> Body:
-    """Return what edits changed in a format.
+    """Return the body of an intervention in a format.
 
     Args:
-        result: what they changed.
+        result: the intervention.
         form: the format.
-        values: whether JSON includes the numbers of the heatmaps.
-        max_values: most numbers of heatmaps.
+        values: whether JSON includes the values of the heatmaps.
+        max_values: maximum number of values.
 
     Raises:
-        AnswerTooLargeError: more numbers than allowed, or than there is ever memory for.
-        OutOfMemoryError: there is no memory for them, or for the drawing, at present.
+        AnswerTooLargeError: there are more values than allowed, or than ever fit into memory.
+        OutOfMemoryError: there is no memory for them or for the drawing at present.
     """
     intervention = result.intervention
     picture = intervention.before.picture
@@ -127,10 +127,10 @@ def intervention_body(result: InterveneResult, form: InterveneFormat, values: bo
 
 
 def sweep_body(result: SweepResult, form: InterveneFormat, options: InterveneOptions) -> bytes:
-    """Return the ranked channels in a format; a drawing shows the feature maps of the first of them.
+    """Return the body of ranked channels in a format; a drawing shows the feature maps of the first ones.
 
     Raises:
-        EditError: the layer's output is no grid of features, and a drawing is wanted.
+        EditError: the format is a drawing, but the layer's output is not a grid of features.
         OutOfMemoryError: there is no memory for the drawing at present.
     """
     sweep, picture = result.sweep, result.picture
@@ -145,7 +145,7 @@ def sweep_body(result: SweepResult, form: InterveneFormat, options: InterveneOpt
         drawing = sweep_sheet(sweep, options.top, picture.picture, picture.geometry, result.style)
         if drawing is None:
             raise EditError(
-                f"{sweep.layer or '.'!r} has no grid of features that could be drawn; use format=json.",
+                f"{sweep.layer or '.'!r} has no grid of features to draw; use format=json.",
                 field="edits[0].layer",
             )
         return drawing
@@ -154,7 +154,7 @@ def sweep_body(result: SweepResult, form: InterveneFormat, options: InterveneOpt
 
 
 def _drawing(draw: Callable[[], Image.Image], form: Drawing, timings: Timings, background: Image.Image) -> bytes:
-    """Draw over a picture and encode; the time and the memory of both are counted."""
+    """Draw over a picture and encode the drawing, counting time and memory of both."""
     with account().holding(drawn_bytes(*background.size, _TILES), ANSWER):
         with timings.stage("render"):
             picture = draw()
@@ -167,7 +167,7 @@ def _json(answer: BaseModel) -> bytes:
 
 
 def _head(result: TraceResult | CaptureResult | SweepResult) -> dict[str, Any]:
-    """Return what all documents about hooks have."""
+    """Return the members of all documents about hooks."""
     return {
         "model": model_identity(result.model),
         "target": TargetAnswer(**asdict(result.target)),
@@ -177,16 +177,16 @@ def _head(result: TraceResult | CaptureResult | SweepResult) -> dict[str, Any]:
 
 
 def _take_values(intervention: Intervention, limit: int) -> None:
-    """Take memory for the numbers of three heatmaps.
+    """Take memory for the values of three heatmaps.
 
     Raises:
-        AnswerTooLargeError: more numbers than `limit`, or than there is ever memory for.
+        AnswerTooLargeError: there are more values than `limit`, or than ever fit into memory.
         OutOfMemoryError: there is no memory for them at present.
     """
     count = 3 * intervention.before.geometry.width * intervention.before.geometry.height
     if count > limit:
         raise AnswerTooLargeError(
-            f"The heatmaps hold {count:,} numbers, more than the {limit:,} that one answer may; send a smaller "
+            f"The heatmaps have {count:,} values, more than the {limit:,} allowed in one answer; send a smaller "
             "picture, or leave values out."
         )
     account().take(4 * 2 * count, ANSWER)
@@ -195,7 +195,7 @@ def _take_values(intervention: Intervention, limit: int) -> None:
 def _heatmaps(intervention: Intervention, is_exact: bool) -> tuple[list[NDArray[np.float32]], float]:
     """Return the maps before, after and their difference, and the largest magnitude of the first two.
 
-    Unless they are to be exact, they are as large as the picture is drawn, which may be smaller than the upload.
+    Unless they must be exact, they have the size of the drawing, which may be smaller than the upload.
     """
     before, after = intervention.before, intervention.after
     geometry = before.geometry if is_exact else before.geometry.scaled(*before.picture.size)

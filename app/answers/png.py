@@ -1,7 +1,7 @@
-"""PNG at the speed of the rest: one filter for all rows, and a deflate made for speed.
+"""Fast PNG encoder: one filter for all rows, and a deflate optimised for speed.
 
-Pillow tries five filters on each row and then searches long for matches. Here each row becomes its difference to the
-one above, which NumPy computes for the whole picture at once, and ISA-L's deflate compresses it. At level 1 that takes
+Pillow tries five filters on each row and then searches long for matches. Here each row becomes its difference from the
+row above, which NumPy computes for the whole picture at once, and ISA-L's deflate compresses it. At level 1 that takes
 a tenth of the time of Pillow's level 3; overlays become 0 to 8% larger, heatmaps alone up to 15%. Both run without the
 interpreter's lock.
 """
@@ -18,12 +18,12 @@ try:
     from isal import isal_zlib
 
     deflate = isal_zlib.compress
-except ImportError:  # there are no binaries of it for this processor
+except ImportError:  # it has no binaries for this processor
     deflate = zlib.compress
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _LEVEL = 1
-_UP = 2  # the filter: each sample less the one above it
+_UP = 2  # the filter: each sample minus the one above
 
 
 def encode_png(picture: Image.Image) -> bytes:
@@ -33,7 +33,7 @@ def encode_png(picture: Image.Image) -> bytes:
     rows = np.empty((height, 1 + 3 * width), dtype=np.uint8)
     rows[:, 0] = _UP
     rows[0, 1:] = samples[0]
-    np.subtract(samples[1:], samples[:-1], out=rows[1:, 1:])  # modulo 256, as the format wants it
+    np.subtract(samples[1:], samples[:-1], out=rows[1:, 1:])  # modulo 256, as the format requires
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", deflate(rows, _LEVEL)), (b"IEND", b""))
     return b"".join([_SIGNATURE, *(part for kind, content in chunks for part in _chunk(kind, content))])

@@ -1,4 +1,4 @@
-"""What answers look like: these schemas make them, and OpenAPI is made from them."""
+"""Schemas of answers, which also make the OpenAPI document."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class FieldProblem(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error as RFC 9457 has it."""
+    """An error by RFC 9457."""
 
     type: str = Field(description="`urn:seewhy:problem:CODE`; the codes are listed in the documentation.")
     title: str
@@ -47,7 +47,7 @@ class ModelIdentity(BaseModel):
 
     name: str
     weights: str | None
-    sha256: str | None = Field(description="Of the weights file.")
+    sha256: str | None = Field(description="SHA-256 of the weights file.")
     head: Head = Field(description="What makes probabilities: `softmax`, or `sigmoid` of a model with one logit.")
 
 
@@ -59,7 +59,7 @@ class PredictAnswer(BaseModel):
 
 
 class MethodIdentity(BaseModel):
-    """Which method explained, with which options."""
+    """A method and its options."""
 
     name: str
     options: dict[str, Any]
@@ -83,24 +83,24 @@ class HeatmapAnswer(BaseModel):
 
 
 class ExplainedHeatmapAnswer(HeatmapAnswer):
-    """The heatmap of one class, where it lies in the upload, and what it was before it was laid there."""
+    """The heatmap of one class, its position in the upload, and its raw map."""
 
-    signed: bool = Field(description="Whether negative values speak against the class.")
+    signed: bool = Field(description="Whether negative values are evidence against the class.")
     box: tuple[float, float, float, float] = Field(
-        description="Left, top, right, bottom of what the model saw, in the upload's pixels; beyond the upload where "
-        "the model's input is padded."
+        description="Left, top, right, bottom of the part that the model saw, in the upload's pixels; beyond the "
+        "upload if the model's input is padded."
     )
     map: list[list[float]] | None = Field(
-        None, description="Rows of the map as the method gave it, over `box`, in the method's own units: values=map."
+        None, description="Rows of the method's raw map over `box`, in the method's own units; with values=map."
     )
 
 
 class DrawnAnswer(BaseModel):
-    """How the values of a map became colours."""
+    """The mapping from the values of a map to colours."""
 
     colormap: str = Field(description="A name of GET /colormaps.")
-    low: float = Field(description="The value with the first colour, and all below it.")
-    high: float = Field(description="The value with the last colour, and all above it.")
+    low: float = Field(description="The value of the first colour, and of all values below.")
+    high: float = Field(description="The value of the last colour, and of all values above.")
 
 
 class DiagnosticAnswer(BaseModel):
@@ -111,10 +111,10 @@ class DiagnosticAnswer(BaseModel):
 
 
 class RegionAnswer(BaseModel):
-    """A part of the picture that the layer takes for alike."""
+    """A part of the picture with similar features in the layer."""
 
-    gain: float = Field(description="The score with nothing in the layer but it, less that with nothing at all.")
-    predictions: list[PredictionAnswer] = Field(description="When its concept alone fills the layer.")
+    gain: float = Field(description="The score with only this region in the layer, minus that of an empty layer.")
+    predictions: list[PredictionAnswer] = Field(description="Predictions if only its concept fills the layer.")
 
 
 class ExplanationAnswer(BaseModel):
@@ -128,17 +128,17 @@ class ExplanationAnswer(BaseModel):
     overlay: str = Field(description="The drawn answer as a data URL (PNG).")
     diagnostics: list[DiagnosticAnswer]
     regions: list[RegionAnswer] = Field(
-        description="Of a method that cuts the picture into parts, the largest gain first; empty for all others."
+        description="Regions of a method that divides the picture, the largest gain first; empty for other methods."
     )
 
 
 class AgreementAnswer(BaseModel):
-    """How much the maps of two methods agree."""
+    """The agreement of two methods' maps."""
 
     target: int = Field(description="Index of the explained class.")
     methods: tuple[str, str]
     rank_correlation: float | None = Field(
-        description="Spearman's, over the finer of the two grids, in [-1, 1]; null where a map is constant."
+        description="Spearman's correlation over the finer of the two grids, in [-1, 1]; null if a map is constant."
     )
 
 
@@ -148,7 +148,7 @@ class ExplainAnswer(BaseModel):
     model: ModelIdentity
     method: MethodIdentity = Field(description="The first method.")
     methods: list[MethodIdentity] = Field(description="All methods, with their options.")
-    agreement: list[AgreementAnswer] = Field(description="Of each two methods, for each class.")
+    agreement: list[AgreementAnswer] = Field(description="One per pair of methods and class.")
     layers: list[str]
     predictions: list[PredictionAnswer]
     explanations: list[ExplanationAnswer]
@@ -157,14 +157,14 @@ class ExplainAnswer(BaseModel):
 
 
 class ProgressAnswer(BaseModel):
-    """How far an explanation is, in a stream of events."""
+    """The progress of an explanation in an event stream."""
 
-    done: int = Field(description="How much of the work is done, in parts of `total`.")
-    total: int = Field(description="1000 once the model is at work; 0 while the request waits.")
+    done: int = Field(description="Work done, out of `total`.")
+    total: int = Field(description="1000 once the model is working; 0 while the request waits.")
     elapsed_ms: float = Field(description="Milliseconds since the stream began.")
     preview: str | None = Field(
         None,
-        description="The first class's map so far, drawn as the answer will be, at most 512 pixels: a data URL.",
+        description="Preview of the first class's map, drawn like the answer, at most 512 pixels, as a data URL.",
     )
 
 
@@ -186,8 +186,8 @@ class CapturedAnswer(BaseModel):
     layer: str
     kind: Kind
     call: int | None = Field(description="0 for the layer's first call; null for a parameter.")
-    name: str | None = Field(description="Of the parameter; or the index, where a call has several tensors.")
-    statistics: Statistics | None = Field(description="Null where no gradient flows.")
+    name: str | None = Field(description="Name of the parameter; or the index, if a call has several tensors.")
+    statistics: Statistics | None = Field(description="Null if no gradient flows.")
 
 
 class CaptureAnswer(BaseModel):
@@ -201,17 +201,17 @@ class CaptureAnswer(BaseModel):
 
 
 class SideAnswer(BaseModel):
-    """What the model says without, or with, the edits."""
+    """The model's answer without or with the edits."""
 
-    logit: float = Field(description="Of the target.")
-    probability: float = Field(description="Of the target.")
+    logit: float = Field(description="Logit of the target.")
+    probability: float = Field(description="Probability of the target.")
     predictions: list[PredictionAnswer]
     heatmap: HeatmapAnswer
     diagnostics: list[DiagnosticAnswer]
 
 
 class DifferenceAnswer(BaseModel):
-    """With the edits less without."""
+    """The values with the edits minus those without."""
 
     logit: float
     probability: float
@@ -229,7 +229,7 @@ class InterveneAnswer(BaseModel):
     before: SideAnswer
     after: SideAnswer
     difference: DifferenceAnswer
-    applied: list[Applied] = Field(description="What each edit did at each call of its layer.")
+    applied: list[Applied] = Field(description="The effect of each edit at each call of its layer.")
     panel: str = Field(description="The heatmaps before, after and their difference as a data URL (PNG).")
     timings_ms: dict[str, float]
     versions: dict[str, str]
@@ -243,13 +243,13 @@ class SweepAnswer(BaseModel):
     edit: AnyEdit
     target: TargetAnswer = Field(description="The class, with its logit and probability without any edit.")
     predictions: list[PredictionAnswer]
-    channels: list[ChannelEffect] = Field(description="The one whose edit lowers the logit most comes first.")
+    channels: list[ChannelEffect] = Field(description="The channel whose edit lowers the logit most comes first.")
     timings_ms: dict[str, float]
     versions: dict[str, str]
 
 
 class WeightsAnswer(BaseModel):
-    """The weights of a model, or why they are not at hand."""
+    """The weights of a model, or why they are not available."""
 
     name: str | None
     available: bool
@@ -265,7 +265,7 @@ class ModelAnswer(BaseModel):
     input_size: tuple[int, int] = Field(description="Height and width.")
     classes: int
     head: Head = Field(description="What makes probabilities: `softmax`, or `sigmoid` of a model with one logit.")
-    default_layers: list[str] | None = Field(description="Null in the list of all models for those not loaded.")
+    default_layers: list[str] | None = Field(description="Null in the list of models for those not loaded.")
     weights: WeightsAnswer
     loaded: bool
 
@@ -291,9 +291,9 @@ class LayerAnswer(BaseModel):
     input_shape: list[int] | None
     output_shape: list[int] | None
     parameters: int
-    calls: int = Field(description="How often it runs in one forward pass.")
-    hooks: list[str] = Field(description="What can be recorded of it.")
-    cam: bool = Field(description="Whether a CAM can use it.")
+    calls: int = Field(description="Number of calls in one forward pass.")
+    hooks: list[str] = Field(description="What hooks can record.")
+    cam: bool = Field(description="Whether a CAM can use the module.")
     default: bool
 
 
@@ -305,7 +305,7 @@ class LayersAnswer(BaseModel):
 
 
 class PaperAnswer(BaseModel):
-    """Where a method was published."""
+    """The paper of a method."""
 
     authors: str
     title: str
@@ -327,14 +327,14 @@ class MethodAnswer(BaseModel):
         "the layer's channels."
     )
     equation: str = Field(description="In LaTeX.")
-    discriminates: bool = Field(description="Whether maps of two classes in one picture claim to differ.")
+    discriminates: bool = Field(description="Whether maps of two classes in one picture can be expected to differ.")
     fine: bool = Field(
-        description="Whether the map has a value for each pixel that the model saw, unless options say otherwise; "
-        "`scale=robust` draws it so that a few extreme pixels do not leave the others pale."
+        description="Whether the map has a value for each pixel of the model's input, unless options say otherwise; "
+        "`scale=robust` keeps a few extreme pixels from making the others pale."
     )
     rounding: str = Field(
         description="What rounding can decide, so that maps may differ between processors, threads and batches; empty "
-        "where they differ by rounding alone."
+        "if they differ only by rounding."
     )
     options: dict[str, dict[str, Any]] = Field(description="JSON schema of each option: type, default, bounds.")
 
@@ -349,7 +349,7 @@ class ColormapAnswer(BaseModel):
     """One colour map: perceptually uniform, and safe for colour-blind eyes."""
 
     name: str
-    diverging: bool = Field(description="Made for signed maps: zero lies in the middle.")
+    diverging: bool = Field(description="Whether it is for signed maps, with zero in the middle.")
     colors: list[str] = Field(description="256 colours from the lowest value to the highest, as #rrggbb.")
 
 

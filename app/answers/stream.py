@@ -1,4 +1,4 @@
-"""Large answers, made while they are sent: their source is held once, without a copy."""
+"""Streaming of large answers: they are encoded while they are sent, without a copy of their source."""
 
 import socket
 import threading
@@ -18,24 +18,24 @@ from seewhy.app.memory.budget import ANSWER
 from seewhy.explainers.results.array_files import ArrayFile
 
 _BAND = 2**14
-"""Numbers that become text in one step."""
+"""Numbers formatted in one step."""
 
 _SMALL = 2**20
-"""Largest answer without a time limit for reading: the buffers of systems and proxies take it."""
+"""Largest answer without a time limit for sending: it fits into the buffers of systems and proxies."""
 
 _NUMBER_TEXT = 26
-"""Most characters of a number in JSON, with its separator."""
+"""Maximum characters of a number in JSON, with its separator."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A body that is made piece by piece.
+    """A body made in pieces.
 
     Attributes:
-        pieces: makes it.
-        source_bytes: of what it is made from.
-        most_bytes: that it has at the most.
-        length: bytes that it has; None where that is not known beforehand.
+        pieces: yields the pieces.
+        source_bytes: size of its source.
+        most_bytes: maximum size of the body.
+        length: size of the body; None if unknown beforehand.
     """
 
     pieces: Callable[[], Iterator[bytes]]
@@ -64,7 +64,7 @@ def json_parts(document: Any) -> Parts:
         document: of dicts, lists and plain values; NumPy arrays among them become nested lists.
     """
     arrays: list[NDArray[Any]] = []
-    place = uuid4().hex  # no document can contain it, even on purpose
+    place = uuid4().hex  # cannot occur in a document, even on purpose
 
     def set_apart(array: NDArray[Any]) -> str:
         arrays.append(array)
@@ -103,12 +103,12 @@ def _lists(array: NDArray[Any]) -> Iterator[bytes]:
 
 
 def respond(body: Body, mimetype: str, seconds: float) -> Response:
-    """Answer with a body; from now on the request holds memory for nothing else.
+    """Return the response with a body; from now on the request holds only the body's memory.
 
     Args:
-        body: what is sent.
-        mimetype: what it is.
-        seconds: time limit for reading a large one; then the connection is closed.
+        body: the body.
+        mimetype: its media type.
+        seconds: time limit for sending a large one; then the connection is closed.
     """
     if isinstance(body, bytes):
         if len(body) <= _SMALL:
@@ -123,13 +123,13 @@ def respond(body: Body, mimetype: str, seconds: float) -> Response:
 
 
 def in_time(pieces: Iterator[bytes], seconds: float) -> Iterator[bytes]:
-    """Yield pieces of the answer to this request; once the time is up, shut its connection.
+    """Yield pieces of the answer to this request, and shut its connection once the time is up.
 
     That frees a thread that waits for a slow reader.
 
     Args:
-        pieces: bytes, closed with what is returned.
-        seconds: from the first piece until the last one has been sent.
+        pieces: the pieces, closed with the returned iterator.
+        seconds: time limit from the first piece until the last one has been sent.
     """
     return _until(seconds, pieces, request.environ.get("gunicorn.socket"))
 
@@ -150,5 +150,5 @@ def _until(seconds: float, pieces: Iterator[bytes], connection: object) -> Itera
 
 def _shut(connection: object) -> None:
     if isinstance(connection, socket.socket):
-        with suppress(OSError):  # closed by now
+        with suppress(OSError):  # already closed
             connection.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
 """The `seewhy` command.
 
-The modules that define commands import nothing heavy, so that help and completion are quick. A command imports what
-does its work when it runs: PyTorch takes seconds, and must come after `share_processors`.
+Modules that define commands import nothing heavy, so that help and completion are quick. A command imports its code
+when it runs: PyTorch takes seconds, and must come after `share_processors`.
 """
 
 import os
@@ -21,7 +21,7 @@ from seewhy.app.system.processors import share_processors
 
 
 class _Group(click.Group):
-    """Lists commands in the order of their registration; errors that a user can correct become a line and a status."""
+    """Lists commands in order of registration, and turns errors that a user can correct into a message and a status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -44,14 +44,14 @@ def main(ctx: click.Context) -> None:
     """SeeWhy: see where a pretrained CNN looked."""
     if os.environ.get("NO_COLOR"):
         ctx.color = False
-    if ctx.invoked_subcommand != "serve":  # which may share them among several processes
+    if ctx.invoked_subcommand != "serve":  # which divides them among processes
         share_processors(1)
 
 
 @main.command()
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=int, help="Port to listen on.")
-@click.option("--workers", type=int, help="Processes, each with its own copy of the models.")
+@click.option("--workers", type=int, help="Number of processes; each loads its own models.")
 @device_option
 def serve(**options: Any) -> None:
     """Serve the HTTP API and the web page."""
@@ -79,15 +79,15 @@ def settings() -> None:
 @main.command()
 @click.argument("name")
 def key(name: str) -> None:
-    """Make an API key for NAME: the key goes to the standard error, the line for SEEWHY_API_KEYS to the output.
+    """Create an API key for NAME: the key goes to the standard error, its line for SEEWHY_API_KEYS to the output.
 
-    `seewhy key alice >> keys.toml` adds the line to a file, and shows the key, which is nowhere else, this once.
+    `seewhy key alice >> keys.toml` adds the line to a file and shows the key, which is not stored, only once.
     """
     try:
         secret, line = new_key(name)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="NAME") from error
-    click.echo(f"The key of {name}, shown this once: {secret}", err=True)
+    click.echo(f"The key of {name}, shown only once: {secret}", err=True)
     click.echo(line)
 
 

@@ -16,7 +16,7 @@ from seewhy.models.sources import SOURCES
 @option("source", SOURCE, type=click.Choice(SOURCES))
 @click.option("--available", is_flag=True, help="List only the models whose weights are on this machine.")
 def models(source: str | None, available: bool) -> None:
-    """List the models and whether their weights are at hand."""
+    """List the models and whether their weights are available."""
     from seewhy.app.cli.run import open_service
 
     registry = open_service(None).models.registry

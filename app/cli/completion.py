@@ -1,4 +1,4 @@
-"""The command that prints what a shell needs to complete the others."""
+"""The command that prints completion scripts of shells."""
 
 import click
 from click.shell_completion import get_completion_class

@@ -1,4 +1,4 @@
-"""The settings that a command runs with."""
+"""The settings of a command."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from seewhy.app.settings import Settings
 
 
 class SettingsError(click.ClickException):
-    """Wrong settings: they end the command as wrong options do, without the hint at its usage."""
+    """Invalid settings: they end the command like invalid options, but without the usage hint."""
 
     exit_code = click.UsageError.exit_code
 
@@ -19,7 +19,7 @@ def read_settings(**options: Any) -> Settings:
     """Return the settings of the environment, overridden by options of a command.
 
     Raises:
-        SettingsError: a value is out of bounds; the message names its variable or option.
+        SettingsError: a value is invalid; the message names its variable or option.
     """
     try:
         return Settings(**options)

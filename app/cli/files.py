@@ -1,4 +1,4 @@
-"""Pictures in and files out: arguments become pictures with the files that their answers go into, written whole."""
+"""Input and output files of commands: arguments become pictures with their output files."""
 
 import glob
 import itertools
@@ -16,13 +16,13 @@ import click
 from seewhy.app.cli.options import Form
 
 SUFFIXES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Suffixes of the pictures in a folder; a file that is named is tried whatever its suffix."""
+"""Suffixes of pictures in a folder; a named file is tried whatever its suffix."""
 
 DASH = Path("-")
 """The standard input or output."""
 
 _MARK = ".seewhy"
-"""Stands before the suffix of answers; folders and globs leave such files out."""
+"""Precedes the suffix of answers; folders and globs skip such files."""
 
 _SLASHES = tuple(filter(None, (os.sep, os.altsep)))
 
@@ -31,7 +31,7 @@ _parts = itertools.count()
 
 @dataclass(frozen=True)
 class Item:
-    """One picture, and where its answer goes.
+    """A picture and the file of its answer.
 
     Attributes:
         picture: `DASH` for the standard input.
@@ -43,13 +43,13 @@ class Item:
 
     @property
     def is_done(self) -> bool:
-        """Whether the answer is there already."""
+        """Whether the answer already exists."""
         return self.output != DASH and self.output.exists()
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A picture, and its place below the folder that was named; its name where no folder was."""
+    """A picture, and its place below the named folder; without a folder, its name."""
 
     picture: Path
     place: Path
@@ -58,26 +58,26 @@ class _Source:
 def plan(
     arguments: Sequence[Path], output: str | None, form: Form | None, forms: Sequence[Form], sheet: Path | None = None
 ) -> tuple[Form, list[Item]]:
-    """Return the format of the answers, and the pictures with the files that their answers go into.
+    """Return the format of the answers, and the pictures with the files of their answers.
 
-    A folder means all pictures below it but hidden ones and earlier answers, and its answers keep their
-    places. An argument that is no file may be a glob.
+    A folder means all pictures below it except hidden ones and earlier answers, and its answers keep their
+    places. An argument that is not a file may be a glob.
 
     Args:
         arguments: as typed.
-        output: as typed: a file for the only picture, a folder (it may end in a slash), or `-`; None for the present
+        output: as typed: a file for the only picture, a folder (it may end in a slash), or `-`; None for the current
             folder.
-        form: None to choose it by the output's suffix.
-        forms: to choose from; the first is the default.
-        sheet: the contact sheet, whose pages are no pictures to explain.
+        form: the format; None to choose it by the output's suffix.
+        forms: possible formats; the first is the default.
+        sheet: the contact sheet, whose pages are not pictures to explain.
 
     Raises:
-        click.UsageError: a folder or a glob without pictures, or an output that does not fit them.
+        click.UsageError: a folder or a glob has no pictures, or the output does not fit them.
     """
     sources = list(dict.fromkeys(source for argument in arguments for source in _expanded(argument, sheet)))
     place = Path(output or "")
     if place == DASH and len(sources) > 1:
-        raise click.UsageError(f"The standard output takes the answer of one picture, and these are {len(sources)}.")
+        raise click.UsageError(f"The standard output takes the answer for one picture; there are {len(sources)}.")
     if place == DASH:
         return form or forms[0], [Item(sources[0].picture, DASH)]
     single = len(arguments) == 1 and sources[0].picture == arguments[0]
@@ -93,7 +93,7 @@ def plan(
 
 
 def printable(path: Path) -> str:
-    """Return a path as it may be printed: characters that a terminal cannot show, or would obey, are replaced."""
+    """Return a path that is safe to print: characters that a terminal cannot show or would interpret are replaced."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(path))
 
 
@@ -103,7 +103,7 @@ def read(picture: Path) -> bytes:
 
 
 def write(path: Path, body: bytes) -> None:
-    """Write a file, wholly or not at all: under another name first."""
+    """Write a file atomically, first under another name."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):  # a device or a pipe
@@ -159,9 +159,9 @@ def _is_output(file: Path, sheet: Path | None) -> bool:
 
 
 def _items(sources: Sequence[_Source], folder: Path, suffix: str) -> Iterator[Item]:
-    """Name answers by the stems of their pictures; by the whole names where a stem is shared, then with a number.
+    """Name answers by the stems of their pictures, by their whole names if a stem is shared, then with a number.
 
-    The number, needed where several folders hold the same name, is all that depends on the order of pictures.
+    Only the number, needed if several folders have the same name, depends on the order of the pictures.
     """
     stems = Counter(source.place.with_suffix("") for source in sources)
     places = {source.place for source in sources}
@@ -177,12 +177,12 @@ def _items(sources: Sequence[_Source], folder: Path, suffix: str) -> Iterator[It
 
 
 def _form_of(output: Path, forms: Sequence[Form]) -> Form:
-    """Return the format that a file's suffix names; the first where it has no suffix."""
+    """Return the format of a file's suffix; the first without a suffix."""
     suffixes: dict[str, Form] = {f".{form}": form for form in forms}
     if ".jpeg" in suffixes:
         suffixes[".jpg"] = suffixes[".jpeg"]
     if output.suffix and output.suffix.lower() not in suffixes:
         raise click.BadParameter(
-            f"{output.suffix!r} is no format that can be written; use {', '.join(suffixes)}", param_hint="-o"
+            f"{output.suffix!r} is not an output format; use {', '.join(suffixes)}", param_hint="-o"
         )
     return suffixes.get(output.suffix.lower(), forms[0])

@@ -1,4 +1,4 @@
-"""What the commands about hooks write of each picture."""
+"""Output of the commands about hooks."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +14,11 @@ from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions, TraceO
 from seewhy.app.pipeline.parse import parse
 
 _FINDINGS = ("vanishing", "exploding", "without_gradient", "non_finite", "not_run")
-"""Lists of layers in a trace's summary; a line tells how many layers each has."""
+"""Lists of layers in a trace's summary; the printed line has their lengths."""
 
 
 def write_traces(items: list[Item], form: TraceFormat, fields: dict[str, Any], device: str | None) -> None:
-    """Write the time line of each picture, and print what stands out in it."""
+    """Write the timeline of each picture, and print its summary."""
     options = parse(TraceOptions, fields)
     hooks = HookService(_service(device, options.model))
 
@@ -36,7 +36,7 @@ def write_traces(items: list[Item], form: TraceFormat, fields: dict[str, Any], d
 
 
 def write_captures(items: list[Item], form: CaptureFormat, fields: dict[str, Any], device: str | None) -> None:
-    """Write what passes through the layers for each picture."""
+    """Write activations and gradients of layers for each picture."""
     options = parse(CaptureOptions, fields)
     hooks = HookService(_service(device, options.model))
 
@@ -73,7 +73,7 @@ def write_sweeps(
     other: Path | None,
     device: str | None,
 ) -> None:
-    """Write the channels of a layer, ranked by what the edit of each does to the class of each picture."""
+    """Write the channels of a layer for each picture, ranked by the effect of their edit on its class."""
     options = parse(InterveneOptions, fields)
     hooks = HookService(_service(device, options.model))
     other_picture = None if other is None else other.read_bytes()

@@ -37,7 +37,7 @@ _SWEEP_FORMATS: tuple[SweepFormat, ...] = (*INTERVENE_FORMATS, "csv")
 
 
 class _Edits(click.File):
-    """A file of edits, or the edits themselves, which a reader of the HTTP pages writes here."""
+    """A file of edits, or the edits themselves, as the HTTP option takes them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -57,9 +57,9 @@ class _Edits(click.File):
 def trace(
     pictures: tuple[Path, ...], device: str | None, output: str | None, form: TraceFormat | None, **options: Any
 ) -> None:
-    """Write the time line of hook calls for each PICTURE.
+    """Write the timeline of hook calls for each PICTURE.
 
-    Prints what stands out in it.
+    Prints its summary.
     """
     answer_form, items = plan(pictures, output, form, TRACE_FORMATS)
 
@@ -81,9 +81,9 @@ def trace(
 def capture(
     pictures: tuple[Path, ...], device: str | None, output: str | None, form: CaptureFormat | None, **options: Any
 ) -> None:
-    """Write what passes through layers for each PICTURE.
+    """Write activations and gradients of layers for each PICTURE.
 
-    That is statistics, arrays, or the strongest feature maps.
+    The output is statistics, arrays, or the strongest feature maps.
     """
     answer_form, items = plan(pictures, output, form, CAPTURE_FORMATS)
 
@@ -101,13 +101,13 @@ def capture(
     "--other",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="The picture that the op `swap` takes from.",
+    help="The picture whose activations the op `swap` uses.",
 )
 @option(
     "each_channel",
     INTERVENE["each_channel"],
     is_flag=True,
-    help=f"{INTERVENE['each_channel'].text} It can be written as csv, too.",
+    help=f"{INTERVENE['each_channel'].text} It can also be written as csv.",
 )
 @method_option(help=f"A name of `seewhy methods`. Default: {METHOD}.")
 @option("target", INTERVENE["target"])
@@ -126,9 +126,9 @@ def intervene(
     extra: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Write what edits change for each PICTURE.
+    """Write the effect of edits for each PICTURE.
 
-    That is predictions and heatmaps before and after.
+    The output is predictions and heatmaps before and after.
     """
     answer_form, items = plan(pictures, output, form, _SWEEP_FORMATS)
     if answer_form == "csv" and not options["each_channel"]:

@@ -1,6 +1,6 @@
-"""The names that the shell completes.
+"""Names for shell completion.
 
-Those of methods are read from their source. Those of models and layers, which take PyTorch to find, are cached.
+Names of methods are read from their source. Names of models and layers, which need PyTorch, are cached.
 """
 
 import json
@@ -23,14 +23,14 @@ _REGISTRATION = re.compile(r'^@method\(\s*"([^"]+)"', re.MULTILINE)
 
 def method_names() -> list[str]:
     """Return the names of the ready-made methods."""
-    spec = find_spec("seewhy.explainers")  # imports `seewhy`, which imports nothing
+    spec = find_spec("seewhy.explainers")  # this imports `seewhy`, which imports nothing
     folders = (spec and spec.submodule_search_locations) or ()
     files = (file for folder in folders for file in Path(folder, "methods").rglob("*.py"))
     return sorted(name for file in files for name in _REGISTRATION.findall(file.read_text(encoding="utf-8")))
 
 
 def model_names() -> list[str]:
-    """Return the names of all models, those of the user's file first."""
+    """Return the names of all models, the user's own first."""
 
     def search() -> list[str]:
         from seewhy.models.zoo import zoo_names
@@ -41,7 +41,7 @@ def model_names() -> list[str]:
 
 
 def layer_names(model: str) -> list[str]:
-    """Return the paths of the modules of a model; nothing where there is no such model."""
+    """Return the paths of a model's modules; empty if there is no such model."""
 
     def search() -> list[str]:
         from seewhy.models.registry import Registry
@@ -57,37 +57,37 @@ def layer_names(model: str) -> list[str]:
 
 
 def complete_colormap(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the colour maps that begin so."""
+    """Return the colour maps with this prefix."""
     return [name for name in SEQUENTIAL + DIVERGING if name.startswith(incomplete)]
 
 
 def complete_method(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the methods that begin so."""
+    """Return the methods with this prefix."""
     return [name for name in method_names() if name.startswith(incomplete.lower())]
 
 
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the models that begin so."""
+    """Return the models with this prefix."""
     return [name for name in model_names() if name.startswith(incomplete)]
 
 
 def complete_layer(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the layers that begin so, of the model that the command line names, or of the default one."""
+    """Return the layers with this prefix, of the model on the command line or of the default one."""
     model = ctx.params.get("model") or os.environ.get("SEEWHY_DEFAULT_MODEL") or "efficientnet_lite0"
     return [path for path in layer_names(model) if path.startswith(incomplete)]
 
 
 def _names_in_file() -> list[str]:
-    """Return the names of the models in the file that `SEEWHY_MODELS` names; they may change at any time."""
+    """Return the names of the models in the file of `SEEWHY_MODELS`, which may change at any time."""
     file = os.environ.get("SEEWHY_MODELS")
     try:
         return list(tomllib.loads(Path(file).read_text(encoding="utf-8")).get("models", {})) if file else []
-    except (OSError, ValueError):  # a command will say what is wrong with it
+    except (OSError, ValueError):  # commands report the error
         return []
 
 
 def _cached(entry: str, search: Callable[[], list[str]]) -> list[str]:
-    """Return names from the cache; search for them, and write them there, where it has none of these versions."""
+    """Return names from the cache; if it has none for these versions, search for them and store them."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seewhy"
     versions = " ".join(f"{name}-{version(name)}" for name in ("seewhy", "torchvision", "timm"))
     file = folder / "names.json"
@@ -104,6 +104,6 @@ def _cached(entry: str, search: Callable[[], list[str]]) -> list[str]:
             part = folder / f"names-{os.getpid()}.part"
             part.write_text(json.dumps(cache), encoding="utf-8")
             part.replace(file)
-        except OSError:  # without a cache it is slow, and right
+        except OSError:  # without a cache it is only slower
             pass
     return list(cache[entry])

@@ -1,4 +1,4 @@
-"""Options that commands have in common."""
+"""Options shared by commands."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,29 +29,29 @@ def output_option(command: Command) -> Command:
 
 
 def format_option(forms: tuple[str, ...]) -> Callable[[Command], Command]:
-    """Return what adds the option --format."""
-    text = f"By default the output's suffix, or else {forms[0]}."
+    """Return a decorator that adds the option --format."""
+    text = f"By default the format of the output's suffix, or else {forms[0]}."
     return click.option("--format", "form", type=click.Choice(forms), help=text)
 
 
 def option(name: str, entry: Option, **settings: Any) -> Callable[[Command], Command]:
-    """Return what adds an option of requests, with the text and the default of their table."""
+    """Return a decorator that adds an option of requests, with its help and default from their table."""
     default = {"default": entry.default, "show_default": True} if entry.default else {"default": None}
     return click.option(f"--{name.replace('_', '-')}", **{"help": entry.text, **default, **settings})
 
 
 def method_option(**settings: Any) -> Callable[[Command], Command]:
-    """Return what adds the option --method."""
+    """Return a decorator that adds the option --method."""
     return click.option("--method", shell_complete=complete_method, show_default=True, **settings)
 
 
 def layer_option(entry: Option, **settings: Any) -> Callable[[Command], Command]:
-    """Return what adds the option --layer."""
+    """Return a decorator that adds the option --layer."""
     return option("layer", entry, multiple=True, shell_complete=complete_layer, **settings)
 
 
 def table_options(table: dict[str, Option], **settings: dict[str, Any]) -> Callable[[Command], Command]:
-    """Return what adds all options of a table; `settings` are those of some, by name."""
+    """Return a decorator that adds all options of a table; `settings` has further arguments for some, by name."""
 
     def add(command: Command) -> Command:
         for name, entry in reversed(table.items()):
@@ -70,17 +70,17 @@ drawing_options = table_options(
 
 
 def heatmap_options(command: Command) -> Command:
-    """Add the options of commands that explain: those about drawing, --values and --option."""
+    """Add the options of commands that explain: drawing options, --values and --option."""
     text = "An option of the method, as `seewhy methods` lists them; repeatable."
     command = click.option("--option", "extra", multiple=True, metavar="NAME=VALUE", help=text)(command)
     return drawing_options(option("values", HEATMAP["values"], is_flag=True)(command))
 
 
 def fields(options: dict[str, Any], extra: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the options that have a value, as schemas take them.
+    """Return the options that have a value, for validation by a schema.
 
     Args:
-        options: of the command, by name.
+        options: options of the command, by name.
         extra: options of the method, as NAME=VALUE.
     """
     values = {name: value for name, value in options.items() if value not in (None, ())}

@@ -1,17 +1,17 @@
-"""What commands print, and the statuses that they exit with."""
+"""Printing of commands, and their exit statuses."""
 
 import sys
 
 import click
 
 FAILED = 1
-"""Exit status where a picture failed."""
+"""Exit status if a picture failed."""
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, as in shells."""
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Print rows in columns under their heads."""
+    """Print rows in columns under headings."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     for row in [head, *rows]:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

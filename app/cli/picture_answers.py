@@ -1,4 +1,4 @@
-"""What `seewhy explain` and `seewhy predict` make of each picture."""
+"""Output of `seewhy explain` and `seewhy predict`."""
 
 import sys
 import time
@@ -25,10 +25,10 @@ from seewhy.app.pipeline.results import ExplainResult
 
 @dataclass(frozen=True)
 class Extras:
-    """What is made beside the answers.
+    """Output besides the answers.
 
     Attributes:
-        skip_existing: leave out pictures that have an answer already.
+        skip_existing: skip pictures that already have an answer.
         sheet: file of the contact sheet.
         summary: file of the summary.
     """
@@ -40,14 +40,14 @@ class Extras:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The answer for one picture. All but its tile is empty where the file was there before.
+    """The answer for one picture. Only its tile is set if the file already existed.
 
     Attributes:
-        line: to print.
-        caption: of the tile.
-        rows: of the summary.
-        body: for the standard output.
-        tile: for the sheet.
+        line: line to print.
+        caption: caption of the tile.
+        rows: rows of the summary.
+        body: body for the standard output.
+        tile: small copy for the contact sheet.
     """
 
     line: str = ""
@@ -62,11 +62,11 @@ class _Run:
     """A run of `seewhy explain`.
 
     Attributes:
-        service: explains.
+        service: the service.
         items: the pictures, one or more.
-        options: of the explanations.
-        form: of the answers.
-        extras: what else is made.
+        options: options of the explanations.
+        form: format of the answers.
+        extras: further output.
     """
 
     service: Service
@@ -102,7 +102,7 @@ class _Run:
                     summary.add({"picture": str(item.picture), "error": message})
 
             if skipped := sum(map(self._skips, self.items)):
-                click.echo(f"{skipped} of {len(self.items)} answers are there already.", err=True)
+                click.echo(f"{skipped} of {len(self.items)} answers already exist.", err=True)
             if skipped < len(self.items):
                 load_model(self.service, self.options.model)
             for_each(self.items, self._answer, report, report_failure, concurrency(self.service.settings.max_batch))
@@ -114,9 +114,9 @@ class _Run:
         if self.items[0].output != DASH:
             return
         if self.extras.skip_existing:
-            raise click.UsageError("--skip-existing needs files, and the standard output is none.")
+            raise click.UsageError("--skip-existing needs files, not the standard output.")
         if sys.stdout.isatty() and self.form != "json":
-            raise click.UsageError("The standard output is a terminal, and the answer is no text: name a file.")
+            raise click.UsageError("The standard output is a terminal, but the answer is not text: name a file.")
 
     @property
     def _is_drawing(self) -> bool:
@@ -155,7 +155,7 @@ class _Run:
         )
 
     def _old_tile(self, item: Item) -> Image.Image | None:
-        """Return the tile of an answer that was there before, where it is a picture."""
+        """Return the tile of an answer that already existed, if it is a picture."""
         if not (self.extras.sheet and self._is_drawing):
             return None
         with Image.open(item.output) as drawing:
@@ -165,10 +165,10 @@ class _Run:
 def explain_pictures(
     items: list[Item], form: Format, fields: dict[str, Any], extras: Extras, device: str | None
 ) -> None:
-    """Explain the pictures, several at once, so that they share passes of the model; exit with 1 where some failed.
+    """Explain pictures, several at once, so that they share passes of the model; exit with 1 if some failed.
 
     Raises:
-        click.UsageError: options that exclude each other.
+        click.UsageError: options exclude each other.
     """
     options = parse(ExplainOptions, fields)
     _Run(open_service(device), items, options, form, extras).start()

@@ -29,7 +29,7 @@ from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, METHOD, PREDICT
 @layer_option(HEATMAP["layer"])
 @format_option(FORMATS)
 @heatmap_options
-@click.option("--skip-existing", is_flag=True, help="Leave out pictures that have an answer already.")
+@click.option("--skip-existing", is_flag=True, help="Skip pictures that already have an answer.")
 @click.option("--sheet", type=click.Path(path_type=Path), help="Also draw all answers onto a contact sheet.")
 @click.option("--summary", type=click.Path(path_type=Path), help="Also write a row per answer, as .csv or .jsonl.")
 def explain(
@@ -48,7 +48,7 @@ def explain(
     A PICTURE is a file, a folder (all pictures in it and below), a glob in quotes, or `-` for the standard input.
 
     \b
-    Exit status: 0 all done, 1 some pictures failed, 2 a mistake in the options, 130 interrupted.
+    Exit status: 0 all done, 1 some pictures failed, 2 invalid options, 130 interrupted.
     """
     answer_form, items = plan(pictures, output, form, FORMATS, sheet)
     request = {**fields(options, extra), "format": answer_form}

@@ -1,4 +1,4 @@
-"""A run over pictures: a service, several pictures at once, a bar, failures, an exit status."""
+"""Runs over pictures: several at once, with a progress bar, failures and an exit status."""
 
 import sys
 import threading
@@ -24,7 +24,7 @@ from seewhy.models import LoadedModel
 T = TypeVar("T")
 
 _LAST_PASS = 10.0
-"""Seconds to wait for what still runs when a command ends early."""
+"""Seconds to wait for running work when a command ends early."""
 
 _TEXTS = ("json", "svg", "csv")
 """Formats that a terminal can print."""
@@ -33,21 +33,21 @@ _TEXTS = ("json", "svg", "csv")
 def open_service(device: str | None) -> Service:
     """Return a service with the settings of the environment, on this device if it is not None.
 
-    Its queue takes all pictures that this command has in work, and it waits without end unless SEEWHY_DEADLINE is set.
+    Its queue holds all concurrent pictures of the command, and it has no deadline unless SEEWHY_DEADLINE is set.
     """
     settings = read_settings()
     overrides: dict[str, Any] = {"device": device} if device else {}
     overrides["queue_size"] = max(settings.queue_size, concurrency(settings.max_batch) * settings.max_targets)
     if "deadline" not in settings.model_fields_set:
         overrides["deadline"] = float("inf")
-    service = Service(read_settings(**overrides), warm=False)  # for a picture or two it does not pay
+    service = Service(read_settings(**overrides), warm=False)  # not worth it for a few pictures
     # A process that ends while PyTorch runs in another thread is aborted.
     click.get_current_context().call_on_close(lambda: service.models.stop(_LAST_PASS))
     return service
 
 
 def concurrency(max_batch: int) -> int:
-    """Return how many pictures to have in work: while some share a pass, others are decoded or drawn."""
+    """Return how many pictures to process at once: while some share a pass, others are decoded or drawn."""
     return 2 * max_batch
 
 
@@ -56,7 +56,7 @@ def load_model(service: Service, name: str | None) -> LoadedModel:
 
     Raises:
         click.ClickException: its weights are not on this machine; the message says how to get them.
-        ModelError: it cannot be loaded for another reason.
+        ModelError: the model cannot be loaded for another reason.
     """
     settings = service.settings
     spec = service.models.registry.spec(name or settings.default_model)
@@ -84,16 +84,16 @@ def for_each(
     report_failure: Callable[[Item, str], None] = lambda item, message: None,
     threads: int = 1,
 ) -> None:
-    """Do the work for each picture, several at once, with a bar for many; exit with `FAILED` if any failed.
+    """Process each picture, several at once, with a progress bar for many; exit with `FAILED` if any failed.
 
-    A failure that all pictures would share, such as a bad option, is raised at the first picture.
+    An error that all pictures would share, such as a bad option, is raised at the first picture.
 
     Args:
-        items: the pictures; a few more than `threads` are in work at any time.
+        items: the pictures; a few more than `threads` are in progress at any time.
         work: runs in threads.
         report: takes each result, in order, in this thread.
-        report_failure: takes the message of each picture that failed.
-        threads: how many pictures are in work at once.
+        report_failure: takes the message of each failed picture.
+        threads: number of pictures processed at once.
     """
     failures = count = 0
     try:
@@ -118,13 +118,13 @@ def for_each(
 
 
 def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[str, Body]]) -> None:
-    """Write what the work makes of each picture, one picture after the other, and print its line; as `for_each`.
+    """Write the result of each picture, one after the other, and print its line; see `for_each`.
 
     Raises:
-        click.UsageError: the standard output is a terminal, and the answer is no text.
+        click.UsageError: the standard output is a terminal, but the answer is not text.
     """
     if items[0].output == DASH and sys.stdout.isatty() and form not in _TEXTS:
-        raise click.UsageError("The standard output is a terminal, and the answer is no text: name a file.")
+        raise click.UsageError("The standard output is a terminal, but the answer is not text: name a file.")
 
     def write_answer(item: Item) -> tuple[str, bytes]:
         line, answer = work(item)
@@ -144,17 +144,17 @@ def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[st
 
 
 def in_one_piece(body: Body, form: str) -> bytes:
-    """Return the bytes of an answer; JSON with a line for each value."""
+    """Return the bytes of an answer; JSON is indented."""
     content = body if isinstance(body, bytes) else body.join()
     return to_json(from_json(content), indent=2) if form == "json" else content
 
 
 def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) -> Iterator[tuple[Item, "Future[T]"]]:
-    """Yield each item when it is finished. Where this ends early, work that is under way is given up."""
+    """Yield each item when it is finished. If this ends early, running work is abandoned."""
     stopped = threading.Event()
 
     def begin() -> None:
-        # The pipeline drops work whose client is gone: the end of this command looks like that to it.
+        # The pipeline drops work of disconnected clients: the end of this command looks like that.
         client_disconnected.set(stopped.is_set)
 
     pool = ThreadPoolExecutor(threads, "pictures", begin)
@@ -162,7 +162,7 @@ def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) ->
     try:
         for item in items:
             pending.append((item, pool.submit(work, item)))
-            # Results wait for the oldest picture; this bounds how many of them are held in memory.
+            # Results wait for the oldest picture; this limits how many are in memory.
             if len(pending) > 2 * threads:
                 wait([pending[0][1]])
                 yield pending.popleft()
@@ -175,7 +175,7 @@ def _in_order(items: Sequence[Item], work: Callable[[Item], T], threads: int) ->
 
 
 def _fault(error: BaseException | None) -> str | None:
-    """Return what is wrong with a picture, or None; raise what is wrong with all of them."""
+    """Return the error of one picture, or None; raise an error that concerns all of them."""
     if error is None:
         return None
     if isinstance(error, click.ClickException):
@@ -183,7 +183,7 @@ def _fault(error: BaseException | None) -> str | None:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if isinstance(error, EXPECTED):
-        # A contrast may be missing for one picture alone: the classes depend on what is most probable in it.
+        # A contrast may be invalid for one picture only: its classes depend on its predictions.
         of_all_pictures = kind_of(error).status in (422, 503) and field_of(error) != "against"
         if not of_all_pictures:
             return str(error)
@@ -192,8 +192,8 @@ def _fault(error: BaseException | None) -> str | None:
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Yield a context manager inside which lines can be printed; leaving it moves the bar on."""
-    hidden = True if total < 2 else None  # None: unless it is a terminal
+    """Yield a context manager inside which lines can be printed; leaving it advances the bar."""
+    hidden = True if total < 2 else None  # None: hidden unless it is a terminal
     with tqdm(total=total, unit="picture", disable=hidden, dynamic_ncols=True, smoothing=0.1) as bar:
 
         @contextmanager

@@ -14,25 +14,25 @@ _TILE = (320, 240)
 _GAP = 4
 _LINE = 20
 _PAGE = 100
-"""Most results on a sheet; further ones go onto SHEET-2 and so on, so that memory stays bounded."""
+"""Maximum results on a sheet; further ones go onto SHEET-2 and so on, so that memory stays bounded."""
 
 
 class Sheet:
     """Small copies of drawings, each under its caption.
 
     Args:
-        path: of the first sheet; its suffix is the format.
-        title: stands above the copies.
-        encode: returns a picture as bytes.
+        path: path of the first sheet; its suffix is the format.
+        title: title above the copies.
+        encode: encodes a picture.
 
     Raises:
-        click.BadParameter: the suffix names no format for pictures.
+        click.BadParameter: the suffix is not a picture format.
     """
 
     def __init__(self, path: Path, title: str, encode: Callable[[Image.Image, Drawing], bytes]) -> None:
         suffixes: dict[str, Drawing] = {".jpg": "jpeg", **{f".{form}": form for form in DRAWINGS}}
         if path.suffix.lower() not in suffixes:
-            raise click.BadParameter(f"a sheet ends in {', '.join(suffixes)}", param_hint="--sheet")
+            raise click.BadParameter(f"the file must end in {', '.join(suffixes)}", param_hint="--sheet")
         self._path = path
         self._form = suffixes[path.suffix.lower()]
         self._title = title
@@ -48,14 +48,14 @@ class Sheet:
         return ImageOps.expand(small, _GAP, "white")
 
     def add(self, tile: Image.Image, caption: str) -> None:
-        """Put a small copy onto the sheet; a full sheet is written."""
+        """Add a small copy to the sheet; write the sheet if it is full."""
         self._tiles.append(tile)
         self._captions.append(caption)
         if len(self._tiles) == _PAGE:
             self.close()
 
     def close(self) -> None:
-        """Write the copies that are not written yet."""
+        """Write the remaining copies."""
         if not self._tiles:
             return
         self._pages += 1

@@ -1,4 +1,4 @@
-"""The summary of a command's results, a row for each explanation, as CSV or as JSON lines."""
+"""The summary of a command's results, one row per explanation, as CSV or JSON lines."""
 
 import csv
 import io
@@ -18,19 +18,19 @@ _EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS)
 
 
 class Summary:
-    """Rows that are written as they come.
+    """A file of rows, written as they are added.
 
     Args:
-        path: ends in .csv or .jsonl.
-        resume: keep the rows without an error that an earlier run, perhaps interrupted, has written.
+        path: path that ends in .csv or .jsonl.
+        resume: keep the rows without an error of an earlier, possibly interrupted run.
 
     Raises:
-        click.BadParameter: another suffix, or the file to resume is no summary.
+        click.BadParameter: the suffix is another one, or the file to resume is not a summary.
     """
 
     def __init__(self, path: Path, resume: bool) -> None:
         if path.suffix.lower() not in (".csv", ".jsonl"):
-            raise click.BadParameter("a summary ends in .csv or .jsonl", param_hint="--summary")
+            raise click.BadParameter("the file must end in .csv or .jsonl", param_hint="--summary")
         self._is_csv = path.suffix.lower() == ".csv"
         rows = self._read(path) if resume and path.exists() else []
         self._pictures = {_escaped(row["picture"]) for row in rows}
@@ -39,12 +39,12 @@ class Summary:
         self._file = path.open("a", encoding="utf-8", newline="")
 
     def add(self, *rows: dict[str, Any]) -> None:
-        """Write rows; columns that a row lacks are empty."""
+        """Write rows; missing columns are empty."""
         self._file.write("".join(self._line({**_EMPTY, **row}) for row in rows))
         self._file.flush()
 
     def add_skipped(self, picture: str, output: str) -> None:
-        """Write a row of a picture whose answer was there before, unless an earlier run did."""
+        """Write a row for a picture whose answer already existed, unless an earlier run wrote one."""
         if _escaped(picture) not in self._pictures:
             self.add({"picture": picture, "output": output})
 
@@ -61,18 +61,18 @@ class Summary:
         return _escaped(text.getvalue())
 
     def _read(self, path: Path) -> list[dict[str, Any]]:
-        """Return the rows of a file that are whole and have no error."""
+        """Return the complete rows of a file that have no error."""
         text = path.read_text(encoding="utf-8")
-        *lines, _ = text.split("\n")  # the last line may be cut short
+        *lines, _ = text.split("\n")  # the last line may be truncated
         try:
             rows = list(csv.DictReader(f"{line}\n" for line in lines)) if self._is_csv else list(map(json.loads, lines))
         except ValueError:
             rows = [{}]
         if any(not isinstance(row, dict) or set(row) != set(COLUMNS) for row in rows):
-            raise click.BadParameter(f"{path} is no summary to go on with; name another file", param_hint="--summary")
+            raise click.BadParameter(f"{path} is not a summary to resume; name another file", param_hint="--summary")
         return [row for row in rows if not row["error"]]
 
 
 def _escaped(text: str) -> str:
-    """Return text with the bytes of names that are no UTF-8 written as JSON writes them."""
+    """Return text with bytes of names that are not UTF-8 escaped as in JSON."""
     return text.encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""What the routes of other servers declare alike: their errors, paths, bodies and options."""
+"""Common declarations of other servers' routes: errors, paths, bodies and options."""
 
 from functools import partial
 from typing import Any
@@ -12,15 +12,15 @@ from seewhy.app.http.declaration import BINARY, Declaration, Protocol, Schema
 PICTURE: Schema = {**BINARY, "minLength": 1}
 BYTES = "application/octet-stream"
 
-EXPLAIN = "those of POST /explain but for `model` and `format`, and `range`."
-"""The options of explanations, in words."""
+EXPLAIN = "those of POST /explain except `model` and `format`, and `range`."
+"""Description of the options of explanations."""
 
 _ERRORS = {
-    400: "What was sent is at fault",
-    404: "There is no such model, or no such version of it",
-    413: "Too many bytes, pixels, pictures or numbers",
-    500: "Something went wrong here",
-    503: "Too busy, still starting, or the weights are not at hand",
+    400: "The request is invalid",
+    404: "Unknown model or version",
+    413: "Too many bytes, pixels, pictures or values",
+    500: "Internal server error",
+    503: "Busy, still starting, or the weights are not available",
     504: "The answer was not ready in time",
 }
 _protocol = partial(
@@ -30,7 +30,7 @@ _protocol = partial(
     asking=tuple(_ERRORS),
     parts={
         "name": "A name of GET /models.",
-        "version": "Each model has one: 1; on TorchServe's routes it is also called 1.0.",
+        "version": "Each model has version 1; TorchServe's routes also accept 1.0.",
     },
 )
 
@@ -42,6 +42,6 @@ TorchServe = partial(Declaration, protocol=_protocol(TorchServeError))
 
 
 def json_request(schema: type[BaseModel], *media_types: str) -> Any:
-    """Return what makes the bodies of requests: JSON of a schema, or bytes of other media types."""
+    """Return a function that makes the schemas of bodies: JSON of a schema, or bytes of other media types."""
     content: dict[str, Any] = {"application/json": {"schema": PydanticSchema(schema_class=schema)}}
     return lambda _: content | {media: {"schema": PICTURE} for media in media_types}

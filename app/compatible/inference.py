@@ -1,4 +1,4 @@
-"""Requests and answers of the Open Inference Protocol: JSON, and perhaps binary data after it."""
+"""Requests and answers of the Open Inference Protocol: JSON, optionally followed by binary data."""
 
 import re
 import uuid
@@ -20,18 +20,18 @@ from seewhy.app.memory.budget import ANSWER
 from seewhy.explainers.errors import near_matches, plain_fault
 
 _WHOLE_BYTES = 2**20
-"""JSON up to this size is sent in one piece, with its length."""
+"""JSON up to this size is sent in one piece, with Content-Length."""
 
 
 @dataclass(frozen=True)
 class InferRequest:
-    """A request, read and not yet checked against the model.
+    """A parsed request, not yet checked against the model.
 
     Attributes:
-        id: of the request; a new one where the client sent none.
-        parameters: options, still unchecked.
-        tensor: an array with the shape that the request gives, or the items of a BYTES tensor.
-        outputs: that the request names; empty for the usual.
+        id: id of the request; generated if the client sent none.
+        parameters: unchecked options.
+        tensor: an array with the request's shape, or the items of a BYTES tensor.
+        outputs: the requested outputs; empty for the default ones.
     """
 
     id: str
@@ -40,14 +40,14 @@ class InferRequest:
     outputs: tuple[V2RequestedOutput, ...]
 
     def outputs_of(self, usual: Sequence[str], further: Sequence[str] = ()) -> tuple[V2RequestedOutput, ...]:
-        """Return the outputs to answer with: those that the request names, or the usual ones.
+        """Return the outputs of the answer: the requested ones, or the default ones.
 
         Args:
-            usual: names of those that come by default.
-            further: names of those that come when they are named.
+            usual: names of the default outputs.
+            further: names of the outputs that must be requested.
 
         Raises:
-            FieldError: there is no such output, or it is asked for twice.
+            FieldError: an output does not exist, or is requested twice.
         """
         names = [output.name for output in self.outputs]
         for name in names:
@@ -55,14 +55,14 @@ class InferRequest:
                 hint = near_matches(name, (*usual, *further)) or f"Choose from {', '.join((*usual, *further))}."
                 raise FieldError(f"There is no output {name!r}. {hint}", field="outputs")
             if names.count(name) > 1:
-                raise FieldError(f"The output {name!r} is asked for twice.", field="outputs")
+                raise FieldError(f"The output {name!r} is requested twice.", field="outputs")
         return self.outputs or tuple(V2RequestedOutput(name=name) for name in usual)
 
     def pictures(self) -> list[bytes | Numbers]:
         """Return the pictures one by one.
 
         Raises:
-            FieldError: the tensor has no axes of pictures.
+            FieldError: the tensor does not have the axes of pictures.
         """
         if isinstance(self.tensor, list):
             return list(self.tensor)
@@ -71,13 +71,13 @@ class InferRequest:
         if self.tensor.ndim == 4:
             return list(self.tensor)
         raise FieldError(
-            f"A tensor of shape {list(self.tensor.shape)} holds no pictures; send [N, H, W, 3] or [N, 3, H, W], or "
-            "BYTES of shape [N].",
+            f"A tensor of shape {list(self.tensor.shape)} is not a batch of pictures; send [N, H, W, 3] or "
+            "[N, 3, H, W], or BYTES of shape [N].",
             field="inputs[0].shape",
         )
 
     def is_binary(self, output: V2RequestedOutput) -> bool:
-        """Whether an output goes after the JSON, and not into it."""
+        """Whether an output is binary data after the JSON."""
         binary = output.parameters.get("binary_data", self.parameters.get("binary_data_output", False))
         if not isinstance(binary, bool):
             raise FieldError("binary_data must be true or false.", field="binary_data")
@@ -85,21 +85,21 @@ class InferRequest:
 
 
 def read_request(body: bytes, header_length: str | None) -> InferRequest:
-    """Read a request.
+    """Parse a request.
 
     Args:
-        body: JSON, and perhaps binary data after it.
-        header_length: how long the JSON is, where binary data follows.
+        body: JSON, optionally followed by binary data.
+        header_length: length of the JSON if binary data follows.
 
     Raises:
-        MalformedRequestError, FieldError: it does not make sense.
+        MalformedRequestError, FieldError: the request is invalid.
     """
     length = len(body)
     if header_length is not None:
         length = int(header_length) if re.fullmatch(r"[0-9]{1,15}", header_length) else -1
         if not 0 < length <= len(body):
             raise MalformedRequestError(
-                f"{HEADER} is {header_length[:50]!r}; it is how many of the body's {len(body)} bytes are JSON."
+                f"{HEADER} is {header_length[:50]!r}; it must be how many of the body's {len(body)} bytes are JSON."
             )
     try:
         request = V2Request.model_validate(parse_object(body[:length]))
@@ -108,11 +108,11 @@ def read_request(body: bytes, header_length: str | None) -> InferRequest:
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
         raise FieldError(f"{place}: {plain_fault(fault)}", field=place) from error
     if len(request.inputs) != 1:
-        raise FieldError(f"Send one input, and all pictures in it; there are {len(request.inputs)}.", field="inputs")
+        raise FieldError(f"Send one input with all pictures in it, not {len(request.inputs)}.", field="inputs")
     (tensor,) = request.inputs
     names = [*tensor.parameters, *(name for output in request.outputs for name in output.parameters)]
     if any(name.startswith("shared_memory") for name in names):
-        raise FieldError("There is no shared memory here; send and ask for the tensor itself.", field="parameters")
+        raise FieldError("Shared memory is not supported; send and request the tensor itself.", field="parameters")
     return InferRequest(
         id=request.id or str(uuid.uuid4()),
         parameters=request.parameters,
@@ -122,11 +122,11 @@ def read_request(body: bytes, header_length: str | None) -> InferRequest:
 
 
 def write_answer(head: dict[str, Any], tensors: Sequence[tuple[Tensor, bool]]) -> tuple[Body, int | None]:
-    """Return the body of an answer, and how long its JSON is where binary data follows.
+    """Return the body of an answer, and the length of its JSON if binary data follows.
 
     Args:
         head: the members besides the outputs.
-        tensors: each with whether it is to be binary.
+        tensors: each with whether it is binary.
 
     Raises:
         AnswerTooLargeError, OutOfMemoryError: there is no memory for the JSON before binary data, ever or at present.

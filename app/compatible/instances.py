@@ -1,4 +1,4 @@
-"""A picture as the routes of other servers carry it: encoded, as levels of pixels, or as the model's input itself."""
+"""Pictures on other servers' routes: encoded, as pixel levels, or as the model's input."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.models.preprocess import Preprocess
 
 Range = Literal["byte", "unit", "normalized"]
-"""What the numbers of an array mean: levels of 0 to 255, levels of 0 to 1, or the model's own input."""
+"""Meaning of an array's numbers: levels of 0 to 255, levels of 0 to 1, or the model's input."""
 
 MEMBERS = ("b64", "image", "image_bytes", "data")
-"""Members of a JSON object that may hold the picture."""
+"""Members of a JSON object that may contain the picture."""
 
 _BEYOND = 10
-"""How many times as far from grey as black and white a normalised value may lie."""
+"""Maximum distance of a normalised value from grey, as a multiple of that of black and white."""
 
 _LEVEL_BYTES, _NUMBER_BYTES = 4, 12
-"""Bytes for each level, or other number, of an array that becomes a picture or the model's input: its copies."""
+"""Bytes per number of an array, for its copies on the way to a picture or the model's input."""
 
 _DEPTH = 8
-"""How deep lists of numbers may be nested."""
+"""Maximum nesting of lists of numbers."""
 
 Numbers: TypeAlias = NDArray[Any]
 
@@ -41,9 +41,9 @@ class PictureReader:
     """Reads pictures for a model.
 
     Attributes:
-        preprocess: of the model.
-        max_pixels: of one picture.
-        range: what numbers mean; None to tell by their kind: whole numbers are levels of 0 to 255.
+        preprocess: preprocessing of the model.
+        max_pixels: maximum pixels of one picture.
+        range: meaning of numbers; None to infer it from their type: whole numbers are levels of 0 to 255.
     """
 
     preprocess: Preprocess
@@ -51,14 +51,14 @@ class PictureReader:
     range: Range | None
 
     def from_json(self, value: Any, place: str) -> Source:
-        """Return the picture that a JSON value holds.
+        """Return the picture in a JSON value.
 
         Args:
             value: base64, an object with base64 in it, or a nested list of numbers.
-            place: of the value in the request, for messages.
+            place: place of the value in the request, for messages.
 
         Raises:
-            FieldError: it holds none.
+            FieldError: the value is not a picture.
         """
         if isinstance(value, str):
             return decode_base64(place, value)
@@ -73,8 +73,8 @@ class PictureReader:
             )
         if extras:
             raise FieldError(
-                f"{place} has a member that is not read, {extras[0]!r}; a picture has one of {', '.join(MEMBERS)}, and "
-                "options stand in parameters, beside the pictures.",
+                f"{place} has an unknown member, {extras[0]!r}; a picture has one of {', '.join(MEMBERS)}, and options "
+                "go in parameters, beside the pictures.",
                 field=place,
             )
         if isinstance(value[member], dict):
@@ -85,19 +85,19 @@ class PictureReader:
         return self.from_json(value[member], f"{place}.{member}")
 
     def from_tensor(self, part: bytes | Numbers, place: str) -> Source:
-        """Return the picture that an item of a tensor holds; errors as `from_array`."""
+        """Return the picture in an item of a tensor; errors as `from_array`."""
         return part if isinstance(part, bytes) else self.from_array(part, place)
 
     def from_array(self, array: Numbers, place: str) -> Source:
-        """Return the picture that an array holds.
+        """Return the picture in an array.
 
         Args:
-            array: (H, W, C) or (C, H, W), whole or floating numbers.
-            place: of the array in the request, for messages.
+            array: (H, W, C) or (C, H, W), integers or floats.
+            place: place of the array in the request, for messages.
 
         Raises:
-            FieldError: an array of another shape, or with other numbers than its range has.
-            PictureTooLargeError: more pixels than allowed.
+            FieldError: the array has another shape, or numbers outside its range.
+            PictureTooLargeError: the picture has more pixels than allowed.
         """
         kind = self.range or ("normalized" if array.dtype.kind == "f" else "byte")
         is_byte = kind == "byte" and array.dtype.kind != "f"
@@ -117,7 +117,7 @@ class PictureReader:
         most = 255 if kind == "byte" else 1
         if not (last.min() >= 0 and last.max() <= most):  # NaN neither
             raise FieldError(
-                f"{place} has numbers beyond 0 to {most}; range says what they mean: byte, unit or normalized.",
+                f"{place} has numbers outside 0 to {most}; set range to their meaning: byte, unit or normalized.",
                 field=place,
             )
         if array.dtype.kind == "f" or kind == "unit":
@@ -134,8 +134,8 @@ class PictureReader:
         if array.shape != (channels, height, width):
             raise FieldError(
                 f"{place} has the shape {list(array.shape)}; a normalised input of this model is "
-                f"[{channels}, {height}, {width}] or [{height}, {width}, {channels}]. range=byte or range=unit says "
-                "that the numbers are a picture, which may have any size.",
+                f"[{channels}, {height}, {width}] or [{height}, {width}, {channels}]. Set range=byte or range=unit "
+                "if the numbers are a picture, which may have any size.",
                 field=place,
             )
         mean, std = (
@@ -146,24 +146,24 @@ class PictureReader:
         levels = array * std + mean
         if not np.abs(levels - 0.5).max() <= 0.5 * _BEYOND:  # NaN neither
             raise FieldError(
-                f"{place} has numbers that no normalised input of this model has: its black is {black:.2f}, its white "
-                f"{white:.2f}. range=byte says that they are levels of 0 to 255, range=unit of 0 to 1.",
+                f"{place} has numbers outside the range of a normalised input of this model: its black is {black:.2f}, "
+                f"its white {white:.2f}. Set range=byte for levels of 0 to 255, range=unit for levels of 0 to 1.",
                 field=place,
             )
         if self.range is None and (black < 0 or white > 1) and _are_unit_levels(array):
             raise FieldError(
-                f"{place} has numbers of 0 to 1 only, as levels have that are not normalised; of a normalised input of "
-                f"this model black is {black:.2f} and white {white:.2f}. Send whole numbers of 0 to 255, or say "
-                "range=unit for levels of 0 to 1; normalised are (level - mean) / std with the mean "
-                f"{list(self.preprocess.mean)} and the std {list(self.preprocess.std)}. range=normalized says that "
-                "these are.",
+                f"{place} has only numbers of 0 to 1, like levels that are not normalised; in a normalised input "
+                f"of this model black is {black:.2f} and white {white:.2f}. Send whole numbers of 0 to 255, or set "
+                "range=unit for levels of 0 to 1; normalised values are (level - mean) / std with the mean "
+                f"{list(self.preprocess.mean)} and the std {list(self.preprocess.std)}. Set range=normalized if the "
+                "numbers are normalised.",
                 field=place,
             )
         return torch.from_numpy(np.array(array, order="C"))
 
 
 def _are_unit_levels(array: NDArray[np.float32]) -> bool:
-    """Whether numbers (C, H, W) look like levels of 0 to 1: within these, and not of one colour, as blanks are."""
+    """Whether numbers (C, H, W) look like levels of 0 to 1: within that range, and not of one colour, like blanks."""
     varies = bool((array.min(axis=(1, 2)) < array.max(axis=(1, 2))).any())
     return varies and bool(array.min() >= 0 and array.max() <= 1)
 
@@ -172,15 +172,15 @@ def numbers(values: Any, place: str) -> Numbers:
     """Return nested lists of numbers as an array.
 
     Raises:
-        FieldError: they hold something else, or are not of one shape.
+        FieldError: the lists contain something else, or are ragged.
     """
     array = np.array(None)
-    # NumPy would make text of a list with one text in it, each item as long as the longest.
+    # NumPy would turn a list with one text into texts, each as long as the longest.
     if _is_numbers(values):
         with suppress(ValueError, OverflowError):  # lists of several lengths
             array = np.array(values)
     if array.dtype.kind not in "iuf":
-        raise FieldError(f"{place} must hold numbers only, in nested lists of one length each.", field=place)
+        raise FieldError(f"{place} must contain only numbers, in nested lists of equal lengths.", field=place)
     return array
 
 

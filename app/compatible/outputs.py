@@ -1,4 +1,4 @@
-"""The tensors that requests of the Open Inference Protocol are answered with."""
+"""Output tensors of the Open Inference Protocol."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -23,7 +23,7 @@ PREDICTED = ("logits", "probabilities", "indices", "classes")
 """Outputs of infer."""
 
 EXPLAINED = ("heatmaps", "maps", "targets", "labels", "methods", "probabilities", "logits")
-"""Outputs of explain that come by default."""
+"""Default outputs of explain."""
 
 DRAWN = ("overlays", "explanation")
 """Further outputs of explain."""
@@ -57,15 +57,15 @@ def _array(results: Sequence[PredictResult], name: str) -> Numbers:
 
 
 def _named_classes(results: Sequence[PredictResult], output: V2RequestedOutput) -> Tensor | None:
-    """Return the best classes as Triton's extension has them, VALUE:INDEX:LABEL, where the request asks so."""
+    """Return the best classes as VALUE:INDEX:LABEL, Triton's extension, if the request asks for them."""
     count = output.parameters.get("classification")
     if count is None:
         return None
     if output.name not in ("logits", "probabilities"):
-        raise FieldError("Only logits and probabilities can be asked for as a classification.", field="classification")
+        raise FieldError("Only logits and probabilities can be requested as a classification.", field="classification")
     classes = len(results[0].outputs)
     if type(count) is not int or not 1 <= count <= classes:
-        raise FieldError(f"classification is how many classes to name, 1 to {classes}.", field="classification")
+        raise FieldError(f"classification must be a number of classes, 1 to {classes}.", field="classification")
     labels = results[0].model.labels
     rows = _array(results, output.name)
     names = [[f"{row[index]:f}:{index}:{labels[index]}" for index in best(row, count)] for row in rows]
@@ -83,11 +83,11 @@ def explained_tensors(
     Args:
         results: one per picture.
         outputs: names of `EXPLAINED` and `DRAWN`.
-        values: whether documents hold the numbers of heatmaps; see `document`.
-        limits: how many numbers each output may hold.
+        values: whether documents include the values of heatmaps; see `document`.
+        limits: maximum number of values in each output.
 
     Raises:
-        AnswerTooLargeError: more numbers than allowed.
+        AnswerTooLargeError: there are more values than allowed.
         FieldError: an output of these pictures is not one tensor.
     """
     tensors = []
@@ -121,13 +121,13 @@ _OF_MAPS: Mapping[str, Callable[[Explanation], Any]] = {
 
 
 def _stacked(rows: Sequence[Sequence[Any]], name: str) -> Numbers:
-    """Return an array (N, T, ...) of what is one for each map."""
+    """Return an array (N, T, ...) of one item for each map."""
     if len({len(row) for row in rows}) > 1:
         raise FieldError("The pictures have different numbers of maps; send them one at a time.", field="top")
     if len({np.shape(value) for row in rows for value in row}) > 1:
         hint = "maps, which have one size" if name == "heatmaps" else "heatmaps, or for one method at a time"
         raise FieldError(
-            f"The {name} differ in size, so they are no one tensor: send pictures of one size, or one at a time, or "
+            f"The {name} differ in size, so they are not one tensor: send pictures of one size, or one at a time, or "
             f"ask for {hint}.",
             field="outputs",
         )

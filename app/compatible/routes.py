@@ -1,4 +1,4 @@
-"""What the routes of other servers share: parameters become options, and errors take their form."""
+"""Common code of other servers' routes: options from parameters, and errors in their format."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ from seewhy.models.spec import ModelSpec
 
 
 class ModelName(BaseConverter):
-    """A model's name in a path, which may hold slashes. What a route adds to it is no part of it: otherwise the routes
-    that describe a model would answer at ``:predict`` and ``/infer`` too.
+    """A model's name in a path, which may contain slashes. A route's suffix is not part of it: otherwise the routes
+    that describe a model would also match ``:predict`` and ``/infer``.
     """
 
     part_isolating = False
@@ -25,7 +25,7 @@ class ModelName(BaseConverter):
 
 
 def model_spec(name: str) -> ModelSpec:
-    """Describe a model that a path names.
+    """Describe the model in a path.
 
     Raises:
         ModelNotFoundError: there is no such model.
@@ -37,17 +37,17 @@ def model_spec(name: str) -> ModelSpec:
 
 
 def available_names() -> list[str]:
-    """Return the names of the models whose weights are at hand."""
+    """Return the names of the models whose weights are available."""
     registry = service().models.registry
     return [spec.name for spec in registry.specs() if registry.availability(spec).available]
 
 
 def ready_spec(name: str) -> ModelSpec:
-    """Describe a model that a path names, if a request for it would be answered; that request may have to load it.
+    """Describe the model in a path, if a request for it would be answered; that request may have to load it.
 
     Raises:
         ModelNotFoundError: there is no such model.
-        WeightsUnavailableError: its weights are not at hand, and are not to be fetched.
+        WeightsUnavailableError: its weights are not available, and may not be downloaded.
     """
     spec = model_spec(name)
     availability = service().models.registry.availability(spec)
@@ -57,11 +57,11 @@ def ready_spec(name: str) -> ModelSpec:
 
 
 def picture_reader(spec: ModelSpec, meaning: Range | None) -> PictureReader:
-    """Return what reads pictures for a model.
+    """Return the reader of pictures for a model.
 
     Args:
-        spec: of the model.
-        meaning: of numbers, where the request says it.
+        spec: the model.
+        meaning: meaning of numbers, if the request gives it.
     """
     return PictureReader(spec.preprocess, service().settings.max_pixels, meaning)
 
@@ -70,20 +70,20 @@ def check_count(count: int) -> None:
     """Refuse a request without pictures, or with too many.
 
     Raises:
-        FieldError, TooManyPicturesError: as it says.
+        FieldError, TooManyPicturesError: there are no pictures, or too many.
     """
     most = service().settings.max_instances
     if count < 1:
         raise FieldError("There is no picture; send one or more.", field="instances")
     if count > most:
-        raise TooManyPicturesError(f"{count} pictures are more than the {most} that one request may hold.")
+        raise TooManyPicturesError(f"{count} pictures are more than the {most} allowed in one request.")
 
 
 def options_of(parameters: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the options that parameters of a request give, with the model that the path names; null is the default.
+    """Return the options in a request's parameters, with the model in the path; null means the default.
 
     Raises:
-        FieldError: an option that the path or the protocol decides.
+        FieldError: the path or the protocol decides an option.
     """
     for option, reason in (("model", "The path names the model"), ("format", "The protocol decides the format")):
         if option in parameters:
@@ -92,12 +92,12 @@ def options_of(parameters: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def protocol_error(error: Exception, report: ErrorReport) -> Response:
-    """Return an error as the protocols of KServe have it."""
+    """Return an error in the format of KServe's protocols."""
     return answer(ProtocolError(error=report.detail), status_of(report))
 
 
 def status_of(report: ErrorReport) -> int:
-    """Return the status of an error; other servers answer 400 to a request at fault, where it is not 404 or 413."""
+    """Return the status of an error; other servers answer 400 to invalid requests except for 404 and 413."""
     return 400 if report.kind.status in (406, 415, 422) else report.kind.status
 
 

@@ -1,6 +1,6 @@
-"""What requests and answers look like on the routes of other servers: KServe's V1 and V2, and TorchServe.
+"""Schemas of requests and answers of other servers: KServe's V1 and V2, and TorchServe.
 
-Only what is ours is strict here. Members of requests that a protocol has and we do not need are let through.
+Only our own members are strict. Members of a protocol that the service does not need are ignored.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -13,13 +13,13 @@ from seewhy.app.pipeline.options import ExplainOptions, Name, PredictOptions
 
 RANGE = Field(
     None,
-    description="What numbers of an array mean: `byte`, levels of 0 to 255; `unit`, levels of 0 to 1; `normalized`, "
-    "the model's own input. By default whole numbers are `byte`, others `normalized`.",
+    description="Meaning of an array's numbers: `byte`, levels of 0 to 255; `unit`, levels of 0 to 1; `normalized`, "
+    "the model's input. By default whole numbers are `byte`, others `normalized`.",
 )
 
 
 Members: TypeAlias = Annotated[dict[str, Any], BeforeValidator(lambda members: {} if members is None else members)]
-"""An object that a client may leave out, or send as null."""
+"""An object that a client may omit or send as null."""
 
 
 class ClassifyOptions(PredictOptions):
@@ -37,7 +37,7 @@ class PredictParameters(ClassifyOptions):
 
 
 class ExplainParameters(ExplainOptions):
-    """Parameters of explanations; further ones belong to the method and are listed by GET /methods."""
+    """Parameters of explanations; GET /methods lists those of the method."""
 
     range: Range | None = RANGE
 
@@ -50,7 +50,7 @@ class V1Request(BaseModel):
     instances: list[Any] = Field(
         json_schema_extra={"minItems": 1},
         description='Pictures: base64, {"b64": BASE64}, {"image": {"b64": BASE64}}, or nested lists of numbers, '
-        "[H, W, 3] or [3, H, W]. An object may have a `target` too, the class to explain.",
+        "[H, W, 3] or [3, H, W]. An object may also have a `target`, the class to explain.",
     )
     parameters: Members = Field(default={}, description="Options, the same for all instances.")
     signature_name: Any = Field(None, description="Let through.")
@@ -59,7 +59,7 @@ class V1Request(BaseModel):
 class V1Models(BaseModel):
     """Answer of GET /v1/models."""
 
-    models: list[str] = Field(description="Those whose weights are at hand.")
+    models: list[str] = Field(description="Models whose weights are available.")
 
 
 class ReadyModel(BaseModel):
@@ -84,7 +84,7 @@ class V1Explanations(BaseModel):
 
 
 class ProtocolError(BaseModel):
-    """An error as the V1 and V2 protocols have it."""
+    """An error of the V1 and V2 protocols."""
 
     error: str
 
@@ -110,11 +110,11 @@ class V2Ready(BaseModel):
 
 
 class V2TensorMetadata(BaseModel):
-    """One tensor that a model takes or gives."""
+    """An input or output tensor of a model."""
 
     name: str
     datatype: str
-    shape: list[int] = Field(description="-1 where a request decides.")
+    shape: list[int] = Field(description="-1 if the request decides.")
     parameters: dict[str, Any] = {}
 
 
@@ -124,7 +124,7 @@ class V2Model(BaseModel):
     name: str
     versions: list[str]
     platform: str
-    inputs: list[V2TensorMetadata] = Field(description="A request has one of them.")
+    inputs: list[V2TensorMetadata] = Field(description="Alternatives; a request has one of them.")
     outputs: list[V2TensorMetadata]
 
 
@@ -135,11 +135,11 @@ class V2Input(BaseModel):
     shape: list[StrictInt] = Field(max_length=8)
     datatype: Name
     parameters: Members = {}
-    data: Any = Field(None, description="Numbers, flat or nested; base64 in a BYTES tensor. None where it is binary.")
+    data: Any = Field(None, description="Numbers, flat or nested; base64 in a BYTES tensor. None if binary.")
 
 
 class V2RequestedOutput(BaseModel):
-    """A tensor that a request asks for."""
+    """A requested output tensor."""
 
     name: Name
     parameters: Members = {}
@@ -159,7 +159,7 @@ class V2Request(BaseModel):
 
 
 class V2Output(BaseModel):
-    """A tensor of an answer."""
+    """An output tensor of an answer."""
 
     name: str
     datatype: str
@@ -184,7 +184,7 @@ class TorchServeStatus(BaseModel):
 
 
 class TorchServeError(BaseModel):
-    """An error as TorchServe has it."""
+    """An error of TorchServe."""
 
     code: int
     type: str

@@ -19,7 +19,7 @@ from seewhy.explainers.errors import near_matches
 from seewhy.explainers.results.array_files import PIECE_BYTES
 
 HEADER = "Inference-Header-Content-Length"
-"""The header with the number of bytes of a body that are JSON."""
+"""The header with the number of JSON bytes in a body."""
 
 DATATYPES: dict[str, str] = {
     "UINT8": "<u1",
@@ -34,18 +34,18 @@ DATATYPES: dict[str, str] = {
     "FP32": "<f4",
     "FP64": "<f8",
 }
-"""What is in a tensor that holds numbers, as NumPy names it."""
+"""NumPy types of numeric tensors."""
 
 
 def read_tensor(tensor: V2Input, binary: memoryview) -> Numbers | list[bytes]:
-    """Return the tensor of a request: an array of the shape that it gives, or the items of a BYTES tensor.
+    """Return the tensor of a request: an array of its shape, or the items of a BYTES tensor.
 
     Args:
-        tensor: its description, and its data where these are JSON.
-        binary: what follows the JSON; numbers stay where they are, items of a BYTES tensor are copied and counted.
+        tensor: its description, and its data if they are in the JSON.
+        binary: the bytes after the JSON; numbers are not copied, items of a BYTES tensor are copied and counted.
 
     Raises:
-        MalformedRequestError, FieldError: it does not make sense.
+        MalformedRequestError, FieldError: the tensor is invalid.
         OutOfMemoryError, BodyTooLargeError: there is no memory for the items, at present or ever.
     """
     datatype = tensor.datatype.upper()
@@ -54,16 +54,16 @@ def read_tensor(tensor: V2Input, binary: memoryview) -> Numbers | list[bytes]:
         hint = near_matches(datatype, names) or f"Choose from {', '.join(names)}."
         raise FieldError(f"There is no datatype {tensor.datatype!r} for pictures. {hint}", field="inputs[0].datatype")
     if not all(1 <= edge < 2**31 for edge in tensor.shape):
-        raise FieldError("The numbers of a shape must be 1 or more.", field="inputs[0].shape")
+        raise FieldError("The dimensions of a shape must be 1 or more.", field="inputs[0].shape")
     size = tensor.parameters.get("binary_data_size")
     if size is None:
         if binary:
-            raise MalformedRequestError(f"{len(binary)} bytes follow the JSON, and the input has no binary_data_size.")
+            raise MalformedRequestError(f"{len(binary)} bytes follow the JSON, but the input has no binary_data_size.")
         return _of_json(tensor, datatype)
     if type(size) is not int or size != len(binary):
         raise FieldError(
-            f"binary_data_size is {str(size)[:50]}, but {len(binary)} bytes follow the JSON, whose length the header "
-            f"{HEADER} tells.",
+            f"binary_data_size is {str(size)[:50]}, but {len(binary)} bytes follow the JSON, whose length is in the "
+            f"header {HEADER}.",
             field="inputs[0].parameters",
         )
     if tensor.data is not None:
@@ -111,7 +111,7 @@ def _check_count(items: list[bytes], tensor: V2Input) -> list[bytes]:
 
 
 def _items(binary: memoryview) -> Iterator[bytes]:
-    """Yield the items of a BYTES tensor: each is its length, four bytes, the lowest first, and then itself."""
+    """Yield the items of a BYTES tensor: each is a length of four bytes, little-endian, followed by the item."""
     start = 0
     while start < len(binary):
         length = int.from_bytes(binary[start : start + 4], "little")
@@ -131,9 +131,9 @@ class Tensor:
     """A tensor of an answer.
 
     Attributes:
-        name: of the output.
-        values: numbers; or for a BYTES tensor an array of texts or bytes.
-        parameters: further facts about it.
+        name: name of the output.
+        values: numbers; for a BYTES tensor an array of strings or bytes.
+        parameters: further facts about the tensor.
     """
 
     name: str
@@ -142,15 +142,15 @@ class Tensor:
 
     @property
     def datatype(self) -> str:
-        """As the protocol names it."""
+        """The protocol's name of the type."""
         return next((name for name, kind in DATATYPES.items() if self.values.dtype == np.dtype(kind)), "BYTES")
 
     def head(self) -> dict[str, Any]:
-        """Return all but the data."""
+        """Return the tensor without its data."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.values.shape)}
 
     def in_json(self) -> dict[str, Any]:
-        """Return the tensor as JSON has it, numbers still an array; bytes as base64."""
+        """Return the tensor for JSON: numbers still as an array, bytes as base64."""
         members = self.head() | ({"parameters": self.parameters} if self.parameters else {})
         values = self.values.ravel()
         if self.datatype != "BYTES":
@@ -163,11 +163,11 @@ class Tensor:
 
     @property
     def binary_size(self) -> int:
-        """Bytes of the tensor as it stands after the JSON."""
+        """Size of the tensor as binary data, in bytes."""
         return self.values.nbytes if self.datatype != "BYTES" else sum(map(len, self.in_binary()))
 
     def in_binary(self) -> Iterator[bytes]:
-        """Yield the tensor as it stands after the JSON."""
+        """Yield the tensor as binary data."""
         if self.datatype != "BYTES":
             data = np.ascontiguousarray(self.values).reshape(-1).view(np.uint8)
             yield from (data[start : start + PIECE_BYTES].tobytes() for start in range(0, len(data), PIECE_BYTES))

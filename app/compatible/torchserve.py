@@ -1,4 +1,4 @@
-"""TorchServe's inference routes: /predictions, /explanations, /ping; its image_classifier's answers."""
+"""TorchServe's inference routes /predictions, /explanations and /ping, with the answers of its image_classifier."""
 
 import json
 from collections.abc import Mapping
@@ -41,20 +41,20 @@ from seewhy.models.spec import ModelSpec
 blueprint = Blueprint("torchserve", __name__)
 
 VERSIONS = ("1.0", "1")
-"""What the only version of each model is called."""
+"""Names of the only version of each model."""
 
 METHOD = {"method": "integrated-gradients", "steps": "15", "scale": "robust"}
-"""What TorchServe explains by, and how to see it in a drawing: such maps have a few extreme pixels."""
+"""TorchServe's method of explanation, and the scale to draw it with: its maps have a few extreme pixels."""
 
 _DATA = ("data", "body")
-_PICTURE = {"description": "The picture: an image file, base64, or nested lists of numbers; `body` will do as a name."}
-_WHERE = "TorchServe's. JSON may be the picture itself. Options stand in the query string, the form or the object:"
+_PICTURE = {"description": "The picture: an image file, base64, or nested lists of numbers; also called `body`."}
+_WHERE = "TorchServe's route. JSON may be the picture itself. Options go in the query string, the form or the object:"
 _ROWS: Schema = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
 _MAPS: Schema = {"type": "array", "items": _ROWS}
 
 
 def _body(options: Mapping[str, Schema], more: bool) -> dict[str, Any]:
-    """Describe the bodies of requests; with `more`, a method may have options beside these."""
+    """Describe the bodies of requests; with `more`, they may also have options of methods."""
     body = {"type": "object", "required": ["data"]}
     form = {**body, "properties": {"data": PICTURE | _PICTURE}, "additionalProperties": True}
     document = {**body, "properties": {"data": _PICTURE, **options}, "additionalProperties": more}
@@ -66,7 +66,7 @@ def _body(options: Mapping[str, Schema], more: bool) -> dict[str, Any]:
 
 
 def torchserve_error(error: Exception, report: ErrorReport) -> Response:
-    """Return an error as TorchServe has it."""
+    """Return an error in TorchServe's format."""
     status = status_of(report)
     kind = _KINDS.get(type(error)) or _TYPES.get(status, "InternalServerException")
     return answer(TorchServeError(code=status, type=kind, message=report.detail), status)
@@ -90,13 +90,13 @@ _TYPES = {
 
 @blueprint.get("/ping")
 @Declaration(
-    "Whether it can answer",
+    "Whether the service is ready",
     answers=(TorchServeStatus,),
     is_open=True,
     protocol=Protocol(TorchServeStatus, titles={503: "No"}, reading=(503,)),
 )
 def ping() -> Response:
-    """Say whether the default model is loaded."""
+    """Answer whether the default model is loaded."""
     try:
         liveness().require()
         service().models.require_ready()
@@ -108,7 +108,7 @@ def ping() -> Response:
 @blueprint.route("/predictions/<path:name>/<version>", methods=["POST", "PUT"])
 @blueprint.route("/predictions/<path:name>", methods=["POST", "PUT"])
 @TorchServe(
-    "What a model says of a picture",
+    "Classify a picture",
     f"{_WHERE} `top`, `range`.",
     options=ClassifyOptions,
     option_names=("range", "top"),
@@ -122,7 +122,7 @@ def predict(name: str, version: str | None = None) -> Response:
     options = parse(ClassifyOptions, options_of(fields, spec.name))
     (result,) = service().classify([_picture(data, spec, options.range)], spec.name, options.top)
     probabilities: dict[str, float] = {}
-    for prediction in result.predictions:  # of two classes with one label, the more probable one
+    for prediction in result.predictions:  # of two classes with the same label, the more probable one
         probabilities.setdefault(prediction.label, prediction.probability)
     return Response(json.dumps(probabilities), mimetype="application/json")
 
@@ -130,9 +130,9 @@ def predict(name: str, version: str | None = None) -> Response:
 @blueprint.route("/explanations/<path:name>/<version>", methods=["POST", "PUT"])
 @blueprint.route("/explanations/<path:name>", methods=["POST", "PUT"])
 @TorchServe(
-    "Why it says so",
-    f"{_WHERE} {EXPLAIN} Without a method these are integrated gradients of 15 steps, [C, H, W], and of another method "
-    "[1, H, W]. A picture where Accept asks for one.",
+    "Explain a prediction",
+    f"{_WHERE} {EXPLAIN} The default is integrated gradients of 15 steps, [C, H, W]; with another method the answer is "
+    "[1, H, W]. If Accept asks for a picture, it is one.",
     options=ExplainParameters,
     option_names=("method", "target", "layer", "range"),
     body=partial(_body, more=True),
@@ -140,7 +140,7 @@ def predict(name: str, version: str | None = None) -> Response:
     media={"application/json": _MAPS},
 )
 def explain(name: str, version: str | None = None) -> Response:
-    """Explain a picture: a number for each value of the model's input, or a picture where Accept asks for one."""
+    """Explain a picture: a number for each value of the model's input, or a picture if Accept asks for one."""
     spec = _spec(name, version)
     data, fields = _read()
     form: Literal["json"] | Drawing = format_of(None)
@@ -158,7 +158,7 @@ def explain(name: str, version: str | None = None) -> Response:
 
 
 def _numbers(picture: Source, spec: ModelSpec, options: ExplainParameters) -> Numbers:
-    """Return (C, H, W) of integrated gradients, (1, H, W) of other methods, in the coordinates of the model's input."""
+    """Return (C, H, W) of integrated gradients or (1, H, W) of other methods, in coordinates of the model's input."""
     if max(options.top or 1, len(options.target), len(options.method)) > 1:
         raise FieldError(
             "This answer has one map; name one class and one method, or ask for a picture by Accept: image/png.",
@@ -178,7 +178,7 @@ def _numbers(picture: Source, spec: ModelSpec, options: ExplainParameters) -> Nu
 
 
 def _spec(name: str, version: str | None) -> ModelSpec:
-    """Return the model of a path; the name of one may have a slash, as a version follows one."""
+    """Return the model of a path: its name may contain a slash, which also separates a version."""
     if version is None:
         return model_spec(name)
     try:
@@ -191,7 +191,7 @@ def _spec(name: str, version: str | None) -> ModelSpec:
 
 
 def _read() -> tuple[Any, dict[str, Any]]:
-    """Return what the request holds as its picture, bytes or JSON, and the options."""
+    """Return the request's picture, bytes or JSON, and its options."""
     if request.mimetype in ("multipart/form-data", "application/x-www-form-urlencoded"):
         return _read_form()
     options, body = flatten(request.args), read_body(request)
@@ -206,12 +206,12 @@ def _read() -> tuple[Any, dict[str, Any]]:
         return document, options
     members = [name for name in _DATA if name in document]
     if len(members) != 1:
-        raise MalformedRequestError("A JSON object holds the picture as its member data.")
+        raise MalformedRequestError("A JSON object must have the picture as its member data.")
     return document.pop(members[0]), merge(options, document)
 
 
 def _read_form() -> tuple[Any, dict[str, Any]]:
-    request.max_form_memory_size = service().settings.max_upload_bytes  # pictures may come as text
+    request.max_form_memory_size = service().settings.max_upload_bytes  # pictures may be sent as text
     read_texts(request)
     files = [file_bytes(file) for name in _DATA for file in request.files.getlist(name)]
     texts = [text for name in _DATA for text in request.form.getlist(name)]

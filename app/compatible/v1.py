@@ -1,4 +1,4 @@
-"""KServe's V1 protocol, /v1/models, which TensorFlow Serving and TorchServe answer too."""
+"""KServe's V1 protocol, /v1/models, which TensorFlow Serving and TorchServe also support."""
 
 from typing import Any
 
@@ -39,23 +39,23 @@ blueprint = Blueprint("v1", __name__, url_prefix="/v1")
 
 
 @blueprint.get("/models")
-@KServe("The models at hand", answers=(V1Models,))
+@KServe("The available models", answers=(V1Models,))
 def models() -> Response:
-    """List the models whose weights are at hand."""
+    """List the models whose weights are available."""
     return answer(V1Models(models=available_names()))
 
 
 @blueprint.get("/models/<model:name>")
 @KServe("Whether a model is ready", answers=(ReadyModel,))
 def model(name: str) -> Response:
-    """Say whether a model is ready."""
+    """Answer whether a model is ready."""
     return answer(ReadyModel(name=ready_spec(name).name, ready=True))
 
 
 @blueprint.post("/models/<model:name>:predict")
 @KServe(
-    "What a model says of pictures",
-    "KServe's V1. Options stand in `parameters`: `top`, `output`, `range`.",
+    "Classify pictures",
+    "KServe's V1. Options go in `parameters`: `top`, `output`, `range`.",
     body=json_request(V1Request),
     answers=(V1Predictions,),
 )
@@ -63,7 +63,7 @@ def predict(name: str) -> Response:
     """Classify pictures."""
     spec, body = model_spec(name), _read()
     options = parse(PredictParameters, options_of(body.parameters, name))
-    _pop_targets(body)  # clients send the same instances to both
+    _pop_targets(body)  # clients send the same instances to predict and explain
     results = service().classify(_pictures(body, spec, options.range), name, options.top)
     if options.output == "labels":
         return answer(V1Predictions(predictions=[ranked(result.predictions) for result in results]))
@@ -73,18 +73,18 @@ def predict(name: str) -> Response:
 
 @blueprint.post("/models/<model:name>:explain")
 @KServe(
-    "Why it says so",
-    f"KServe's V1. Options stand in `parameters`: {EXPLAIN}",
+    "Explain predictions",
+    f"KServe's V1. Options go in `parameters`: {EXPLAIN}",
     body=json_request(V1Request),
     answers=(V1Explanations,),
 )
 def explain(name: str) -> Response:
-    """Explain pictures; each explanation is a document as POST /explain answers."""
+    """Explain pictures; each explanation is a document as from POST /explain."""
     spec, body = model_spec(name), _read()
     options = parse(ExplainParameters, options_of(body.parameters, name))
     targets = _pop_targets(body)
     if any(target is not None for target in targets) and (options.target or options.top):
-        raise FieldError("Classes stand in an instance and in parameters; give them in one place.", field="target")
+        raise FieldError("Classes are in both an instance and parameters; give them in one place.", field="target")
     questions = [
         options if target is None else parse(ExplainParameters, options_of({**body.parameters, "target": target}, name))
         for target in targets
@@ -104,7 +104,7 @@ def _read() -> V1Request:
 
 
 def _pop_targets(body: V1Request) -> list[Any]:
-    """Take the classes that instances name, as those of TorchServe behind KServe do, out of them."""
+    """Remove the target from instances and return it, as for TorchServe behind KServe."""
     return [instance.pop("target", None) if isinstance(instance, dict) else None for instance in body.instances]
 
 

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (KServe's V2), /v2, which Triton and MLServer answer too."""
+"""The Open Inference Protocol (KServe's V2), /v2, which Triton and MLServer also support."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -50,14 +50,14 @@ VERSION = "1"
 """The only version of each model."""
 
 _IGNORED = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers"}
-"""Parameters of clients that mean nothing here; the deadline is the service's."""
+"""Ignored parameters of clients; the service sets the deadline."""
 
-_V2 = "The V2 protocol. Options stand in `parameters`:"
-_BINARY = f"Both are JSON, or JSON and binary tensors; the header {HEADER} tells how long the JSON is then."
+_V2 = "The V2 protocol. Options go in `parameters`:"
+_BINARY = f"Both bodies are JSON, or JSON and binary tensors; then the header {HEADER} is the length of the JSON."
 _LENGTH = {
     "name": HEADER,
     "in": "header",
-    "description": "How many bytes of the body are JSON, where binary tensors follow.",
+    "description": "Number of JSON bytes in the body, if binary tensors follow.",
     "schema": {"type": "integer", "minimum": 1},
 }
 _Inference = partial(
@@ -66,9 +66,9 @@ _Inference = partial(
 
 
 @blueprint.get("")
-@KServe("Which server this is", answers=(V2Server,))
+@KServe("Name and version of the server", answers=(V2Server,))
 def server() -> Response:
-    """Say which server this is."""
+    """Return name and version of the server."""
     extensions = ["binary_tensor_data", "classification"]
     return answer(V2Server(name="seewhy", version=version_of("seewhy"), extensions=extensions))
 
@@ -76,24 +76,24 @@ def server() -> Response:
 @blueprint.get("/health/live")
 @KServe("Whether the process is alive", answers=(V2Live,), is_open=True)
 def live() -> Response:
-    """Say that the process is alive; 503 where it is broken for good."""
+    """Answer that the process is alive; 503 if it is broken for good."""
     liveness().require()
     return answer(V2Live(live=True))
 
 
 @blueprint.get("/health/ready")
-@KServe("Whether it can answer", answers=(V2Ready,), is_open=True)
+@KServe("Whether the service is ready", answers=(V2Ready,), is_open=True)
 def ready() -> Response:
-    """Say whether the default model is loaded."""
+    """Answer whether the default model is loaded."""
     liveness().require()
     service().models.require_ready()
     return answer(V2Ready(ready=True))
 
 
 @blueprint.get("/models")
-@KServe("The models at hand", answers=(V1Models,))
+@KServe("The available models", answers=(V1Models,))
 def models() -> Response:
-    """List the models whose weights are at hand."""
+    """List the models whose weights are available."""
     return answer(V1Models(models=available_names()))
 
 
@@ -114,14 +114,14 @@ def model(name: str, version: str = VERSION) -> Response:
 @blueprint.get("/models/<model:name>/ready")
 @KServe("Whether a model is ready", answers=(ReadyModel,))
 def model_ready(name: str, version: str = VERSION) -> Response:
-    """Say whether a model is ready."""
+    """Answer whether a model is ready."""
     _spec(name, version)
     return answer(ReadyModel(name=ready_spec(name).name, ready=True))
 
 
 @blueprint.post("/models/<model:name>/versions/<version>/infer")
 @blueprint.post("/models/<model:name>/infer")
-@_Inference("What a model says of pictures", f"{_V2} `top`, `range`. {_BINARY}")
+@_Inference("Classify pictures", f"{_V2} `top`, `range`. {_BINARY}")
 def infer(name: str, version: str = VERSION) -> Response:
     """Classify pictures."""
     spec, inference = _spec(name, version), _read()
@@ -133,7 +133,7 @@ def infer(name: str, version: str = VERSION) -> Response:
 
 @blueprint.post("/models/<model:name>/versions/<version>/explain")
 @blueprint.post("/models/<model:name>/explain")
-@_Inference("Why it says so", f"{_V2} {EXPLAIN} {_BINARY}")
+@_Inference("Explain predictions", f"{_V2} {EXPLAIN} {_BINARY}")
 def explain(name: str, version: str = VERSION) -> Response:
     """Explain pictures."""
     spec, inference = _spec(name, version), _read()
@@ -160,7 +160,7 @@ def _read() -> InferRequest:
 
 
 def _options(inference: InferRequest, name: str) -> dict[str, Any]:
-    """Return the options of a request; those of Alibi Explain's clients stand in an object of their own."""
+    """Return the options of a request; Alibi Explain's clients send them in a separate object."""
     options = {option: value for option, value in inference.parameters.items() if option not in _IGNORED}
     inner = options.pop("explain_parameters", {})
     if not isinstance(inner, dict):

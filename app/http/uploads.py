@@ -100,9 +100,9 @@ def read_texts(request: Request) -> None:
         if limit is not None and (request.content_length is None or request.content_length > limit):
             raise
         raise BodyTooLargeError(
-            f"The form's text fields have more than {request.max_form_memory_size:,} bytes, or there are too many fields "
-            f"(more than {request.max_form_parts:,}). Send the picture as a file (curl -F image=@cat.png), or as base64 "
-            "in JSON."
+            f"The form's text has more than {request.max_form_memory_size:,} bytes, or there are too many fields "
+            f"(more than {request.max_form_parts:,}). Send the picture as a file (curl -F image=@cat.png), or as "
+            "base64 in JSON."
         ) from error
 
 

@@ -223,7 +223,7 @@ def test_what_is_there_is_skipped_and_the_summary_goes_on(run, photos):
     sheet_of_all = Path("all.png").read_bytes()
     result = run(*arguments)
     assert lines(result) == ["photos/c.PNG"]
-    assert "3 of 5 answers are there already." in result.stderr
+    assert "3 of 5 answers already exist." in result.stderr
     assert Path("out/b.seewhy.png").stat().st_mtime_ns == old
     rows = rows_of("rows.csv")
     assert sorted(row["picture"] for row in rows) == [
@@ -241,7 +241,7 @@ def test_it_goes_on_with_no_file_that_is_no_summary(run, photos):
     Path("mine.csv").write_text("name,value\na,1\n")
     result = run("explain", photos, "-o", "out", "--skip-existing", "--summary", "mine.csv")
     assert result.exit_code == 2
-    assert "no summary" in result.output
+    assert "is not a summary" in result.output
     assert Path("mine.csv").read_text() == "name,value\na,1\n"
 
 

@@ -37,7 +37,7 @@ def client(folder):
 
 @pytest.fixture
 def model(request, folder):
-    """The name of a model whose weights are at hand."""
+    """The name of a model whose weights are available."""
     weights = folder / Registry(folder, None).spec(request.param).weights.file_names[0]
     if request.param != "efficientnet_lite0" and not weights.exists():
         weights.parent.mkdir(exist_ok=True)

@@ -129,7 +129,7 @@ HOSTILE = [
     ({"json": {}}, "member data"),
     ({"json": {"data": "AAAA", "body": "AAAA"}}, "member data"),
     ({"json": {"data": None}}, "must be base64"),
-    ({"json": {"data": [[1, 2], [3]]}}, "numbers only"),
+    ({"json": {"data": [[1, 2], [3]]}}, "only numbers"),
     ({"json": {"data": [[[1.5]]]}}, "normalised input"),
     ({"json": 7}, "must be base64"),
     ({"json": True}, "must be base64"),

@@ -1,4 +1,4 @@
-// The choice of a model: those whose weights are at hand first, the others with the reason why they cannot be chosen.
+// The choice of a model: those with available weights first, the others with the reason why they cannot be chosen.
 
 import { catalogue, modelPath, post } from "./api.js";
 import { ask, search } from "./dialog.js";
@@ -49,7 +49,7 @@ async function choose() {
   const content = make(
     "div",
     { class: "body" },
-    make("p", { class: "help", textContent: `${available} of ${models.length} models have their weights at hand.` }),
+    make("p", { class: "help", textContent: `${available} of ${models.length} models have their weights available.` }),
     search("Find a model", fill),
     list,
     more,
