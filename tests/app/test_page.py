@@ -201,7 +201,7 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
     assert {("method", "fem"), ("deviations", "3")} <= set(sent)
     assert page.url == f"{url}/?method=fem&deviations=3"
     expect(page.locator("#options-count")).to_have_text("1 changed")
-    sent = explained_anew(page, page.get_by_role("button", name="All back to their defaults").click)
+    sent = explained_anew(page, page.get_by_role("button", name="Reset all to defaults").click)
     assert "deviations" not in dict(sent)
     expect(field).not_to_have_value("3")
 

@@ -1,15 +1,15 @@
-// The address bar: it holds everything that is not at its default, under the names that the options have in HTTP. Back
-// and Forward lead from question to question, of this picture and of those before it, without loading the page anew.
+// The address bar: it holds everything that differs from its default, under the HTTP names of the options. Back and
+// Forward move between questions about this picture and earlier ones, without reloading the page.
 
 import { DEFAULTS, change, onChange, state } from "./state.js";
 
 const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside"];
 const LISTS = ["layer", "compare"];
 const CLASSES = ["target", "against"];
-const OURS = ["image", "format", "view", "values", "top"]; // in HTTP; the page decides about them by itself
+const OURS = ["image", "format", "view", "values", "top"]; // HTTP options that the page sets itself
 const STEPS = ["picture", "show", "model", "method", "target", "against", "layer"]; // Back undoes a change of these
-const PAUSE = 250; // milliseconds: browsers refuse to change the address at every step of a slider
-const STRIDE = 500; // milliseconds: quicker changes, as with the arrow keys through a list, are one step
+const PAUSE = 250; // milliseconds: browsers limit how often the address may change, as by a slider
+const STRIDE = 500; // milliseconds: faster changes, as by arrow keys in a list, are one step
 const KEPT = 8; // pictures that Back can show again
 
 const pictures = [];
@@ -26,7 +26,7 @@ export function toQuery(from) {
   return query;
 }
 
-/** Reads a query; what the page has no name for is an option of the method. */
+/** Parses a query; unknown names are options of the method. */
 export function fromQuery(query) {
   const found = { options: {} };
   for (const [name, value] of query) {
@@ -54,14 +54,14 @@ function addressOf(from) {
   return `${location.origin}${location.pathname}${query ? `?${query}` : ""}`;
 }
 
-/** The address of the view that is shown, without what is chosen in the others. */
+/** The address of the current view, without the choices of the others. */
 export function link() {
   const { by, compare, inside, off } = DEFAULTS;
   const others = { ...(state.show !== "compare" && { by, compare }), ...(state.show !== "inside" && { inside, off }) };
   return addressOf({ ...state, ...others });
 }
 
-/** Changes what is shown without a step that Back would undo. */
+/** Changes the state without a step that Back would undo. */
 export function amend(patch) {
   amending = true;
   change(patch);
@@ -100,13 +100,13 @@ function keepPicture(picture) {
   pictures[old] = null;
 }
 
-/** Shows what the address says, after Back or Forward. */
+/** Restores the state in the address, after Back or Forward. */
 function restore() {
   document.querySelector("dialog")?.close();
   const { page, picture: place } = history.state ?? {};
   const picture = page === performance.timeOrigin ? pictures[place] : null;
   const wanted = { ...DEFAULTS, ...read() };
-  // A picture of one's own that is not kept any more cannot be had again: the question is put to the one that is shown.
+  // An uploaded picture that has been dropped cannot be restored: the question is asked about the current one.
   if (!picture && wanted.example && wanted.example !== state.example) {
     location.reload();
     return;

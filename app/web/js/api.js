@@ -4,7 +4,7 @@ import { keyedFetch } from "./key.js";
 
 const UNREACHABLE = "The server cannot be reached. Is it still running?";
 
-/** An answer that is an error: in words, and per field. */
+/** An error answer: a message, and errors per field. */
 export class Problem extends Error {
   constructor({ detail, errors = [], status = 0 }) {
     super(detail);
@@ -29,7 +29,7 @@ export const get = (path) => send(path, {});
 
 const kept = new Map();
 
-/** What a route of the catalogue answers; asked for once. */
+/** The answer of a route of the catalogue, requested once. */
 export function catalogue(path) {
   if (!kept.has(path)) {
     const asked = get(path).then((response) => response.json());
@@ -41,7 +41,7 @@ export function catalogue(path) {
 
 export const modelPath = (name) => `/models/${name.split("/").map(encodeURIComponent).join("/")}`;
 
-/** Posts a picture. `fields` are pairs of names and values; a name that comes several times is a list. */
+/** Posts a picture. `fields` are pairs of names and values; a repeated name is a list. */
 export function post(path, picture, fields, { signal, accept } = {}) {
   const body = new FormData();
   body.append("image", picture, picture.name || "picture");
@@ -51,7 +51,7 @@ export function post(path, picture, fields, { signal, accept } = {}) {
 
 /** Asks /explain for a JSON document; while it works, `onProgress({done, total, elapsed_ms, preview})` is called. */
 export async function explain(picture, fields, { signal, onProgress = () => {} } = {}) {
-  // The service sends events where it can, and else the document alone.
+  // The service streams events if it can, otherwise it sends only the document.
   const accept = "text/event-stream, application/json;q=0.9";
   const response = await post("/explain", picture, fields, { signal, accept });
   if (!response.headers.get("Content-Type").startsWith("text/event-stream")) return response.json();
@@ -63,7 +63,7 @@ export async function explain(picture, fields, { signal, onProgress = () => {} }
   throw new Problem({ detail: "The server closed the connection before the answer was ready. Try again." });
 }
 
-/** Reads server-sent events; the data of each is JSON. */
+/** Parses server-sent events, whose data are JSON. */
 async function* events(stream) {
   let rest = "";
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();

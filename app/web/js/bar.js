@@ -1,4 +1,4 @@
-// The colour bar: which colour stands for which value.
+// The colour bar: the values of the colours.
 
 import { catalogue } from "./api.js";
 import { byId } from "./dom.js";
@@ -12,7 +12,7 @@ export async function coloursOf(name) {
   return colormaps.find((one) => one.name === name).colors;
 }
 
-/** Colours as the image of a bar from left to right. */
+/** Colours as a CSS gradient from left to right. */
 export const gradient = (colours) => `linear-gradient(to right, ${colours.filter((_, place) => place % 15 === 0).join(",")})`;
 
 export async function showBar(answer) {

@@ -1,4 +1,4 @@
-// One of the compared maps: it is asked for, grows, can be cancelled, and asked for again.
+// One of the compared maps: it is requested, shows previews, and can be cancelled and requested again.
 
 import { explain } from "./api.js";
 import { make } from "./dom.js";
@@ -9,8 +9,8 @@ import { state } from "./state.js";
 import { duration, percent, progress } from "./words.js";
 
 export class Card {
-  heatmap = null; // once it is there
-  isToBeAsked = false; // it failed, or was given up when nobody looked
+  heatmap = null; // once it has arrived
+  isToBeAsked = false; // it failed, or was stopped when its view was left
   value = make("output", { class: "value" });
   overlay = new Overlay();
   #asking = null;
@@ -21,7 +21,7 @@ export class Card {
   #picture = state.picture;
   #tell;
 
-  /** `fields` are what is asked, `open()` shows the map by itself, and `tell()` is called when something has changed. */
+  /** `fields` are those of the request, `open()` shows the map alone, and `tell()` is called after each change. */
   constructor(name, fields, { open, tell }) {
     this.name = name;
     this.#fields = fields;
@@ -31,7 +31,7 @@ export class Card {
     this.#again.setAttribute("aria-label", `Run ${name} again`);
     const opener = make("button", { type: "button", class: "quiet", textContent: "Open", "aria-label": `Open ${name}`, on: { click: open } });
     this.#again.addEventListener("click", () => {
-      opener.focus(); // which stays
+      opener.focus(); // this button disappears
       this.#run();
       tell();
     });
@@ -49,14 +49,14 @@ export class Card {
     return this.#asking !== null;
   }
 
-  /** Gives up, for nobody looks any more. */
+  /** Stops the request, because the view was left. */
   stop() {
     if (!this.isRunning) return;
     this.#end();
     this.isToBeAsked = true;
   }
 
-  /** Gives up and says so; returns whether there was something to give up. */
+  /** Cancels the request and shows that; returns whether there was one. */
   cancel() {
     if (!this.isRunning) return false;
     this.#end();

@@ -1,4 +1,4 @@
-// Feature maps of a layer, ranked by an estimate of what they do to the class; switched off, the model answers anew.
+// Feature maps of a layer, ranked by their estimated effect on the class; they can be switched off.
 
 import { post } from "./api.js";
 import { coloursOf } from "./bar.js";
@@ -13,14 +13,14 @@ import { change, state } from "./state.js";
 import { percent, signed } from "./words.js";
 
 const STEP = 24; // tiles at a time
-const SIDE = 128; // of a tile, in pixels
-const WAIT = 250; // milliseconds without a further click before the model is asked
+const SIDE = 128; // side of a tile, in pixels
+const WAIT = 250; // milliseconds without a click before the model is asked
 
 let captured = null; // {key, layer, channels: [{channel, effect, map}], size}
 let count = STEP;
 let capturing = null;
 let intervening = null;
-let answered = null; // the question that the shown effect answers
+let answered = null; // the question behind the displayed effect
 
 export function prepareChannels() {
   byId("inside-layer").addEventListener("click", () => choose().catch(showProblem));
@@ -51,7 +51,7 @@ function common() {
 
 async function standard() {
   const found = (await layersOf(await modelName())).find((one) => one.default);
-  if (!found) throw new Error("No layer of this model was found by itself; choose one.");
+  if (!found) throw new Error("This model has no default layer; choose one.");
   return found.path;
 }
 
@@ -96,7 +96,7 @@ async function capture(key, layer, fields) {
   }
 }
 
-/** Says why there are no maps, nor anything to do with them. */
+/** Shows why there are no maps, and disables their controls. */
 function refuse(error) {
   captured = null;
   intervening?.abort();
@@ -109,7 +109,7 @@ function refuse(error) {
   byId("off-none").disabled = true;
 }
 
-/** Channels of an array, the one that does most to the class first: by the sum of output times gradient. */
+/** Channels of an array by their effect on the class, the largest first: the sum of output times gradient. */
 function ranked(output, gradient) {
   const [, first, second, last] = output?.shape ?? [];
   if (output?.shape.length !== 4) throw new Error("This layer has no grid of features; choose another one.");
@@ -127,14 +127,14 @@ function ranked(output, gradient) {
   return { channels, size: [height, width] };
 }
 
-/** Which part of the picture the model sees; not known before the first answer. */
+/** The part of the picture that the model sees; unknown before the first answer. */
 const box = () => String(state.answer?.explanations[0].heatmap.box ?? "");
 
 function fill() {
   const { channels } = captured;
   captured.box = box();
   const shown = channels.filter((one, place) => place < count || state.off.includes(one.channel));
-  byId("maps-count").textContent = `${Math.min(shown.length, channels.length)} of ${channels.length} feature maps, those that do most first`;
+  byId("maps-count").textContent = `${Math.min(shown.length, channels.length)} of ${channels.length} feature maps, the largest effect first`;
   byId("maps").replaceChildren(...shown.map(tile));
   byId("more-maps").hidden = count >= channels.length;
   byId("off-strongest").disabled = false;
@@ -148,7 +148,7 @@ function tile({ channel, effect, map }) {
     change({ off: control.checked ? state.off.filter((one) => one !== channel) : [...state.off, channel] });
   });
   const canvas = make("canvas", { width: SIDE, height: SIDE, "aria-hidden": "true" });
-  draw(canvas, map).catch(() => {}); // the picture was changed meanwhile
+  draw(canvas, map).catch(() => {}); // the picture has changed meanwhile
   const text = make("span", {}, make("span", { textContent: `ch ${channel}` }), make("span", { class: "effect", textContent: signed(effect) }));
   return make("li", {}, make("label", { class: "tile" }, canvas, text, control));
 }
@@ -196,7 +196,7 @@ function mark() {
   byId("off-none").disabled = !state.off.length;
 }
 
-/** Heatmaps of methods that need many passes would keep the reader waiting; Grad-CAM stands in for them. */
+/** The chosen method, or Grad-CAM in place of methods of many passes, which would take too long. */
 function quick() {
   const { forwards, backwards } = methodNamed(state.method)?.cost ?? {};
   return [forwards, backwards].every((passes) => /^\d$/.test(passes)) ? state.method : "gradcam";

@@ -1,11 +1,11 @@
-// What the model says: its best classes. Choosing one explains it; a second one is what it is contrasted with.
+// The predictions: a click on a class explains it; a second class can be contrasted with it.
 
 import { catalogue, modelPath } from "./api.js";
 import { byId, make } from "./dom.js";
 import { change, explained, onChange, state } from "./state.js";
 import { percent } from "./words.js";
 
-let labelled = null; // the model whose labels are offered
+let labelled = null; // the model whose labels are suggested
 
 export function prepareClasses() {
   onChange((patch) => "answer" in patch && show());
@@ -33,7 +33,7 @@ function show() {
   byId("answer-label").textContent = target.label;
   byId("answer-probability").textContent = percent(target.probability);
   byId("contrast").hidden = !against;
-  if (against) byId("contrast-text").textContent = `What speaks for ${target.label} rather than ${against.label}.`;
+  if (against) byId("contrast-text").textContent = `Evidence for ${target.label} rather than ${against.label}.`;
   byId("diagnostics").replaceChildren(
     ...answer.explanations[0].diagnostics.map(({ message }) => make("li", { textContent: message })),
   );
@@ -86,6 +86,6 @@ async function offerLabels(model) {
     const { labels } = await catalogue(modelPath(model));
     if (labelled === model) byId("labels").replaceChildren(...labels.map((label) => new Option(label)));
   } catch {
-    labelled = null; // the next answer asks for them again
+    labelled = null; // the next answer requests them again
   }
 }

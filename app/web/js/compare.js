@@ -1,4 +1,4 @@
-// Methods, or layers, side by side: their maps, how long each took, and how much each two agree.
+// Methods or layers side by side: their maps, their durations, and the agreement of each pair.
 
 import { Card } from "./card.js";
 import { announce, byId, make } from "./dom.js";
@@ -14,10 +14,10 @@ import { change, onChange, state } from "./state.js";
 const MOST = 6;
 const USUAL = ["gradcam++", "layercam", "saliency"];
 
-/** Cards by what they were asked; those whose question stays are kept. */
+/** Cards by their requests; cards whose request stays the same are kept. */
 let cards = new Map();
-let filling = null; // what the compared ones are being found for
-let listed = null; // what the chips show
+let filling = null; // the mode and model whose defaults are being determined
+let listed = null; // the contents of the chips
 let waiting = null;
 
 export function prepareCompare() {
@@ -35,7 +35,7 @@ export function prepareCompare() {
   });
   onChange((patch) => {
     if ("alpha" in patch) for (const card of cards.values()) card.overlay.draw();
-    // Nobody waits for what is not seen, and what comes next would wait for it. Who comes back asks again.
+    // A hidden view needs no answers, and later requests would wait for them. They are requested again on return.
     if (state.show !== "compare") for (const card of cards.values()) card.stop();
     if ("show" in patch) for (const [key, card] of cards) if (card.isToBeAsked) cards.delete(key);
     if (state.show === "compare" && state.picture) show();
@@ -48,13 +48,13 @@ async function choose() {
   if (chosen?.length) change({ compare: chosen });
 }
 
-/** The method whose layers are compared: the chosen one, where it looks at layers. */
+/** The method whose layers are compared: the chosen one, if it uses layers. */
 const layered = () => ("layer" in (methodNamed(state.method)?.options ?? {}) ? state.method : "gradcam");
 
 async function standard() {
   if (state.by === "method") return [...new Set([state.method, ...USUAL])].slice(0, 4);
   const layers = (await layersOf(await modelName())).filter((one) => one.cam);
-  // The end of each stage: of the least nested layers of each resolution, the last one.
+  // The end of each stage: the last of the least nested layers of each resolution.
   const ends = new Map();
   const depth = ({ path }) => path.split(".").length;
   for (const layer of layers) {
@@ -65,7 +65,7 @@ async function standard() {
   return paths.slice(-4);
 }
 
-/** Finds what to compare, where nothing is chosen yet. */
+/** Chooses what to compare if nothing is chosen yet. */
 async function fill() {
   const sought = `${state.by} ${state.model}`;
   if (filling === sought) return;
@@ -98,7 +98,7 @@ function show() {
   cards = kept;
   const elements = [...cards.values()].map((card) => card.element);
   const place = byId("cards");
-  // What stays in its place keeps the focus.
+  // Elements that stay in place keep the focus.
   const same = elements.length === place.children.length && elements.every((one, at) => one === place.children[at]);
   if (!same) place.replaceChildren(...elements);
   showState();
@@ -146,7 +146,7 @@ function makeCard(name, fields, asked) {
 
 const runs = () => [...cards.values()].some((card) => card.isRunning);
 
-/** Shows what has come of the cards, and whether there is something to cancel. */
+/** Updates the agreement and the button that cancels. */
 function showState() {
   showAgreement();
   clearTimeout(waiting);
@@ -162,7 +162,7 @@ function cancel() {
   showState();
 }
 
-/** Shows what every map says of one pixel. */
+/** Shows the value of every map at one pixel. */
 function readAll(pixel) {
   for (const { heatmap, value } of cards.values()) {
     value.textContent = pixel && heatmap ? valueAt(heatmap, ...pixel).toFixed(3) : "";

@@ -1,4 +1,4 @@
-// Commands and code that ask for exactly what the page shows, and files of it.
+// Copies commands and code that request what the page shows, and downloads its files.
 
 import { link } from "./address.js";
 import { post } from "./api.js";
@@ -11,7 +11,7 @@ import { state } from "./state.js";
 
 const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-/** A field of a form for curl, which gives some characters a meaning of their own. */
+/** A form field for curl, in which some characters have a special meaning. */
 function formField([name, value]) {
   return /^[@<]|[;"]/.test(value) ? `--form-string ${quoted(`${name}=${value}`)}` : `-F ${quoted(`${name}=${value}`)}`;
 }
@@ -66,7 +66,7 @@ export async function copy(text, button) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // Without https, pages of other machines may not use the clipboard by that way.
+    // Without https, pages of other machines may not use that clipboard API.
     const area = make("textarea", { value: text, class: "visually-hidden" });
     document.body.append(area);
     area.select();

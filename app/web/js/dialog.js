@@ -3,8 +3,8 @@
 import { isTouched, make } from "./dom.js";
 
 /**
- * Shows a dialog. `result()` is what it returns when `accept` was pressed; null when it was closed.
- * `extra` are further buttons: [text, value to return].
+ * Shows a dialog. It returns `result()` if `accept` was pressed, null if it was closed.
+ * `extra` lists further buttons: [text, value to return].
  */
 export function ask(title, content, { accept, result, extra = [] }) {
   return new Promise((answer) => {
@@ -40,10 +40,10 @@ export function ask(title, content, { accept, result, extra = [] }) {
   });
 }
 
-/** A field that filters what a dialog lists; calls `filter(text)` as the text changes. */
+/** A search field of a dialog; calls `filter(text)` when the text changes. */
 export function search(label, filter) {
   const given = { type: "search", placeholder: label, "aria-label": label, autocomplete: "off" };
-  // Where fingers point, the focus would bring up a keyboard over the list.
+  // On touch screens the focus would open a keyboard over the list.
   const input = make("input", { ...given, autofocus: !isTouched() });
   input.addEventListener("input", () => filter(input.value.trim().toLowerCase()));
   return input;

@@ -1,8 +1,8 @@
-// Elements of the page: finding and making them.
+// Helpers for elements of the page.
 
 export const byId = (id) => document.getElementById(id);
 
-/** Makes an element. `on` holds listeners, `class` is a class name, other names are properties or else attributes. */
+/** Creates an element. `on` has listeners, `class` is a class name, other names are properties or attributes. */
 export function make(tag, given = {}, ...children) {
   const made = document.createElement(tag);
   const { on = {}, class: name, ...rest } = given;
@@ -23,7 +23,7 @@ export function prose(text) {
 
 let numbered = 0;
 
-/** A label, its control, what helps to fill it in, and room for what is wrong with it: see problems.js. */
+/** A label, its control, its help, and a place for its error: see problems.js. */
 export function field(name, label, control, help = []) {
   numbered += 1;
   const id = `control-${numbered}`;
@@ -36,10 +36,10 @@ export function field(name, label, control, help = []) {
   return box;
 }
 
-/** Whether fingers point rather than a mouse; narrow screens count as such. The style sheet asks the same. */
+/** Whether the device has a touch screen or a narrow one. The style sheet uses the same query. */
 export const isTouched = () => matchMedia("(hover: none), (max-width: 40rem)").matches;
 
-/** Marks what is wider than its place, for which a hint stands before it. */
+/** Marks elements that are wider than their place, so that a hint is shown. */
 export function prepareScrolls() {
   const watch = new ResizeObserver(() => {
     for (const one of document.querySelectorAll(".scroll")) one.classList.toggle("wide", one.scrollWidth > one.clientWidth);
@@ -47,7 +47,7 @@ export function prepareScrolls() {
   for (const one of document.querySelectorAll(".scroll")) watch.observe(one);
 }
 
-/** Says something to those who do not see the page. */
+/** Announces a text to screen readers. */
 export function announce(text) {
   byId("status").textContent = text;
 }

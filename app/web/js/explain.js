@@ -1,4 +1,4 @@
-// Asks for an explanation whenever the question changes; shows how far it has come, and lets it be cancelled.
+// Requests an explanation whenever the question changes, shows its progress, and can cancel it.
 
 import { amend } from "./address.js";
 import { Problem, explain } from "./api.js";
@@ -12,7 +12,7 @@ import { percent, progress } from "./words.js";
 
 const ASKS = ["picture", "model", "method", "options", "target", "against", "layer", "colormap", "scale"];
 
-export const PATIENCE = 300; // milliseconds: most answers are there before progress is worth a word
+export const PATIENCE = 300; // milliseconds before progress is shown; most answers take less
 
 let pending = null;
 let waiting = null;
@@ -67,7 +67,7 @@ async function run() {
   }
 }
 
-/** A link may name a method that there is not: the default one stands in, and it is said what was wrong. */
+/** A link may name an unknown method: the default one replaces it, and the error is shown. */
 function explainByDefault({ message }) {
   const { method } = DEFAULTS;
   amend({ method, options: keptOptions(method) });
@@ -90,7 +90,7 @@ function showWork() {
 
 function showProgress(event) {
   const { done, total } = event;
-  if (!total) return; // it waits
+  if (!total) return; // it is queued
   Object.assign(byId("progress-bar"), { max: total, value: done });
   byId("progress-text").textContent = progress(event);
 }

@@ -1,4 +1,4 @@
-// What happens inside: the feature maps of a layer, what the model says without some of them, and the trace.
+// Inside the model: the feature maps of a layer, predictions without some of them, and the trace.
 
 import { prepareChannels, showChannels } from "./channels.js";
 import { onChange, state } from "./state.js";

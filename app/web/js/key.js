@@ -1,13 +1,13 @@
-// Requests with a key of the service: asked for when the service wants one, and kept until the tab is closed.
+// Requests with an API key, which is asked for when the service requires one and kept until the tab is closed.
 
 import { ask } from "./dialog.js";
 import { make } from "./dom.js";
 
 const STORED = "seewhy-key";
-const USABLE = /^[\x21-\x7e]+$/; // what a header can hold
+const USABLE = /^[\x21-\x7e]+$/; // characters allowed in a header
 let question = null;
 
-/** Fetches as `fetch` does. Where the service wants a key, one is asked for; without one the answer is its 401. */
+/** Like `fetch`. If the service requires a key, it is asked for; without one the response is the 401. */
 export async function keyedFetch(path, given) {
   for (;;) {
     const key = sessionStorage.getItem(STORED);
@@ -15,21 +15,21 @@ export async function keyedFetch(path, given) {
     if (key) headers.set("Authorization", `Bearer ${key}`);
     const response = await fetch(path, { ...given, headers });
     if (response.status !== 401) return response;
-    if (sessionStorage.getItem(STORED) !== key) continue; // another request has asked meanwhile
+    if (sessionStorage.getItem(STORED) !== key) continue; // another request has set a key meanwhile
     question ??= askForKey(key).finally(() => { question = null; });
     if (!(await question)) return response;
   }
 }
 
-/** Asks for a key; tells whether there is one now. */
+/** Asks for a key; returns whether there is one now. */
 async function askForKey(refused) {
-  const said = refused ? "This key is not accepted. Ask who runs this service for another." : "Ask who runs this service for one.";
+  const text = refused ? "This key is not valid. Ask the operator of this service for another." : "Ask the operator of this service for a key.";
   const input = make("input", { id: "key", type: "password", autocomplete: "off", autofocus: true });
-  const content = make("div", { class: "body" }, make("label", { htmlFor: "key", textContent: said }), input);
+  const content = make("div", { class: "body" }, make("label", { htmlFor: "key", textContent: text }), input);
   input.addEventListener("keydown", (event) => {
     if (event.key === "Enter") input.closest("dialog").querySelector("button.main").click();
   });
-  const key = await ask("A key is needed", content, { accept: "Use this key", result: () => input.value.trim() });
+  const key = await ask("API key required", content, { accept: "Use this key", result: () => input.value.trim() });
   if (!USABLE.test(key ?? "")) return false;
   sessionStorage.setItem(STORED, key);
   return true;

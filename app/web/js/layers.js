@@ -1,4 +1,4 @@
-// The choice of layers from the tree of a model's modules, with their shapes.
+// The dialog to choose layers from the tree of a model's modules, with their shapes.
 
 import { catalogue, modelPath } from "./api.js";
 import { ask, search } from "./dialog.js";
@@ -10,7 +10,7 @@ const shape = (sides) => (sides ? sides.slice(1).join(" × ") : "?");
 
 /**
  * Asks for layers of a model; returns their paths, or null.
- * `most` is how many may be chosen; what is `chosen` at first; `standard` offers to go back to the default.
+ * `most` is how many may be chosen; `chosen` are selected at first; `standard` adds a button for the default.
  */
 export async function chooseLayers({ model, title, chosen, most, standard = false }) {
   const layers = await layersOf(model);
@@ -33,7 +33,7 @@ export async function chooseLayers({ model, title, chosen, most, standard = fals
     else {
       const found = layers.filter((one) => one.path && `${one.path} ${one.type}`.toLowerCase().includes(text));
       place.replaceChildren(make("ul", {}, ...found.map((one) => make("li", {}, entry(one, one.path)))));
-      if (!found.length) place.replaceChildren(make("p", { class: "help", textContent: "No layer has such a name." }));
+      if (!found.length) place.replaceChildren(make("p", { class: "help", textContent: "No layer matches." }));
     }
   };
   fill("");
@@ -47,7 +47,7 @@ export async function chooseLayers({ model, title, chosen, most, standard = fals
   });
 }
 
-/** Modules by their places in the model; a node is [name, layer or null, children by name]. */
+/** The tree of modules; a node is {name, layer or null, children by name}. */
 function nested(layers) {
   const root = new Map();
   for (const layer of layers) {

@@ -1,4 +1,4 @@
-// The numbers of maps: the value of a pixel, as the service lays a map onto the picture, and how much two maps agree.
+// Values of maps: the value at a pixel, by the service's resizing, and the agreement of two maps.
 
 /** The first and the last pixel, exclusive, whose centres lie between `start` and `stop`; at least one. */
 function centres(start, stop, size) {
@@ -6,7 +6,7 @@ function centres(start, stop, size) {
   return [first, Math.min(Math.max(Math.ceil(stop - 0.5), first + 1), size)];
 }
 
-/** Left, top, right, bottom in whole pixels of what the model saw, in a picture of this size. */
+/** Left, top, right, bottom in whole pixels of the part that the model saw, in a picture of this size. */
 export function seen(heatmap, width, height) {
   const [full, wide] = heatmap.shape;
   const [left, top, right, bottom] = heatmap.box;
@@ -15,7 +15,7 @@ export function seen(heatmap, width, height) {
   return [first, upper, last, lower];
 }
 
-/** Cells of a padded row of `cells`, with their weights, that make the pixel `place` of `first` to `last`. */
+/** Cells of a padded row of `cells`, with their weights, for the pixel `place` of `first` to `last`. */
 function weights(place, [first, last], [start, stop], cells) {
   const per = cells / (stop - start);
   const from = Math.min(Math.max(1 + (first - start) * per, 0), cells + 2);
@@ -28,7 +28,7 @@ function weights(place, [first, last], [start, stop], cells) {
   const high = Math.min(cells + 2, Math.trunc(centre + reach + 0.5));
   for (let cell = low; cell < high; cell += 1) {
     const weight = 1 - Math.abs((cell - centre + 0.5) / reach);
-    // The cells at both ends of the padded row repeat their neighbours.
+    // The end cells of the padded row repeat their neighbours.
     if (weight > 0) found.push([Math.min(Math.max(cell - 1, 0), cells - 1), weight]);
   }
   const sum = found.reduce((total, [, weight]) => total + weight, 0);
@@ -78,7 +78,7 @@ function ranks(values) {
   return found;
 }
 
-/** Spearman's rank correlation of two maps, rows of numbers, over the finer grid; null where one is constant. */
+/** Spearman's rank correlation of two maps, rows of numbers, over the finer grid; null if one is constant. */
 export function rankCorrelation(first, second) {
   const constant = (rows) => rows.every((row) => row.every((value) => value === rows[0][0]));
   if (constant(first) || constant(second)) return null; // resizing would round it to nearly constant

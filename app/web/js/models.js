@@ -1,4 +1,4 @@
-// The choice of a model: those with available weights first, the others with the reason why they cannot be chosen.
+// The dialog to choose a model: available ones first, the others with the reason why they are not.
 
 import { catalogue, modelPath, post } from "./api.js";
 import { ask, search } from "./dialog.js";
@@ -6,15 +6,15 @@ import { byId, make, prose } from "./dom.js";
 import { showProblem } from "./problems.js";
 import { change, onChange, state } from "./state.js";
 
-const SHOWN = 60; // most rows at a time
+const SHOWN = 60; // maximum number of rows
 
 let standard = null;
 
-/** The name of the model that answers: the one that was asked for, or the service's default. */
+/** The name of the model: the chosen one, or the service's default. */
 export async function modelName() {
   if (state.model) return state.model;
   if (state.answer) return state.answer.model.name;
-  // The list of models does not tell the default one, which it may not even have: the service knows names of more.
+  // The list of models does not mark the default one and may not even include it: the service knows more names.
   standard ??= (await (await post("/predict", state.picture.file, [["top", "1"]])).json()).model.name;
   return standard;
 }
@@ -28,12 +28,12 @@ export function prepareModels() {
 }
 
 function show() {
-  byId("model-name").textContent = state.model ?? state.answer?.model.name ?? "the default one";
+  byId("model-name").textContent = state.model ?? state.answer?.model.name ?? "default";
 }
 
 async function choose() {
   const { models } = await catalogue("/models");
-  const current = await modelName().catch(() => null); // which the choice does not need
+  const current = await modelName().catch(() => null); // the dialog works without it
   const ordered = [...models].sort((one, other) => other.weights.available - one.weights.available);
   const list = make("ul", { class: "choices" });
   const more = make("p", { class: "help" });
@@ -42,14 +42,14 @@ async function choose() {
     const found = ordered.filter((one) => `${one.name} ${one.source} ${one.licence}`.toLowerCase().includes(text));
     list.replaceChildren(...found.slice(0, SHOWN).map((one) => row(one, one.name === chosen, () => (chosen = one.name))));
     more.textContent = found.length > SHOWN ? `${found.length - SHOWN} more; type to narrow them down.` : "";
-    if (!found.length) more.textContent = "No model has such a name.";
+    if (!found.length) more.textContent = "No model matches.";
   };
   fill("");
   const available = models.filter((one) => one.weights.available).length;
   const content = make(
     "div",
     { class: "body" },
-    make("p", { class: "help", textContent: `${available} of ${models.length} models have their weights available.` }),
+    make("p", { class: "help", textContent: `${available} of ${models.length} models are available.` }),
     search("Find a model", fill),
     list,
     more,
@@ -61,7 +61,7 @@ async function choose() {
   change({ ...classes, model: wanted, layer: [], inside: null, off: [], compare: state.by === "layer" ? [] : state.compare });
 }
 
-/** Whether classes keep their meaning between two models, as they do where both learnt from one data set. */
+/** Whether two models have the same classes, as after training on the same data set. */
 async function haveSameClasses(one, other) {
   const [first, second] = await Promise.all([one, other].map((name) => catalogue(modelPath(name)).catch(() => null)));
   return first !== null && second !== null && String(first.labels) === String(second.labels);
@@ -69,7 +69,7 @@ async function haveSameClasses(one, other) {
 
 function row(model, checked, choose) {
   const { available, reason } = model.weights;
-  // What is embedded comes as a package; where that is not installed the word would be a riddle.
+  // Embedded models come as packages; if one is not installed, "embedded" would be confusing.
   const source = model.source === "embedded" && !available ? "a package" : model.source;
   const radio = make("input", { type: "radio", name: "model", value: model.name, checked, disabled: !available });
   radio.addEventListener("change", choose);

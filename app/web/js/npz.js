@@ -1,8 +1,8 @@
-// Reads npz files as NumPy's `savez` writes them: a zip archive of arrays, not compressed.
+// Reads npz files of NumPy's `savez`: uncompressed zip archives of arrays.
 
 const KINDS = { "<f4": Float32Array, "<f8": Float64Array };
 
-/** Returns arrays by name, each with its `shape` and its `values`; those of other kinds are left out. */
+/** Returns arrays by name, each with `shape` and `values`; arrays of other types are left out. */
 export function readNpz(buffer) {
   const view = new DataView(buffer);
   const text = new TextDecoder();

@@ -1,4 +1,4 @@
-// The options of a method, each with the control that its schema asks for, its bounds, its default and its help.
+// The options of a method, each with the control for its schema, its bounds, default and help.
 
 import { byId, field, make, prose } from "./dom.js";
 import { methodNamed } from "./question.js";
@@ -13,10 +13,10 @@ export function prepareOptions() {
   fill();
 }
 
-/** The options of a method without its layer, which has a control of its own. */
+/** The options of a method without its layer, which has its own control. */
 const listed = () => Object.entries(methodNamed(state.method)?.options ?? {}).filter(([name]) => name !== "layer");
 
-/** Options that another method has too, and may keep when it is chosen. */
+/** Options that another method also has, which are kept when it is chosen. */
 export function keptOptions(name) {
   const schemas = methodNamed(name)?.options ?? {};
   const fits = ([option, value]) => option in schemas && (schemas[option].enum?.includes(value) ?? true);
@@ -82,7 +82,7 @@ function controlOf(schema, value) {
   return control;
 }
 
-/** What a value may be, and what it is by default. */
+/** The bounds and the default of a value, as text. */
 function bounds(schema) {
   const { minimum, exclusiveMinimum, maximum, exclusiveMaximum } = schema;
   const said = [];

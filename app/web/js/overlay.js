@@ -1,4 +1,4 @@
-// A heatmap over its picture: the picture lies below, and the map is drawn on a canvas in the strength that is asked for.
+// A heatmap over its picture: the picture is below, and the map is drawn on a canvas with the chosen opacity.
 
 import { make } from "./dom.js";
 import { seen } from "./maps.js";
@@ -9,7 +9,7 @@ export class Overlay {
   #picture = make("img", { class: "below", alt: "", draggable: false });
   #map = null; // {image, heatmap, isSheet}
   #preview = null; // an image
-  #turn = 0; // what is decoded later than something newer is not shown any more
+  #turn = 0; // an image decoded after a newer one is not shown
   #previews = 0;
   #showing = null;
 
@@ -19,7 +19,7 @@ export class Overlay {
     element.prepend(this.#picture, this.#canvas);
   }
 
-  /** Shows the picture, and no heatmap yet. */
+  /** Shows the picture without a heatmap. */
   showPicture({ url, width, height }, alt = "") {
     this.#turn += 1;
     this.#map = null;
@@ -34,7 +34,7 @@ export class Overlay {
     this.#picture.alt = alt;
   }
 
-  /** Shows the map of an explanation: a drawing of its own, and no map over the picture, where it has regions. */
+  /** Shows the map of an explanation; one with regions is a sheet of its own instead of an overlay. */
   showMap({ overlay, heatmap, regions }) {
     this.#showing = this.#show(overlay, heatmap, regions.length > 0);
     return this.#showing;
@@ -50,7 +50,7 @@ export class Overlay {
     this.draw();
   }
 
-  /** Shows a map as far as it has come, until the next one, whole or not. */
+  /** Shows a preview of a map until the next preview or map. */
   async showPreview(source) {
     this.#previews += 1;
     const [turn, mine] = [this.#turn, this.#previews];
@@ -74,7 +74,7 @@ export class Overlay {
     return Boolean(this.#preview);
   }
 
-  /** Whether what is seen is a map over the picture, with a value for each pixel. */
+  /** Whether a map over the picture is shown, with a value for each pixel. */
   get isReadable() {
     return Boolean(this.#map) && !this.isSheet && !this.isPreview;
   }
@@ -92,7 +92,7 @@ export class Overlay {
     this.element.style.setProperty("--ratio", width / height);
   }
 
-  /** Shows the map right of `share` of the width only. */
+  /** Shows the map only to the right of `share` of the width. */
   wipe(share) {
     this.#canvas.style.clipPath = share ? `inset(0 0 0 ${share * 100}%)` : "";
   }
@@ -106,7 +106,7 @@ export class Overlay {
     return [place(event.clientX, box.left, box.width, width), place(event.clientY, box.top, box.height, height)];
   }
 
-  /** Picture and map as one picture, as the service draws them: without wipe or preview, over white. */
+  /** Picture and map in one image, as the service draws them: without wipe or preview, over white. */
   async blob() {
     await this.#showing;
     const map = make("canvas");
@@ -130,13 +130,13 @@ async function decoded(source) {
   return image;
 }
 
-/** Paints a map in the strength that is asked for; `heatmap`, which a preview has not, says where it lies. */
+/** Paints a map with the chosen opacity; `heatmap`, which previews do not have, gives its position. */
 function paint(canvas, { image, heatmap = null, isSheet = false }) {
   const { naturalWidth: width, naturalHeight: height } = image;
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d");
   if (heatmap) {
-    // What the model never saw is grey and dim, however strong the map.
+    // The part that the model did not see is grey and dim whatever the opacity.
     context.drawImage(image, 0, 0);
     if (isSheet) return;
     const [left, top, right, bottom] = seen(heatmap, width, height);

@@ -1,4 +1,4 @@
-// The page: where its parts are put together.
+// The page: composition of its parts.
 
 import { keepAddress, readAddress } from "./address.js";
 import { catalogue } from "./api.js";
@@ -33,7 +33,7 @@ async function start() {
   await prepareSettings();
   keepAddress();
   prepareExplain();
-  // Once all are told of a picture: one that is chosen sooner would be shown, and not explained.
+  // After all listeners are registered: an earlier picture would be shown but not explained.
   if (!preparePicture() && state.example) await openExample(state.example);
   document.body.dataset.ready = "true";
 }

@@ -17,7 +17,7 @@ export const examplePath = (name) => `/static/examples/${encodeURIComponent(name
 
 let turn = 0;
 
-/** Shows a file, or what a promise gives as one, as the picture, upright; `example` is its name where it is one. */
+/** Shows a file, or a promise of one, as the upright picture; `example` is the name of an example. */
 async function open(source, example = null) {
   turn += 1;
   const mine = turn;
@@ -28,7 +28,7 @@ async function open(source, example = null) {
       URL.revokeObjectURL(picture.url);
       return;
     }
-    // The first picture is the one that the classes and channels of a link are about.
+    // Classes and channels of a link are about the first picture.
     const fresh = state.picture ? { target: null, against: null, off: [] } : {};
     change({ ...fresh, answer: null, example, picture });
   } catch (error) {
@@ -38,7 +38,7 @@ async function open(source, example = null) {
 
 async function decoded(chosen) {
   const bytes = await chosen.arrayBuffer();
-  // What is asked later is asked of what was chosen, whatever becomes of the file on the disk.
+  // Later requests use the chosen content, even if the file on the disk changes.
   const file = new File([bytes], chosen.name, { type: chosen.type });
   if (looksOtherwise(bytes)) return { file, ...(await fromServer(file)) };
   const url = URL.createObjectURL(file);
@@ -53,7 +53,7 @@ async function decoded(chosen) {
   }
 }
 
-/** Whether browsers show another picture than the service reads: one that moves, or a WebP that is to be turned. */
+/** Whether browsers show a file differently from the service: animations, and WebP with an orientation. */
 function looksOtherwise(bytes) {
   const start = new TextDecoder("latin1").decode(bytes.slice(0, 4096));
   if (start.startsWith("GIF8")) return true;
@@ -62,7 +62,7 @@ function looksOtherwise(bytes) {
   return (flags & 0b1010) !== 0; // EXIF, animation
 }
 
-/** Returns the upright picture as the service has it, for what the browser shows otherwise or not at all, as TIFF. */
+/** Returns the service's upright picture, for files that browsers show differently or, like TIFF, not at all. */
 export async function fromServer(file) {
   const fields = [["method", "saliency"], ["view", "side-by-side"], ["alpha", "0"], ["format", "png"]];
   const pair = await createImageBitmap(await (await post("/explain", file, fields)).blob());
@@ -81,13 +81,13 @@ async function exampleFile(name) {
   return new File([await response.blob()], `${name}.jpg`, { type: "image/jpeg" });
 }
 
-/** Takes pictures from now on, and the one that was chosen before; returns whether there was one. */
+/** Accepts pictures from now on, and one that was chosen before; returns whether there was one. */
 export function preparePicture() {
   const input = byId("image");
   const take = () => {
     const [file] = input.files;
     if (file) open(file);
-    input.value = ""; // the same file may be chosen again
+    input.value = ""; // so that the same file can be chosen again
     return Boolean(file);
   };
   input.addEventListener("change", take);

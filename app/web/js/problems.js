@@ -1,8 +1,8 @@
-// What is wrong, in words, beside the control at fault; what has no control is said at the top.
+// Error messages beside the control at fault; those without a control are at the top.
 
 import { announce, byId, make, prose } from "./dom.js";
 
-/** Shows a problem. `again()` does once more what failed: offered where the request itself is not to blame. */
+/** Shows a problem. `again()` retries; it is offered unless the request itself is at fault. */
 export function showProblem(problem, again = null) {
   const left = [];
   const faulty = problem.errors?.length > 0;
@@ -42,7 +42,7 @@ export function clearProblems() {
   }
 }
 
-/** A problem shown where an answer would have been. */
+/** A problem in place of an answer. */
 export function problemBox(problem) {
   return make("p", { class: "fault-box", role: "alert", textContent: problem.message });
 }

@@ -1,10 +1,10 @@
-// What the page asks the service: the state as fields of a request. Requests, copied commands and links share it.
+// The state as fields of a request, for requests, copied commands and links.
 
 import { state } from "./state.js";
 
 const methods = new Map();
 
-/** Takes the methods of the catalogue. */
+/** Stores the methods of the catalogue. */
 export function learn(found) {
   for (const method of found) methods.set(method.name, method);
 }
@@ -12,10 +12,10 @@ export function learn(found) {
 export const allMethods = () => [...methods.values()];
 export const methodNamed = (name) => methods.get(name);
 
-/** How maps of a method are scaled where nobody says otherwise: of fine ones a few pixels would leave the others pale. */
+/** The default scale of a method's maps: in fine maps a few extreme pixels would make the others pale. */
 export const usualScale = (name) => (methods.get(name)?.fine ? "robust" : "image");
 
-/** The state as pairs of names and values, without what is at its default. */
+/** The state as pairs of names and values, without defaults. */
 export function question(changed = {}) {
   const asked = { ...state, ...changed };
   const method = methods.get(asked.method);
@@ -32,7 +32,7 @@ export function question(changed = {}) {
   return fields;
 }
 
-/** What makes the same picture as the page shows, for whoever asks the service for a drawing. */
+/** The fields with which the service draws the same picture as the page. */
 export function drawingQuestion() {
   const fields = [...state.asked];
   if (state.alpha !== 0.5) fields.push(["alpha", String(state.alpha)]);
@@ -40,5 +40,5 @@ export function drawingQuestion() {
   return fields;
 }
 
-/** What the page needs to draw by itself: the heatmap alone, and the numbers of its map. */
+/** What the page needs to draw the answer itself: the heatmap alone, and the values of its map. */
 export const HEATMAP = [["view", "heatmap"], ["values", "map"]];

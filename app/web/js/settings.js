@@ -1,4 +1,4 @@
-// The settings beside the picture: method, layer and how maps are drawn. Model and options have modules of their own.
+// The settings beside the picture: method, layer and drawing. Model and options have their own modules.
 
 import { catalogue } from "./api.js";
 import { coloursOf, gradient } from "./bar.js";
@@ -17,7 +17,7 @@ const FAMILIES = {
   perturbation: "Perturbations",
   concept: "Concepts",
 };
-// Made for colour-blind eyes from the start; all others are safe for them too.
+// Designed for colour-blind readers; all others are also safe for them.
 const FIRST = ["cividis", "batlow", "viridis", "vik", "berlin"];
 
 /** Methods by family, as groups of a select. */
@@ -97,7 +97,7 @@ async function swatch(name) {
   byId("swatch").style.backgroundImage = gradient(await coloursOf(name));
 }
 
-/** Authors as they are cited: the first, where there are more than two. */
+/** A citation of authors: only the first if there are more than two. */
 function cited(authors) {
   const names = authors.split(", ");
   return names.length > 2 ? `${names[0]} et al.` : names.join(" and ");
@@ -123,6 +123,6 @@ function showLayer() {
   const takes = "layer" in (methodNamed(state.method)?.options ?? { layer: null });
   byId("layer-field").hidden = !takes;
   const used = state.layer.length ? state.layer : (state.answer?.layers ?? []);
-  byId("layer-name").textContent = used.join(", ") || "found by itself";
+  byId("layer-name").textContent = used.join(", ") || "automatic";
   byId("layer-default").hidden = state.layer.length > 0;
 }

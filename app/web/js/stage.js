@@ -1,4 +1,4 @@
-// The stage: the picture with its heatmap, how strong and how much of it, and the value under the pointer.
+// The stage: the picture with its heatmap, its opacity and wipe, and the value under the pointer.
 
 import { byId, isTouched } from "./dom.js";
 import { seen, valueAt } from "./maps.js";
@@ -60,7 +60,7 @@ async function showAnswer() {
   overlay.describe(`Heatmap of ${answer.method.name} for ${explained().label}, ${percent(explained().probability)}`);
 }
 
-/** Browsers do not heed the orientation of every format: where the sides do not fit, the service's picture is shown. */
+/** Browsers ignore the orientation in some formats: if the sides do not match, the service's picture is shown. */
 async function upright([height, width], picture) {
   const turned = width !== height && width > height !== picture.width > picture.height;
   if (!turned) return;
@@ -70,19 +70,19 @@ async function upright([height, width], picture) {
   if (state.picture === picture) overlay.showPicture(picture);
 }
 
-/** Shows the heatmap as far as it has come. */
+/** Shows a preview of the heatmap. */
 export async function showPreview(source) {
   await overlay.showPreview(source).catch(() => {}); // the next one may be whole
   dress();
 }
 
-/** Shows again what was there before a preview. */
+/** Removes a preview. */
 export function restore() {
   overlay.dropPreview();
   dress();
 }
 
-/** Shows beside the map what belongs to the one that is seen, and no more. */
+/** Shows only those elements beside the map that belong to it. */
 function dress() {
   const { classList } = byId("figure");
   classList.toggle("refining", overlay.isPreview);
@@ -111,7 +111,7 @@ function readKeys(event) {
   read(point, true);
 }
 
-/** Shows the value of a pixel; `aloud` also marks the pixel and says the value to those who do not see it. */
+/** Shows the value of a pixel; `aloud` also marks the pixel and sets the value for screen readers. */
 function read(pixel, aloud = false) {
   const mark = byId("mark");
   mark.hidden = !pixel || !aloud;

@@ -1,4 +1,4 @@
-// The trace: activations and gradients of every module, drawn over the depth of the model.
+// The trace: activations and gradients of every module, over the depth of the model.
 
 import { post } from "./api.js";
 import { copy, curl } from "./copy.js";

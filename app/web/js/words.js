@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Formatting of numbers and times.
 
 export function percent(probability) {
   if (probability > 0 && probability < 0.001) return "<0.1%";
@@ -15,7 +15,7 @@ export function signed(value, digits = 2) {
   return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
 }
 
-/** How far work has come, of an event that tells its total. */
+/** The progress in an event that has a total, as text. */
 export function progress({ done, total, elapsed_ms: elapsed }) {
   const left = done ? (elapsed / done) * (total - done) : 0;
   return `${Math.floor((100 * done) / total)}%${left > 1000 ? `, ${duration(left)} left` : ""}`;
