@@ -28,19 +28,19 @@ export function toQuery(from) {
 
 /** Parses a query; unknown names are options of the method. */
 export function fromQuery(query) {
-  const found = { options: {} };
+  const patch = { options: {} };
   for (const [name, value] of query) {
-    if (name === "method") found.method = value.toLowerCase();
-    else if (TEXTS.includes(name)) found[name] = value;
-    else if (name === "by") found.by = value === "layer" ? "layer" : "method";
-    else if (LISTS.includes(name)) found[name] = [...new Set([...(found[name] ?? []), value])];
-    else if (CLASSES.includes(name)) found[name] = /^\d+$/.test(value) ? Number(value) : value;
-    else if (name === "alpha") found.alpha = Math.min(1, Math.max(0, Number(value || NaN)));
-    else if (name === "off") found.off = value.split(",").filter((one) => /^\d+$/.test(one)).map(Number);
-    else if (!OURS.includes(name)) found.options[name] = value;
+    if (name === "method") patch.method = value.toLowerCase();
+    else if (TEXTS.includes(name)) patch[name] = value;
+    else if (name === "by") patch.by = value === "layer" ? "layer" : "method";
+    else if (LISTS.includes(name)) patch[name] = [...new Set([...(patch[name] ?? []), value])];
+    else if (CLASSES.includes(name)) patch[name] = /^\d+$/.test(value) ? Number(value) : value;
+    else if (name === "alpha") patch.alpha = Math.min(1, Math.max(0, Number(value || NaN)));
+    else if (name === "off") patch.off = value.split(",").filter((channel) => /^\d+$/.test(channel)).map(Number);
+    else if (!OURS.includes(name)) patch.options[name] = value;
   }
-  if (Number.isNaN(found.alpha)) delete found.alpha;
-  return found;
+  if (Number.isNaN(patch.alpha)) delete patch.alpha;
+  return patch;
 }
 
 const read = () => fromQuery(new URLSearchParams(location.search));

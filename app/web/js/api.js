@@ -74,13 +74,13 @@ async function* events(stream) {
       const parts = (rest + value).split(/\r?\n\r?\n/);
       rest = parts.pop();
       for (const part of parts) {
-        const found = { event: "message", data: "" };
+        const message = { event: "message", data: "" };
         for (const line of part.split(/\r?\n/)) {
           const [, name, text] = line.match(/^(\w+): ?(.*)$/s) ?? [];
-          if (name === "event") found.event = text;
-          if (name === "data") found.data += text;
+          if (name === "event") message.event = text;
+          if (name === "data") message.data += text;
         }
-        if (found.data) yield { event: found.event, data: JSON.parse(found.data) };
+        if (message.data) yield { event: message.event, data: JSON.parse(message.data) };
       }
     }
   } finally {

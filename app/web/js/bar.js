@@ -4,12 +4,12 @@ import { catalogue } from "./api.js";
 import { byId } from "./dom.js";
 import { number } from "./words.js";
 
-let shown = null;
+let scale = null;
 
 /** Returns the 256 colours of a colour map. */
 export async function coloursOf(name) {
   const { colormaps } = await catalogue("/colormaps");
-  return colormaps.find((one) => one.name === name).colors;
+  return colormaps.find((map) => map.name === name).colors;
 }
 
 /** Colours as a CSS gradient from left to right. */
@@ -17,10 +17,10 @@ export const gradient = (colours) => `linear-gradient(to right, ${colours.filter
 
 export async function showBar(answer) {
   const explanation = answer?.explanations[0];
-  shown = explanation?.drawn ?? null;
-  byId("bar").hidden = !shown;
-  if (!shown) return;
-  const { low, high, colormap } = shown;
+  scale = explanation?.drawn ?? null;
+  byId("bar").hidden = !scale;
+  if (!scale) return;
+  const { low, high, colormap } = scale;
   byId("bar-low").textContent = number(low);
   byId("bar-high").textContent = number(high);
   byId("bar-middle").textContent = low < 0 && high === -low ? "0" : number((low + high) / 2);
@@ -34,8 +34,8 @@ export async function showBar(answer) {
 /** Marks a value, in the method's own units, on the bar. */
 export function markValue(value) {
   const mark = byId("bar-mark");
-  mark.hidden = value === null || !shown;
+  mark.hidden = value === null || !scale;
   if (mark.hidden) return;
-  const share = (value - shown.low) / (shown.high - shown.low);
+  const share = (value - scale.low) / (scale.high - scale.low);
   mark.style.left = `${Math.min(1, Math.max(0, share)) * 100}%`;
 }

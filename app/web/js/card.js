@@ -113,7 +113,7 @@ export class Card {
     this.heatmap = first.heatmap;
     this.overlay.describe(`Heatmap of ${this.name} for ${first.target.label}`);
     const rather = first.against ? ` rather than ${first.against.label}` : "";
-    const blank = first.diagnostics.some((one) => one.code === "blank-map") ? ", blank" : "";
+    const blank = first.diagnostics.some((diagnostic) => diagnostic.code === "blank-map") ? ", blank" : "";
     this.#facts.textContent = `${first.target.label}${rather} ${percent(first.target.probability)} · ${duration(timings.explain)}${blank}`;
   }
 }

@@ -25,7 +25,7 @@ let answered = null; // the question behind the displayed effect
 export function prepareChannels() {
   byId("inside-layer").addEventListener("click", () => choose().catch(showProblem));
   byId("off-strongest").addEventListener("click", () => {
-    change({ off: captured.channels.filter((one) => one.effect > 0).slice(0, 10).map((one) => one.channel) });
+    change({ off: captured.channels.filter((entry) => entry.effect > 0).slice(0, 10).map((entry) => entry.channel) });
   });
   byId("off-none").addEventListener("click", () => change({ off: [] }));
   byId("more-maps").addEventListener("click", () => {
@@ -50,9 +50,9 @@ function common() {
 }
 
 async function standard() {
-  const found = (await layersOf(await modelName())).find((one) => one.default);
-  if (!found) throw new Error("This model has no default layer; choose one.");
-  return found.path;
+  const layer = (await layersOf(await modelName())).find((candidate) => candidate.default);
+  if (!layer) throw new Error("This model has no default layer; choose one.");
+  return layer.path;
 }
 
 export async function showChannels() {
@@ -123,7 +123,7 @@ function ranked(output, gradient) {
     if (gradient) map.forEach((value, cell) => (effect += value * gradient.values[at(channel, cell)]));
     return { channel, effect, map };
   });
-  channels.sort((one, other) => Math.abs(other.effect) - Math.abs(one.effect));
+  channels.sort((left, right) => Math.abs(right.effect) - Math.abs(left.effect));
   return { channels, size: [height, width] };
 }
 
@@ -133,7 +133,7 @@ const box = () => String(state.answer?.explanations[0].heatmap.box ?? "");
 function fill() {
   const { channels } = captured;
   captured.box = box();
-  const shown = channels.filter((one, place) => place < count || state.off.includes(one.channel));
+  const shown = channels.filter((entry, place) => place < count || state.off.includes(entry.channel));
   byId("maps-count").textContent = `${Math.min(shown.length, channels.length)} of ${channels.length} feature maps, the largest effect first`;
   byId("maps").replaceChildren(...shown.map(tile));
   byId("more-maps").hidden = count >= channels.length;
@@ -145,7 +145,7 @@ function fill() {
 function tile({ channel, effect, map }) {
   const control = make("input", { type: "checkbox", value: channel, "aria-label": `Channel ${channel}, effect ${signed(effect)}` });
   control.addEventListener("change", () => {
-    change({ off: control.checked ? state.off.filter((one) => one !== channel) : [...state.off, channel] });
+    change({ off: control.checked ? state.off.filter((number) => number !== channel) : [...state.off, channel] });
   });
   const canvas = make("canvas", { width: SIDE, height: SIDE, "aria-hidden": "true" });
   draw(canvas, map).catch(() => {}); // the picture has changed meanwhile
@@ -192,7 +192,7 @@ function mark() {
     box.checked = !state.off.includes(channel);
     box.closest(".tile").classList.toggle("off", !box.checked);
   }
-  if (state.off.some((channel) => !listed.has(channel) && captured?.channels.some((one) => one.channel === channel))) fill();
+  if (state.off.some((channel) => !listed.has(channel) && captured?.channels.some((entry) => entry.channel === channel))) fill();
   byId("off-none").disabled = !state.off.length;
 }
 
@@ -260,17 +260,17 @@ function showEffect(before, after, moved) {
   byId("effect-summary").textContent = moved
     ? `${moved.target.label}: ${percent(moved.target.probability)} before, ${percent(moved.after.probability)} now; logit ${signed(moved.difference.logit)}.`
     : "";
-  const now = new Map((after ?? before).map((one) => [one.index, one]));
-  const then = new Map(before.map((one) => [one.index, one]));
-  const rows = [...new Map([...then, ...now]).values()].map((one) => effectRow(one.label, then.get(one.index), now.get(one.index)));
+  const now = new Map((after ?? before).map((prediction) => [prediction.index, prediction]));
+  const then = new Map(before.map((prediction) => [prediction.index, prediction]));
+  const rows = [...new Map([...then, ...now]).values()].map((prediction) => effectRow(prediction.label, then.get(prediction.index), now.get(prediction.index)));
   byId("effect-list").replaceChildren(...rows);
 }
 
 function effectRow(label, before, after) {
-  const bar = (name, one) => {
-    const made = make("span", { class: `fill ${name}` });
-    made.style.width = `${(one?.probability ?? 0) * 100}%`;
-    return made;
+  const bar = (name, prediction) => {
+    const element = make("span", { class: `fill ${name}` });
+    element.style.width = `${(prediction?.probability ?? 0) * 100}%`;
+    return element;
   };
   const change = before && after ? (after.probability - before.probability) * 100 : null;
   const moved = change !== null && Math.abs(change) >= 0.05 ? ` ${signed(change, 1)}` : "";

@@ -9,12 +9,12 @@ let labelled = null; // the model whose labels are suggested
 
 export function prepareClasses() {
   onChange((patch) => "answer" in patch && show());
-  const other = byId("target");
+  const input = byId("target");
   const ask = () => {
-    const wanted = other.value.trim();
-    if (wanted) change({ target: /^\d+$/.test(wanted) ? Number(wanted) : wanted, against: null });
+    const text = input.value.trim();
+    if (text) change({ target: /^\d+$/.test(text) ? Number(text) : text, against: null });
   };
-  other.addEventListener("change", ask);
+  input.addEventListener("change", ask);
   byId("target-form").addEventListener("submit", (event) => event.preventDefault());
   byId("contrast-clear").addEventListener("click", () => change({ against: null }));
 }
@@ -24,10 +24,10 @@ function show() {
   byId("found").hidden = !answer;
   if (!answer) return;
   const [{ target, against }] = answer.explanations;
-  const listed = answer.predictions.map((one) => one.index);
-  const added = [target, against].filter((one) => one && !listed.includes(one.index));
+  const listed = answer.predictions.map((prediction) => prediction.index);
+  const added = [target, against].filter((prediction) => prediction && !listed.includes(prediction.index));
   const focused = document.activeElement?.dataset?.focus;
-  byId("predictions").replaceChildren(...[...answer.predictions, ...added].map((one) => row(one, target, against)));
+  byId("predictions").replaceChildren(...[...answer.predictions, ...added].map((prediction) => row(prediction, target, against)));
   if (focused) document.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
   document.title = `${target.label}: SeeWhy`;
   byId("answer-label").textContent = target.label;
@@ -41,42 +41,42 @@ function show() {
   offerLabels(answer.model.name);
 }
 
-function row(one, target, against) {
-  const chosen = one.index === target.index;
-  const contrasted = one.index === against?.index;
+function row(prediction, target, against) {
+  const chosen = prediction.index === target.index;
+  const contrasted = prediction.index === against?.index;
   const explain = make(
     "button",
     {
       type: "button",
       class: "class",
       "aria-pressed": String(chosen),
-      on: { click: (event) => (event.shiftKey ? contrast(one) : change({ target: one.index, against: null })) },
+      on: { click: (event) => (event.shiftKey ? contrast(prediction) : change({ target: prediction.index, against: null })) },
     },
-    make("span", { class: "label", textContent: one.label }),
-    make("span", { class: "share", textContent: percent(one.probability) }),
+    make("span", { class: "label", textContent: prediction.label }),
+    make("span", { class: "share", textContent: percent(prediction.probability) }),
     make("span", { class: "track", "aria-hidden": "true" }, make("span", { class: "fill" })),
   );
-  explain.dataset.focus = `class-${one.index}`;
-  explain.querySelector(".fill").style.width = `${one.probability * 100}%`;
+  explain.dataset.focus = `class-${prediction.index}`;
+  explain.querySelector(".fill").style.width = `${prediction.probability * 100}%`;
   const rather = make("button", {
     type: "button",
     class: "rather",
     textContent: "vs",
-    title: `Why ${target.label} rather than ${one.label}?`,
-    "aria-label": `Contrast with ${one.label}`,
+    title: `Why ${target.label} rather than ${prediction.label}?`,
+    "aria-label": `Contrast with ${prediction.label}`,
     "aria-pressed": String(contrasted),
     disabled: chosen,
-    on: { click: () => contrast(one) },
+    on: { click: () => contrast(prediction) },
   });
-  rather.dataset.focus = `contrast-${one.index}`;
+  rather.dataset.focus = `contrast-${prediction.index}`;
   return make("li", {}, explain, rather);
 }
 
-function contrast(one) {
+function contrast(prediction) {
   const target = explained();
-  if (one.index === target.index) return;
-  const same = state.answer.explanations[0].against?.index === one.index;
-  change({ target: target.index, against: same ? null : one.index });
+  if (prediction.index === target.index) return;
+  const same = state.answer.explanations[0].against?.index === prediction.index;
+  change({ target: target.index, against: same ? null : prediction.index });
 }
 
 async function offerLabels(model) {

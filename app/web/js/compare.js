@@ -53,7 +53,7 @@ const layered = () => ("layer" in (methodNamed(state.method)?.options ?? {}) ? s
 
 async function standard() {
   if (state.by === "method") return [...new Set([state.method, ...USUAL])].slice(0, 4);
-  const layers = (await layersOf(await modelName())).filter((one) => one.cam);
+  const layers = (await layersOf(await modelName())).filter((layer) => layer.cam);
   // The end of each stage: the last of the least nested layers of each resolution.
   const ends = new Map();
   const depth = ({ path }) => path.split(".").length;
@@ -61,7 +61,7 @@ async function standard() {
     const size = String(layer.output_shape?.slice(-2));
     if (!ends.has(size) || depth(layer) <= depth(ends.get(size))) ends.set(size, layer);
   }
-  const paths = layers.filter((one) => [...ends.values()].includes(one) || one.default).map((one) => one.path);
+  const paths = layers.filter((layer) => [...ends.values()].includes(layer) || layer.default).map((layer) => layer.path);
   return paths.slice(-4);
 }
 
@@ -99,7 +99,7 @@ function show() {
   const elements = [...cards.values()].map((card) => card.element);
   const place = byId("cards");
   // Elements that stay in place keep the focus.
-  const same = elements.length === place.children.length && elements.every((one, at) => one === place.children[at]);
+  const same = elements.length === place.children.length && elements.every((element, at) => element === place.children[at]);
   if (!same) place.replaceChildren(...elements);
   showState();
   if (!names.length) fill();
@@ -131,7 +131,7 @@ function showControls(names) {
 }
 
 function drop(names, name) {
-  change({ compare: names.filter((one) => one !== name) });
+  change({ compare: names.filter((other) => other !== name) });
   const left = [...byId("chips").querySelectorAll("button:enabled")];
   (left[Math.min(names.indexOf(name), left.length - 1)] ?? byId(state.by === "method" ? "compare-add" : "compare-layers")).focus();
 }
@@ -172,9 +172,9 @@ function readAll(pixel) {
 
 const known = new Map();
 
-function agreement(one, other) {
-  const key = `${one.key}${other.key}`;
-  if (!known.has(key)) known.set(key, rankCorrelation(one.card.heatmap.map, other.card.heatmap.map));
+function agreement(first, second) {
+  const key = `${first.key}${second.key}`;
+  if (!known.has(key)) known.set(key, rankCorrelation(first.card.heatmap.map, second.card.heatmap.map));
   return known.get(key);
 }
 
@@ -183,16 +183,16 @@ function showAgreement() {
   byId("agreement").hidden = done.length < 2;
   if (done.length < 2) return;
   const head = make("tr", {}, make("td"), ...done.map(({ card }) => make("th", { scope: "col", textContent: card.name })));
-  const rows = done.map((one) =>
-    make("tr", {}, make("th", { scope: "row", textContent: one.card.name }), ...done.map((other) => cell(one, other))),
+  const rows = done.map((first) =>
+    make("tr", {}, make("th", { scope: "row", textContent: first.card.name }), ...done.map((second) => cell(first, second))),
   );
   byId("agreement-table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
 }
 
-function cell(one, other) {
-  if (one === other) return make("td", { class: "same", textContent: "–" });
-  const value = agreement(...[one, other].sort((left, right) => (left.key < right.key ? -1 : 1)));
-  const made = make("td", { textContent: value === null ? "n/a" : value.toFixed(2).replace(/^-(?=.*[1-9])/, "−").replace("-", "") });
-  made.style.setProperty("--strength", `${Math.round(Math.max(0, value ?? 0) * 45)}%`);
-  return made;
+function cell(first, second) {
+  if (first === second) return make("td", { class: "same", textContent: "–" });
+  const value = agreement(...[first, second].sort((left, right) => (left.key < right.key ? -1 : 1)));
+  const element = make("td", { textContent: value === null ? "n/a" : value.toFixed(2).replace(/^-(?=.*[1-9])/, "−").replace("-", "") });
+  element.style.setProperty("--strength", `${Math.round(Math.max(0, value ?? 0) * 45)}%`);
+  return element;
 }

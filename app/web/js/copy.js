@@ -37,7 +37,7 @@ export function python(path, fields, output) {
   const data = {};
   for (const [name, value] of fields) (data[name] ??= []).push(value);
   const rows = Object.entries(data).map(
-    ([name, values]) => `        ${text(name)}: ${values.length > 1 ? `[${values.map((one) => text(one)).join(", ")}]` : text(values[0])},`,
+    ([name, values]) => `        ${text(name)}: ${values.length > 1 ? `[${values.map((value) => text(value)).join(", ")}]` : text(values[0])},`,
   );
   const picture = state.example
     ? `picture = requests.get(${text(`${location.origin}${examplePath(state.example)}`)}).content`

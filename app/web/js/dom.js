@@ -4,16 +4,16 @@ export const byId = (id) => document.getElementById(id);
 
 /** Creates an element. `on` has listeners, `class` is a class name, other names are properties or attributes. */
 export function make(tag, given = {}, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   const { on = {}, class: name, ...rest } = given;
-  if (name) made.className = name;
+  if (name) element.className = name;
   for (const [key, value] of Object.entries(rest)) {
-    if (key in made) made[key] = value;
-    else if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value);
+    if (key in element) element[key] = value;
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(key, value);
   }
-  for (const [event, listener] of Object.entries(on)) made.addEventListener(event, listener);
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  for (const [event, listener] of Object.entries(on)) element.addEventListener(event, listener);
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
 }
 
 /** Turns text with `code` in backticks into nodes. */
@@ -42,9 +42,9 @@ export const isTouched = () => matchMedia("(hover: none), (max-width: 40rem)").m
 /** Marks elements that are wider than their place, so that a hint is shown. */
 export function prepareScrolls() {
   const watch = new ResizeObserver(() => {
-    for (const one of document.querySelectorAll(".scroll")) one.classList.toggle("wide", one.scrollWidth > one.clientWidth);
+    for (const element of document.querySelectorAll(".scroll")) element.classList.toggle("wide", element.scrollWidth > element.clientWidth);
   });
-  for (const one of document.querySelectorAll(".scroll")) watch.observe(one);
+  for (const element of document.querySelectorAll(".scroll")) watch.observe(element);
 }
 
 /** Announces a text to screen readers. */

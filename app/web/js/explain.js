@@ -57,7 +57,7 @@ async function run() {
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;
     restore();
-    if (error.errors?.some((one) => one.field === "method") && !methodNamed(state.method)) explainByDefault(error);
+    if (error.errors?.some((fault) => fault.field === "method") && !methodNamed(state.method)) explainByDefault(error);
     else showProblem(error, run);
   } finally {
     if (pending === mine) {

@@ -14,7 +14,7 @@ const shape = (sides) => (sides ? sides.slice(1).join(" × ") : "?");
  */
 export async function chooseLayers({ model, title, chosen, most, standard = false }) {
   const layers = await layersOf(model);
-  const picked = new Set(chosen.length ? chosen : layers.filter((one) => one.default).map((one) => one.path));
+  const picked = new Set(chosen.length ? chosen : layers.filter((layer) => layer.default).map((layer) => layer.path));
   const note = make("p", { class: "help", role: "status" });
   const tell = () => {
     note.textContent = most === 1 ? "" : `${picked.size} of at most ${most} chosen.`;
@@ -31,9 +31,9 @@ export async function chooseLayers({ model, title, chosen, most, standard = fals
   const fill = (text) => {
     if (!text) place.replaceChildren(branches(nested(layers), entry, picked));
     else {
-      const found = layers.filter((one) => one.path && `${one.path} ${one.type}`.toLowerCase().includes(text));
-      place.replaceChildren(make("ul", {}, ...found.map((one) => make("li", {}, entry(one, one.path)))));
-      if (!found.length) place.replaceChildren(make("p", { class: "help", textContent: "No layer matches." }));
+      const matches = layers.filter((layer) => layer.path && `${layer.path} ${layer.type}`.toLowerCase().includes(text));
+      place.replaceChildren(make("ul", {}, ...matches.map((layer) => make("li", {}, entry(layer, layer.path)))));
+      if (!matches.length) place.replaceChildren(make("p", { class: "help", textContent: "No layer matches." }));
     }
   };
   fill("");
@@ -42,7 +42,7 @@ export async function chooseLayers({ model, title, chosen, most, standard = fals
   const content = make("div", { class: "body" }, make("p", { class: "help", textContent: help }), search("Find a layer", fill), place, note);
   return ask(title, content, {
     accept: most === 1 ? "Use this layer" : "Use these layers",
-    result: () => layers.map((one) => one.path).filter((path) => picked.has(path)),
+    result: () => layers.map((layer) => layer.path).filter((path) => picked.has(path)),
     extra: standard ? [["Back to the default", []]] : [],
   });
 }

@@ -23,16 +23,16 @@ function weights(place, [first, last], [start, stop], cells) {
   const step = (to - from) / (last - first);
   const reach = Math.max(step, 1);
   const centre = from + (place - first + 0.5) * step;
-  const found = [];
+  const weighted = [];
   const low = Math.max(0, Math.trunc(centre - reach + 0.5));
   const high = Math.min(cells + 2, Math.trunc(centre + reach + 0.5));
   for (let cell = low; cell < high; cell += 1) {
     const weight = 1 - Math.abs((cell - centre + 0.5) / reach);
     // The end cells of the padded row repeat their neighbours.
-    if (weight > 0) found.push([Math.min(Math.max(cell - 1, 0), cells - 1), weight]);
+    if (weight > 0) weighted.push([Math.min(Math.max(cell - 1, 0), cells - 1), weight]);
   }
-  const sum = found.reduce((total, [, weight]) => total + weight, 0);
-  return found.map(([cell, weight]) => [cell, weight / sum]);
+  const sum = weighted.reduce((total, [, weight]) => total + weight, 0);
+  return weighted.map(([cell, weight]) => [cell, weight / sum]);
 }
 
 /** The heatmap's value at a pixel of the upload, divided by the largest magnitude, as in an npz answer. */
@@ -69,13 +69,13 @@ function resized(rows, height, width) {
 
 /** Ranks, from 1; equal values share their mean rank. */
 function ranks(values) {
-  const order = Array.from(values.keys()).sort((one, other) => values[one] - values[other]);
-  const found = new Float64Array(values.length);
+  const order = Array.from(values.keys()).sort((first, second) => values[first] - values[second]);
+  const result = new Float64Array(values.length);
   for (let start = 0, stop = 0; start < order.length; start = stop) {
     while (stop < order.length && values[order[stop]] === values[order[start]]) stop += 1;
-    for (let place = start; place < stop; place += 1) found[order[place]] = (start + stop + 1) / 2;
+    for (let place = start; place < stop; place += 1) result[order[place]] = (start + stop + 1) / 2;
   }
-  return found;
+  return result;
 }
 
 /** Spearman's rank correlation of two maps, rows of numbers, over the finer grid; null if one is constant. */

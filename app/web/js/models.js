@@ -34,18 +34,18 @@ function show() {
 async function choose() {
   const { models } = await catalogue("/models");
   const current = await modelName().catch(() => null); // the dialog works without it
-  const ordered = [...models].sort((one, other) => other.weights.available - one.weights.available);
+  const ordered = [...models].sort((left, right) => right.weights.available - left.weights.available);
   const list = make("ul", { class: "choices" });
   const more = make("p", { class: "help" });
   let chosen = current;
   const fill = (text) => {
-    const found = ordered.filter((one) => `${one.name} ${one.source} ${one.licence}`.toLowerCase().includes(text));
-    list.replaceChildren(...found.slice(0, SHOWN).map((one) => row(one, one.name === chosen, () => (chosen = one.name))));
-    more.textContent = found.length > SHOWN ? `${found.length - SHOWN} more; type to narrow them down.` : "";
-    if (!found.length) more.textContent = "No model matches.";
+    const matches = ordered.filter((model) => `${model.name} ${model.source} ${model.licence}`.toLowerCase().includes(text));
+    list.replaceChildren(...matches.slice(0, SHOWN).map((model) => row(model, model.name === chosen, () => (chosen = model.name))));
+    more.textContent = matches.length > SHOWN ? `${matches.length - SHOWN} more; type to narrow them down.` : "";
+    if (!matches.length) more.textContent = "No model matches.";
   };
   fill("");
-  const available = models.filter((one) => one.weights.available).length;
+  const available = models.filter((model) => model.weights.available).length;
   const content = make(
     "div",
     { class: "body" },
@@ -62,8 +62,8 @@ async function choose() {
 }
 
 /** Whether two models have the same classes, as after training on the same data set. */
-async function haveSameClasses(one, other) {
-  const [first, second] = await Promise.all([one, other].map((name) => catalogue(modelPath(name)).catch(() => null)));
+async function haveSameClasses(current, wanted) {
+  const [first, second] = await Promise.all([current, wanted].map((name) => catalogue(modelPath(name)).catch(() => null)));
   return first !== null && second !== null && String(first.labels) === String(second.labels);
 }
 

@@ -6,7 +6,7 @@ const KINDS = { "<f4": Float32Array, "<f8": Float64Array };
 export function readNpz(buffer) {
   const view = new DataView(buffer);
   const text = new TextDecoder();
-  const found = {};
+  const arrays = {};
   let end = buffer.byteLength - 22;
   while (end >= 0 && view.getUint32(end, true) !== 0x06054b50) end -= 1;
   let entry = view.getUint32(end + 16, true);
@@ -16,10 +16,10 @@ export function readNpz(buffer) {
     const local = view.getUint32(entry + 42, true);
     const start = local + 30 + view.getUint16(local + 26, true) + view.getUint16(local + 28, true);
     const array = readNpy(buffer, start);
-    if (array) found[name.replace(/\.npy$/, "")] = array;
+    if (array) arrays[name.replace(/\.npy$/, "")] = array;
     entry += 46 + lengths[0] + lengths[1] + lengths[2];
   }
-  return found;
+  return arrays;
 }
 
 function readNpy(buffer, start) {

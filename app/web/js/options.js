@@ -69,7 +69,7 @@ function fillIn(control, value) {
 function controlOf(schema, value) {
   let control;
   if (schema.type === "boolean") control = make("input", { type: "checkbox" });
-  else if (schema.enum) control = make("select", {}, ...schema.enum.map((one) => new Option(one, one)));
+  else if (schema.enum) control = make("select", {}, ...schema.enum.map((value) => new Option(value, value)));
   else if (schema.type === "integer" || schema.type === "number") {
     const { minimum, exclusiveMinimum, maximum, exclusiveMaximum, type } = schema;
     const most = maximum ?? (type === "integer" && exclusiveMaximum <= Number.MAX_SAFE_INTEGER ? exclusiveMaximum - 1 : undefined);

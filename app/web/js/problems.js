@@ -6,8 +6,8 @@ import { announce, byId, make, prose } from "./dom.js";
 export function showProblem(problem, again = null) {
   const left = [];
   const faulty = problem.errors?.length > 0;
-  const found = faulty ? problem.errors : [{ field: "", message: problem.message }];
-  for (const { field, message } of found) {
+  const faults = faulty ? problem.errors : [{ field: "", message: problem.message }];
+  for (const { field, message } of faults) {
     const name = field.split(/[.[]/)[0];
     const box = document.querySelector(`[data-field="${CSS.escape(name)}"]`);
     if (box) showBeside(box, message);
@@ -18,7 +18,7 @@ export function showProblem(problem, again = null) {
   const { status = 0 } = problem;
   byId("retry").hidden = !again || faulty || (status >= 400 && status < 500 && status !== 429);
   byId("retry").onclick = again;
-  announce(found.map((one) => one.message).join(" "));
+  announce(faults.map((fault) => fault.message).join(" "));
   document.querySelector("#problem:not([hidden]), .faulty .fault").scrollIntoView({ block: "nearest" });
 }
 

@@ -5,8 +5,8 @@ import { state } from "./state.js";
 const methods = new Map();
 
 /** Stores the methods of the catalogue. */
-export function learn(found) {
-  for (const method of found) methods.set(method.name, method);
+export function learn(catalogue) {
+  for (const method of catalogue) methods.set(method.name, method);
 }
 
 export const allMethods = () => [...methods.values()];

@@ -22,12 +22,12 @@ const FIRST = ["cividis", "batlow", "viridis", "vik", "berlin"];
 
 /** Methods by family, as groups of a select. */
 export function methodGroups(without = []) {
-  const families = [...new Set([...Object.keys(FAMILIES), ...allMethods().map((one) => one.family)])];
+  const families = [...new Set([...Object.keys(FAMILIES), ...allMethods().map((method) => method.family)])];
   return families
     .map((family) => {
-      const found = allMethods().filter((one) => one.family === family && !without.includes(one.name));
-      return found.length
-        ? make("optgroup", { label: FAMILIES[family] ?? family }, ...found.map((one) => new Option(one.name, one.name)))
+      const methods = allMethods().filter((method) => method.family === family && !without.includes(method.name));
+      return methods.length
+        ? make("optgroup", { label: FAMILIES[family] ?? family }, ...methods.map((method) => new Option(method.name, method.name)))
         : null;
     })
     .filter(Boolean);
@@ -41,10 +41,10 @@ export async function prepareSettings() {
   byId("scale").addEventListener("change", scale);
   for (const id of ["scale-low", "scale-high"]) byId(id).addEventListener("change", scale);
   const { colormaps } = await catalogue("/colormaps");
-  const rank = (one) => (FIRST.includes(one.name) ? FIRST.indexOf(one.name) : FIRST.length);
+  const rank = (colormap) => (FIRST.includes(colormap.name) ? FIRST.indexOf(colormap.name) : FIRST.length);
   const group = (label, diverging) => {
-    const found = colormaps.filter((one) => one.diverging === diverging).sort((one, other) => rank(one) - rank(other));
-    return make("optgroup", { label }, ...found.map((one) => new Option(one.name, one.name)));
+    const maps = colormaps.filter((map) => map.diverging === diverging).sort((left, right) => rank(left) - rank(right));
+    return make("optgroup", { label }, ...maps.map((colormap) => new Option(colormap.name, colormap.name)));
   };
   const colormap = byId("colormap");
   colormap.replaceChildren(new Option("fits the map", ""), group("From none to most", false), group("For signed maps", true));

@@ -19,10 +19,10 @@ let shown = null;
 let asking = null;
 
 function fields(format) {
-  const found = [];
-  if (state.model) found.push(["model", state.model]);
-  if (state.target !== null) found.push(["target", String(state.target)]);
-  return [...found, ["format", format]];
+  const pairs = [];
+  if (state.model) pairs.push(["model", state.model]);
+  if (state.target !== null) pairs.push(["target", String(state.target)]);
+  return [...pairs, ["format", format]];
 }
 
 export function prepareTrace() {
@@ -42,12 +42,12 @@ export async function showTrace() {
   place.setAttribute("aria-busy", "true");
   try {
     const ask = (format) => post("/hooks/trace", state.picture.file, fields(format), { signal });
-    const [chart, told] = await Promise.all([ask("svg").then((one) => one.blob()), ask("json").then((one) => one.json())]);
+    const [chart, trace] = await Promise.all([ask("svg").then((response) => response.blob()), ask("json").then((response) => response.json())]);
     if (signal.aborted) return;
-    const image = make("img", { alt: `Outputs, shares of zeros and gradients of ${told.model.name}, module by module`, src: URL.createObjectURL(chart) });
+    const image = make("img", { alt: `Outputs, shares of zeros and gradients of ${trace.model.name}, module by module`, src: URL.createObjectURL(chart) });
     image.addEventListener("load", () => URL.revokeObjectURL(image.src), { once: true });
     place.replaceChildren(image);
-    byId("trace-summary").replaceChildren(...sentences(told.summary).map((text) => make("li", {}, ...text)));
+    byId("trace-summary").replaceChildren(...sentences(trace.summary).map((text) => make("li", {}, ...text)));
   } catch (error) {
     if (error.name === "AbortError") return;
     shown = null;
@@ -60,9 +60,9 @@ export async function showTrace() {
 function sentences(summary) {
   return Object.entries(SAID)
     .filter(([name]) => summary[name].length)
-    .map(([name, [one, several, what]]) => {
-      const found = summary[name].map((entry) => entry.path ?? entry);
-      const named = found.slice(0, 3).join(", ") + (found.length > 3 ? " …" : "");
-      return [`${found.length} ${found.length === 1 ? one : several} ${what}: `, make("code", { textContent: named })];
+    .map(([name, [single, plural, what]]) => {
+      const paths = summary[name].map((entry) => entry.path ?? entry);
+      const names = paths.slice(0, 3).join(", ") + (paths.length > 3 ? " …" : "");
+      return [`${paths.length} ${paths.length === 1 ? single : plural} ${what}: `, make("code", { textContent: names })];
     });
 }
