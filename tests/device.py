@@ -89,16 +89,16 @@ class Away(Tensor):
         leaves = leaves or (func is aten.copy_.default and not isinstance(args[0], Away))
         if leaves or func.overloadpacket in LOOKS or (func.overloadpacket is aten.index and _masks(args[1])):
             cls.looks.append(str(func))
-        elif not copies and any(one.ndim for one in others) and func.overloadpacket is not aten.index:
+        elif not copies and any(other.ndim for other in others) and func.overloadpacket is not aten.index:
             raise RuntimeError(f"{func} takes tensors of two devices.")
         if any(isinstance(one, torch.Generator) for one in given):
             raise RuntimeError(f"{func} draws with the generator of the processor.")
         if "device" in kwargs:
             kwargs["device"] = torch.device("cpu")
-        found = func(*_shown(args), **_shown(kwargs))
+        result = func(*_shown(args), **_shown(kwargs))
         if leaves:
-            return found
-        return return_and_correct_aliasing(func, args, kwargs, _hidden(found))
+            return result
+        return return_and_correct_aliasing(func, args, kwargs, _hidden(result))
 
     def tolist(self) -> Any:
         """Return the numbers, as PyTorch does but for classes of one's own."""
@@ -119,7 +119,7 @@ class Straight(nets.Net):
 
 def _masks(indices: Any) -> bool:
     """Whether an index chooses by conditions, so that somebody has to count them."""
-    return any(one is not None and one.dtype is torch.bool for one in indices)
+    return any(index is not None and index.dtype is torch.bool for index in indices)
 
 
 def _shown(values: Any) -> Any:
@@ -175,9 +175,9 @@ def difference(name: str) -> tuple[float, str, list[str]]:
     expected, there = explainer.explain(here, images, targets).maps, images.to(AWAY)
     Away.looks.clear()
     with checks.deferred():
-        found = explainer.explain(away, there, targets).maps
+        maps = explainer.explain(away, there, targets).maps
         looks = list(Away.looks)
-    return nets.relative_error(found.cpu(), expected), found.device.type, looks
+    return nets.relative_error(maps.cpu(), expected), maps.device.type, looks
 
 
 def answers(device: torch.device) -> dict[str, list[float]]:
@@ -196,10 +196,10 @@ def answers(device: torch.device) -> dict[str, list[float]]:
     traced = trace(model, cat, layers=["blocks.*"])
     return {
         "explain": explain(model, cat).map.flatten().tolist(),
-        "capture": [float(one.double().norm()) for one in captured.arrays.values()],
-        "sweep": [one.logit_change for one in sorted(swept.channels, key=lambda one: one.channel)],
+        "capture": [float(array.double().norm()) for array in captured.arrays.values()],
+        "sweep": [channel.logit_change for channel in sorted(swept.channels, key=lambda one: one.channel)],
         "intervene": [intervened.logit_change, *intervened.map_change.flatten().tolist()],
-        "trace": [one.statistics.norm for event in traced.events for one in event.tensors if one.statistics],
+        "trace": [tensor.statistics.norm for event in traced.events for tensor in event.tensors if tensor.statistics],
     }
 
 
@@ -207,10 +207,10 @@ def main() -> None:
     """Print, as JSON, what `difference` returns for the methods named, or for all; or ``answers``, here and there."""
     with no_inference_mode():
         if sys.argv[1:] == ["answers"]:
-            found: Any = [answers(torch.device("cpu")), answers(AWAY)]
+            results: Any = [answers(torch.device("cpu")), answers(AWAY)]
         else:
-            found = {name: difference(name) for name in sys.argv[1:] or list_methods()}
-    print(json.dumps(found))
+            results = {name: difference(name) for name in sys.argv[1:] or list_methods()}
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -124,14 +124,14 @@ class Run:
             assert result.exit_code == 0, f"{line}: {result.output}"
             return result.stdout
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
+        process = subprocess.run(
             ["bash", "-c", SHELL + line.replace(ADDRESS, self.url)],
             env={**os.environ, "PATH": path, "PYTHONPATH": f"{ROOT}{os.pathsep}{self.folder}"},
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
-        return done.stdout.replace(self.url, ADDRESS)
+        assert process.returncode == 0, f"{line}: {process.stdout}{process.stderr}"
+        return process.stdout.replace(self.url, ADDRESS)
 
     def _text(self, block: Block, printed: str | None) -> None:
         if block.title is not None:

@@ -84,7 +84,7 @@ def test_contestants_run_in_turn():
     runs = {name: lambda name=name: log.append(name) for name in "abc"}
     times = interleaved(runs, Effort(seconds=0, least=2, most=2, warm=1))
     assert "".join(log) == "abcabcbca"
-    assert [len(found) for found in times.values()] == [2, 2, 2]
+    assert [len(time) for time in times.values()] == [2, 2, 2]
     assert ratio({"a": [1.0, 2.0, 9.0], "b": [1.0, 1.0, 3.0]}, "a", "b") == 2
     assert ratio(times, "a", "d") is None
 
@@ -118,9 +118,9 @@ def test_a_run_of_some_models_keeps_the_rows_of_others(tmp_path, monkeypatch):
 
 
 def test_cases_of_slow_methods_have_one_picture():
-    found = list(library.cases(library.MODELS, contestants.OPTIONS))
-    assert {case.batch for case in found if case.method in library.SLOW} == {1}
-    assert {case.batch for case in found if case.method == "gradcam"} == {1, 8}
+    results = list(library.cases(library.MODELS, contestants.OPTIONS))
+    assert {case.batch for case in results if case.method in library.SLOW} == {1}
+    assert {case.batch for case in results if case.method == "gradcam"} == {1, 8}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -173,12 +173,12 @@ def test_a_page_without_its_markers_is_refused():
 
 
 def test_benchmarks_are_not_installed():
-    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert found["tool"]["setuptools"]["packages"]["find"]["include"] == ["seewhy*"]
+    result = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert result["tool"]["setuptools"]["packages"]["find"]["include"] == ["seewhy*"]
 
 
 def test_command_names_its_options():
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert "--quick" in done.stdout
+    assert "--quick" in process.stdout

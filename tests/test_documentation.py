@@ -33,11 +33,11 @@ def drawings(lite0):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({path.name for path in IMAGES.glob("*.png")} - {*VIEWS}))
 def test_pictures_are_what_the_software_draws(name, drawings):
-    drawn = np.asarray(drawings[name]).astype(int)
+    pixels = np.asarray(drawings[name]).astype(int)
     with Image.open(IMAGES / name) as image:
         committed = np.asarray(image.convert("RGB")).astype(int)
-    assert drawn.shape == committed.shape
-    assert np.abs(drawn - committed).mean() < 1
+    assert pixels.shape == committed.shape
+    assert np.abs(pixels - committed).mean() < 1
 
 
 def test_every_option_and_method_is_documented():

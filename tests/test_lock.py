@@ -27,20 +27,20 @@ RECIPES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("Makefil
 
 def releases(lock: str) -> dict[str, set[str]]:
     """Return the releases of each distribution in a lock file: one, or one for each platform or Python."""
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for name, release in re.findall(r"^([a-z0-9-]+)==([^ ;]+)", LOCKS[lock], flags=re.MULTILINE):
-        found.setdefault(name, set()).add(release)
-    return found
+        results.setdefault(name, set()).add(release)
+    return results
 
 
 def demands(extras: tuple[str, ...]) -> list[Requirement]:
     """Return what SeeWhy needs with these extras, those included that they name."""
-    found = [Requirement(line) for line in PROJECT["project"]["dependencies"]]
+    results = [Requirement(line) for line in PROJECT["project"]["dependencies"]]
     for extra in extras:
         for line in PROJECT["project"]["optional-dependencies"][extra]:
             requirement = Requirement(line)
-            found += demands(tuple(requirement.extras)) if requirement.name == "seewhy" else [requirement]
-    return found
+            results += demands(tuple(requirement.extras)) if requirement.name == "seewhy" else [requirement]
+    return results
 
 
 def unmet(requirements: list[Requirement], lock: str) -> list[str]:

@@ -16,13 +16,13 @@ def committed():
 def shown(notebook):
     """Return what each cell shows: text as it is, of pictures that there is one."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    found = []
+    results = []
     for cell in cells:
-        texts = [one["text"] for one in cell.outputs if one.get("name") == "stdout"]
+        texts = [output["text"] for output in cell.outputs if output.get("name") == "stdout"]
         data = [one["data"] for one in cell.outputs if "data" in one]
         kinds = [kind for one in data for kind in one if kind.startswith("image/")]
-        found.append((texts, [one["text/plain"] for one in data if not kinds], kinds))
-    return found
+        results.append((texts, [one["text/plain"] for one in data if not kinds], kinds))
+    return results
 
 
 @pytest.mark.slow

@@ -23,15 +23,15 @@ SUFFIXES = {"counter": "_total", "info": "_info"}
 @pytest.fixture(scope="module")
 def families():
     """The metrics: name to type, labels and question."""
-    found = {}
+    results = {}
     for collector in Metrics(Settings())._registry._collector_to_names:
         for family in collector.collect():
             labels = getattr(collector, "_labelnames", None)
             if labels is None:  # of a metric that is looked up when asked
                 labels = family.samples[0].labels if family.samples else ()
             name = family.name + SUFFIXES.get(family.type, "")
-            found[name] = (family.type, tuple(labels), family.documentation)
-    return found
+            results[name] = (family.type, tuple(labels), family.documentation)
+    return results
 
 
 def test_every_metric_is_documented(families):

@@ -76,9 +76,9 @@ def test_a_strict_type_checker_sees_the_types_of_the_installed_packages(installe
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", installed, "program.py"]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
-    said = [line for line in done.stdout.splitlines() if ": note:     def " not in line]
-    assert len(said) == 4, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    said = [line for line in process.stdout.splitlines() if ": note:     def " not in line]
+    assert len(said) == 4, process.stdout + process.stderr
     assert 'Revealed type is "torch._tensor.Tensor"' in said[0]
     assert 'program.py:21: error: No overload variant of "explain_many"' in said[1]
 
@@ -171,9 +171,9 @@ def test_models_methods_and_an_application_of_ones_own_stand_beside_the_package(
     environment |= {"SEEWHY_MODELS": "own.toml", "SEEWHY_METHODS": "explainers", "SEEWHY_DEFAULT_MODEL": "tiny"}
 
     def run(*command):
-        done = subprocess.run([installed, *command], cwd=tmp_path, capture_output=True, text=True, env=environment)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        process = subprocess.run([installed, *command], cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
 
     run("app.py")
     command = "import sys; from seewhy.app.cli import main; sys.exit(main())"
@@ -192,5 +192,5 @@ import seewhy
 assert {"GradCAM", "HookSession", "explain", "load_model", "wrap_model"} <= {*dir(seewhy)}
 assert {"torch", "numpy", "PIL", "pydantic", "torchvision", "timm"} & {*sys.modules} == set()
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr

@@ -88,12 +88,12 @@ def test_the_blocks_of_a_page_run_and_print_what_is_shown(page: Path, folder: Pa
 
 
 def test_what_does_not_run_is_listed_here() -> None:
-    found = {
+    results = {
         str(page.relative_to(ROOT)): [line for block in marked for line in commands(block)]
         for page in PAGES
         if (marked := [block for block in blocks(page) if block.reason is not None])
     }
-    assert found.keys() == NOT_RUN.keys()
-    for name, lines in found.items():
+    assert results.keys() == NOT_RUN.keys()
+    for name, lines in results.items():
         assert len(lines) == len(NOT_RUN[name]), lines
         assert all(line.startswith(start) for line, start in zip(lines, NOT_RUN[name], strict=True)), lines

@@ -26,9 +26,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (copy / "docs" / "reference" / "routes.md").write_text(page(), encoding="utf-8")
     command = [Path(sys.executable).parent / "zensical", "build", "--strict", "--clean"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
+    process = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    said = process.stdout + process.stderr
+    assert process.returncode == 0, said
     assert "griffe" not in said, said  # of docstrings; the build goes on after these
     return copy / "site"
 
@@ -43,13 +43,13 @@ class _Loads(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
+        results = {name: value or "" for name, value in attrs}
         if tag == "a":
-            self.linked.append(found.get("href", "").partition("#")[0])
+            self.linked.append(results.get("href", "").partition("#")[0])
         elif tag == "link":
-            self.loaded += [found["href"]] if found["rel"] not in ("canonical", "next", "prev") else []
-        elif "src" in found:
-            self.loaded.append(found["src"])
+            self.loaded += [results["href"]] if results["rel"] not in ("canonical", "next", "prev") else []
+        elif "src" in results:
+            self.loaded.append(results["src"])
 
 
 def test_every_page_is_in_the_navigation_and_every_picture_in_the_site(site: Path) -> None:

@@ -18,11 +18,11 @@ CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
 
 def nginx():
     """Return the program, where it is installed."""
-    found = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if found is None:
+    result = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if result is None:
         assert "CI" not in os.environ, "nginx is not installed"
         pytest.skip("nginx is not installed")
-    return found
+    return result
 
 
 def configured(folder, port, upstream):

@@ -159,7 +159,7 @@ def test_a_file_of_keys_that_cannot_be_used_is_told_at_the_start(tmp_path):
 
 def test_without_a_limit_nothing_is_counted(client):
     answers = [client.get("/methods") for _ in range(3)]
-    told = {name for one in answers for name, _ in one.headers}
+    told = {name for answer in answers for name, _ in answer.headers}
     assert not {"RateLimit", "RateLimit-Policy", "Retry-After"} & told
 
 
@@ -310,12 +310,12 @@ def test_behind_two_proxies_the_address_is_the_one_that_the_first_saw():
 @pytest.mark.parametrize("header", ["X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix", "X-Forwarded-Port"])
 def test_of_a_proxy_the_address_alone_is_believed(header):
     app = create_app(Settings(trusted_proxies=1))
-    seen = []
-    app.before_request(lambda: seen.append(app.request_context))
-    app.before_request(lambda: seen.append(_place()))
+    records = []
+    app.before_request(lambda: records.append(app.request_context))
+    app.before_request(lambda: records.append(_place()))
     app.test_client().get(CLOSED)
     app.test_client().get(CLOSED, headers={header: "443" if "Port" in header else "https"})
-    assert seen[1] == seen[3]
+    assert records[1] == records[3]
 
 
 def _place():
@@ -373,11 +373,11 @@ def test_pages_of_the_listed_origins_may(keys):
     file, _ = keys
     client = client_of(cors_origins=f"{ORIGIN}, http://localhost:3000", api_keys=file)
     for origin in (ORIGIN, "http://localhost:3000"):
-        found = allowed(client.options("/explain", headers={**PREFLIGHT, "Origin": origin}))
-        assert found["Access-Control-Allow-Origin"] == origin
-        assert set(found["Access-Control-Allow-Methods"].split(", ")) == {"GET", "POST"}
-        assert found["Access-Control-Allow-Headers"] == "authorization, content-type, x-request-id"
-        assert int(found["Access-Control-Max-Age"]) > 0
+        decision = allowed(client.options("/explain", headers={**PREFLIGHT, "Origin": origin}))
+        assert decision["Access-Control-Allow-Origin"] == origin
+        assert set(decision["Access-Control-Allow-Methods"].split(", ")) == {"GET", "POST"}
+        assert decision["Access-Control-Allow-Headers"] == "authorization, content-type, x-request-id"
+        assert int(decision["Access-Control-Max-Age"]) > 0
     assert allowed(client.options("/explain")) == {}
     # An error can be read as well, or the page could not tell what is wrong.
     refused = client.get("/methods", headers={"Origin": ORIGIN})
@@ -400,9 +400,9 @@ def test_pages_of_the_listed_origins_may(keys):
 
 def test_what_an_answer_says_in_headers_can_be_read_by_such_a_page(post, cat):
     client = client_of(cors_origins="*")
-    found = allowed(client.get("/methods", headers={"Origin": ORIGIN}))
-    assert found["Access-Control-Allow-Origin"] == "*"
-    exposed = set(found["Access-Control-Expose-Headers"].split(", "))
+    decision = allowed(client.get("/methods", headers={"Origin": ORIGIN}))
+    assert decision["Access-Control-Allow-Origin"] == "*"
+    exposed = set(decision["Access-Control-Expose-Headers"].split(", "))
     answered = post(cat, against="lens cap")
     own = {name for name, _ in answered.headers if name.startswith("X-") and "Frame" not in name}
     assert {*own, "ETag", "Server-Timing", "Retry-After"} - {"X-Content-Type-Options"} <= exposed

@@ -31,18 +31,18 @@ def admission():
 @pytest.fixture
 def small(admission):
     """An application that tells how many requests it counts while it answers one."""
-    made = Flask("small")
-    register_errors(made)
-    admission.register(made)
+    app = Flask("small")
+    register_errors(app)
+    admission.register(app)
 
-    @made.route("/", methods=["GET", "POST"])
+    @app.route("/", methods=["GET", "POST"])
     def index():
         if "fail" in request.args:
             raise RuntimeError
         told = f"{admission.requests}"
         return Response(iter([told, " and more"]) if "stream" in request.args else told)
 
-    return made.test_client()
+    return app.test_client()
 
 
 def test_a_request_counts_until_it_is_answered(admission, small):
@@ -83,10 +83,10 @@ def test_a_process_that_stops_refuses(small, client):
     try:
         assert small.post("/").status_code == 503
         for answer, code in ((client.get("/readyz"), "not-ready"), (client.post("/explain"), "overloaded")):
-            told = answer.get_json()
-            assert (answer.status_code, told["type"]) == (503, f"urn:seewhy:problem:{code}")
-            assert told["title"] == "The service is stopping"
-            assert told["detail"].startswith("This server is stopping")
+            document = answer.get_json()
+            assert (answer.status_code, document["type"]) == (503, f"urn:seewhy:problem:{code}")
+            assert document["title"] == "The service is stopping"
+            assert document["detail"].startswith("This server is stopping")
         assert client.get("/healthz").status_code == 200
     finally:
         stopping.clear()
@@ -111,11 +111,11 @@ def test_heads_may_come_in_parts_and_several_at_once(tight):
         for part in (asked[:3], asked[3:-1], asked[-1:] + asked + asked[:20], asked[20:]):
             connection.sendall(part)
             time.sleep(0.2)
-        found = b""
-        while found.count(b"HTTP/1.1 200") < 3 or not found.endswith(b"}"):
+        result = b""
+        while result.count(b"HTTP/1.1 200") < 3 or not result.endswith(b"}"):
             piece = connection.recv(10_000)
             assert piece
-            found += piece
+            result += piece
 
 
 @pytest.mark.fault(

@@ -56,8 +56,8 @@ def test_what_is_not_whole_is_told(client, bodies_of):
 
 
 def test_a_bomb_is_blown_up_to_the_limit_alone(client):
-    made = zlib.compressobj(9)
-    bomb = b"".join(made.compress(bytes(2**20)) for _ in range(200)) + made.flush()
+    compressor = zlib.compressobj(9)
+    bomb = b"".join(compressor.compress(bytes(2**20)) for _ in range(200)) + compressor.flush()
     tracemalloc.start()
     try:
         headers = {"Content-Encoding": "deflate"}
@@ -88,6 +88,6 @@ def test_tiny_parts_are_counted_before_they_cost_memory(client, piece, monkeypat
 
 @pytest.mark.parametrize("text", [b"9" * 5000, b"[" * 100_000], ids=["long", "deep"])
 def test_what_python_cannot_read_is_told_in_plain_words(text):
-    said = "The body has a number that is too long, or lists nested too deeply."
-    with pytest.raises(MalformedRequestError, match=f"^{said}$"):
+    message = "The body has a number that is too long, or lists nested too deeply."
+    with pytest.raises(MalformedRequestError, match=f"^{message}$"):
         bodies.parse_json(text)

@@ -42,10 +42,10 @@ print(json.dumps([printed, sorted(heavy & set(sys.modules))]))
 
 def in_a_new_process(*commands):
     """Return what commands print, each with variables of its environment, and what they import of heavy libraries."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", COMMANDS], input=json.dumps(commands), capture_output=True, text=True, check=True
     )
-    return json.loads(done.stdout)
+    return json.loads(process.stdout)
 
 
 def test_help_imports_nothing_heavy():
@@ -141,8 +141,8 @@ def test_the_shell_completes_what_is_typed_and_nothing_heavy_is_imported_for_nam
     printed, heavy = in_a_new_process(
         *([[], {**completing, "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}] for line in COMPLETED)
     )
-    found = [[row.partition(",")[2] for row in text.splitlines()] for text in printed]
-    assert dict(zip(COMPLETED, found, strict=True)) == COMPLETED
+    results = [[row.partition(",")[2] for row in text.splitlines()] for text in printed]
+    assert dict(zip(COMPLETED, results, strict=True)) == COMPLETED
     assert heavy == []
 
 

@@ -27,55 +27,55 @@ def ask(url):
         pytest.skip("there is no environment .venv/clients; make test makes it")
 
     def run(script):
-        done = subprocess.run([PYTHON, CLIENTS / script, url, CAT], capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        process = subprocess.run([PYTHON, CLIENTS / script, url, CAT], capture_output=True, text=True, timeout=300)
+        assert process.returncode == 0, process.stderr
+        return json.loads(process.stdout.splitlines()[-1])
 
     return run
 
 
 @pytest.mark.slow
 def test_the_client_of_kserve(ask):
-    found = ask("with_kserve.py")
-    assert found["v1_ready"] is True
-    assert found["v1_predictions"] == [[BEST]] * 2
-    assert found["v1_target"] == "tabby"
-    assert "There is no picture" in found["v1_error"]
-    assert "400" in found["v1_error"]
-    assert [found["v2_live"], found["v2_ready"], found["v2_model_ready"]] == [True] * 3
-    assert found["v2_no_model_ready"] is False
-    assert found["v2_id"] == "42"
-    assert found["v2_classes"][:2] == ["tiger cat", "Egyptian cat"]
-    assert found["v2_logits"] == [1, 1000]
-    assert found["v2_outputs"] == {
+    answer = ask("with_kserve.py")
+    assert answer["v1_ready"] is True
+    assert answer["v1_predictions"] == [[BEST]] * 2
+    assert answer["v1_target"] == "tabby"
+    assert "There is no picture" in answer["v1_error"]
+    assert "400" in answer["v1_error"]
+    assert [answer["v2_live"], answer["v2_ready"], answer["v2_model_ready"]] == [True] * 3
+    assert answer["v2_no_model_ready"] is False
+    assert answer["v2_id"] == "42"
+    assert answer["v2_classes"][:2] == ["tiger cat", "Egyptian cat"]
+    assert answer["v2_logits"] == [1, 1000]
+    assert answer["v2_outputs"] == {
         "logits": ["FP32", 1, 1000],
         "probabilities": ["FP32", 1, 1000],
         "indices": ["INT64", 1, 5],
         "classes": ["BYTES", 1, 5],
     }
-    assert "The shape [2] has 2 items; data has 1." in found["v2_error"]
+    assert "The shape [2] has 2 items; data has 1." in answer["v2_error"]
 
 
 def test_the_client_of_triton(ask):
-    found = ask("with_tritonclient.py")
-    assert found["ready"] == [True] * 3
-    assert found["version_ready"] == [True, False]
-    assert found["server"] == "seewhy"
-    assert found["inputs"][2] == ["input", "FP32", [-1, 3, 224, 224]]
-    assert found["classes"] == ["tiger cat"] * 2
-    assert max(range(1000), key=found["logits"].__getitem__) == 282
-    assert found["hwc"] == found["chw"]
-    assert found["hwc"][0][:3] == [282, 285, 281]
-    assert found["id"] == "7"
-    assert found["grey"] == [1, 1000]
-    value, index, label = found["named"][0].split(":")
+    answer = ask("with_tritonclient.py")
+    assert answer["ready"] == [True] * 3
+    assert answer["version_ready"] == [True, False]
+    assert answer["server"] == "seewhy"
+    assert answer["inputs"][2] == ["input", "FP32", [-1, 3, 224, 224]]
+    assert answer["classes"] == ["tiger cat"] * 2
+    assert max(range(1000), key=answer["logits"].__getitem__) == 282
+    assert answer["hwc"] == answer["chw"]
+    assert answer["hwc"][0][:3] == [282, 285, 281]
+    assert answer["id"] == "7"
+    assert answer["grey"] == [1, 1000]
+    value, index, label = answer["named"][0].split(":")
     assert (float(value), index, label) == (BEST["probability"], "282", "tiger cat")
-    status, message = found["error"]
+    status, message = answer["error"]
     assert status == "404"
     assert "Near matches: efficientnet_lite0" in message
-    assert found["maps"] == [2, 1, 7, 7]
-    assert found["heatmaps"] == [[2, 1, 300, 451], 1.0]
-    assert found["targets"] == [[281], [281]]
+    assert answer["maps"] == [2, 1, 7, 7]
+    assert answer["heatmaps"] == [[2, 1, 300, 451], 1.0]
+    assert answer["targets"] == [[281], [281]]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def generated(url, tmp_path_factory):
     (folder / "client.yml").write_text("content_type_overrides:\n  image/*: application/octet-stream\n")
     command = f"openapi-python-client generate --url {url}/openapi.json --config client.yml --fail-on-warning"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    process = subprocess.run(
         [*command.split(), "--meta", "none", "--output-path", "generated_client"],
         cwd=folder,
         env={**os.environ, "PATH": path},
@@ -93,8 +93,8 @@ def generated(url, tmp_path_factory):
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WARNING" not in (done.stdout + done.stderr).upper()
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "WARNING" not in (process.stdout + process.stderr).upper()
     sys.path.insert(0, str(folder))
     yield importlib.import_module
     sys.path.remove(str(folder))
@@ -141,7 +141,7 @@ def test_a_generated_client_explains(call, models, upload):
     )
     assert status == 200
     assert type(answer) is models.ExplainAnswer
-    assert [one.method for one in answer.explanations] == ["gradcam", "saliency"]
+    assert [explanation.method for explanation in answer.explanations] == ["gradcam", "saliency"]
     assert answer.explanations[0].target.label == "tabby"
     assert answer.explanations[0].heatmap.shape == [300, 451]
     assert answer.predictions[0].to_dict() == BEST
@@ -161,9 +161,9 @@ def test_a_generated_client_reads_the_catalogue_and_errors(call, models, upload)
     status, answer = call("methods")
     assert status == 200
     assert type(answer) is models.MethodsAnswer
-    found = {one.name: one for one in answer.methods}
-    assert found["integrated-gradients"].paper.year == 2017
-    assert found["gradcam"].cost["forwards"] == "1"
+    results = {method.name: method for method in answer.methods}
+    assert results["integrated-gradients"].paper.year == 2017
+    assert results["gradcam"].cost["forwards"] == "1"
     status, answer = call("model", "efficientnet_lite0")
     assert (status, answer.labels[282]) == (200, "tiger cat")
     status, answer = call("predict", body=models.PredictFilesBody(image=upload()), model="efficientnet_lite")
@@ -177,8 +177,8 @@ def test_a_generated_client_speaks_the_other_protocols(call, models, upload):
     status, answer = call("v1_predict", "efficientnet_lite0", body=models.V1Request(instances=[text]))
     assert (status, type(answer)) == (200, models.V1Predictions)
     assert answer.predictions[0][0].label == "tiger cat"
-    sent = models.V2Request(inputs=[models.V2Input(name="image", shape=[1], datatype="BYTES", data=[text])])
-    status, answer = call("v2_infer", "efficientnet_lite0", body=sent)
+    request = models.V2Request(inputs=[models.V2Input(name="image", shape=[1], datatype="BYTES", data=[text])])
+    status, answer = call("v2_infer", "efficientnet_lite0", body=request)
     assert (status, type(answer)) == (200, models.V2Answer)
     assert answer.outputs[3].data[0] == "tiger cat"
     status, answer = call("torchserve_predict", "efficientnet_lite0", body=upload())

@@ -94,11 +94,11 @@ def test_what_can_never_be_done_in_time_is_refused_at_once_with_what_it_takes(
     monkeypatch.setattr(slow.models.engine, "submit", lambda *_: pytest.fail("it was queued"))
     data = {**fields, "image": (io.BytesIO(cat), "cat.png")}
     answer = client.post("/explain", data=data, content_type="multipart/form-data")
-    said = problem(answer, 422)
-    assert said["type"].endswith(":too-much-work")
-    assert [one["field"] for one in said["errors"]] == [field]
-    assert f"{passes} passes" in said["detail"]
-    assert "SEEWHY_DEADLINE" in said["detail"]
+    document = problem(answer, 422)
+    assert document["type"].endswith(":too-much-work")
+    assert [error["field"] for error in document["errors"]] == [field]
+    assert f"{passes} passes" in document["detail"]
+    assert "SEEWHY_DEADLINE" in document["detail"]
 
 
 def test_what_is_soon_done_or_runs_parts_of_the_model_alone_is_not_refused(client, cat, slow):

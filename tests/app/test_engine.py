@@ -78,10 +78,10 @@ class Slow(nn.Module):
 
 def loaded(module, name="slow"):
     spec = ModelSpec(name, "own", "", Preprocess((8, 8), (8, 8)), ("a", "b"), lambda: module, lambda *_: None, None)
-    found = survey(module, spec.image_shape)
+    layers = survey(module, spec.image_shape)
     module.batches.clear()
     module.threads.clear()
-    return LoadedModel(spec, module.eval(), found, torch.device("cpu"), None, None)
+    return LoadedModel(spec, module.eval(), layers, torch.device("cpu"), None, None)
 
 
 @pytest.fixture
@@ -642,9 +642,9 @@ def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, modu
     expected = [outcomes(engine, "slow", [job(value)])[0].result[0].maps for value in (0.5, 0.6, 0.7)]
     module.runs_out, module.fits = runs_out, 1
     module.batches.clear()
-    found = outcomes(engine, "slow", [job(value) for value in (0.5, 0.6, 0.7)])
+    result = outcomes(engine, "slow", [job(value) for value in (0.5, 0.6, 0.7)])
     assert module.batches == [3, 1, 1, 1]
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(result, expected, strict=True):
         torch.testing.assert_close(one.result[0].maps, other)
 
 
@@ -653,11 +653,11 @@ def test_where_memory_is_too_small_passes_of_one_picture_become_smaller(runs_out
     engine.model("slow", Deadline.after(GUARD))
     module.runs_out, module.fits = runs_out, 1
     work = Explain((SmoothGrad(samples=5),))
-    found = outcomes(engine, "slow", [replace(job(), computation=work)])[0].result[0]
+    result = outcomes(engine, "slow", [replace(job(), computation=work)])[0].result[0]
     assert set(module.batches[-6:]) == {1}
     module.fits = 100
     torch.testing.assert_close(
-        found.maps, outcomes(engine, "slow", [replace(job(), computation=work)])[0].result[0].maps
+        result.maps, outcomes(engine, "slow", [replace(job(), computation=work)])[0].result[0].maps
     )
 
 
@@ -713,11 +713,11 @@ class Stage:
 
     def end(self, jobs):
         """Wait for jobs, and then for the model to rest."""
-        found = [one.future.exception(GUARD) for one in jobs]
+        entries = [one.future.exception(GUARD) for one in jobs]
         worker = self.engine._threads["slow"]
         with worker._changed:
             assert worker._changed.wait_for(lambda: not worker._batches and not worker._waiting, GUARD)
-        return found
+        return entries
 
 
 @pytest.fixture
@@ -774,16 +774,16 @@ def test_short_work_does_not_wait_for_the_end_of_long_work(stage, cost):
 
 
 def test_long_work_ends_however_much_short_work_comes(stage):
-    asked = []
+    requests = []
 
     def keep_asking(done):
         """Have eight pieces of short work wait for as long as the long one is under way."""
         while "long" in stage.underway and len(stage.engine._threads["slow"]._waiting) < 8:
-            asked.extend(stage.submit(Steps(stage, "short", 1, SHORT, keep_asking)))
+            requests.extend(stage.submit(Steps(stage, "short", 1, SHORT, keep_asking)))
 
     jobs = stage.submit(Steps(stage, "long", 100, LONG, keep_asking))
     assert stage.end(jobs) == [None]
-    assert set(stage.end(asked)) == {None}
+    assert set(stage.end(requests)) == {None}
     last = len(stage.passes) - stage.passes[::-1].index("long")
     assert stage.passes[:last].count("long") / last == pytest.approx(1 / 3, abs=0.05)
 
@@ -962,7 +962,7 @@ def test_what_runs_between_the_passes_of_another_batch_is_answered_as_if_it_were
     model = small_model()
     engine = Engine(EngineOptions(lambda _: model, 1, max_batch=4, queue_size=200))
     picture = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(3))
-    asked = []
+    requests = []
 
     def ask(work):
         made = Job(work, picture, Ask.single(1), Deadline.after(GUARD))
@@ -977,7 +977,7 @@ def test_what_runs_between_the_passes_of_another_batch_is_answered_as_if_it_were
 
     def interrupted(model, images, about, progress):
         def report(done, total):
-            asked.append([ask(work) for work in short_works()])
+            requests.append([ask(work) for work in short_works()])
             progress.report(done, total)
 
         return explained(model, images, about, replace(progress, report=report))
@@ -987,8 +987,8 @@ def test_what_runs_between_the_passes_of_another_batch_is_answered_as_if_it_were
     long_alone, *short_alone = [one.future.result(30).result for one in alone]
     long = ask(Alone(interrupted, None))
     assert same(long, long_alone)
-    assert len(asked) > 1
-    for round_of in asked:
+    assert len(requests) > 1
+    for round_of in requests:
         for found, expected in zip(round_of, short_alone, strict=True):
             assert same(found, expected)
     engine.stop(20)

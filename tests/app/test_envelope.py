@@ -29,9 +29,9 @@ def test_an_id_that_is_well_formed_is_kept(client, given):
     "given", ["", "x" * 129, "a b", 'a"b', "a%0ab", "<script>", "ä", "a\tb", "a,b", "${jndi:ldap}"]
 )
 def test_an_id_that_is_not_is_replaced(client, given):
-    sent = client.get("/nowhere", headers={"X-Request-ID": given})
-    assert MADE.fullmatch(sent.headers["X-Request-ID"])
-    assert sent.get_json()["instance"] == f"urn:seewhy:request:{sent.headers['X-Request-ID']}"
+    response = client.get("/nowhere", headers={"X-Request-ID": given})
+    assert MADE.fullmatch(response.headers["X-Request-ID"])
+    assert response.get_json()["instance"] == f"urn:seewhy:request:{response.headers['X-Request-ID']}"
 
 
 STRICT = {
@@ -87,9 +87,9 @@ def test_a_page_may_load_its_own_parts_and_an_answer_nothing(client):
 
 
 def test_no_answer_is_for_a_cache_that_others_share(post, cat, client):
-    made = post(cat)
-    assert made.headers["Cache-Control"] == "private, no-cache"
-    again = post(cat, headers={"If-None-Match": made.headers["ETag"]})
+    response = post(cat)
+    assert response.headers["Cache-Control"] == "private, no-cache"
+    again = post(cat, headers={"If-None-Match": response.headers["ETag"]})
     assert (again.status_code, again.headers["Cache-Control"]) == (304, "private, no-cache")
     assert client.get("/models?source=embedded").headers["Cache-Control"] == "private, no-cache"
     stream = post(cat, headers={"Accept": "text/event-stream"})
@@ -98,9 +98,9 @@ def test_no_answer_is_for_a_cache_that_others_share(post, cat, client):
 
 def test_a_failure_of_ours_is_found_in_the_log_by_its_id(app, monkeypatch, caplog, cat):
     monkeypatch.setattr(app.extensions["seewhy"], "explain", lambda *_, **__: 1 / 0)
-    sent = {"image": (io.BytesIO(cat), "cat.png")}
+    body = {"image": (io.BytesIO(cat), "cat.png")}
     with caplog.at_level(logging.ERROR):
-        response = app.test_client().post("/explain", data=sent, headers={"X-Request-ID": "find-me"})
+        response = app.test_client().post("/explain", data=body, headers={"X-Request-ID": "find-me"})
     assert response.status_code == 500
     assert response.get_json()["instance"] == "urn:seewhy:request:find-me"
     assert "Request find-me failed" in [record.getMessage() for record in caplog.records]

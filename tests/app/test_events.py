@@ -88,16 +88,16 @@ def test_a_stream_ends_with_the_answer(post, cat, read):
     response = post(cat, headers=EVENTS, **fields)
     assert response.mimetype == "text/event-stream"
     assert response.headers["X-Accel-Buffering"] == "no"
-    found = read(response)
-    assert [name for name, _ in found].count("answer") == 1
-    told = [data for name, data in found[:-1]]
+    events = read(response)
+    assert [name for name, _ in events].count("answer") == 1
+    told = [data for name, data in events[:-1]]
     assert len(told) > 3
     assert {data["total"] for data in told} <= {0, 1000}
     for key in ("done", "elapsed_ms"):
         assert all(one[key] <= other[key] for one, other in itertools.pairwise(told))
     assert any(0 < data["done"] < 500 for data in told)  # the first class
     assert any(data["done"] >= 500 for data in told)
-    name, answer = found[-1]
+    name, answer = events[-1]
     assert name == "answer"
     plain = post(cat, format="json", **fields).get_json()
     assert set(answer) == set(plain)
@@ -114,18 +114,18 @@ def distance(one, other):
 def test_the_picture_refines(post, cat, read):
     """Each preview is drawn like the answer for the first class; the last one is nearer to it than the first."""
     fields = {"method": "smoothgrad", "samples": "40", "view": "heatmap", "scale": "robust", "top": "2"}
-    found = read(post(cat, headers=EVENTS, **fields))
-    urls = [data["preview"] for name, data in found if name == "progress" and "preview" in data]
+    events = read(post(cat, headers=EVENTS, **fields))
+    urls = [data["preview"] for name, data in events if name == "progress" and "preview" in data]
     assert len(urls) == len(set(urls)) >= 2
-    final = picture(found[-1][1]["explanations"][0]["overlay"])
+    final = picture(events[-1][1]["explanations"][0]["overlay"])
     assert {picture(url).size for url in urls} == {final.size}
     assert distance(picture(urls[-1]), final) < min(10, distance(picture(urls[0]), final))
 
 
 def test_a_preview_beside_the_picture_is_small_too(post, cat, read):
     fields = {"method": "smoothgrad", "samples": "20", "view": "side-by-side"}
-    found = read(post(cat, headers=EVENTS, **fields))
-    sizes = [max(picture(data["preview"]).size) for name, data in found if name == "progress" and "preview" in data]
+    events = read(post(cat, headers=EVENTS, **fields))
+    sizes = [max(picture(data["preview"]).size) for name, data in events if name == "progress" and "preview" in data]
     assert sizes
     assert max(sizes) <= 530  # with the line between the two
 
@@ -136,9 +136,9 @@ def test_a_preview_that_fails_costs_nobody_the_answer(broken, post, cat, read, m
         raise RuntimeError("no preview")
 
     monkeypatch.setattr(broken, fail)
-    found = read(post(cat, headers=EVENTS, method="smoothgrad", samples="20"))
-    assert found[-1][0] == "answer"
-    assert not any("preview" in data for _, data in found)
+    events = read(post(cat, headers=EVENTS, method="smoothgrad", samples="20"))
+    assert events[-1][0] == "answer"
+    assert not any("preview" in data for _, data in events)
     assert "A preview could not be" in caplog.text
 
 
@@ -146,17 +146,17 @@ def test_a_preview_that_fails_costs_nobody_the_answer(broken, post, cat, read, m
 def test_a_large_picture_has_small_previews(post, read):
     buffer = io.BytesIO()
     Image.open(EXAMPLES / "cat.png").resize((1600, 1000)).save(buffer, "JPEG")
-    found = read(post(buffer.getvalue(), headers=EVENTS, method="smoothgrad", samples="20"))
-    previews = [picture(data["preview"]).size for name, data in found if name == "progress" and "preview" in data]
+    events = read(post(buffer.getvalue(), headers=EVENTS, method="smoothgrad", samples="20"))
+    previews = [picture(data["preview"]).size for name, data in events if name == "progress" and "preview" in data]
     assert set(previews) == {(512, 320)}
-    assert picture(found[-1][1]["explanations"][0]["overlay"]).size == (1600, 1000)
+    assert picture(events[-1][1]["explanations"][0]["overlay"]).size == (1600, 1000)
 
 
 def test_a_method_of_one_pass_has_a_stream_too(post, cat):
-    found = parsed(post(cat, headers=EVENTS).get_data(as_text=True))
-    assert {name for name, _ in found[:-1]} <= {"progress"}
-    assert found[-1][0] == "answer"
-    assert not any("preview" in data for _, data in found)
+    result = parsed(post(cat, headers=EVENTS).get_data(as_text=True))
+    assert {name for name, _ in result[:-1]} <= {"progress"}
+    assert result[-1][0] == "answer"
+    assert not any("preview" in data for _, data in result)
 
 
 def test_a_stream_has_its_deadline_and_the_time_to_be_read(service, post, cat, monkeypatch):

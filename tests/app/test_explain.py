@@ -47,9 +47,9 @@ def test_each_target_lights_its_own_half(post, cat, coffee, width, height):
     both = Image.new("RGB", (2 * width, height))
     for place, upload in enumerate((cat, coffee)):
         both.paste(ImageOps.fit(Image.open(io.BytesIO(upload)), (width, height)), (place * width, 0))
-    found = arrays(post(encoded(both), target=["tabby", "espresso"], format="npz"))
-    tabby, espresso = found["heatmaps"]
-    assert found["targets"].tolist() == [281, 967]
+    content = arrays(post(encoded(both), target=["tabby", "espresso"], format="npz"))
+    tabby, espresso = content["heatmaps"]
+    assert content["targets"].tolist() == [281, 967]
     assert tabby[:, :width].sum() >= 0.7 * tabby.sum()
     assert espresso[:, width:].sum() >= 0.7 * espresso.sum()
 
@@ -101,8 +101,8 @@ def test_json_answer_has_the_documented_shape(post, cat):
 def test_values_are_left_out_unless_asked_for_and_map_is_the_raw_map_and_where_it_lies(post, cat, lite0):
     (plain,) = post(cat, format="json").get_json()["explanations"]
     assert not {"values", "map"} & set(plain["heatmap"])
-    (found,) = post(cat, format="json", values="map").get_json()["explanations"]
-    heatmap, arrays_of = found["heatmap"], arrays(post(cat, format="npz"))
+    (explanations,) = post(cat, format="json", values="map").get_json()["explanations"]
+    heatmap, arrays_of = explanations["heatmap"], arrays(post(cat, format="npz"))
     assert "values" not in heatmap
     np.testing.assert_allclose(heatmap["map"], arrays_of["maps"][0], rtol=1e-5, atol=1e-6)
     geometry = lite0.preprocess.geometry(451, 300)
@@ -115,8 +115,8 @@ def test_values_are_left_out_unless_asked_for_and_map_is_the_raw_map_and_where_i
 @pytest.mark.parametrize("scale", ["image", "robust", "-0.1,0.3"])
 def test_drawn_says_which_values_have_the_first_and_the_last_colour(post, cat, sign, scale):
     answer = post(cat, format="json", sign=sign, scale=scale, view="heatmap", values="map").get_json()
-    (found,) = answer["explanations"]
-    drawn, heatmap = found["drawn"], found["heatmap"]
+    (explanations,) = answer["explanations"]
+    drawn, heatmap = explanations["drawn"], explanations["heatmap"]
     largest = max(heatmap["max"], -heatmap["min"])
     high = {"image": largest, "robust": np.percentile(np.abs(heatmap["map"]), 99), "-0.1,0.3": 0.3}[scale]
     low = -0.1 if scale == "-0.1,0.3" else 0
@@ -126,12 +126,12 @@ def test_drawn_says_which_values_have_the_first_and_the_last_colour(post, cat, s
 
 
 def test_colours_of_a_drawing_are_those_of_its_colour_map(client, post, cat):
-    maps = {one["name"]: one for one in client.get("/colormaps").get_json()["colormaps"]}
+    maps = {colormap["name"]: colormap for colormap in client.get("/colormaps").get_json()["colormaps"]}
     assert {name for name, one in maps.items() if one["diverging"]} == {"icefire", "berlin", "vik", "balance"}
     assert {len(one["colors"]) for one in maps.values()} == {256}
-    (found,) = post(cat, format="json", view="heatmap", colormap="viridis").get_json()["explanations"]
-    picture = Image.open(io.BytesIO(base64.b64decode(found["overlay"].partition(",")[2])))
-    left, top, right, bottom = (round(edge) for edge in found["heatmap"]["box"])
+    (explanations,) = post(cat, format="json", view="heatmap", colormap="viridis").get_json()["explanations"]
+    picture = Image.open(io.BytesIO(base64.b64decode(explanations["overlay"].partition(",")[2])))
+    left, top, right, bottom = (round(edge) for edge in explanations["heatmap"]["box"])
     seen = picture.crop((left + 1, top + 1, right - 1, bottom - 1))
     drawn = {f"#{bytes(colour).hex()}" for colour in np.asarray(seen).reshape(-1, 3)}
     assert drawn <= set(maps["viridis"]["colors"])
@@ -139,12 +139,12 @@ def test_colours_of_a_drawing_are_those_of_its_colour_map(client, post, cat):
 
 
 def test_npz_holds_heatmaps_maps_targets_and_logits(post, cat):
-    found = arrays(post(cat, format="npz", top=3))
-    assert found["heatmaps"].shape == (3, 300, 451)
-    assert found["heatmaps"].dtype == found["maps"].dtype == found["logits"].dtype == np.float32
-    assert found["maps"].shape == (3, 7, 7)
-    assert found["logits"].shape == (1000,)
-    assert found["targets"].tolist() == np.argsort(-found["logits"])[:3].tolist()
+    content = arrays(post(cat, format="npz", top=3))
+    assert content["heatmaps"].shape == (3, 300, 451)
+    assert content["heatmaps"].dtype == content["maps"].dtype == content["logits"].dtype == np.float32
+    assert content["maps"].shape == (3, 7, 7)
+    assert content["logits"].shape == (1000,)
+    assert content["targets"].tolist() == np.argsort(-content["logits"])[:3].tolist()
 
 
 def test_top_explains_each_class_as_if_asked_for_alone(post, cat):
@@ -204,9 +204,9 @@ def test_views_and_strength(post, pixels, cat):
 
 def test_what_the_crop_never_saw_is_dimmed(post, pixels, cat):
     original = np.asarray(Image.open(io.BytesIO(cat)).convert("RGB")).astype(int)
-    drawn = pixels(post(cat, alpha="0"))
+    samples = pixels(post(cat, alpha="0"))
     for border in (np.s_[:, :60], np.s_[:, -60:], np.s_[:10], np.s_[-10:]):
-        assert drawn[border].mean() < 0.5 * original[border].mean()
+        assert samples[border].mean() < 0.5 * original[border].mean()
 
 
 def test_red_stays_red(post, pixels):
@@ -225,8 +225,8 @@ def test_exif_rotated_upload_answers_upright(post, cat, pixels):
 
 def test_on_a_fixed_scale_a_map_that_is_far_below_its_end_is_nearly_black(post, pixels, cat):
     inside = np.s_[40:260, 120:330]  # what the crop saw, with a margin
-    found, usual = (pixels(post(cat, view="heatmap", **scale))[inside] for scale in ({"scale": "0,100"}, {}))
-    assert found.mean() < 0.1 * usual.mean()
+    actual, usual = (pixels(post(cat, view="heatmap", **scale))[inside] for scale in ({"scale": "0,100"}, {}))
+    assert actual.mean() < 0.1 * usual.mean()
 
 
 def test_layer_and_saliency_and_options(post, cat):
@@ -278,19 +278,19 @@ def test_a_large_jpeg_is_explained_as_in_python(small_answers, large, lite0):
     upload, _ = large
     expected = explain(lite0, upload, target="tabby")
     client = small_answers.test_client()
-    found = arrays(client.post("/explain?target=tabby&format=npz", data=upload, content_type="image/jpeg"))
-    assert found["heatmaps"].shape == (1, 2128, 3200)
-    assert np.corrcoef(found["heatmaps"][0].ravel(), expected.heatmap.ravel())[0, 1] > 0.99
-    assert found["logits"][281] == pytest.approx(expected.target.logit, abs=0.2)
+    content = arrays(client.post("/explain?target=tabby&format=npz", data=upload, content_type="image/jpeg"))
+    assert content["heatmaps"].shape == (1, 2128, 3200)
+    assert np.corrcoef(content["heatmaps"][0].ravel(), expected.heatmap.ravel())[0, 1] > 0.99
+    assert content["logits"][281] == pytest.approx(expected.target.logit, abs=0.2)
 
 
 def test_a_large_jpeg_is_drawn_as_from_all_its_pixels(small_answers, large, pixels):
     upload, upright = large
     client = small_answers.test_client()
-    drawn = pixels(client.post("/explain?view=side-by-side", data=upload, content_type="image/jpeg"))
+    samples = pixels(client.post("/explain?view=side-by-side", data=upload, content_type="image/jpeg"))
     beside = upright.resize((400, 266), Image.Resampling.LANCZOS)
-    assert drawn.shape == (266, 800, 3)
-    assert np.abs(drawn[:, :400] - np.asarray(beside)).mean() < 1.5
+    assert samples.shape == (266, 800, 3)
+    assert np.abs(samples[:, :400] - np.asarray(beside)).mean() < 1.5
 
 
 def test_a_large_jpeg_is_decoded_at_the_scale_that_is_enough(small_answers, large, lite0, monkeypatch):
@@ -320,7 +320,7 @@ def test_another_embedded_model(post, cat):
 def test_predict(post, cat):
     answer = post(cat, "/predict").get_json()
     assert answer["model"]["name"] == "efficientnet_lite0"
-    assert [found["label"] for found in answer["predictions"]][:3] == ["tiger cat", "Egyptian cat", "tabby"]
+    assert [prediction["label"] for prediction in answer["predictions"]][:3] == ["tiger cat", "Egyptian cat", "tabby"]
     assert len(post(cat, "/predict", top=2).get_json()["predictions"]) == 2
 
 
@@ -328,10 +328,10 @@ def test_predict(post, cat):
 @pytest.mark.parametrize("top", few([1, 2, 5], short=[1, 5]))
 def test_no_answer_is_longer_than_the_setting(cat, app_of, view, top):
     client, fields = app_of(max_side=300).test_client(), {"view": view, "top": str(top)}
-    drawn = Image.open(io.BytesIO(client.post("/explain", data={"image": (io.BytesIO(cat), "cat.png"), **fields}).data))
-    assert 100 < max(drawn.size) <= 300
-    sent = {"image": (io.BytesIO(cat), "cat.png"), **fields, "format": "json"}
-    for explanation in client.post("/explain", data=sent).get_json()["explanations"]:
+    image = Image.open(io.BytesIO(client.post("/explain", data={"image": (io.BytesIO(cat), "cat.png"), **fields}).data))
+    assert 100 < max(image.size) <= 300
+    body = {"image": (io.BytesIO(cat), "cat.png"), **fields, "format": "json"}
+    for explanation in client.post("/explain", data=body).get_json()["explanations"]:
         overlay = Image.open(io.BytesIO(base64.b64decode(explanation["overlay"].partition(",")[2])))
         assert 250 < max(overlay.size) <= 300
 
@@ -368,22 +368,22 @@ def test_several_methods_in_one_request_with_their_agreement(post, cat, client):
     assert response.headers["X-SeeWhy-Target"] == "281, 287"
     assert [one["name"] for one in answer["methods"]] == ["gradcam", "saliency"]
     assert answer["method"] == answer["methods"][0]
-    asked = [(one["method"], one["target"]["label"]) for one in answer["explanations"]]
+    asked = [(explanation["method"], explanation["target"]["label"]) for explanation in answer["explanations"]]
     assert asked == [(method, label) for label in ("tabby", "lynx") for method in ("gradcam", "saliency")]
     assert [(one["target"], one["methods"]) for one in answer["agreement"]] == [
         (281, ["gradcam", "saliency"]),
         (287, ["gradcam", "saliency"]),
     ]
     assert all(-1 <= one["rank_correlation"] <= 1 for one in answer["agreement"])
-    found = arrays(post(cat, method=["gradcam", "saliency"], format="npz", **fields))
-    assert found["heatmaps"].shape == (4, 300, 451)
-    assert found["methods"].tolist() == ["gradcam", "saliency"] * 2
-    assert found["targets"].tolist() == [281, 281, 287, 287]
-    assert (found["maps_0"].shape, found["maps_1"].shape) == ((7, 7), (224, 224))
+    content = arrays(post(cat, method=["gradcam", "saliency"], format="npz", **fields))
+    assert content["heatmaps"].shape == (4, 300, 451)
+    assert content["methods"].tolist() == ["gradcam", "saliency"] * 2
+    assert content["targets"].tolist() == [281, 281, 287, 287]
+    assert (content["maps_0"].shape, content["maps_1"].shape) == ((7, 7), (224, 224))
     for number, method in enumerate(("gradcam", "saliency")):
         alone = {**fields, "target": "tabby"} if method == "gradcam" else {"target": "tabby", "sign": "signed"}
         expected = arrays(post(cat, method=method, format="npz", **alone))
-        np.testing.assert_allclose(found["heatmaps"][number], expected["heatmaps"][0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(content["heatmaps"][number], expected["heatmaps"][0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_panel_of_methods_has_a_column_for_each(post, cat):
@@ -424,9 +424,9 @@ def test_regions_with_their_classes(post, coffee):
     assert len(regions) == 3
     assert regions[0]["predictions"][0]["label"] == "espresso"
     assert regions[0]["gain"] > regions[1]["gain"]
-    found = arrays(post(coffee, method="dff", concepts="3", target="espresso", format="npz"))
-    assert found["regions"].shape == (1, 3, 7, 7)
-    np.testing.assert_array_equal(found["regions"][0, 0], found["maps"][0])
+    content = arrays(post(coffee, method="dff", concepts="3", target="espresso", format="npz"))
+    assert content["regions"].shape == (1, 3, 7, 7)
+    np.testing.assert_array_equal(content["regions"][0, 0], content["maps"][0])
     with Image.open(io.BytesIO(post(coffee, method="gradcam,dff", concepts="3").data)) as drawn:
         assert drawn.width == 2 * 600
     with Image.open(io.BytesIO(post(coffee, method="dff", concepts="3", target="espresso").data)) as drawn:
@@ -436,8 +436,8 @@ def test_regions_with_their_classes(post, coffee):
 def test_the_contrast_is_left_out_of_the_most_probable_classes(post, cat):
     best = post(cat, format="json", top="3").get_json()["explanations"]
     second = best[1]["target"]["label"]
-    found = post(cat, format="json", top="3", against=second).get_json()["explanations"]
-    assert [one["target"]["label"] for one in found] == [best[0]["target"]["label"], best[2]["target"]["label"]]
+    explanations = post(cat, format="json", top="3", against=second).get_json()["explanations"]
+    assert [one["target"]["label"] for one in explanations] == [best[0]["target"]["label"], best[2]["target"]["label"]]
     refused = post(cat, against=best[0]["target"]["label"])
     assert refused.status_code == 422
-    assert [one["field"] for one in refused.get_json()["errors"]] == ["against"]
+    assert [error["field"] for error in refused.get_json()["errors"]] == ["against"]

@@ -45,7 +45,7 @@ class Pair:
         """Return the sum of a metric over all processes."""
         text = requests.get(f"{self.service.url}/metrics", timeout=GUARD).text
         samples = [one for family in text_string_to_metric_families(text) for one in family.samples if one.name == name]
-        return sum(one.value for one in samples if labels.items() <= one.labels.items())
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     def explained(self):
         """Return how many explanations the service has counted."""
@@ -198,17 +198,17 @@ def test_answers_under_load_are_those_given_alone():
     assert report.loads > 1
     assert report.growth < 0.04  # of few requests; the many of `make soak` may grow by 2 %
     assert report.states[-1].threads <= report.states[0].threads + 8
-    assert [one.hooks for one in report.states] == [0] * len(report.states)
+    assert [state.hooks for state in report.states] == [0] * len(report.states)
     assert report.states[-1].files <= report.states[0].files + 32
 
 
 @pytest.mark.slow
 def test_at_four_times_the_capacity_each_is_answered_in_time_or_refused():
-    found = overload(5)
-    assert found.is_right, found
-    assert found.offered > 2 * found.capacity
+    result = overload(5)
+    assert result.is_right, result
+    assert result.offered > 2 * result.capacity
     # A refusal costs no more than reading the request; the clients share the processors.
-    assert sorted(found.refused)[len(found.refused) // 2] < 1
+    assert sorted(result.refused)[len(result.refused) // 2] < 1
 
 
 def test_the_load_has_every_method_and_route_that_runs_a_model():
@@ -216,7 +216,7 @@ def test_the_load_has_every_method_and_route_that_runs_a_model():
     asked = load.questions()
     for model in load.MODELS:
         fields = [dict(question.fields) for question in asked if question.model == model]
-        explained = {method for one in fields for method in one.get("method", "").split(",")} - {""}
+        explained = {method for field in fields for method in field.get("method", "").split(",")} - {""}
         assert explained == set(load.METHODS) - set(load.UNFIT.get(model, ()))
         assert any("each_channel" in one for one in fields)
     assert {question.path for question in asked} == {

@@ -29,18 +29,18 @@ def loads_by(engine, load):
 @pytest.fixture
 def own_app(module):  # noqa: F811
     """An application whose models are slow ones; `app.gate` holds up loading."""
-    made = create_app(Settings(default_model="resnet18", download=True))
-    made.gate = threading.Event()
+    app = create_app(Settings(default_model="resnet18", download=True))
+    app.gate = threading.Event()
 
     def load(name):
-        made.gate.wait(GUARD)
+        app.gate.wait(GUARD)
         return loaded(module, name)
 
-    loads_by(made.extensions["seewhy"].models.engine, load)
-    yield made
-    made.gate.set()
+    loads_by(app.extensions["seewhy"].models.engine, load)
+    yield app
+    app.gate.set()
     module.gate.set()
-    made.extensions["seewhy"].models.stop()
+    app.extensions["seewhy"].models.stop()
 
 
 def probe(app, path):
@@ -159,12 +159,12 @@ def declared(tmp_path):
 def becomes(app, code):
     """Whether /readyz says so at last, and from then on nothing else; /healthz is well all the while."""
     deadline = time.monotonic() + GUARD
-    said = []
-    while said[-3:] != [code] * 3 and time.monotonic() < deadline:
-        said.append(app.test_client().get("/readyz").get_json().get("type", "ready").rpartition(":")[2])
+    reports = []
+    while reports[-3:] != [code] * 3 and time.monotonic() < deadline:
+        reports.append(app.test_client().get("/readyz").get_json().get("type", "ready").rpartition(":")[2])
         assert probe(app, "/healthz") == 200
         time.sleep(0.02)
-    return said[-3:] == [code] * 3
+    return reports[-3:] == [code] * 3
 
 
 @pytest.mark.fault(

@@ -47,10 +47,10 @@ def refused(post):
 
     def send(picture, route, **fields):
         response = post(picture, path=f"/hooks/{route}", **fields)
-        found = response.get_json()
+        document = response.get_json()
         assert response.mimetype == "application/problem+json"
-        code = found["type"].removeprefix("urn:seewhy:problem:")
-        return response.status_code, code, [(one["field"], one["message"]) for one in found.get("errors", [])]
+        code = document["type"].removeprefix("urn:seewhy:problem:")
+        return response.status_code, code, [(one["field"], one["message"]) for one in document.get("errors", [])]
 
     return send
 
@@ -61,24 +61,24 @@ def picture(response):
 
 
 def test_a_trace_is_a_time_line_of_all_leaves(ask, cat, service):
-    found = ask(cat, "trace", target="tabby")
-    schemas.TraceAnswer.model_validate(found)
+    answer = ask(cat, "trace", target="tabby")
+    schemas.TraceAnswer.model_validate(answer)
     module = service.models.engine.loaded("efficientnet_lite0").module
     leaves = {path for path, part in module.named_modules() if not list(part.children())}
-    seen = {event["path"] for event in found["events"]}
-    assert seen | set(found["summary"]["not_run"]) == leaves
-    assert found["target"]["label"] == "tabby"
-    assert [event["order"] for event in found["events"]] == list(range(len(found["events"])))
-    assert {event["kind"] for event in found["events"]} == {
+    seen = {event["path"] for event in answer["events"]}
+    assert seen | set(answer["summary"]["not_run"]) == leaves
+    assert answer["target"]["label"] == "tabby"
+    assert [event["order"] for event in answer["events"]] == list(range(len(answer["events"])))
+    assert {event["kind"] for event in answer["events"]} == {
         "before_forward",
         "after_forward",
         "output_gradient",
         "full_backward",
         "parameter_gradient",
     }
-    times = [event["microseconds"] for event in found["events"]]
+    times = [event["microseconds"] for event in answer["events"]]
     assert times == sorted(times)
-    (stem,) = (one for one in found["events"] if (one["path"], one["kind"]) == ("conv_stem", "after_forward"))
+    (stem,) = (one for one in answer["events"] if (one["path"], one["kind"]) == ("conv_stem", "after_forward"))
     assert stem["tensors"][0]["name"] == "output"
     assert stem["tensors"][0]["statistics"]["shape"] == [1, 32, 112, 112]
 
@@ -119,29 +119,29 @@ def test_a_contact_sheet_shows_the_strongest_maps(post, cat, lite0, service):
     upright = Image.open(io.BytesIO(cat)).convert("RGB")
     geometry = lite0.preprocess.geometry(*upright.size)
     maps = strongest(captured, 4, by_effect=True)
-    drawn = contact_sheet(maps, upright, geometry, Style(max_side=service.settings.max_side), by_effect=True)
+    page = contact_sheet(maps, upright, geometry, Style(max_side=service.settings.max_side), by_effect=True)
     fields = {"layer": "bn2", "target": "tabby", "rank": "effect", "top": 4, "format": "png"}
-    found = picture(post(cat, path="/hooks/capture", **fields))
-    assert np.abs(found - np.asarray(drawn)).mean() < 1
+    result = picture(post(cat, path="/hooks/capture", **fields))
+    assert np.abs(result - np.asarray(page)).mean() < 1
     sixteen = picture(post(cat, path="/hooks/capture", **fields | {"top": 16})).shape
-    assert sixteen[1] == 2 * found.shape[1]
-    assert 2 * found.shape[0] - 50 < sixteen[0] < 2 * found.shape[0], "there is one title on each"
+    assert sixteen[1] == 2 * result.shape[1]
+    assert 2 * result.shape[0] - 50 < sixteen[0] < 2 * result.shape[0], "there is one title on each"
 
 
 def test_an_intervention_answers_as_python_does(ask, cat, lite0):
-    found = ask(cat, "intervene", edits=json.dumps(ZERO), target="tabby")
-    schemas.InterveneAnswer.model_validate(found)
+    answer = ask(cat, "intervene", edits=json.dumps(ZERO), target="tabby")
+    schemas.InterveneAnswer.model_validate(answer)
     expected = intervene(lite0, cat, ZERO, target="tabby")
     for side in ("before", "after"):
         target = getattr(expected, side).target
-        assert found[side]["probability"] == pytest.approx(target.probability, rel=1e-4)
-        assert found[side]["logit"] == pytest.approx(target.logit, rel=1e-4)
-        assert found[side]["heatmap"]["max"] == pytest.approx(getattr(expected, side).raw_heatmap.max(), rel=1e-3)
-    assert found["difference"]["logit"] == pytest.approx(expected.logit_change, rel=1e-3)
-    assert found["difference"]["probability"] < 0
-    assert found["applied"][0]["after"]["zeros"] > found["applied"][0]["before"]["zeros"]
-    assert found["edits"] == [{**ZERO[0], "at": "output", "region": None, "calls": None, "parameter": None}]
-    assert found["panel"].startswith("data:image/png;base64,")
+        assert answer[side]["probability"] == pytest.approx(target.probability, rel=1e-4)
+        assert answer[side]["logit"] == pytest.approx(target.logit, rel=1e-4)
+        assert answer[side]["heatmap"]["max"] == pytest.approx(getattr(expected, side).raw_heatmap.max(), rel=1e-3)
+    assert answer["difference"]["logit"] == pytest.approx(expected.logit_change, rel=1e-3)
+    assert answer["difference"]["probability"] < 0
+    assert answer["applied"][0]["after"]["zeros"] > answer["applied"][0]["before"]["zeros"]
+    assert answer["edits"] == [{**ZERO[0], "at": "output", "region": None, "calls": None, "parameter": None}]
+    assert answer["panel"].startswith("data:image/png;base64,")
 
 
 def test_headers_tell_what_an_answer_is_about(post, cat):
@@ -155,7 +155,7 @@ def test_headers_tell_what_an_answer_is_about(post, cat):
         "Target": "967",
         "Diagnostics": "improbable-target",
     }
-    assert [one["code"] for one in found.get_json()["before"]["diagnostics"]] == ["improbable-target"]
+    assert [diagnostic["code"] for diagnostic in found.get_json()["before"]["diagnostics"]] == ["improbable-target"]
     assert found.get_json()["target"]["logit"] == found.get_json()["before"]["logit"]
     headers = post(cat, path="/hooks/trace", layer="bn2", target="tabby").headers
     assert (headers["X-SeeWhy-Label"], headers["X-SeeWhy-Model"]) == ("tabby", "efficientnet_lite0")
@@ -163,8 +163,8 @@ def test_headers_tell_what_an_answer_is_about(post, cat):
 
 
 def test_values_of_the_three_heatmaps_share_one_scale(ask, cat):
-    found = ask(cat, "intervene", edits=json.dumps(ZERO), target="tabby", values="true")
-    before, after, change = (np.array(found[one]["heatmap"]["values"]) for one in ("before", "after", "difference"))
+    answer = ask(cat, "intervene", edits=json.dumps(ZERO), target="tabby", values="true")
+    before, after, change = (np.array(answer[one]["heatmap"]["values"]) for one in ("before", "after", "difference"))
     assert before.shape == (300, 451)
     assert max(before.max(), after.max()) == pytest.approx(1)
     np.testing.assert_allclose(after - before, change, atol=1e-6)
@@ -191,11 +191,11 @@ def test_a_panel_has_three_tiles_and_explains_itself_with_any_method(post, cat):
 
 def test_a_sweep_ranks_channels_and_can_be_drawn(ask, post, cat, lite0):
     fields = {"edits": json.dumps([{"layer": "bn2", "op": "zero"}]), "each_channel": "true", "target": "tabby"}
-    found = ask(cat, "intervene", **fields)
-    schemas.SweepAnswer.model_validate(found)
+    answer = ask(cat, "intervene", **fields)
+    schemas.SweepAnswer.model_validate(answer)
     expected = sweep_channels(lite0, cat, {"layer": "bn2", "op": "zero"}, target="tabby")
-    assert [one["channel"] for one in found["channels"][:10]] == [one.channel for one in expected.channels[:10]]
-    changes = [one["logit_change"] for one in found["channels"]]
+    assert [one["channel"] for one in answer["channels"][:10]] == [one.channel for one in expected.channels[:10]]
+    changes = [channel["logit_change"] for channel in answer["channels"]]
     assert len(changes) == 1280
     assert changes == sorted(changes)
     assert abs(changes[0]) > abs(changes[-1])
@@ -299,8 +299,8 @@ def test_a_bad_edit_is_named_by_index_and_field(edits, field, refused, cat):
     ],
 )
 def test_bad_input_is_refused_with_its_field(route, fields, status, field, refused, cat):
-    found, _, faults = refused(cat, route, **fields)
-    assert (found, [place for place, _ in faults]) == (status, [field])
+    actual, _, faults = refused(cat, route, **fields)
+    assert (actual, [place for place, _ in faults]) == (status, [field])
 
 
 @pytest.mark.parametrize(
@@ -328,12 +328,12 @@ def test_what_is_said_of_a_bad_edit_needs_no_python(edits, said, refused, cat):
 
 
 def test_a_form_names_the_model_itself_by_a_point(ask, refused, cat, lite0):
-    found = ask(cat, "capture", layer=".")
-    assert [one["key"] for one in found["tensors"]] == ["./output/0"]
+    answer = ask(cat, "capture", layer=".")
+    assert [tensor["key"] for tensor in answer["tensors"]] == ["./output/0"]
     traced = ask(cat, "trace", layer=".")
     assert {event["path"] for event in traced["events"]} == {""}
-    found = ask(cat, "intervene", edits='[{"layer": ".", "op": "scale", "value": 2}]')
-    assert found["after"]["logit"] == pytest.approx(2 * found["before"]["logit"], rel=1e-5)
+    answer = ask(cat, "intervene", edits='[{"layer": ".", "op": "scale", "value": 2}]')
+    assert answer["after"]["logit"] == pytest.approx(2 * answer["before"]["logit"], rel=1e-5)
     assert refused(cat, "intervene", edits='[{"layer": ".", "op": "zero", "calls": [1]}]', each_channel="1")[2] == [
         ("edits[0].calls", "The model runs once for this picture; choose a layer and calls that run.")
     ]
@@ -353,7 +353,7 @@ def test_the_second_picture_is_checked_too(post, cat):
     swap = json.dumps([{"layer": "bn2", "op": "swap"}])
     answer = post(cat, path="/hooks/intervene", edits=swap, other=(io.BytesIO(b"no picture"), "x.png"))
     assert answer.status_code == 415
-    assert [one["field"] for one in answer.get_json()["errors"]] == ["other"]
+    assert [error["field"] for error in answer.get_json()["errors"]] == ["other"]
 
 
 def test_an_intervention_that_takes_too_long_is_given_up_and_the_model_is_free(cat):
@@ -407,8 +407,8 @@ def test_interleaved_requests_do_not_touch_each_other(app, cat):
         kind = number % 4
         if kind == 0:
             data |= {"format": "json"}
-            found = app.test_client().post("/explain", data=data).get_json()
-            return found["explanations"][0]["target"]["logit"], found["explanations"][0]["heatmap"]["max"]
+            body = app.test_client().post("/explain", data=data).get_json()
+            return body["explanations"][0]["target"]["logit"], body["explanations"][0]["heatmap"]["max"]
         if kind == 1:
             data |= {"layer": "bn2", "kind": "grad_output", "format": "npz"}
             with np.load(io.BytesIO(app.test_client().post("/hooks/capture", data=data).data)) as arrays:
@@ -416,11 +416,11 @@ def test_interleaved_requests_do_not_touch_each_other(app, cat):
         layer, op = ("blocks.3", "negate") if kind == 2 else ("conv_stem", "zero")
         at = "output" if kind == 2 else "grad_output"
         data |= {"edits": json.dumps([{"layer": layer, "op": op, "at": at}])}
-        found = app.test_client().post("/hooks/intervene", data=data).get_json()
-        return found["before"]["logit"], found["after"]["logit"], found["after"]["heatmap"]["max"]
+        body = app.test_client().post("/hooks/intervene", data=data).get_json()
+        return body["before"]["logit"], body["after"]["logit"], body["after"]["heatmap"]["max"]
 
     alone = [send(number) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(send, [number for number in range(8) for _ in range(3)]))
-    for place, found in enumerate(together):
-        assert found == pytest.approx(alone[place // 3], rel=1e-3, abs=1e-5)
+    for place, document in enumerate(together):
+        assert document == pytest.approx(alone[place // 3], rel=1e-3, abs=1e-5)

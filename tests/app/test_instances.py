@@ -48,20 +48,20 @@ def test_a_picture_may_be_base64_in_many_places(reader, value):
 @pytest.mark.parametrize("transposed", [False, True])
 def test_whole_numbers_are_levels_of_a_picture_of_any_size(reader, transposed):
     levels = np.arange(2 * 7 * 3).reshape(2, 7, 3)
-    sent = np.moveaxis(levels, 2, 0) if transposed else levels
-    found = reader.from_json({"image": sent.tolist()}, "x")
-    assert isinstance(found, Image.Image)
-    np.testing.assert_array_equal(np.asarray(found), levels)
+    array = np.moveaxis(levels, 2, 0) if transposed else levels
+    picture = reader.from_json({"image": array.tolist()}, "x")
+    assert isinstance(picture, Image.Image)
+    np.testing.assert_array_equal(np.asarray(picture), levels)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_other_numbers_are_the_input_as_it_is(reader, transposed):
     values = np.linspace(-2, 2, 60, dtype=np.float32).reshape(3, 4, 5)
     sent = np.moveaxis(values, 0, 2) if transposed else values
-    found = reader.from_json(sent.tolist(), "x")
-    assert isinstance(found, torch.Tensor)
-    np.testing.assert_array_equal(found.numpy(), values)
-    picture = np.asarray(drawable(found, reader.preprocess)).astype(float)
+    array = reader.from_json(sent.tolist(), "x")
+    assert isinstance(array, torch.Tensor)
+    np.testing.assert_array_equal(array.numpy(), values)
+    picture = np.asarray(drawable(array, reader.preprocess)).astype(float)
     np.testing.assert_allclose(picture, np.moveaxis(values * 0.25 + 0.5, 0, 2) * 255, atol=0.51)
 
 
@@ -79,11 +79,11 @@ def test_levels_are_not_blown_up(reader):
     levels = np.full((2000, 1000, 3), 7, dtype=np.uint8)
     large = PictureReader(reader.preprocess, levels.size, None)
     tracemalloc.start()
-    found = large.from_array(levels, "x")
+    picture = large.from_array(levels, "x")
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 2 * levels.nbytes
-    assert found.getpixel((999, 1999)) == (7, 7, 7)
+    assert picture.getpixel((999, 1999)) == (7, 7, 7)
 
 
 @pytest.mark.parametrize(
@@ -148,18 +148,18 @@ def normalized(lite0, cat):
 
 
 def predict(client, *instances, **parameters):
-    sent = {"instances": list(instances), "parameters": parameters}
-    response = client.post(f"/v1/models/{MODEL}:predict", json=sent)
+    body = {"instances": list(instances), "parameters": parameters}
+    response = client.post(f"/v1/models/{MODEL}:predict", json=body)
     assert response.status_code == 200, response.get_data(as_text=True)
     return response.get_json()["predictions"]
 
 
 def test_all_ways_to_send_a_picture_say_the_same(client, cat, pixels, normalized):
     text = base64.b64encode(cat).decode()
-    found = predict(client, text, pixels.tolist(), normalized.tolist(), output="logits")
-    np.testing.assert_allclose(found[1], found[0], atol=1e-4)
-    np.testing.assert_allclose(found[2], found[0], atol=1e-4)
-    assert int(np.argmax(found[0])) == 282
+    predictions = predict(client, text, pixels.tolist(), normalized.tolist(), output="logits")
+    np.testing.assert_allclose(predictions[1], predictions[0], atol=1e-4)
+    np.testing.assert_allclose(predictions[2], predictions[0], atol=1e-4)
+    assert int(np.argmax(predictions[0])) == 282
 
 
 @pytest.fixture
@@ -170,8 +170,8 @@ def unit():
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_levels_of_0_to_1_are_no_normalised_input(reader, unit, transposed):
-    sent = np.moveaxis(unit, 0, 2) if transposed else unit
-    for value in (sent.tolist(), {"data": (sent / 2 + 0.25).tolist()}):
+    array = np.moveaxis(unit, 0, 2) if transposed else unit
+    for value in (array.tolist(), {"data": (array / 2 + 0.25).tolist()}):
         with pytest.raises(FieldError) as caught:
             reader.from_json(value, "x")
         for hint in ("black is -2.00", "white 2.00", "0 to 255", "range=unit", "[0.5, 0.5, 0.5]", "[0.25, 0.25, 0.25]"):
@@ -210,16 +210,16 @@ def test_pictures_of_one_request_share_a_pass(client, cat, coffee, monkeypatch):
     passes, run = [], Predict.run
     monkeypatch.setattr(Predict, "run", lambda *given: passes.append(len(given[2].images)) or run(*given))
     texts = [base64.b64encode(one).decode() for one in (cat, coffee, cat, coffee)]
-    found = predict(client, *texts, top=1)
-    assert [one[0]["label"] for one in found] == ["tiger cat", "espresso"] * 2
+    predictions = predict(client, *texts, top=1)
+    assert [prediction[0]["label"] for prediction in predictions] == ["tiger cat", "espresso"] * 2
     assert passes == [4]
 
 
 @pytest.mark.slow
 def test_a_request_may_hold_more_pictures_than_the_queue(cat):
     app = create_app(Settings(queue_size=3, max_instances=6))
-    sent = {"instances": [base64.b64encode(cat).decode()] * 6, "parameters": {"top": 1}}
-    response = app.test_client().post(f"/v1/models/{MODEL}:predict", json=sent)
+    body = {"instances": [base64.b64encode(cat).decode()] * 6, "parameters": {"top": 1}}
+    response = app.test_client().post(f"/v1/models/{MODEL}:predict", json=body)
     app.extensions["seewhy"].models.stop()
     assert response.status_code == 200
     assert len(response.get_json()["predictions"]) == 6
@@ -227,9 +227,9 @@ def test_a_request_may_hold_more_pictures_than_the_queue(cat):
 
 @pytest.mark.slow
 def test_gradients_of_channels_are_those_of_captum(client, lite0, cat, normalized):
-    sent = client.put(f"/explanations/{MODEL}?target=281", data=cat)
-    found = np.array(sent.get_json())
+    response = client.put(f"/explanations/{MODEL}?target=281", data=cat)
+    values = np.array(response.get_json())
     image = torch.from_numpy(normalized)[None]
     expected = IntegratedGradients(lite0.module).attribute(image, target=281, n_steps=15)[0].detach().numpy()
-    assert found.shape == (3, 224, 224)
-    np.testing.assert_allclose(found, expected, atol=1e-3 * np.abs(expected).max())
+    assert values.shape == (3, 224, 224)
+    np.testing.assert_allclose(values, expected, atol=1e-3 * np.abs(expected).max())

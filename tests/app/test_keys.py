@@ -42,17 +42,17 @@ def test_names_that_a_log_or_the_file_would_not_bear_are_refused(name):
 
 def test_every_key_has_its_owner_and_nothing_else_has(file):
     alice, bob = written(file, "alice", "bob")
-    found = KeyFile(file)
-    assert found.owner(alice) == "alice"
-    assert found.owner(bob) == "bob"
+    key_file = KeyFile(file)
+    assert key_file.owner(alice) == "alice"
+    assert key_file.owner(bob) == "bob"
     stored = tomllib.loads(file.read_text())["alice"]
     for wrong in ("", alice[:-1], alice + "x", alice.upper(), stored, stored.removeprefix("sha256:"), "\ud800"):
-        assert found.owner(wrong) is None
+        assert key_file.owner(wrong) is None
 
 
 def test_keys_are_compared_in_constant_time_with_all_of_the_file(file, monkeypatch):
     made = written(file, "alice", "bob", "carol")
-    found = KeyFile(file)
+    key_file = KeyFile(file)
     compared = []
 
     def compare(first, second):
@@ -63,23 +63,23 @@ def test_keys_are_compared_in_constant_time_with_all_of_the_file(file, monkeypat
     monkeypatch.setattr(keys.hmac, "compare_digest", compare)
     for key in (made[0], "wrong"):
         compared.clear()
-        found.owner(key)
+        key_file.owner(key)
         assert len(compared) == 3
 
 
 def test_a_change_of_the_file_counts_from_the_next_request(file):
     (alice,) = written(file, "alice")
-    found = KeyFile(file)
+    key_file = KeyFile(file)
     (bob,) = written(file, "bob")
-    assert found.owner(alice) is None
-    assert found.owner(bob) == "bob"
+    assert key_file.owner(alice) is None
+    assert key_file.owner(bob) == "bob"
     # As Kubernetes changes a mounted secret: another file takes the place of this one, perhaps with the same date.
     other = file.with_name("other.toml")
     (carol,) = written(other, "abc")
     os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
     other.replace(file)
-    assert found.owner(bob) is None
-    assert found.owner(carol) == "abc"
+    assert key_file.owner(bob) is None
+    assert key_file.owner(carol) == "abc"
 
 
 @pytest.mark.fault(
@@ -89,13 +89,13 @@ def test_a_change_of_the_file_counts_from_the_next_request(file):
 @pytest.mark.parametrize("ruin", [os.unlink, lambda file: file.write_text("alice ="), lambda file: file.write_text("")])
 def test_a_file_that_is_gone_or_broken_lets_nobody_in(file, ruin):
     (alice,) = written(file, "alice")
-    found = KeyFile(file)
+    key_file = KeyFile(file)
     ruin(file)
     for _ in range(2):
         with pytest.raises((OSError, ValueError)):
-            found.owner(alice)
+            key_file.owner(alice)
     (bob,) = written(file, "bob")
-    assert found.owner(bob) == "bob"
+    assert key_file.owner(bob) == "bob"
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,11 @@ def living(declared, clock):  # noqa: F811
     """A service whose default model is ready, and what tells whether it is broken."""
     app, file = declared("tests.app.test_liveness:Whole")
     torch.save(nets.seeded(Faulty).state_dict(), file)
-    found = Liveness(app.extensions["seewhy"].models.engine, 30.0, clock)
-    app.extensions["seewhy-operations"].listeners.append(found)
-    app.extensions["seewhy-liveness"] = found
+    checks = Liveness(app.extensions["seewhy"].models.engine, 30.0, clock)
+    app.extensions["seewhy-operations"].listeners.append(checks)
+    app.extensions["seewhy-liveness"] = checks
     assert becomes(app, "ready")
-    return app, found
+    return app, checks
 
 
 def leave_wrapper():
@@ -92,10 +92,10 @@ def test_probes_tell_of_a_change_that_stays(living, clock, called):
     assert [probe(app, path) for path in PROBES] == [200] * 5
     clock.now += CHANGED_SECONDS
     assert [probe(app, path) for path in PROBES] == [503] * 5
-    said = app.test_client().get("/healthz")
-    assert said.mimetype == "application/problem+json"
-    assert said.get_json()["type"] == "urn:seewhy:problem:broken"
-    assert "torch.nn.Module.__call__ has been changed for 10 s" in said.get_json()["detail"]
+    response = app.test_client().get("/healthz")
+    assert response.mimetype == "application/problem+json"
+    assert response.get_json()["type"] == "urn:seewhy:problem:broken"
+    assert "torch.nn.Module.__call__ has been changed for 10 s" in response.get_json()["detail"]
     assert app.test_client().get("/methods").status_code == 200
 
 
@@ -113,7 +113,7 @@ def test_a_change_that_comes_and_goes_breaks_nothing(living, clock, called):
 def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_busy_it_is(clock):
     module = Slow()
     engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, 1, 6))
-    found = Liveness(engine, 30.0, clock)
+    checks = Liveness(engine, 30.0, clock)
     engine.model("slow", Deadline.after(GUARD))
     running, seen = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -126,14 +126,14 @@ def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_bu
             torch.set_default_dtype(torch.float32)
 
     jobs = [Job(Alone(change, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD)) for _ in range(3)]
-    for one in jobs:
-        engine.submit("slow", [one])
+    for job in jobs:
+        engine.submit("slow", [job])
     for _ in jobs:
         assert running.acquire(timeout=GUARD)
         assert process_wide.changes() == ["torch.get_default_dtype()"]
-        assert found.faults() == []
+        assert checks.faults() == []
         clock.now += CHANGED_SECONDS
-        assert found.faults() == []
+        assert checks.faults() == []
         seen.release()
     engine.stop(GUARD)
 
@@ -141,7 +141,7 @@ def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_bu
 def test_what_a_model_leaves_changed_is_seen_between_its_turns_though_it_never_rests(clock):
     module = Slow()
     engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, 1, 6))
-    found = Liveness(engine, 30.0, clock)
+    checks = Liveness(engine, 30.0, clock)
     engine.model("slow", Deadline.after(GUARD))
     running, seen = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -152,11 +152,11 @@ def test_what_a_model_leaves_changed_is_seen_between_its_turns_though_it_never_r
 
     jobs = [Job(Alone(leave, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD)) for _ in range(3)]
     try:
-        for one in jobs:
-            engine.submit("slow", [one])
+        for job in jobs:
+            engine.submit("slow", [job])
         for said in ([], [], ["torch.get_default_dtype() has been changed for 10 s, for all threads."]):
             assert running.acquire(timeout=GUARD)
-            assert found.faults() == said
+            assert checks.faults() == said
             clock.now += CHANGED_SECONDS
             seen.release()
     finally:
@@ -263,24 +263,24 @@ def request_and_try(app, living, clock, picture):
     "500; after 30 s `/healthz` and `/readyz` say 503 `broken`, and why; another process takes the place of this one",
 )
 def test_models_that_can_do_nothing_any_more_are_told_of(living, clock, cat, monkeypatch):
-    app, found = living
+    app, actual = living
     monkeypatch.setattr(Whole, "do", staticmethod(fail))
     for _ in range(MOST_FAILED):
-        assert found.faults() == []
-        assert request_and_try(app, found, clock, cat) == 500
-    assert found.faults() == ["No model can classify an empty picture any more (RuntimeError: a model that raises)."]
+        assert actual.faults() == []
+        assert request_and_try(app, actual, clock, cat) == 500
+    assert actual.faults() == ["No model can classify an empty picture any more (RuntimeError: a model that raises)."]
     assert probe(app, "/healthz") == 503
 
 
 def test_one_success_begins_anew(living, clock, cat, monkeypatch):
-    app, found = living
+    app, actual = living
     for do in (fail, fail, lambda: 1.0, fail, fail):
         monkeypatch.setattr(Whole, "do", staticmethod(fail))
         clock.now += TRIAL_SECONDS
         app.test_client().post("/predict", data=cat, content_type="image/png")
         monkeypatch.setattr(Whole, "do", staticmethod(do))
-        found.try_models()
-    assert found.faults() == []
+        actual.try_models()
+    assert actual.faults() == []
 
 
 @pytest.mark.parametrize("value", [math.nan, MemoryError])
@@ -290,50 +290,50 @@ def test_failures_of_a_known_kind_break_nothing(value, living, clock, cat, monke
             raise MemoryError
         return value
 
-    app, found = living
+    app, actual = living
     for _ in range(MOST_FAILED + 1):
         monkeypatch.setattr(Whole, "do", staticmethod(fail))
         clock.now += TRIAL_SECONDS
         assert app.test_client().post("/predict", data=cat, content_type="image/png").status_code == 500
         monkeypatch.setattr(Whole, "do", staticmethod(do))
-        found.try_models()
-    assert found.faults() == []
+        actual.try_models()
+    assert actual.faults() == []
 
 
 def test_a_model_that_still_answers_keeps_the_process(living, clock, cat, monkeypatch):
-    app, found = living
-    sent = app.test_client().post("/predict?model=efficientnet_lite0", data=cat, content_type="image/png")
-    assert sent.status_code == 200
+    app, actual = living
+    response = app.test_client().post("/predict?model=efficientnet_lite0", data=cat, content_type="image/png")
+    assert response.status_code == 200
     monkeypatch.setattr(Whole, "do", staticmethod(fail))
     for _ in range(MOST_FAILED + 1):
-        assert request_and_try(app, found, clock, cat) == 500
-    assert found.faults() == []
+        assert request_and_try(app, actual, clock, cat) == 500
+    assert actual.faults() == []
 
 
 def test_without_a_failed_request_or_too_soon_nothing_is_tried(living, clock, cat, monkeypatch):
-    app, found = living
+    app, actual = living
     runs = []
     monkeypatch.setattr(Whole, "do", staticmethod(lambda: runs.append(None) or 1.0))
-    assert request_and_try(app, found, clock, cat) == 200  # its first pass counts activations
+    assert request_and_try(app, actual, clock, cat) == 200  # its first pass counts activations
     runs.clear()
-    assert request_and_try(app, found, clock, cat) == 200
+    assert request_and_try(app, actual, clock, cat) == 200
     assert len(runs) == 1
     monkeypatch.setattr(Whole, "do", staticmethod(lambda: runs.append(None) or fail()))
-    assert request_and_try(app, found, clock, cat) == 500
+    assert request_and_try(app, actual, clock, cat) == 500
     assert len(runs) == 3
     clock.now -= TRIAL_SECONDS
-    assert request_and_try(app, found, clock, cat) == 500
+    assert request_and_try(app, actual, clock, cat) == 500
     assert len(runs) == 4
 
 
 def test_a_broken_process_ends_itself_once(living, clock, called, monkeypatch, caplog):
-    _, found = living
+    _, actual = living
     ends = []
     monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.0)
     leave_wrapper()
-    assert found.faults() == []
+    assert actual.faults() == []
     clock.now += CHANGED_SECONDS
-    found.watch(lambda: ends.append(None)).join(GUARD)
+    actual.watch(lambda: ends.append(None)).join(GUARD)
     assert len(ends) == 1
     assert "This process ends and will be replaced: torch.nn.Module.__call__" in caplog.text
 
@@ -342,32 +342,32 @@ def test_a_look_that_fails_does_not_end_the_watch(clock, monkeypatch, caplog):
     looks = iter([OSError("no file left"), OSError("no file left"), ["It is broken."]])
 
     def look():
-        found = next(looks)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = next(looks)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     ends = []
-    found = Liveness(Engine(EngineOptions(lambda name: None, 1, 1, 1)), 30.0, clock)
+    checks = Liveness(Engine(EngineOptions(lambda name: None, 1, 1, 1)), 30.0, clock)
     monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(found, "faults", look)
-    found.watch(lambda: ends.append(None)).join(GUARD)
+    monkeypatch.setattr(checks, "faults", look)
+    checks.watch(lambda: ends.append(None)).join(GUARD)
     assert len(ends) == 1
     assert "The liveness check failed" in caplog.text
 
 
 def test_streams_that_fail_are_counted_and_have_models_tried(living, clock, cat, monkeypatch):
-    app, found = living
+    app, actual = living
     monkeypatch.setattr(Whole, "do", staticmethod(fail))
     for _ in range(MOST_FAILED):
-        assert found.faults() == []
+        assert actual.faults() == []
         clock.now += TRIAL_SECONDS
         data = {"image": (io.BytesIO(cat), "cat.png")}
         with app.test_client().post("/explain", data=data, headers={"Accept": "text/event-stream"}) as streamed:
             assert streamed.status_code == 200
             assert "event: error" in streamed.get_data(as_text=True)
-        found.try_models()
-    assert found.faults() == ["No model can classify an empty picture any more (RuntimeError: a model that raises)."]
+        actual.try_models()
+    assert actual.faults() == ["No model can classify an empty picture any more (RuntimeError: a model that raises)."]
     metrics = app.test_client().get("/metrics").get_data(as_text=True)
     assert 'seewhy_rejections_total{reason="internal"} 3.0' in metrics
 
@@ -438,8 +438,8 @@ def test_models_that_load_at_once_and_make_room_for_each_other_all_answer(tmp_pa
         answers += [answer(name) for _ in range(3) for name in reversed(names)]
         assert [said.status_code for said in answers] == [200] * len(answers)
         expected = answers[0].get_json()["predictions"]
-        for said in answers:
-            for one, other in zip(said.get_json()["predictions"], expected, strict=True):
+        for response in answers:
+            for one, other in zip(response.get_json()["predictions"], expected, strict=True):
                 assert (one["label"], one["probability"]) == (other["label"], pytest.approx(other["probability"], 1e-4))
         assert process_wide.changes() == []
         assert probe(app, "/healthz") == 200
@@ -485,5 +485,5 @@ def test_a_broken_process_is_replaced_and_the_service_answers_again(tmp_path, ca
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(GUARD) == 0
-    said = (tmp_path / "log").read_text()
-    assert "torch.nn.Module.__call__ has been changed" in said
+    text = (tmp_path / "log").read_text()
+    assert "torch.nn.Module.__call__ has been changed" in text

@@ -24,15 +24,15 @@ from tests.waiting import until
 
 @pytest.fixture(scope="module")
 def own_app(sharing):
-    made = create_app(Settings())
+    app = create_app(Settings())
 
     def identify():
         g.client = "clinic"
 
-    made.before_request(identify)
+    app.before_request(identify)
     with sharing():
-        yield made
-    made.extensions["seewhy"].models.engine.stop()
+        yield app
+    app.extensions["seewhy"].models.engine.stop()
 
 
 @pytest.fixture

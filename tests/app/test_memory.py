@@ -98,10 +98,10 @@ def test_many_captures_of_all_layers(service):
         kinds = "kind=output&kind=grad_output"
         return service.post(f"/hooks/capture?layer=*&{kinds}&format=npz", data=PHOTO)
 
-    found = service.attack(*[capture] * 8)
-    print(Counter((one.status_code, len(one.content) // 2**20) for one in found), service.most // 2**20)
-    assert {one.status_code for one in found if not refused(one)} == {200}
-    assert all(len(one.content) == int(one.headers["Content-Length"]) for one in found if one.ok)
+    report = service.attack(*[capture] * 8)
+    print(Counter((one.status_code, len(one.content) // 2**20) for one in report), service.most // 2**20)
+    assert {one.status_code for one in report if not refused(one)} == {200}
+    assert all(len(one.content) == int(one.headers["Content-Length"]) for one in report if one.ok)
     service.must_have_survived()
 
 
@@ -115,12 +115,12 @@ def test_many_bodies_that_unpack_to_numbers(service):
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         return lambda: service.post(path, data=packed, headers=headers)
 
-    found = service.attack(*[send("/explain")] * 12)
-    print(Counter(one.status_code for one in found), service.most // 2**20)
-    assert all(one.status_code == 413 or refused(one) for one in found)
-    found = service.attack(*[send(f"/v1/models/{model}:predict")] * 12)
-    print(Counter(one.status_code for one in found), service.most // 2**20)
-    assert {one.status_code for one in found} <= {400, 503}
+    report = service.attack(*[send("/explain")] * 12)
+    print(Counter(one.status_code for one in report), service.most // 2**20)
+    assert all(one.status_code == 413 or refused(one) for one in report)
+    report = service.attack(*[send(f"/v1/models/{model}:predict")] * 12)
+    print(Counter(one.status_code for one in report), service.most // 2**20)
+    assert {one.status_code for one in report} <= {400, 503}
     service.must_have_survived()
 
 

@@ -31,8 +31,8 @@ MODEL = "efficientnet_lite0"
 
 
 def test_accounts_share_a_budget_and_give_back_what_they_took():
-    seen = []
-    budget = MemoryBudget(100, lambda *figures: seen.append(figures))
+    records = []
+    budget = MemoryBudget(100, lambda *figures: records.append(figures))
     first, second = Account(budget), Account(budget)
     first.take(60, BODY)
     second.take(40, BODY)
@@ -50,8 +50,8 @@ def test_accounts_share_a_budget_and_give_back_what_they_took():
     assert budget.used == 20
     second.close()
     assert budget.used == 0
-    assert seen[0] == (60, 100)
-    assert seen[-1] == (0, 100)
+    assert records[0] == (60, 100)
+    assert records[-1] == (0, 100)
 
 
 @pytest.mark.parametrize(
@@ -279,10 +279,10 @@ def narrow():
 @pytest.fixture
 def budget(narrow):
     """Its budget, of which each test gives everything back."""
-    found = narrow.extensions["seewhy"].models.memory
-    assert found.size == 40 * 10**6
-    yield found
-    assert found.used == 0
+    result = narrow.extensions["seewhy"].models.memory
+    assert result.size == 40 * 10**6
+    yield result
+    assert result.used == 0
 
 
 SMALL = encoded(Image.new("RGB", (60, 40), (200, 30, 30)))
@@ -320,17 +320,17 @@ def test_an_answer_is_held_until_it_is_read(narrow, budget):
         assert arrays["heatmaps"].shape == (3, 1000, 1500)
     assert len(first.data) == int(first.headers["Content-Length"])
     assert budget.used == 0
-    told = problem(send(narrow, large, "/explain?format=npz&top=8", "image/jpeg"), 413)
-    assert told["type"] == "urn:seewhy:problem:answer-too-large"
-    assert "SEEWHY_MEMORY_BYTES" in told["detail"]
+    document = problem(send(narrow, large, "/explain?format=npz&top=8", "image/jpeg"), 413)
+    assert document["type"] == "urn:seewhy:problem:answer-too-large"
+    assert "SEEWHY_MEMORY_BYTES" in document["detail"]
 
 
 def test_pixels_that_never_fit_are_refused_before_they_are_decoded():
     app = create_app(Settings(memory_bytes=20 * 10**6))
-    told = problem(send(app, encoded(Image.new("1", (2000, 1000)))), 413)
-    assert told["type"] == "urn:seewhy:problem:picture-too-large"
-    assert told["errors"][0]["field"] == "image"
-    assert "would take 32,000," in told["detail"]
+    document = problem(send(app, encoded(Image.new("1", (2000, 1000)))), 413)
+    assert document["type"] == "urn:seewhy:problem:picture-too-large"
+    assert document["errors"][0]["field"] == "image"
+    assert "would take 32,000," in document["detail"]
     assert app.extensions["seewhy"].models.memory.used == 0
     app.extensions["seewhy"].models.stop()
 
@@ -344,8 +344,8 @@ def test_what_is_captured_is_counted_before_it_is_recorded(narrow, budget):
     with np.load(io.BytesIO(response.data)) as arrays:
         assert len(arrays.files) == 2
     assert len(response.data) == int(response.headers["Content-Length"])
-    told = problem(send(narrow, SMALL, "/hooks/capture?layer=*&format=npz"), 413)
-    assert told["type"] == "urn:seewhy:problem:capture-too-large"
+    document = problem(send(narrow, SMALL, "/hooks/capture?layer=*&format=npz"), 413)
+    assert document["type"] == "urn:seewhy:problem:capture-too-large"
 
 
 def packed(body):
@@ -367,8 +367,8 @@ def test_a_body_of_numbers_is_refused_unparsed_where_none_are_needed(narrow, bud
     monkeypatch.setattr("seewhy.app.http.bodies.loads", lambda *_, **__: pytest.fail("parsed"))
     body = b'{"image": "", "numbers": [' + b"0.5," * (MOST_OPTIONS - 1) + b"0]}"
     for path in ("/explain", "/predict", "/hooks/trace", "/hooks/capture", "/hooks/intervene"):
-        told = problem(send(narrow, path=path, **packed(body)), 413)
-        assert "100,001 values; this route reads at most 100,000" in told["detail"]
+        document = problem(send(narrow, path=path, **packed(body)), 413)
+        assert "100,001 values; this route reads at most 100,000" in document["detail"]
 
 
 def test_numbers_are_counted_before_they_are_parsed(narrow, budget, monkeypatch):

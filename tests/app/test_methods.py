@@ -53,10 +53,10 @@ def model(request, folder):
 def test_an_operation_without_a_rule_is_named(model, client, cat):
     fields = {"image": (io.BytesIO(cat), "cat.png"), "model": model, "method": "lrp"}
     answer = client.post("/explain", data=fields, content_type="multipart/form-data")
-    found = answer.get_json()
-    assert (answer.status_code, found["type"]) == (422, "urn:seewhy:problem:unsupported-operation")
-    assert [one["field"] for one in found["errors"]] == ["method"]
-    assert "hardswish" in found["detail"]
+    document = answer.get_json()
+    assert (answer.status_code, document["type"]) == (422, "urn:seewhy:problem:unsupported-operation")
+    assert [error["field"] for error in document["errors"]] == ["method"]
+    assert "hardswish" in document["detail"]
 
 
 def test_the_service_takes_up_the_example_of_a_new_method(tight):

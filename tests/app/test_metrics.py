@@ -37,10 +37,10 @@ LITE0 = "efficientnet_lite0"
 
 @pytest.fixture(scope="module")
 def own_app(sharing):
-    made = create_app(Settings(metrics_classes=1))
+    app = create_app(Settings(metrics_classes=1))
     with sharing():
-        yield made
-    made.extensions["seewhy"].models.engine.stop()
+        yield app
+    app.extensions["seewhy"].models.engine.stop()
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_requests_are_counted_by_what_they_asked(post, gained):
 
     def state(picture):
         counted = [gained(name, **(labels if name.endswith("total") else timed)) for name in names]
-        return counted + [gained("seewhy_stage_duration_seconds_count", stage=one, model=LITE0) for one in stages]
+        return counted + [gained("seewhy_stage_duration_seconds_count", stage=stage, model=LITE0) for stage in stages]
 
     state(None)
     picture = (np.random.default_rng(1).random((60, 60, 3)) * 255).astype(np.uint8)
@@ -111,9 +111,9 @@ def test_what_a_client_makes_up_becomes_no_label(client, post, cat, gained):
     assert client.get("/models/made-up-4711").status_code == 404
     assert post(cat, **{"made-up-4711": "1"}).status_code == 422
     assert client.open("/explain", method="MADEUP-4711").status_code == 405
-    said = client.get("/metrics").text.lower()
-    assert "made-up" not in said
-    assert "madeup" not in said
+    text = client.get("/metrics").text.lower()
+    assert "made-up" not in text
+    assert "madeup" not in text
     assert gained("seewhy_requests_total", route="other", model="", method="", status="404") == 1
     assert "/models/<path:name>" in client.get("/metrics").text
 
@@ -195,7 +195,7 @@ def test_diagnostics_are_counted_by_their_codes(post, cat, gained):
     label = {"model": LITE0, "code": "improbable-target"}
     gained("seewhy_diagnostics_total", **label)
     document = post(cat, method="hirescam", target="3", format="json").get_json()
-    assert [one["code"] for one in document["explanations"][0]["diagnostics"]] == ["improbable-target"]
+    assert [diagnostic["code"] for diagnostic in document["explanations"][0]["diagnostics"]] == ["improbable-target"]
     assert gained("seewhy_diagnostics_total", **label) == 1
 
 
@@ -235,8 +235,8 @@ def test_a_point_has_no_entropy_and_its_own_centre():
 
 
 def test_an_even_map_has_all_entropy_and_the_centre_of_what_the_model_saw():
-    found = spread(np.ones((5, 7), np.float32), Geometry(200, 100, (100.0, 0.0, 200.0, 50.0)))
-    assert found == pytest.approx((1.0, 0.75, 0.25))
+    result = spread(np.ones((5, 7), np.float32), Geometry(200, 100, (100.0, 0.0, 200.0, 50.0)))
+    assert result == pytest.approx((1.0, 0.75, 0.25))
 
 
 def test_half_a_map_has_the_entropy_of_half_the_cells():
@@ -307,8 +307,8 @@ def test_models_come_and_go(operations, module):  # noqa: F811
         return loaded(module, name)
 
     engine = Engine(EngineOptions(load, 1, max_batch=4, queue_size=6, observer=operations))
-    found = engine.model("first", Deadline.after(GUARD))
-    labels = {"model": "first", "fingerprint": found.fingerprint, "device": "cpu"}
+    result = engine.model("first", Deadline.after(GUARD))
+    labels = {"model": "first", "fingerprint": result.fingerprint, "device": "cpu"}
     assert told(operations, "seewhy_model_info", **labels) == 1
     assert told(operations, "seewhy_model_load_duration_seconds_count", model="first") == 1
     with pytest.raises(ModelError):

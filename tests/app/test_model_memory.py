@@ -47,19 +47,19 @@ def files():
 def models(monkeypatch, modules, files):
     """A service with 300 MiB for requests and models; what loads is counted in `loads`."""
     monkeypatch.setattr("seewhy.app.pipeline.model_store.request_memory", lambda *_: 300 * MIB)
-    made = ModelStore(Settings(device="cpu", max_models=10), warm=False)
-    made.loads = []
+    store = ModelStore(Settings(device="cpu", max_models=10), warm=False)
+    store.loads = []
 
     def load(name, **_):
-        made.loads.append(name)
+        store.loads.append(name)
         modules[name] = module = Cyclic()
         return loaded(module, name)
 
-    monkeypatch.setattr(made.registry, "spec", lambda name: name)
-    monkeypatch.setattr(made.registry, "file_size", lambda name: files.get(name, 0))
-    monkeypatch.setattr(made.registry, "load", load)
-    yield made
-    made.stop()
+    monkeypatch.setattr(store.registry, "spec", lambda name: name)
+    monkeypatch.setattr(store.registry, "file_size", lambda name: files.get(name, 0))
+    monkeypatch.setattr(store.registry, "load", load)
+    yield store
+    store.stop()
 
 
 def ask(models, name):

@@ -53,8 +53,8 @@ def expected(model):
 def test_explanations_have_the_sigmoid_of_the_logit(model, expected):
     result = explain(model, CAT, sign="signed")
     assert result.target.probability == pytest.approx(1 / (1 + math.exp(-result.target.logit)))
-    assert [one.label for one in result.predictions] == ["cat"]
-    assert "one-logit" in [one.code for one in result.diagnostics]
+    assert [prediction.label for prediction in result.predictions] == ["cat"]
+    assert "one-logit" in [diagnostic.code for diagnostic in result.diagnostics]
     assert next(explain_many(model, [CAT])).target.probability == pytest.approx(expected)
     sweep = sweep_channels(model, CAT, {"layer": "conv", "op": "zero"})
     assert sweep.probability == pytest.approx(expected)
@@ -95,7 +95,7 @@ def test_our_own_routes_say_so(client, cat, expected):
     explained = client.post("/explain?format=json", data=cat, content_type="image/png").json
     assert explained["model"]["head"] == "sigmoid"
     assert explained["explanations"][0]["target"]["probability"] == pytest.approx(expected, abs=0.01)
-    assert "one-logit" in [one["code"] for one in explained["explanations"][0]["diagnostics"]]
+    assert "one-logit" in [diagnostic["code"] for diagnostic in explained["explanations"][0]["diagnostics"]]
     assert client.get("/models/mine").json["head"] == "sigmoid"
     assert client.get("/models/efficientnet_lite0").json["head"] == "softmax"
 
@@ -105,8 +105,8 @@ def test_the_routes_of_other_servers_have_the_sigmoid(client, cat, expected):
     encoded = base64.b64encode(cat).decode()
     v1 = {"instances": [{"b64": encoded}]}
     assert client.post("/v1/models/mine:predict", json=v1).json["predictions"][0][0]["probability"] == near
-    wanted = {"output": "probabilities"}
-    assert client.post("/v1/models/mine:predict", json=v1 | {"parameters": wanted}).json["predictions"] == [[near]]
+    options = {"output": "probabilities"}
+    assert client.post("/v1/models/mine:predict", json=v1 | {"parameters": options}).json["predictions"] == [[near]]
     image = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [encoded]}
     v2 = {"inputs": [image], "outputs": [{"name": "probabilities"}]}
     assert client.post("/v2/models/mine/infer", json=v2).json["outputs"][0]["data"] == [near]

@@ -30,9 +30,9 @@ def document(client):
 
 
 def test_the_document_is_valid_openapi_3_1(client):
-    found = document(client)
-    assert found["openapi"].startswith("3.1")
-    validate(found)
+    content = document(client)
+    assert content["openapi"].startswith("3.1")
+    validate(content)
 
 
 def test_every_route_is_described(app, client):
@@ -154,10 +154,10 @@ def test_every_status_of_explain_is_described(client):
 
 
 def test_every_parameter_may_be_empty_and_all_together_too_long(client):
-    described = [one for verbs in document(client)["paths"].values() for one in verbs.values()]
-    queries = [one for route in described for one in route["parameters"] if one["in"] == "query"]
+    described = [verb for verbs in document(client)["paths"].values() for verb in verbs.values()]
+    queries = [parameter for route in described for parameter in route["parameters"] if parameter["in"] == "query"]
     assert queries
-    assert all(one["allowEmptyValue"] for one in queries)
+    assert all(query["allowEmptyValue"] for query in queries)
     assert client.get("/models?source=").status_code == 200
     assert {"414" in route["responses"] for route in described if route["parameters"]} == {True}
     assert {"414" in route["responses"] for route in described if not route["parameters"]} == {False}

@@ -105,8 +105,8 @@ def test_an_example_is_a_click_away(page, url):
 
 def test_a_class_is_explained_by_a_click(shown):
     before = drawn(shown)
-    sent = explained_anew(shown, lambda: shown.click("#predictions .class:has-text('tabby')"))
-    assert ("target", "281") in sent
+    fields = explained_anew(shown, lambda: shown.click("#predictions .class:has-text('tabby')"))
+    assert ("target", "281") in fields
     expect(shown.locator("#answer-label")).to_have_text("tabby")
     expect(shown.locator("#predictions [aria-pressed=true] .label")).to_have_text(["tabby"])
     assert np.abs(drawn(shown) - before).mean() > 1
@@ -117,14 +117,14 @@ def test_a_class_is_explained_by_a_click(shown):
 def test_two_classes_are_contrasted(shown, url, way):
     row = shown.locator("#predictions li", has_text="tabby")
     if way == "button":
-        sent = explained_anew(shown, row.get_by_role("button", name="Contrast with tabby").click)
+        fields = explained_anew(shown, row.get_by_role("button", name="Contrast with tabby").click)
     else:
-        sent = explained_anew(shown, lambda: row.locator(".class").click(modifiers=["Shift"]))
-    assert {("target", "282"), ("against", "281")} <= set(sent)
+        fields = explained_anew(shown, lambda: row.locator(".class").click(modifiers=["Shift"]))
+    assert {("target", "282"), ("against", "281")} <= set(fields)
     expect(shown.locator("#contrast")).to_contain_text("tiger cat rather than tabby")
     assert np.abs(drawn(shown) - levels(ask(url, target="282", against="281").content)).max() <= 2
-    sent = explained_anew(shown, shown.get_by_role("button", name="Explain it alone").click)
-    assert "against" not in dict(sent)
+    fields = explained_anew(shown, shown.get_by_role("button", name="Explain it alone").click)
+    assert "against" not in dict(fields)
     expect(shown.locator("#contrast")).to_be_hidden()
 
 
@@ -132,8 +132,8 @@ def test_two_classes_are_contrasted(shown, url, way):
 def test_any_class_can_be_typed(page):
     upload(page)
     page.fill("#target", "espresso")
-    sent = explained_anew(page, lambda: page.press("#target", "Enter"))
-    assert ("target", "espresso") in sent
+    fields = explained_anew(page, lambda: page.press("#target", "Enter"))
+    assert ("target", "espresso") in fields
     expect(page.locator("#answer-label")).to_have_text("espresso")
     expect(page.locator("#predictions .class")).to_have_count(6)
     expect(page.locator("#diagnostics")).to_contain_text("less than chance")
@@ -197,12 +197,12 @@ def test_a_changed_option_is_sent_and_kept_in_the_address(page, url):
     page.click("#options > summary")
     field = page.locator("#options-list [name=deviations]")
     field.fill("3")
-    sent = explained_anew(page, lambda: field.press("Enter"))
-    assert {("method", "fem"), ("deviations", "3")} <= set(sent)
+    fields = explained_anew(page, lambda: field.press("Enter"))
+    assert {("method", "fem"), ("deviations", "3")} <= set(fields)
     assert page.url == f"{url}/?method=fem&deviations=3"
     expect(page.locator("#options-count")).to_have_text("1 changed")
-    sent = explained_anew(page, page.get_by_role("button", name="Reset all to defaults").click)
-    assert "deviations" not in dict(sent)
+    fields = explained_anew(page, page.get_by_role("button", name="Reset all to defaults").click)
+    assert "deviations" not in dict(fields)
     expect(field).not_to_have_value("3")
 
 
@@ -212,13 +212,13 @@ def test_colours_and_scale_are_chosen(page):
     page.click("#drawing > summary")
     groups = page.locator("#colormap optgroup")
     assert groups.nth(0).locator("option").nth(0).get_attribute("value") == "cividis"
-    sent = explained_anew(page, lambda: page.select_option("#colormap", "cividis"))
-    assert ("colormap", "cividis") in sent
+    fields = explained_anew(page, lambda: page.select_option("#colormap", "cividis"))
+    assert ("colormap", "cividis") in fields
     assert page.locator("#bar-colours").evaluate("bar => bar.style.backgroundImage").startswith("linear-gradient")
     explained_anew(page, lambda: page.select_option("#scale", "fixed"))
     page.fill("#scale-high", "0.2")
-    sent = explained_anew(page, lambda: page.press("#scale-high", "Enter"))
-    assert ("scale", "0,0.2") in sent
+    fields = explained_anew(page, lambda: page.press("#scale-high", "Enter"))
+    assert ("scale", "0,0.2") in fields
     expect(page.locator("#bar-high")).to_have_text("0.2")
 
 
@@ -226,8 +226,8 @@ def test_colours_and_scale_are_chosen(page):
 def test_fine_maps_are_scaled_to_their_percentile_by_default(page, url):
     upload(page)
     expect(page.locator("#scale")).to_have_value("image")
-    sent = explained_anew(page, lambda: page.select_option("#method", "saliency"))
-    assert ("scale", "robust") in sent
+    fields = explained_anew(page, lambda: page.select_option("#method", "saliency"))
+    assert ("scale", "robust") in fields
     expect(page.locator("#scale")).to_have_value("robust")
     expect(page.locator("#scale-said")).to_have_text("to its 99th percentile")
     assert page.url == f"{url}/?method=saliency"  # which shows the same again
@@ -236,13 +236,13 @@ def test_fine_maps_are_scaled_to_their_percentile_by_default(page, url):
     expected = levels(ask(url, method="saliency", scale="robust").content)
     assert np.abs(drawn(page) - expected).max() <= 2
     page.click("#drawing > summary")
-    sent = explained_anew(page, lambda: page.select_option("#scale", "image"))
-    assert "scale" not in dict(sent)
+    fields = explained_anew(page, lambda: page.select_option("#scale", "image"))
+    assert "scale" not in dict(fields)
     assert page.url == f"{url}/?method=saliency&scale=image"
-    sent = explained_anew(page, lambda: page.select_option("#scale", "robust"))
+    fields = explained_anew(page, lambda: page.select_option("#scale", "robust"))
     assert page.url == f"{url}/?method=saliency"
-    sent = explained_anew(page, lambda: page.select_option("#method", "gradcam"))
-    assert "scale" not in dict(sent)
+    fields = explained_anew(page, lambda: page.select_option("#method", "gradcam"))
+    assert "scale" not in dict(fields)
     expect(page.locator("#scale")).to_have_value("image")
     expect(page.locator("#scale-said")).to_have_text("")
 
@@ -259,13 +259,13 @@ def test_layers_are_chosen_from_the_tree(page, url):
     expect(page.locator("dialog .default")).to_contain_text("1280 × 7 × 7default")
     page.get_by_label("Find a layer").fill("blocks.5")
     page.locator("dialog input[value='blocks.5']").check()
-    sent = explained_anew(page, page.get_by_role("button", name="Use these layers").click)
-    assert [value for name, value in sent if name == "layer"] == ["blocks.5", "bn2"]
+    fields = explained_anew(page, page.get_by_role("button", name="Use these layers").click)
+    assert [value for name, value in fields if name == "layer"] == ["blocks.5", "bn2"]
     expect(page.locator("#layer-name")).to_have_text("blocks.5, bn2")
     assert page.url.endswith("?layer=blocks.5&layer=bn2")
     page.click("#layer")
-    sent = explained_anew(page, page.get_by_role("button", name="Back to the default").click)
-    assert "layer" not in dict(sent)
+    fields = explained_anew(page, page.get_by_role("button", name="Back to the default").click)
+    assert "layer" not in dict(fields)
 
 
 @pytest.mark.slow
@@ -285,8 +285,8 @@ def test_a_model_is_chosen_and_one_without_weights_says_why_it_cannot_be(tab, ur
     tab.get_by_label("Find a model").fill("lite0")
     expect(rows).to_have_count(1)
     rows.check()
-    sent = explained_anew(tab, tab.get_by_role("button", name="Use this model").click)
-    assert ("model", "efficientnet_lite0") in sent
+    fields = explained_anew(tab, tab.get_by_role("button", name="Use this model").click)
+    assert ("model", "efficientnet_lite0") in fields
     expect(tab.locator("#model-name")).to_have_text("efficientnet_lite0")
 
 
@@ -304,11 +304,11 @@ def test_a_chooser_is_typed_into_at_once(page):
 @pytest.mark.slow
 def test_a_model_whose_package_is_missing_names_it(page, url):
     reason = missing_reason(Registry().spec("efficientnet_lite1"))
-    found = requests.get(f"{url}/models", timeout=60).json()
-    for one in found["models"]:
-        if one["name"] == "efficientnet_lite1":
-            one["weights"] = {"name": "imagenet", "available": False, "reason": reason}
-    page.route("**/models", lambda route: route.fulfill(json=found))
+    document = requests.get(f"{url}/models", timeout=60).json()
+    for model in document["models"]:
+        if model["name"] == "efficientnet_lite1":
+            model["weights"] = {"name": "imagenet", "available": False, "reason": reason}
+    page.route("**/models", lambda route: route.fulfill(json=document))
     upload(page)
     page.click("#model")
     page.get_by_label("Find a model").fill("lite1")
@@ -375,11 +375,11 @@ def test_the_page_correlates_ranks_as_the_service_does(shown):
     maps = [generator.integers(0, 9, shape).astype(np.float32) for shape in ((7, 7), (14, 14), (9, 20), (1, 1))]
     for first in maps:
         for second in maps:
-            found = shown.evaluate(
+            values = shown.evaluate(
                 "async (maps) => (await import('/static/js/maps.js')).rankCorrelation(...maps)",
                 [first.tolist(), second.tolist()],
             )
-            assert found == pytest.approx(rank_correlation(first, second), abs=1e-3)  # ties differ by a rounding
+            assert values == pytest.approx(rank_correlation(first, second), abs=1e-3)  # ties differ by a rounding
 
 
 def test_downloads(shown, url):

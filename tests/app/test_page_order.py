@@ -196,8 +196,8 @@ def test_layers_are_those_of_the_default_model_before_any_answer(page, url):
 @pytest.mark.parametrize("same", [True, False])
 def test_classes_are_kept_for_a_model_that_has_the_same_ones(page, url, same):
     def others(route):
-        found = route.fetch().json()
-        route.fulfill(json={**found, "labels": [f"another {label}" for label in found["labels"]]})
+        document = route.fetch().json()
+        route.fulfill(json={**document, "labels": [f"another {label}" for label in document["labels"]]})
 
     if not same:
         page.route("**/models/efficientnet_lite1", others)
@@ -205,9 +205,9 @@ def test_classes_are_kept_for_a_model_that_has_the_same_ones(page, url, same):
     answered(page)
     page.click("#model")
     page.locator("dialog input[value=efficientnet_lite1]").check()
-    sent = explained_anew(page, page.get_by_role("button", name="Use this model").click)
-    assert dict(sent)["model"] == "efficientnet_lite1"
-    assert ("target" in dict(sent)) is same
+    fields = explained_anew(page, page.get_by_role("button", name="Use this model").click)
+    assert dict(fields)["model"] == "efficientnet_lite1"
+    assert ("target" in dict(fields)) is same
 
 
 @pytest.mark.parametrize("button", ["#layer", "#model"])
@@ -256,8 +256,8 @@ def test_what_is_opened_is_the_map_of_its_card(page, url):
     expect(page.locator(".card progress")).to_have_count(0)
     for name, options in (("layercam", set()), ("gradcam", {("sign", "signed")})):
         page.click("#tab-compare")
-        sent = explained_anew(page, page.get_by_role("button", name=f"Open {name}", exact=True).click)
-        assert set(sent) >= {("method", name), ("layer", "blocks.5"), *options}
+        fields = explained_anew(page, page.get_by_role("button", name=f"Open {name}", exact=True).click)
+        assert set(fields) >= {("method", name), ("layer", "blocks.5"), *options}
         expect(page.locator("#layer-name")).to_have_text("blocks.5")
         page.goto(f"{url}/?example=cat&layer=blocks.5&sign=signed&show=compare&compare=gradcam&compare=layercam")
         expect(page.locator(".card progress")).to_have_count(0)

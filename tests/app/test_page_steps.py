@@ -33,9 +33,9 @@ def test_back_leads_to_the_question_before(asking, url):
     explained_anew(page, page.go_back)
     assert page.url == f"{url}/?method=saliency&target=281"
     expect(page.locator("#contrast")).to_be_hidden()
-    sent = explained_anew(page, page.go_back)
+    fields = explained_anew(page, page.go_back)
     assert page.url == f"{url}/?target=281"
-    assert {("method", "gradcam"), ("target", "281")} <= set(sent)
+    assert {("method", "gradcam"), ("target", "281")} <= set(fields)
     expect(page.locator("#method")).to_have_value("gradcam")
     explained_anew(page, page.go_back)
     expect(page.locator("#answer-label")).to_have_text("tiger cat")

@@ -168,15 +168,15 @@ SOME = ("turned, with a profile",)
 @LINUX
 @pytest.mark.parametrize("names", [SOME, tuple(KINDS)], ids=len)
 def test_no_kind_of_picture_takes_more_memory_than_is_counted_for_it(names):
-    found = {}
+    results = {}
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         pool.submit(taken_per_pixel, made(*KINDS["turned, with a profile"])).result()
         for name in names:
             kind = KINDS[name]
-            found[f"{kind[1]} {name}"] = pool.submit(taken_per_pixel, made(*kind)).result()
-    assert {name: most for name, most in found.items() if most > PIXEL_BYTES + 0.5} == {}
+            results[f"{kind[1]} {name}"] = pool.submit(taken_per_pixel, made(*kind)).result()
+    assert {name: most for name, most in results.items() if most > PIXEL_BYTES + 0.5} == {}
     if names != SOME:
-        assert max(found.values()) > PIXEL_BYTES - 2, found  # no more is kept free than need be
+        assert max(results.values()) > PIXEL_BYTES - 2, results  # no more is kept free than need be
 
 
 def resident(worker):
@@ -203,11 +203,11 @@ def test_many_large_pictures_take_the_memory_of_one():
     try:
         (worker,) = children(process.pid)
         assert ask(bomb(400)) == 200  # all threads are there
-        before, found, done = resident(worker), [], threading.Event()
+        before, actual, done = resident(worker), [], threading.Event()
 
         def watch():
             while not done.wait(0.01):
-                found.append(resident(worker))
+                actual.append(resident(worker))
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -215,7 +215,7 @@ def test_many_large_pictures_take_the_memory_of_one():
             assert list(pool.map(ask, [bomb(8000)] * 8)) == [200] * 8
         done.set()
         watcher.join()
-        assert max(found) - before < 1.4 * pixels * PIXEL_BYTES
+        assert max(actual) - before < 1.4 * pixels * PIXEL_BYTES
     finally:
         process.terminate()
         assert process.wait(60) == 0

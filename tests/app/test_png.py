@@ -54,7 +54,7 @@ def test_the_chunks_are_those_of_the_format():
 @pytest.mark.usefixtures("deflate")
 def test_a_drawing_is_about_as_small_as_pillow_makes_it(cat):
     with Image.open(io.BytesIO(cat)) as picture:
-        drawn = Image.blend(picture.convert("RGB"), Image.radial_gradient("L").resize(picture.size).convert("RGB"), 0.5)
+        image = Image.blend(picture.convert("RGB"), Image.radial_gradient("L").resize(picture.size).convert("RGB"), 0.5)
     buffer = io.BytesIO()
-    drawn.save(buffer, "PNG", compress_level=3)
-    assert len(encode_png(drawn)) < 1.15 * buffer.tell()
+    image.save(buffer, "PNG", compress_level=3)
+    assert len(encode_png(image)) < 1.15 * buffer.tell()

@@ -72,8 +72,8 @@ def test_slow_clients_are_the_proxys(attack, proxied, tight):
 @pytest.mark.fault("behind nginx: a client that reads no more of its events", "its work ends before the next pass")
 def test_events_pass_as_they_come_and_end_with_their_client(proxied, tight):
     before = gone(tight.url)
-    sent = {"files": {"image": CAT}, "data": {"method": "rise", "samples": "8000"}, "stream": True, "timeout": GUARD}
-    with requests.post(f"{proxied}/explain", headers={"Accept": "text/event-stream"}, **sent) as stream:
+    request = {"files": {"image": CAT}, "data": {"method": "rise", "samples": "8000"}, "stream": True, "timeout": GUARD}
+    with requests.post(f"{proxied}/explain", headers={"Accept": "text/event-stream"}, **request) as stream:
         assert stream.status_code == 200
         assert b"event" in next(stream.iter_content(None))  # minutes before the last one
     until(lambda: gone(tight.url) > before)
@@ -89,22 +89,22 @@ def test_a_client_that_leaves_ends_its_work(proxied, tight):
 
 
 def test_an_upload_that_is_too_large_is_refused_as_the_service_refuses_it(proxied):
-    sent = {"Content-Type": "image/png"}
+    request = {"Content-Type": "image/png"}
     body = bytes(Settings().max_upload_bytes + 1)
-    refused = requests.post(f"{proxied}/explain", data=body, headers=sent, timeout=GUARD)
+    refused = requests.post(f"{proxied}/explain", data=body, headers=request, timeout=GUARD)
     assert (refused.status_code, refused.headers["Content-Type"]) == (413, "application/problem+json")
     assert refused.json()["type"] == "urn:seewhy:problem:upload-too-large"
 
 
 def test_an_upload_of_unstated_length_reaches_the_service_with_one(proxied):
     chunks = (CAT[start : start + 10_000] for start in range(0, len(CAT), 10_000))
-    sent = {"Content-Type": "image/png"}
-    assert requests.post(f"{proxied}/predict", data=chunks, headers=sent, timeout=GUARD).ok
+    request = {"Content-Type": "image/png"}
+    assert requests.post(f"{proxied}/predict", data=chunks, headers=request, timeout=GUARD).ok
 
 
 def test_the_service_knows_its_clients_by_what_the_proxy_saw(proxied, tight):
-    sent = {"X-Forwarded-For": "192.0.2.1", "X-Request-ID": "request-of-a-client"}
-    answer = requests.get(f"{proxied}/methods", headers=sent, timeout=GUARD)
+    body = {"X-Forwarded-For": "192.0.2.1", "X-Request-ID": "request-of-a-client"}
+    answer = requests.get(f"{proxied}/methods", headers=body, timeout=GUARD)
     assert answer.headers["X-Request-ID"] == "request-of-a-client"
     (line,) = until(lambda: [line for line in tight.lines() if line.get("request_id") == "request-of-a-client"])
     assert line["address"] == "127.0.0.1"
@@ -132,8 +132,8 @@ def test_an_upload_that_the_proxy_has_no_room_for_is_told_to_come_again(tight, t
         folder = tmp_path / "client_body"
         folder.rmdir()
         folder.touch()  # where no file can be made, as in a file system that is full
-        sent = {"Content-Type": "image/png"}
-        refused = requests.post(f"http://127.0.0.1:{port}/explain", data=bytes(2**20), headers=sent, timeout=GUARD)
+        request = {"Content-Type": "image/png"}
+        refused = requests.post(f"http://127.0.0.1:{port}/explain", data=bytes(2**20), headers=request, timeout=GUARD)
         assert explain(f"http://127.0.0.1:{port}").status_code == 200
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
     assert refused.headers["Content-Type"] == "application/problem+json"
@@ -163,6 +163,6 @@ def test_an_address_has_few_large_uploads_at_a_time(length, tight, tmp_path):
 
 
 def test_nginx_finds_no_fault_with_its_configuration(tmp_path):
-    done = subprocess.run([*configured(tmp_path, 8080, 8000), "-t"], capture_output=True, text=True, timeout=GUARD)
-    assert done.returncode == 0, done.stderr
-    assert "[warn]" not in done.stderr
+    process = subprocess.run([*configured(tmp_path, 8080, 8000), "-t"], capture_output=True, text=True, timeout=GUARD)
+    assert process.returncode == 0, process.stderr
+    assert "[warn]" not in process.stderr

@@ -10,11 +10,11 @@ from seewhy.explainers.core.costs import Passes
 
 def turns(shares, tiers, count, seconds=None):
     """Return who runs in so many turns, where all tiers always have something to do."""
-    found = []
+    results = []
     for _ in range(count):
-        found.append(shares.choose(tiers))
-        shares.charge(found[-1], (seconds or {}).get(found[-1], 1.0))
-    return found
+        results.append(shares.choose(tiers))
+        shares.charge(results[-1], (seconds or {}).get(results[-1], 1.0))
+    return results
 
 
 @pytest.mark.parametrize(
@@ -35,14 +35,14 @@ def test_longer_work_has_a_third_of_the_time_beside_short_work(other):
 
 
 def test_all_tiers_have_the_shares_of_their_weights():
-    found = turns(Shares(), TIERS, 800)
-    assert [found.count(tier) for tier in TIERS] == [100 * WEIGHTS[tier] for tier in TIERS]
+    counts = turns(Shares(), TIERS, 800)
+    assert [counts.count(tier) for tier in TIERS] == [100 * WEIGHTS[tier] for tier in TIERS]
 
 
 def test_it_is_time_that_is_shared_and_not_turns():
     seconds = {"short": 0.1, "long": 0.8}
-    found = turns(Shares(), ("short", "long"), 1000, seconds)
-    spent = {tier: found.count(tier) * seconds[tier] for tier in seconds}
+    counts = turns(Shares(), ("short", "long"), 1000, seconds)
+    spent = {tier: counts.count(tier) * seconds[tier] for tier in seconds}
     assert spent["long"] / sum(spent.values()) == pytest.approx(1 / 3, abs=0.01)
 
 
@@ -53,9 +53,9 @@ def test_work_that_is_alone_has_all_the_time():
 def test_a_tier_that_had_nothing_to_do_makes_no_claims_for_that_time():
     shares = Shares()
     turns(shares, ("long",), 1000)
-    found = turns(shares, ("short", "long"), 30)
-    assert found[0] == "short"
-    assert found.count("long") in (9, 10)
+    counts = turns(shares, ("short", "long"), 30)
+    assert counts[0] == "short"
+    assert counts.count("long") in (9, 10)
     turns(shares, ("short",), 1000)
     assert turns(shares, ("short", "long"), 30).count("long") in (10, 11)
 

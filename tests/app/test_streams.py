@@ -17,8 +17,8 @@ def test_arrays_become_nested_lists(shape):
     array = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     parts = json_parts({"first": array, "rest": [{"values": array.astype(int)}, "text", None, float("nan")]})
     whole = parts.join()
-    told = json.loads(whole)
-    assert told == {"first": array.tolist(), "rest": [{"values": array.astype(int).tolist()}, "text", None, None]}
+    document = json.loads(whole)
+    assert document == {"first": array.tolist(), "rest": [{"values": array.astype(int).tolist()}, "text", None, None]}
     assert len(whole) <= parts.most_bytes
     assert parts.source_bytes >= array.nbytes
 

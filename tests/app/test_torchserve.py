@@ -54,9 +54,9 @@ def test_predictions_in_each_way(client, cat, path, method):
         send(url, json=text),
     ):
         assert response.status_code == 200, response.get_data(as_text=True)
-        found = response.get_json()
-        assert list(found) == ["tiger cat", "Egyptian cat", "tabby", "lynx", "window screen"]
-        assert found["tiger cat"] == pytest.approx(0.3928, abs=1e-3)
+        document = response.get_json()
+        assert list(document) == ["tiger cat", "Egyptian cat", "tabby", "lynx", "window screen"]
+        assert document["tiger cat"] == pytest.approx(0.3928, abs=1e-3)
 
 
 def test_options_stand_in_the_query_the_form_and_the_object(client, cat):
@@ -70,19 +70,19 @@ def test_options_stand_in_the_query_the_form_and_the_object(client, cat):
 
 
 def test_explanations_are_those_of_one_class_and_add_up(client, post, cat):
-    found = np.array(
+    values = np.array(
         client.post(f"/explanations/{MODEL}", json={"data": base64.b64encode(cat).decode(), "target": 281}).get_json()
     )
-    assert found.shape == (3, 224, 224)
+    assert values.shape == (3, 224, 224)
     given = {"method": "integrated-gradients", "steps": "15", "target": "281", "format": "npz"}
     with np.load(io.BytesIO(post(cat, **given).data)) as expected:
-        np.testing.assert_allclose(found.sum(axis=0), expected["maps"][0], atol=1e-3 * np.abs(expected["maps"]).max())
+        np.testing.assert_allclose(values.sum(axis=0), expected["maps"][0], atol=1e-3 * np.abs(expected["maps"]).max())
 
 
 def test_explanations_of_another_method_have_one_channel(client, cat):
-    found = np.array(client.post(f"/explanations/{MODEL}?method=gradcam", data=cat).get_json())
-    assert found.shape == (1, 224, 224)
-    assert found.min() >= 0
+    values = np.array(client.post(f"/explanations/{MODEL}?method=gradcam", data=cat).get_json())
+    assert values.shape == (1, 224, 224)
+    assert values.min() >= 0
     positive = np.array(client.post(f"/explanations/{MODEL}?sign=positive&steps=2", data=cat).get_json())
     assert positive.shape == (1, 224, 224)
     assert positive.min() >= 0
@@ -95,19 +95,19 @@ def test_a_picture_where_accept_asks_for_one(client, cat, pixels, post):
         assert response.mimetype == f"image/{kind}"
         assert Image.open(io.BytesIO(response.data)).size == (451, 300)
     expected = pixels(post(cat, method="gradcam", target="tabby"))
-    found = pixels(client.post(url, data=cat, headers={"Accept": "image/png"}))
-    assert np.abs(found - expected).max() <= 2
+    result = pixels(client.post(url, data=cat, headers={"Accept": "image/png"}))
+    assert np.abs(result - expected).max() <= 2
     assert client.post(url, data=cat, headers={"Accept": "*/*"}).mimetype == "application/json"
     refused(client.post(url, data=cat, headers={"Accept": "text/html"}), 400, "BadRequestException")
 
 
 def test_unknown_models_versions_paths_and_methods(client, cat):
     for route in ("predictions", "explanations"):
-        said = refused(client.post(f"/{route}/efficientnet_lite00", data=cat), 404, "ModelNotFoundException")
-        assert "Near matches: efficientnet_lite0" in said
+        message = refused(client.post(f"/{route}/efficientnet_lite00", data=cat), 404, "ModelNotFoundException")
+        assert "Near matches: efficientnet_lite0" in message
         refused(client.post(f"/{route}/nonesuch/1.0", data=cat), 404, "ModelNotFoundException")
-        said = refused(client.post(f"/{route}/{MODEL}/2.0", data=cat), 404, "ModelVersionNotFoundException")
-        assert "Model version: 2.0 does not exist for model: efficientnet_lite0" in said
+        message = refused(client.post(f"/{route}/{MODEL}/2.0", data=cat), 404, "ModelVersionNotFoundException")
+        assert "Model version: 2.0 does not exist for model: efficientnet_lite0" in message
         refused(client.post(f"/{route}/", data=cat), 404, "ResourceNotFoundException")
         refused(client.get(f"/{route}/{MODEL}"), 405, "MethodNotAllowedException")
         response = client.post(f"/{route}/timm/resnet50", data=cat)
@@ -158,8 +158,8 @@ def test_too_large_a_body(cat):
 
 def test_an_answer_has_one_map(client, cat):
     for query in ("top=2", "target=1&target=2", "method=gradcam,saliency"):
-        said = refused(client.post(f"/explanations/{MODEL}?{query}", data=cat), 400, "BadRequestException")
-        assert "one map" in said
+        message = refused(client.post(f"/explanations/{MODEL}?{query}", data=cat), 400, "BadRequestException")
+        assert "one map" in message
     response = client.post(f"/explanations/{MODEL}?method=gradcam&top=2", data=cat, headers={"Accept": "image/png"})
     assert response.mimetype == "image/png"
 

@@ -26,12 +26,12 @@ def exporter():
 def own_app(exporter, sharing):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(traces, "exporter", lambda: exporter)
-        made = create_app(Settings(traces=True))
-        made.test_client().get("/healthz")  # makes the traces
+        app = create_app(Settings(traces=True))
+        app.test_client().get("/healthz")  # makes the traces
     with sharing():
-        yield made
-    made.extensions["seewhy"].models.engine.stop()
-    made.extensions["seewhy-operations"].traces.provider.shutdown()
+        yield app
+    app.extensions["seewhy"].models.engine.stop()
+    app.extensions["seewhy-operations"].traces.provider.shutdown()
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def spans(own_app, exporter):
 
 def test_a_request_and_its_stages_continue_the_trace_of_the_client(post, cat, spans):
     post(cat, method="layercam", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
-    found = {span.name: span for span in spans()}
-    assert set(found) == {"POST /explain", "decode", "queue", "explain", "render", "encode", "batch"}
-    request = found["POST /explain"]
+    results = {span.name: span for span in spans()}
+    assert set(results) == {"POST /explain", "decode", "queue", "explain", "render", "encode", "batch"}
+    request = results["POST /explain"]
     assert f"{request.context.trace_id:032x}" == TRACE
     assert f"{request.parent.span_id:016x}" == PARENT
     assert request.kind is SpanKind.SERVER
@@ -66,7 +66,7 @@ def test_a_request_and_its_stages_continue_the_trace_of_the_client(post, cat, sp
     assert request.attributes["seewhy.model"] == "efficientnet_lite0"
     assert request.attributes["seewhy.method"] == "layercam"
     assert request.resource.attributes["service.name"] == "seewhy"
-    order = [found[name] for name in ("decode", "queue", "explain", "render", "encode")]
+    order = [results[name] for name in ("decode", "queue", "explain", "render", "encode")]
     for span in order:
         assert span.parent.span_id == request.context.span_id
         assert request.start_time <= span.start_time <= span.end_time <= request.end_time
@@ -80,14 +80,14 @@ def test_a_batch_and_its_requests_are_linked(own_app, cat, spans):
 
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(ask, range(6))) == [200] * 6
-    found = spans()
-    batches = {span.context.span_id: span for span in found if span.name == "batch"}
-    requests = {span.context.span_id for span in found if span.name == "POST /explain"}
+    tree = spans()
+    batches = {span.context.span_id: span for span in tree if span.name == "batch"}
+    requests = {span.context.span_id for span in tree if span.name == "POST /explain"}
     assert len(requests) == 6
     linked = [link.context.span_id for span in batches.values() for link in span.links]
     assert sorted(linked) == sorted(requests)
     assert sum(span.attributes["seewhy.batch.size"] for span in batches.values()) == 6
-    for span in found:
+    for span in tree:
         if span.name == "explain":
             (link,) = span.links
             assert span.parent.span_id in [one.context.span_id for one in batches[link.context.span_id].links]

@@ -47,9 +47,9 @@ def test_a_model_without_weights_is_not_ready(client):
 
 def test_predictions_are_those_of_predict(ask, text, post, cat):
     expected = post(cat, "/predict", top="3").get_json()["predictions"]
-    found = ask("predict", {"instances": [text], "parameters": {"top": 3}}).get_json()["predictions"]
-    assert [one["index"] for one in found[0]] == [one["index"] for one in expected]
-    assert found[0][0]["probability"] == pytest.approx(expected[0]["probability"], abs=1e-5)
+    predictions = ask("predict", {"instances": [text], "parameters": {"top": 3}}).get_json()["predictions"]
+    assert [one["index"] for one in predictions[0]] == [one["index"] for one in expected]
+    assert predictions[0][0]["probability"] == pytest.approx(expected[0]["probability"], abs=1e-5)
     numbers = ask("predict", {"instances": [text], "parameters": {"output": "probabilities"}}).get_json()
     assert numbers["predictions"][0][282] == pytest.approx(expected[0]["probability"], abs=1e-5)
     assert sum(numbers["predictions"][0]) == pytest.approx(1, abs=1e-5)
@@ -62,7 +62,7 @@ def test_explanations_are_those_of_explain(ask, text, post, cat):
     assert set(body) == {"explanations"}
     for found in body["explanations"]:
         schemas.ExplainAnswer.model_validate(found)
-        assert [one["target"]["label"] for one in found["explanations"]] == ["tabby", "lynx"]
+        assert [explanation["target"]["label"] for explanation in found["explanations"]] == ["tabby", "lynx"]
         for one, other in zip(found["explanations"], expected["explanations"], strict=True):
             np.testing.assert_allclose(one["heatmap"]["values"], other["heatmap"]["values"], atol=1e-3)
         assert found["explanations"][0]["overlay"].startswith("data:image/png")
@@ -70,8 +70,8 @@ def test_explanations_are_those_of_explain(ask, text, post, cat):
 
 def test_each_picture_has_its_own_best_classes(ask, text, coffee):
     other = base64.b64encode(coffee).decode()
-    found = ask("explain", {"instances": [text, other], "parameters": {"top": 2}}).get_json()["explanations"]
-    labels = [[one["target"]["label"] for one in each["explanations"]] for each in found]
+    explanations = ask("explain", {"instances": [text, other], "parameters": {"top": 2}}).get_json()["explanations"]
+    labels = [[explanation["target"]["label"] for explanation in each["explanations"]] for each in explanations]
     assert labels == [["tiger cat", "Egyptian cat"], ["espresso", "cup"]]
 
 
@@ -79,10 +79,10 @@ def test_an_instance_may_name_its_class(ask, text, coffee):
     """As KServe's examples of TorchServe do, which send the same to both verbs."""
     other = base64.b64encode(coffee).decode()
     body = {"instances": [{"data": text, "target": 281}, {"data": other, "target": ["cup"]}, {"data": text}]}
-    found = ask("explain", body).get_json()["explanations"]
-    assert [one["explanations"][0]["target"]["label"] for one in found] == ["tabby", "cup", "tiger cat"]
-    found = ask("predict", body | {"parameters": {"top": 1}}).get_json()["predictions"]
-    assert [one[0]["label"] for one in found] == ["tiger cat", "espresso", "tiger cat"]
+    explanations = ask("explain", body).get_json()["explanations"]
+    assert [one["explanations"][0]["target"]["label"] for one in explanations] == ["tabby", "cup", "tiger cat"]
+    explanations = ask("predict", body | {"parameters": {"top": 1}}).get_json()["predictions"]
+    assert [explanation[0]["label"] for explanation in explanations] == ["tiger cat", "espresso", "tiger cat"]
     for given in ({"target": "lynx"}, {"top": 2}):
         assert "in one place" in refused(ask("explain", body | {"parameters": given}))
     for target, said in (("tabbi", "tabby"), ({}, "target"), (1000, "0 to 999")):

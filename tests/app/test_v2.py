@@ -68,8 +68,8 @@ def ask_binary(client):
         binary = array if isinstance(array, bytes) else array.tobytes()
         shape = list(array.shape) if shape is None else shape
         parameters = {"binary_data_size": len(binary) if told is None else told}
-        sent = {"name": "x", "shape": shape, "datatype": datatype, "parameters": parameters}
-        head = json.dumps({"inputs": [sent], **members}).encode()
+        body = {"name": "x", "shape": shape, "datatype": datatype, "parameters": parameters}
+        head = json.dumps({"inputs": [body], **members}).encode()
         headers = {HEADER: str(len(head) if size is None else size)}
         return client.post(f"/v2/models/{MODEL}/{verb}", data=head + binary + tail, headers=headers)
 
@@ -82,28 +82,28 @@ def tensor(text, **given):
 
 def outputs(response):
     assert response.status_code == 200, response.get_data(as_text=True)
-    return {one["name"]: one for one in response.get_json()["outputs"]}
+    return {output["name"]: output for output in response.get_json()["outputs"]}
 
 
 def binary_outputs(response):
     """Decode an answer by the letter of the protocol."""
     assert response.status_code == 200, response.get_data(as_text=True)
     length = int(response.headers[HEADER])
-    rest, found = response.data[length:], {}
-    for one in json.loads(response.data[:length])["outputs"]:
-        size = one["parameters"]["binary_data_size"]
+    rest, actual = response.data[length:], {}
+    for output in json.loads(response.data[:length])["outputs"]:
+        size = output["parameters"]["binary_data_size"]
         part, rest = rest[:size], rest[size:]
-        if one["datatype"] == "BYTES":
-            found[one["name"]] = []
+        if output["datatype"] == "BYTES":
+            actual[output["name"]] = []
             while part:
                 (count,) = struct.unpack("<I", part[:4])
-                found[one["name"]].append(part[4 : 4 + count])
+                actual[output["name"]].append(part[4 : 4 + count])
                 part = part[4 + count :]
         else:
-            dtype = {"FP32": "<f4", "INT64": "<i8"}[one["datatype"]]
-            found[one["name"]] = np.frombuffer(part, dtype).reshape(one["shape"])
+            dtype = {"FP32": "<f4", "INT64": "<i8"}[output["datatype"]]
+            actual[output["name"]] = np.frombuffer(part, dtype).reshape(output["shape"])
     assert rest == b""
-    return found
+    return actual
 
 
 def refused(response, status=400):
@@ -118,29 +118,29 @@ def test_server_and_models(client):
     assert client.get("/v2/health/ready").status_code in (200, 503)
     assert MODEL in client.get("/v2/models").get_json()["models"]
     for path in (f"/v2/models/{MODEL}", f"/v2/models/{MODEL}/versions/1"):
-        found = client.get(path).get_json()
-        assert (found["name"], found["versions"]) == (MODEL, ["1"])
-        assert [one["datatype"] for one in found["inputs"]] == ["BYTES", "UINT8", "FP32"]
-        assert found["outputs"][0] == {"name": "logits", "datatype": "FP32", "shape": [-1, 1000]}
+        document = client.get(path).get_json()
+        assert (document["name"], document["versions"]) == (MODEL, ["1"])
+        assert [item["datatype"] for item in document["inputs"]] == ["BYTES", "UINT8", "FP32"]
+        assert document["outputs"][0] == {"name": "logits", "datatype": "FP32", "shape": [-1, 1000]}
         assert client.get(f"{path}/ready").get_json() == {"name": MODEL, "ready": True}
     assert client.get("/v2/models/timm/resnet50/ready").status_code == 503
 
 
 def test_inference(ask, text, post, cat):
     response = ask(tensor(text) | {"id": "seven", "parameters": {"top": 2}})
-    found = outputs(response)
-    assert {name: (one["datatype"], one["shape"]) for name, one in found.items()} == {
+    tensors = outputs(response)
+    assert {name: (one["datatype"], one["shape"]) for name, one in tensors.items()} == {
         "logits": ("FP32", [1, 1000]),
         "probabilities": ("FP32", [1, 1000]),
         "indices": ("INT64", [1, 2]),
         "classes": ("BYTES", [1, 2]),
     }
-    assert found["classes"]["data"] == ["tiger cat", "Egyptian cat"]
-    assert found["indices"]["data"] == [282, 285]
+    assert tensors["classes"]["data"] == ["tiger cat", "Egyptian cat"]
+    assert tensors["indices"]["data"] == [282, 285]
     answer = response.get_json()
     assert (answer["id"], answer["model_name"], answer["model_version"]) == ("seven", MODEL, "1")
     best = post(cat, "/predict").get_json()["predictions"][0]
-    assert found["probabilities"]["data"][282] == pytest.approx(best["probability"], abs=1e-5)
+    assert tensors["probabilities"]["data"][282] == pytest.approx(best["probability"], abs=1e-5)
 
 
 def test_versions_of_the_path(client, text):
@@ -153,32 +153,32 @@ def test_arrays_in_each_layout_and_encoding_say_the_same(ask, ask_binary, pixels
     expected = np.array(outputs(ask(tensor(text)))["logits"]["data"])
     batch = pixels[np.newaxis]
     input_ = lite0.preprocess(Image.open(io.BytesIO(cat)).convert("RGB")).numpy()[np.newaxis]
-    wanted = {"outputs": [{"name": "logits"}]}
+    options = {"outputs": [{"name": "logits"}]}
     asked = [
-        ask_binary(batch, "UINT8", **wanted),
-        ask_binary(pixels, "UINT8", **wanted),
-        ask_binary(np.ascontiguousarray(batch.transpose(0, 3, 1, 2)), "UINT8", **wanted),
-        ask_binary(batch.astype("<i8"), "INT64", **wanted),
-        ask_binary((batch / 255).astype("<f4"), "FP32", parameters={"range": "unit"}, **wanted),
-        ask_binary(input_.astype("<f4"), "FP32", **wanted),
-        ask_binary(np.ascontiguousarray(input_.transpose(0, 2, 3, 1)).astype("<f8"), "FP64", **wanted),
-        ask(tensor(None, shape=list(batch.shape), datatype="UINT8", data=batch.ravel().tolist()) | wanted),
-        ask(tensor(None, shape=list(input_.shape), datatype="FP32", data=input_.tolist()) | wanted),
+        ask_binary(batch, "UINT8", **options),
+        ask_binary(pixels, "UINT8", **options),
+        ask_binary(np.ascontiguousarray(batch.transpose(0, 3, 1, 2)), "UINT8", **options),
+        ask_binary(batch.astype("<i8"), "INT64", **options),
+        ask_binary((batch / 255).astype("<f4"), "FP32", parameters={"range": "unit"}, **options),
+        ask_binary(input_.astype("<f4"), "FP32", **options),
+        ask_binary(np.ascontiguousarray(input_.transpose(0, 2, 3, 1)).astype("<f8"), "FP64", **options),
+        ask(tensor(None, shape=list(batch.shape), datatype="UINT8", data=batch.ravel().tolist()) | options),
+        ask(tensor(None, shape=list(input_.shape), datatype="FP32", data=input_.tolist()) | options),
     ]
     for response in asked:
         np.testing.assert_allclose(outputs(response)["logits"]["data"], expected, atol=1e-3)
-    half = outputs(ask_binary(input_.astype("<f2"), "FP16", **wanted))["logits"]["data"]
+    half = outputs(ask_binary(input_.astype("<f2"), "FP16", **options))["logits"]["data"]
     np.testing.assert_allclose(half, expected, atol=0.1)
 
 
 def test_binary_in_and_out(ask_binary, cat, coffee):
     encoded = b"".join(struct.pack("<I", len(one)) + one for one in (cat, coffee))
-    found = binary_outputs(
+    tensors = binary_outputs(
         ask_binary(encoded, "BYTES", shape=[2, 1], parameters={"binary_data_output": True, "priority": 3, "timeout": 9})
     )
-    assert found["logits"].shape == (2, 1000)
-    assert found["indices"][:, 0].tolist() == [282, 967]
-    assert [found["classes"][0], found["classes"][5]] == [b"tiger cat", b"espresso"]
+    assert tensors["logits"].shape == (2, 1000)
+    assert tensors["indices"][:, 0].tolist() == [282, 967]
+    assert [tensors["classes"][0], tensors["classes"][5]] == [b"tiger cat", b"espresso"]
     mixed = ask_binary(
         encoded,
         "BYTES",
@@ -192,48 +192,48 @@ def test_binary_in_and_out(ask_binary, cat, coffee):
 
 def test_classification_extension(ask, text):
     wanted = [{"name": name, "parameters": {"classification": 2}} for name in ("probabilities", "logits")]
-    found = outputs(ask(tensor(text) | {"outputs": wanted}))
-    assert found["probabilities"]["shape"] == [1, 2]
-    assert [one.split(":")[1:] for one in found["logits"]["data"]] == [["282", "tiger cat"], ["285", "Egyptian cat"]]
-    assert 0.39 < float(found["probabilities"]["data"][0].split(":")[0]) < 0.4
+    tensors = outputs(ask(tensor(text) | {"outputs": wanted}))
+    assert tensors["probabilities"]["shape"] == [1, 2]
+    assert [one.split(":")[1:] for one in tensors["logits"]["data"]] == [["282", "tiger cat"], ["285", "Egyptian cat"]]
+    assert 0.39 < float(tensors["probabilities"]["data"][0].split(":")[0]) < 0.4
 
 
 def test_explanation(ask, text, post, cat):
     given = {"target": ["tabby", "lynx"]}
-    found = outputs(ask(tensor(text) | {"parameters": given}, "explain"))
+    tensors = outputs(ask(tensor(text) | {"parameters": given}, "explain"))
     with np.load(io.BytesIO(post(cat, format="npz", **given).data)) as expected:
         for name in ("maps", "heatmaps", "targets"):
-            values = np.array(found[name]["data"]).reshape(found[name]["shape"])
+            values = np.array(tensors[name]["data"]).reshape(tensors[name]["shape"])
             np.testing.assert_allclose(values[0], expected[name], atol=1e-3)
-    assert found["labels"]["data"] == ["tabby", "lynx"]
-    assert found["methods"]["shape"] == found["probabilities"]["shape"] == [1, 2]
+    assert tensors["labels"]["data"] == ["tabby", "lynx"]
+    assert tensors["methods"]["shape"] == tensors["probabilities"]["shape"] == [1, 2]
 
 
 def test_explanations_of_several_pictures_binary(ask_binary, cat):
     encoded = (struct.pack("<I", len(cat)) + cat) * 3
     given = {"binary_data_output": True, "explain_parameters": {"top": 2}}
-    found = binary_outputs(ask_binary(encoded, "BYTES", "explain", shape=[3], parameters=given))
-    assert found["heatmaps"].shape == (3, 2, 300, 451)
-    assert found["heatmaps"].max() == 1
-    assert found["targets"].tolist() == [[282, 285]] * 3
+    tensors = binary_outputs(ask_binary(encoded, "BYTES", "explain", shape=[3], parameters=given))
+    assert tensors["heatmaps"].shape == (3, 2, 300, 451)
+    assert tensors["heatmaps"].max() == 1
+    assert tensors["targets"].tolist() == [[282, 285]] * 3
 
 
 def test_drawings_and_documents_for_who_asks(ask, text, pixels):
-    wanted = {"outputs": [{"name": "overlays"}, {"name": "explanation"}]}
-    found = outputs(ask(tensor(text) | wanted, "explain"))
-    assert found["overlays"]["parameters"] == {"content_type": "base64"}
-    drawn = Image.open(io.BytesIO(base64.b64decode(found["overlays"]["data"][0])))
-    assert drawn.size == (451, 300)
-    assert found["explanation"]["shape"] == [1]
-    assert json.loads(found["explanation"]["data"][0])["explanations"][0]["target"]["label"] == "tiger cat"
+    options = {"outputs": [{"name": "overlays"}, {"name": "explanation"}]}
+    tensors = outputs(ask(tensor(text) | options, "explain"))
+    assert tensors["overlays"]["parameters"] == {"content_type": "base64"}
+    image = Image.open(io.BytesIO(base64.b64decode(tensors["overlays"]["data"][0])))
+    assert image.size == (451, 300)
+    assert tensors["explanation"]["shape"] == [1]
+    assert json.loads(tensors["explanation"]["data"][0])["explanations"][0]["target"]["label"] == "tiger cat"
 
 
 def test_pictures_of_several_sizes(ask, text, coffee):
     body = tensor(None, shape=[2], data=[text, base64.b64encode(coffee).decode()])
     assert "differ in size" in refused(ask(body, "explain"))
-    found = outputs(ask(body | {"outputs": [{"name": "maps"}, {"name": "labels"}]}, "explain"))
-    assert found["maps"]["shape"] == [2, 1, 7, 7]
-    assert found["labels"]["data"] == ["tiger cat", "espresso"]
+    tensors = outputs(ask(body | {"outputs": [{"name": "maps"}, {"name": "labels"}]}, "explain"))
+    assert tensors["maps"]["shape"] == [2, 1, 7, 7]
+    assert tensors["labels"]["data"] == ["tiger cat", "espresso"]
     methods = {"parameters": {"method": "gradcam,saliency"}, "outputs": [{"name": "maps"}]}
     assert "one method at a time" in refused(ask(tensor(text) | methods, "explain"))
 
@@ -255,8 +255,8 @@ def test_null_is_what_was_left_out(ask, text):
     """As clients write it that have all members of the protocol in a class."""
     body = tensor(text, parameters=None) | {"id": None, "parameters": None, "outputs": None}
     assert set(outputs(ask(body))) == {"logits", "probabilities", "indices", "classes"}
-    found = outputs(ask(body | {"outputs": [{"name": "classes", "parameters": None}]}))
-    assert found["classes"]["data"][0] == "tiger cat"
+    tensors = outputs(ask(body | {"outputs": [{"name": "classes", "parameters": None}]}))
+    assert tensors["classes"]["data"][0] == "tiger cat"
 
 
 HOSTILE = [

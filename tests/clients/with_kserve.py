@@ -15,43 +15,43 @@ MODEL = "efficientnet_lite0"
 
 
 async def ask(url, picture):
-    found = {}
+    results = {}
     text = base64.b64encode(picture).decode()
     async with InferenceRESTClient(RESTConfig(protocol="v1")) as client:
-        found["v1_ready"] = await client.is_model_ready(url, MODEL)
-        sent = {"instances": [{"image": {"b64": text}}, {"b64": text}], "parameters": {"top": 1}}
-        found["v1_predictions"] = (await client.infer(url, sent, model_name=MODEL))["predictions"]
+        results["v1_ready"] = await client.is_model_ready(url, MODEL)
+        body = {"instances": [{"image": {"b64": text}}, {"b64": text}], "parameters": {"top": 1}}
+        results["v1_predictions"] = (await client.infer(url, body, model_name=MODEL))["predictions"]
         explained = await client.explain(url, MODEL, {"instances": [text], "parameters": {"target": "tabby"}})
-        found["v1_target"] = explained["explanations"][0]["explanations"][0]["target"]["label"]
+        results["v1_target"] = explained["explanations"][0]["explanations"][0]["target"]["label"]
         try:
             await client.infer(url, {"instances": []}, model_name=MODEL)
         except httpx.HTTPStatusError as error:
-            found["v1_error"] = str(error)
+            results["v1_error"] = str(error)
     async with InferenceRESTClient(RESTConfig(protocol="v2")) as client:
-        found["v2_live"] = await client.is_server_live(url)
-        found["v2_ready"] = await client.is_server_ready(url)
-        found["v2_model_ready"] = await client.is_model_ready(url, MODEL)
-        found["v2_no_model_ready"] = await client.is_model_ready(url, "nonesuch")
-        sent = InferInput("image", [1], "BYTES")
-        sent.set_data_from_numpy(np.array([picture], dtype=object), binary_data=True)
+        results["v2_live"] = await client.is_server_live(url)
+        results["v2_ready"] = await client.is_server_ready(url)
+        results["v2_model_ready"] = await client.is_model_ready(url, MODEL)
+        results["v2_no_model_ready"] = await client.is_model_ready(url, "nonesuch")
+        body = InferInput("image", [1], "BYTES")
+        body.set_data_from_numpy(np.array([picture], dtype=object), binary_data=True)
         request = InferRequest(
             MODEL,
-            [sent],
+            [body],
             request_id="42",
             request_outputs=[RequestedOutput("classes"), RequestedOutput("logits", {"binary_data": True})],
         )
         answered = await client.infer(url, request, model_name=MODEL)
-        found["v2_id"] = answered.id
-        found["v2_classes"] = answered.outputs[0].data
-        found["v2_logits"] = list(answered.outputs[1].as_numpy().shape)
-        sent = InferInput("image", [1], "BYTES", [text])
-        answered = await client.infer(url, InferRequest(MODEL, [sent]), model_name=MODEL)
-        found["v2_outputs"] = {one.name: [one.datatype, *one.shape] for one in answered.outputs}
+        results["v2_id"] = answered.id
+        results["v2_classes"] = answered.outputs[0].data
+        results["v2_logits"] = list(answered.outputs[1].as_numpy().shape)
+        body = InferInput("image", [1], "BYTES", [text])
+        answered = await client.infer(url, InferRequest(MODEL, [body]), model_name=MODEL)
+        results["v2_outputs"] = {output.name: [output.datatype, *output.shape] for output in answered.outputs}
         try:
             await client.infer(url, InferRequest(MODEL, [InferInput("image", [2], "BYTES", [text])]), model_name=MODEL)
         except httpx.HTTPStatusError as error:
-            found["v2_error"] = str(error)
-    return found
+            results["v2_error"] = str(error)
+    return results
 
 
 if __name__ == "__main__":

@@ -20,18 +20,18 @@ def tensor(name, values, datatype, binary=True):
 
 
 def ask(url, picture):
-    found = {}
+    results = {}
     with triton.InferenceServerClient(url.removeprefix("http://"), network_timeout=60) as client:
-        found["ready"] = [client.is_server_live(), client.is_server_ready(), client.is_model_ready(MODEL)]
-        found["version_ready"] = [client.is_model_ready(MODEL, "1"), client.is_model_ready(MODEL, "2")]
-        found["server"] = client.get_server_metadata()["name"]
+        results["ready"] = [client.is_server_live(), client.is_server_ready(), client.is_model_ready(MODEL)]
+        results["version_ready"] = [client.is_model_ready(MODEL, "1"), client.is_model_ready(MODEL, "2")]
+        results["server"] = client.get_server_metadata()["name"]
         metadata = client.get_model_metadata(MODEL)
-        found["inputs"] = [[one["name"], one["datatype"], one["shape"]] for one in metadata["inputs"]]
+        results["inputs"] = [[item["name"], item["datatype"], item["shape"]] for item in metadata["inputs"]]
 
         encoded = tensor("image", np.array([picture, picture], dtype=object), "BYTES")
         result = client.infer(MODEL, [encoded])  # all outputs, binary
-        found["classes"] = [one.decode() for one in result.as_numpy("classes")[:, 0]]
-        found["logits"] = result.as_numpy("logits")[0].tolist()
+        results["classes"] = [one.decode() for one in result.as_numpy("classes")[:, 0]]
+        results["logits"] = result.as_numpy("logits")[0].tolist()
 
         pixels = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))[np.newaxis]
         for layout, values in (("hwc", pixels), ("chw", np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))):
@@ -44,19 +44,19 @@ def ask(url, picture):
                 model_version="1",
                 request_compression_algorithm="gzip",
             )
-            found[layout] = result.as_numpy("indices").tolist()
-            found["id"] = result.get_response()["id"]
+            results[layout] = result.as_numpy("indices").tolist()
+            results["id"] = result.get_response()["id"]
         grey = np.zeros(metadata["inputs"][2]["shape"][1:], dtype=np.float32)[np.newaxis]
         result = client.infer(MODEL, [tensor("input", grey, "FP32")])
-        found["grey"] = list(result.as_numpy("probabilities").shape)
+        results["grey"] = list(result.as_numpy("probabilities").shape)
         named = [triton.InferRequestedOutput("probabilities", class_count=2)]
-        found["named"] = [
+        results["named"] = [
             one.decode() for one in client.infer(MODEL, [encoded], outputs=named).as_numpy("probabilities")[0]
         ]
         try:
             client.infer(MODEL + "x", [encoded])
         except InferenceServerException as error:
-            found["error"] = [error.status(), error.message()]
+            results["error"] = [error.status(), error.message()]
 
         # The client has no word for explain; its request is the same.
         body, length = client.generate_request_body([encoded], parameters={"target": "tabby"})
@@ -64,10 +64,10 @@ def ask(url, picture):
         response = client._post(f"v2/models/{MODEL}/explain", body, headers, None)
         length = int(response.get("Inference-Header-Content-Length"))
         explained = client.parse_response_body(response.read(), header_length=length)
-        found["maps"] = list(explained.as_numpy("maps").shape)
-        found["heatmaps"] = [list(explained.as_numpy("heatmaps").shape), float(explained.as_numpy("heatmaps").max())]
-        found["targets"] = explained.as_numpy("targets").tolist()
-    return found
+        results["maps"] = list(explained.as_numpy("maps").shape)
+        results["heatmaps"] = [list(explained.as_numpy("heatmaps").shape), float(explained.as_numpy("heatmaps").max())]
+        results["targets"] = explained.as_numpy("targets").tolist()
+    return results
 
 
 if __name__ == "__main__":

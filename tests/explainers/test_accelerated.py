@@ -118,11 +118,11 @@ def test_every_kind_of_method_takes_the_parts(method, name, images):
 
 def check(explainer: Explainer, model: Carried, images: Tensor) -> None:
     """Compare the explanations of the accelerated model with those of its module."""
-    expected, found = (explainer.explain(each, images) for each in (model.module, model))
-    assert nets.relative_error(found.maps, expected.maps) < 1e-4
-    assert nets.relative_error(found.logits, expected.logits) < 1e-5
-    assert torch.equal(found.targets, expected.targets)
-    assert found.layers == expected.layers
+    expected, actual = (explainer.explain(each, images) for each in (model.module, model))
+    assert nets.relative_error(actual.maps, expected.maps) < 1e-4
+    assert nets.relative_error(actual.logits, expected.logits) < 1e-5
+    assert torch.equal(actual.targets, expected.targets)
+    assert actual.layers == expected.layers
 
 
 def test_nothing_before_the_cut_runs_in_the_model(warm, images, monkeypatch):
@@ -257,17 +257,17 @@ def test_changed_weights_run_whole(change, warm, images):
         warm.module.stem[0] = nn.Conv2d(3, 6, 1).requires_grad_(False)
     else:
         norm.running_mean.add_(1)
-    expected, found = (GradCAM(layers=("layer",)).explain(each, images) for each in (warm.module, warm))
+    expected, actual = (GradCAM(layers=("layer",)).explain(each, images) for each in (warm.module, warm))
     assert warm.accelerated.parts(("layer",), images) is None
-    assert torch.equal(found.maps, expected.maps)
+    assert torch.equal(actual.maps, expected.maps)
 
 
 def test_hooks_of_others_are_run(warm, images):
-    seen: list[int] = []
-    handle = warm.module.stem.register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    records: list[int] = []
+    handle = warm.module.stem.register_forward_hook(lambda module, args, output: records.append(len(output)))
     GradCAM(layers=("layer",)).explain(warm, images)
     predict(warm, images)
-    assert sum(seen) >= 2 * len(images)
+    assert sum(records) >= 2 * len(images)
     handle.remove()
     assert warm.accelerated.parts(("layer",), images) is not None
 
@@ -331,10 +331,10 @@ class TracedBeside(nets.Net):
 
 
 def test_other_threads_run_models_while_one_is_traced(images):
-    other, found = nets.seeded(nets.Net), list[Tensor]()
+    other, actual = nets.seeded(nets.Net), list[Tensor]()
     expected = other(images)
-    cut_before(nets.seeded(TracedBeside, lambda: found.append(other(images))), ("conv",), images[:1])
-    assert torch.equal(*found, expected)
+    cut_before(nets.seeded(TracedBeside, lambda: actual.append(other(images))), ("conv",), images[:1])
+    assert torch.equal(*actual, expected)
 
 
 def test_a_runtime_that_fails_leaves_pytorch(images, monkeypatch):
@@ -424,10 +424,10 @@ def while_another_model_is_traced(work: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("where", [in_inference_mode, in_another_thread, while_another_model_is_traced])
 def test_a_compiled_part_is_not_compiled_anew(where, compiled_net):
-    found, expected = list[Tensor](), run_compiled(compiled_net, 1.0)
+    actual, expected = list[Tensor](), run_compiled(compiled_net, 1.0)
     compiled_before = counters["stats"]["unique_graphs"]
-    where(lambda: found.append(run_compiled(compiled_net, 1.0)))
-    assert torch.equal(*found, expected)
+    where(lambda: actual.append(run_compiled(compiled_net, 1.0)))
+    assert torch.equal(*actual, expected)
     assert counters["stats"]["unique_graphs"] == compiled_before > 0
 
 

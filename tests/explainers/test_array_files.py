@@ -42,11 +42,11 @@ def test_a_safetensors_file_holds_what_was_put_in():
     file = ArrayFile("safetensors", TENSORS)
     whole = b"".join(file.pieces())
     assert len(whole) == file.length
-    found = safetensors.torch.load(whole)
-    assert set(found) == set(TENSORS)
+    tensors = safetensors.torch.load(whole)
+    assert set(tensors) == set(TENSORS)
     for name, tensor in TENSORS.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor)
+        assert tensors[name].dtype == tensor.dtype
+        assert torch.equal(tensors[name], tensor)
 
 
 @pytest.mark.parametrize("form", ["npz", "safetensors"])

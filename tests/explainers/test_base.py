@@ -42,9 +42,9 @@ TARGETS, OTHERS = torch.tensor([0, 3, 2, 3]), torch.tensor([1, 4, 0, 0])
 
 def test_a_contrast_is_the_map_of_the_difference_of_two_logits(net, images):
     for explainer in (GradCAM(layers=("1",), sign="signed"), Saliency(sign="signed", smooth="eigen")):
-        found = explainer.explain(net, images, TARGETS, OTHERS)
-        assert torch.equal(found.against, OTHERS)
-        assert torch.equal(found.targets, TARGETS)
+        attribution = explainer.explain(net, images, TARGETS, OTHERS)
+        assert torch.equal(attribution.against, OTHERS)
+        assert torch.equal(attribution.targets, TARGETS)
     maps = [GradCAM(layers=("1",), sign="signed").explain(net, images, one).maps for one in (TARGETS, OTHERS)]
     contrast = GradCAM(layers=("1",), sign="signed").explain(net, images, TARGETS, OTHERS).maps
     torch.testing.assert_close(contrast, maps[0] - maps[1])
@@ -86,8 +86,8 @@ def test_contrasts_of_the_wrong_shape_are_refused(against, net, images):
 @pytest.mark.parametrize("shape", [(2, 5, 3, 2), (2, 3, 4, 5), (2, 1, 3, 3)])
 def test_the_principal_component_is_the_first_of_a_singular_value_decomposition(shape):
     values = torch.randn(shape, generator=torch.Generator().manual_seed(1)) + 0.3
-    found = principal_component(values)
-    for one, projected in zip(values, found, strict=True):
+    result = principal_component(values)
+    for one, projected in zip(values, result, strict=True):
         matrix = one.flatten(1).T
         vector = torch.linalg.svd(matrix.double()).Vh[0]
         expected = (matrix.double() @ vector).reshape(shape[2:])
@@ -110,13 +110,13 @@ def test_tta_is_the_mean_over_augmentations_for_the_class_of_the_plain_picture(n
     for flip, factor in AUGMENTATIONS:
         maps = plain.explain(net, (images.flip(3) if flip else images) * factor, targets).maps
         expected += (maps.flip(2) if flip else maps) / len(AUGMENTATIONS)
-    done = []
-    found = GradCAM(layers=("1",), smooth="tta").explain(
-        net, images, progress=Progress(report=lambda *pair: done.append(pair))
+    finished = []
+    attribution = GradCAM(layers=("1",), smooth="tta").explain(
+        net, images, progress=Progress(report=lambda *pair: finished.append(pair))
     )
-    torch.testing.assert_close(found.maps, expected)
-    assert torch.equal(found.targets, targets)
-    torch.testing.assert_close(found.logits, net(images))
+    torch.testing.assert_close(attribution.maps, expected)
+    assert torch.equal(attribution.targets, targets)
+    torch.testing.assert_close(attribution.logits, net(images))
 
 
 def test_a_pass_holds_what_memory_allows(monkeypatch, net, images):
@@ -136,9 +136,9 @@ def test_a_pass_holds_what_memory_allows(monkeypatch, net, images):
 
 
 def test_passes_report_before_each_and_at_the_end():
-    told = []
-    assert list(chunks(5, 2, Progress(lambda *pair: told.append(pair)))) == [slice(0, 2), slice(2, 4), slice(4, 5)]
-    assert told == [(0, 5), (2, 5), (4, 5), (5, 5)]
+    reports = []
+    assert list(chunks(5, 2, Progress(lambda *pair: reports.append(pair)))) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert reports == [(0, 5), (2, 5), (4, 5), (5, 5)]
 
 
 def test_methods_of_one_pass_share_it(net, images):
@@ -168,8 +168,8 @@ def test_methods_explain_the_class_that_the_first_one_finds(net, images):
 def test_some_targets_may_be_left_to_the_model(net, images):
     logits = net(images).detach()
     targets = torch.tensor([3, MOST_PROBABLE, 1, MOST_PROBABLE])
-    found = GradCAM(layers=("1",)).explain(net, images, targets)
-    assert found.targets.tolist() == [3, int(logits[1].argmax()), 1, int(logits[3].argmax())]
+    attribution = GradCAM(layers=("1",)).explain(net, images, targets)
+    assert attribution.targets.tolist() == [3, int(logits[1].argmax()), 1, int(logits[3].argmax())]
     with pytest.raises(TargetError, match="-1 is out of range"):
         GradCAM(layers=("1",)).explain(net, images, torch.tensor([3, -1, 1, 0]))
 

@@ -42,20 +42,20 @@ BY_HAND = [1 * IMAGE[:, 0] + 2 * -IMAGE[:, 0], 2 * IMAGE[:, 0] + 1 * -IMAGE[:, 0
     ],
 )
 def test_the_map_computed_by_hand(target, sign, part, untouched):
-    found = GradCAM(layers=("conv",), sign=sign).explain(untouched(ByHand()), IMAGE, torch.tensor([target]))
-    assert torch.equal(found.maps, part(BY_HAND[target]))
-    assert found.signed is (sign == "signed")
-    assert found.layers == ("conv",)
+    attribution = GradCAM(layers=("conv",), sign=sign).explain(untouched(ByHand()), IMAGE, torch.tensor([target]))
+    assert torch.equal(attribution.maps, part(BY_HAND[target]))
+    assert attribution.signed is (sign == "signed")
+    assert attribution.layers == ("conv",)
 
 
 def test_the_result_carries_logits_and_the_most_probable_class():
-    found = CAM.explain(ByHand(), IMAGE)
+    attribution = CAM.explain(ByHand(), IMAGE)
     mean = IMAGE.mean()
-    assert torch.equal(found.logits, torch.stack([-4 * mean, 4 * mean])[None])
-    assert found.targets.tolist() == [1]
-    assert not found.logits.requires_grad
-    assert not found.maps.requires_grad
-    assert [found.maps.dtype, found.targets.dtype] == [torch.float32, torch.int64]
+    assert torch.equal(attribution.logits, torch.stack([-4 * mean, 4 * mean])[None])
+    assert attribution.targets.tolist() == [1]
+    assert not attribution.logits.requires_grad
+    assert not attribution.maps.requires_grad
+    assert [attribution.maps.dtype, attribution.targets.dtype] == [torch.float32, torch.int64]
 
 
 def test_the_gradient_of_a_nonlinear_head_follows_the_equation(images):
@@ -92,8 +92,8 @@ def test_in_place_operations_after_the_layer(kind, middle, images, untouched):
 @pytest.mark.parametrize("wrap", [lambda y: {"logits": y}, lambda y: (y, y.sum()), lambda y: {"a": y, "b": 1}])
 def test_logits_inside_dicts_and_tuples(wrap, images):
     net = nets.seeded(nets.Net)
-    found = GradCAM(layers=("net.conv",)).explain(nets.Wrapped(net, wrap), images)
-    assert torch.equal(found.maps, CAM.explain(net, images).maps)
+    attribution = GradCAM(layers=("net.conv",)).explain(nets.Wrapped(net, wrap), images)
+    assert torch.equal(attribution.maps, CAM.explain(net, images).maps)
 
 
 def test_several_layers_are_fused_on_the_finest_grid(images, untouched):
@@ -102,9 +102,9 @@ def test_several_layers_are_fused_on_the_finest_grid(images, untouched):
     fine, coarse = (GradCAM(layers=(layer,)).explain(net, images, targets).maps for layer in ("stem", "conv"))
     unit = [values / values.amax(dim=(1, 2), keepdim=True) for values in (fine, coarse)]
     resized = functional.interpolate(unit[1][:, None], size=(64, 64), mode="bilinear")[:, 0]
-    found = GradCAM(layers=("conv", "stem")).explain(net, images, targets)
-    assert found.layers == ("stem", "conv")
-    assert nets.relative_error(found.maps, (unit[0] + resized) / 2) < 1e-6
+    attribution = GradCAM(layers=("conv", "stem")).explain(net, images, targets)
+    assert attribution.layers == ("stem", "conv")
+    assert nets.relative_error(attribution.maps, (unit[0] + resized) / 2) < 1e-6
 
 
 def test_fusing_with_a_blank_map_stays_finite():

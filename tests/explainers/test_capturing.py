@@ -52,29 +52,29 @@ def bytes_of(captured: Capture) -> int:
 @pytest.mark.parametrize("train", [False, True])
 def test_all_kinds_by_hand(frozen, train, untouched):
     net = untouched(nets.Weighted(*ROWS).requires_grad_(not frozen).train(train))
-    found = capture_images(net, ONES, ("conv",), KINDS, ask=Ask.single(1))
-    assert [one.key for one in found.tensors] == [
+    tensors = capture_images(net, ONES, ("conv",), KINDS, ask=Ask.single(1))
+    assert [tensor.key for tensor in tensors.tensors] == [
         "conv/input/0",
         "conv/output/0",
         "conv/grad_input/0",
         "conv/grad_output/0",
         "conv/parameter_grad/weight",
     ]
-    arrays = found.arrays
+    arrays = tensors.arrays
     assert torch.equal(arrays["conv/input/0"], ONES)
     assert arrays["conv/output/0"][0, :, 0, 0].tolist() == [6, 3]
     assert torch.equal(arrays["conv/grad_output/0"], torch.tensor([0.0, 1.0])[None, :, None, None].expand(1, 2, 4, 4))
     assert arrays["conv/grad_input/0"][0, :, 2, 3].tolist() == list(ROWS[1])
     assert arrays["conv/parameter_grad/weight"][:, :, 0, 0].tolist() == [[0, 0, 0], [16, 16, 16]]
-    assert (found.target, found.logits.tolist(), found.image_size) == (1, [96, 48], (4, 4))
+    assert (tensors.target, tensors.logits.tolist(), tensors.image_size) == (1, [96, 48], (4, 4))
     assert capture_images(net, ONES, ("conv",)).target == 0
 
 
 def test_the_model_itself_is_the_layer_dot():
-    found = capture_images(nets.Weighted(*ROWS), ONES, ("",), ("input", "output", "grad_output"))
-    assert [one.key for one in found.tensors] == ["./input/0", "./output/0", "./grad_output/0"]
-    assert found.arrays["./output/0"].tolist() == [[96, 48]]
-    assert found.arrays["./grad_output/0"].tolist() == [[1, 0]]
+    tensors = capture_images(nets.Weighted(*ROWS), ONES, ("",), ("input", "output", "grad_output"))
+    assert [tensor.key for tensor in tensors.tensors] == ["./input/0", "./output/0", "./grad_output/0"]
+    assert tensors.arrays["./output/0"].tolist() == [[96, 48]]
+    assert tensors.arrays["./grad_output/0"].tolist() == [[1, 0]]
 
 
 @pytest.mark.parametrize("kind", [nets.Net, nets.InPlaceModule, nets.AddsInto, nets.PreActivation, nets.Skip])
@@ -96,8 +96,8 @@ def test_against_autograd(kind, picture, untouched):
 
 
 def test_calls_and_names_are_in_the_keys_and_in_order(picture):
-    found = capture_images(nets.seeded(nets.Twice), picture, ("again", "stem"), ("grad_output", "output"))
-    assert [one.key for one in found.tensors] == [
+    tensors = capture_images(nets.seeded(nets.Twice), picture, ("again", "stem"), ("grad_output", "output"))
+    assert [tensor.key for tensor in tensors.tensors] == [
         "stem/output/0",
         "stem/grad_output/0",
         "again/output/0",
@@ -105,7 +105,7 @@ def test_calls_and_names_are_in_the_keys_and_in_order(picture):
         "again/grad_output/0",
         "again/grad_output/1",
     ]
-    one = found.tensors[-1]
+    one = tensors.tensors[-1]
     assert (one.layer, one.kind, one.call, one.name) == ("again", "grad_output", 1, None)
     parameter = capture_images(nets.seeded(nets.Twice), picture, ("again",), ("parameter_grad",)).tensors[0]
     assert (parameter.call, parameter.name, parameter.key) == (None, "weight", "again/parameter_grad/weight")
@@ -113,8 +113,8 @@ def test_calls_and_names_are_in_the_keys_and_in_order(picture):
 
 def test_a_gradient_is_named_as_the_tensor_that_it_belongs_to(picture):
     """The module is called with a picture, a number and a tensor, the last two by keyword."""
-    found = capture_images(nets.seeded(nets.TupleInside), picture, ("pair",), KINDS[:4])
-    shapes = {one.key: None if one.tensor is None else tuple(one.tensor.shape) for one in found.tensors}
+    tensors = capture_images(nets.seeded(nets.TupleInside), picture, ("pair",), KINDS[:4])
+    shapes = {tensor.key: None if tensor.tensor is None else tuple(tensor.tensor.shape) for tensor in tensors.tensors}
     assert shapes == {
         "pair/input/0/0": (1, 3, 16, 16),
         "pair/input/0/2": (1, 1, 14, 14),
@@ -145,23 +145,23 @@ class Numbered(nets.Net):
 
 
 def test_features_beside_a_number_can_be_ranked_by_effect(picture):
-    found = capture_images(nets.seeded(Numbered), picture, ("numbered",), ("output", "grad_output"))
-    assert [one.key for one in found.tensors if one.tensor is not None] == [
+    tensors = capture_images(nets.seeded(Numbered), picture, ("numbered",), ("output", "grad_output"))
+    assert [tensor.key for tensor in tensors.tensors if tensor.tensor is not None] == [
         "numbered/output/0/1",
         "numbered/grad_output/0/1",
     ]
-    assert len(strongest(found, 3, by_effect=True)) == 3
+    assert len(strongest(tensors, 3, by_effect=True)) == 3
 
 
 def test_a_module_of_several_names_is_captured_under_each(picture):
     net = nets.seeded(nets.SharedInside, 4, 5)
     for layers in (("relu",), ("blocks.1.relu",), ("*relu",)):
-        found = capture_images(net, picture, layers)
+        tensors = capture_images(net, picture, layers)
         names = ["relu", "blocks.0.relu", "blocks.1.relu"] if layers == ("*relu",) else layers
-        assert list(found.arrays) == [f"{name}/output/{call}" for name, call in itertools.product(names, range(4))]
-        assert capture_images(net, picture, layers, max_bytes=bytes_of(found)).arrays.keys() == found.arrays.keys()
+        assert list(tensors.arrays) == [f"{name}/output/{call}" for name, call in itertools.product(names, range(4))]
+        assert capture_images(net, picture, layers, max_bytes=bytes_of(tensors)).arrays.keys() == tensors.arrays.keys()
         with pytest.raises(CaptureTooLargeError):
-            capture_images(net, picture, layers, max_bytes=bytes_of(found) - 1)
+            capture_images(net, picture, layers, max_bytes=bytes_of(tensors) - 1)
 
 
 # Gradients that do not flow
@@ -180,8 +180,8 @@ class Beside(nets.Net):
 @pytest.mark.parametrize("trainable", [False, True])
 def test_no_gradient_is_none_and_not_zero(trainable, picture):
     net = nets.seeded(Beside).requires_grad_(trainable)
-    found = capture_images(net, picture, ("side", "conv"), KINDS)
-    by_key = {one.key: one.tensor for one in found.tensors}
+    tensors = capture_images(net, picture, ("side", "conv"), KINDS)
+    by_key = {one.key: one.tensor for one in tensors.tensors}
     beside = [key for key, tensor in by_key.items() if tensor is None]
     assert beside == [
         "side/grad_input/0",
@@ -189,13 +189,13 @@ def test_no_gradient_is_none_and_not_zero(trainable, picture):
         "side/parameter_grad/weight",
         "side/parameter_grad/bias",
     ]
-    assert set(found.arrays) == set(by_key) - set(beside)
+    assert set(tensors.arrays) == set(by_key) - set(beside)
     assert by_key["conv/grad_output/0"].any()
 
 
 def test_parameters_of_a_layer_that_never_runs_have_no_gradient(picture):
-    found = capture_images(nets.seeded(nets.Net), picture, ("unused",), ("parameter_grad",))
-    assert [(one.key, one.tensor) for one in found.tensors] == [
+    tensors = capture_images(nets.seeded(nets.Net), picture, ("unused",), ("parameter_grad",))
+    assert [(tensor.key, tensor.tensor) for tensor in tensors.tensors] == [
         ("unused/parameter_grad/weight", None),
         ("unused/parameter_grad/bias", None),
     ]
@@ -282,10 +282,10 @@ def test_layers_that_are_not_there_or_never_run(layers, said, picture, untouched
 
 
 def test_globs_and_types_may_match_layers_that_never_run(picture):
-    found = capture_images(nets.seeded(nets.Net), picture, ("*",))
-    assert [one.layer for one in found.tensors] == ["", "stem", "conv", "head"]
-    found = capture_images(nets.seeded(nets.Net), picture, (nn.Conv2d,))
-    assert [one.layer for one in found.tensors] == ["stem", "conv"]
+    tensors = capture_images(nets.seeded(nets.Net), picture, ("*",))
+    assert [tensor.layer for tensor in tensors.tensors] == ["", "stem", "conv", "head"]
+    tensors = capture_images(nets.seeded(nets.Net), picture, (nn.Conv2d,))
+    assert [one.layer for one in tensors.tensors] == ["stem", "conv"]
 
 
 def test_other_faults(picture, untouched):
@@ -295,8 +295,8 @@ def test_other_faults(picture, untouched):
             capture_images(net, picture, ("conv",), ask=Ask.single(target))
     with pytest.raises(ValueError, match="grad_inputs"):
         capture_images(net, picture, ("conv",), ("grad_inputs",))
-    (found,) = capture_images(nets.seeded(NoGradAtAll), picture, ("conv",), ("grad_output",)).tensors
-    assert found.tensor is None
+    (result,) = capture_images(nets.seeded(NoGradAtAll), picture, ("conv",), ("grad_output",)).tensors
+    assert result.tensor is None
     with torch.no_grad():
         nan = nets.seeded(nets.Net)
         nan.head.bias[0] = float("nan")
@@ -336,9 +336,9 @@ def test_whatever_the_callers_mode(mode, picture, untouched):
     net = untouched(nets.seeded(nets.Stochastic).train())
     expected = capture_images(net, picture, ("*",), KINDS, ask=Ask.single(0)).arrays
     with mode():
-        found = capture_images(net, picture.clone(), ("*",), KINDS, ask=Ask.single(0)).arrays
-    assert list(found) == list(expected)
-    for key, tensor in found.items():
+        result = capture_images(net, picture.clone(), ("*",), KINDS, ask=Ask.single(0)).arrays
+    assert list(result) == list(expected)
+    for key, tensor in result.items():
         assert torch.equal(tensor, expected[key]), key
         assert not tensor.requires_grad
         assert not tensor.is_inference()
@@ -385,9 +385,9 @@ def test_the_strongest_maps_by_hand():
 
 def test_effects_add_up_to_what_the_gradient_says(picture):
     net = nets.seeded(nets.Net)
-    found = capture_images(net, picture, ("conv",), ("output", "grad_output"))
-    output, gradient = found.arrays["conv/output/0"], found.arrays["conv/grad_output/0"]
-    maps = strongest(found, 99, by_effect=True)
+    tensors = capture_images(net, picture, ("conv",), ("output", "grad_output"))
+    output, gradient = tensors.arrays["conv/output/0"], tensors.arrays["conv/grad_output/0"]
+    maps = strongest(tensors, 99, by_effect=True)
     assert sum(one.strength for one in maps) == pytest.approx(float((output * gradient).sum()), rel=1e-5)
     assert [abs(one.strength) for one in maps] == sorted((abs(one.strength) for one in maps), reverse=True)
     for one in maps:
@@ -398,22 +398,22 @@ def test_maps_with_the_channels_last(images):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = torchvision.models.SwinTransformer([4, 4], 16, [2], [2], [4, 4], num_classes=5).eval()
-    found = capture_images(net, images[:1, :, :32, :32], ("norm",), ("output", "grad_output"))
-    output = found.arrays["norm/output/0"]
+    tensors = capture_images(net, images[:1, :, :32, :32], ("norm",), ("output", "grad_output"))
+    output = tensors.arrays["norm/output/0"]
     assert output.shape == (1, 8, 8, 16)
     for by_effect in (False, True):
-        for one in strongest(found, 16, by_effect):
+        for one in strongest(tensors, 16, by_effect):
             assert torch.equal(one.map, output[0, :, :, one.channel])
 
 
 def test_without_a_map_there_is_none_to_show(picture):
-    found = capture_images(nets.seeded(nets.Net), picture, ("head",), ("output", "grad_output", "parameter_grad"))
+    tensors = capture_images(nets.seeded(nets.Net), picture, ("head",), ("output", "grad_output", "parameter_grad"))
     with pytest.raises(LayerError, match="grid"):
-        strongest(found, 5)
+        strongest(tensors, 5)
     with pytest.raises(LayerError):
         strongest(capture_images(nets.seeded(nets.Net), picture, ("conv",)), 5, by_effect=True)
     kernels = Capture(
-        (CapturedTensor("conv", "parameter_grad", None, "weight", torch.ones(1, 4, 3, 3)),), 0, found.logits, (9, 9)
+        (CapturedTensor("conv", "parameter_grad", None, "weight", torch.ones(1, 4, 3, 3)),), 0, tensors.logits, (9, 9)
     )
     with pytest.raises(LayerError):
         strongest(kernels, 5)
@@ -424,19 +424,19 @@ def test_without_a_map_there_is_none_to_show(picture):
 
 def test_a_capture_of_the_embedded_model(lite0: LoadedModel, untouched):
     untouched(lite0.module)
-    found = capture(lite0, CAT, ["bn2", "classifier"], ["output", "grad_output"], target="tabby")
-    assert found.target == lite0.labels.index("tabby")
-    assert torch.equal(found.arrays["classifier/output/0"][0], found.logits)
-    gradient = found.arrays["classifier/grad_output/0"]
-    assert gradient[0, found.target] == 1
+    tensors = capture(lite0, CAT, ["bn2", "classifier"], ["output", "grad_output"], target="tabby")
+    assert tensors.target == lite0.labels.index("tabby")
+    assert torch.equal(tensors.arrays["classifier/output/0"][0], tensors.logits)
+    gradient = tensors.arrays["classifier/grad_output/0"]
+    assert gradient[0, tensors.target] == 1
     assert gradient.count_nonzero() == 1
     cam = GradCAM(layers=("bn2",), sign="signed").explain(
-        lite0, lite0.preprocess(read(CAT))[None], torch.tensor([found.target])
+        lite0, lite0.preprocess(read(CAT))[None], torch.tensor([tensors.target])
     )
-    weights = found.arrays["bn2/grad_output/0"].mean(dim=(2, 3))
-    by_hand = torch.einsum("nc,nchw->nhw", weights, found.arrays["bn2/output/0"])
+    weights = tensors.arrays["bn2/grad_output/0"].mean(dim=(2, 3))
+    by_hand = torch.einsum("nc,nchw->nhw", weights, tensors.arrays["bn2/output/0"])
     assert nets.relative_error(cam.maps, by_hand) < 1e-4
-    assert len(strongest(found, 20, by_effect=True)) == 20
+    assert len(strongest(tensors, 20, by_effect=True)) == 20
 
 
 def read(path: Path) -> Any:
@@ -455,34 +455,34 @@ def test_one_layer_or_kind_may_be_given_as_a_string(lite0: LoadedModel):
 
 
 def test_a_capture_is_saved_as_arrays(lite0, tmp_path):
-    found = capture(lite0, CAT, "bn2", kinds=("output", "grad_output"), target="tabby")
-    assert repr(found) == "Capture(bn2/output/0, bn2/grad_output/0; target 281)"
-    with np.load(found.save(tmp_path / "a.npz")) as arrays:
-        assert set(arrays) == set(found.arrays)
-        np.testing.assert_array_equal(arrays["bn2/output/0"], found.arrays["bn2/output/0"].numpy())
-    torch.testing.assert_close(load_file(found.save(tmp_path / "a.SAFETENSORS")), found.arrays, rtol=0, atol=0)
+    tensors = capture(lite0, CAT, "bn2", kinds=("output", "grad_output"), target="tabby")
+    assert repr(tensors) == "Capture(bn2/output/0, bn2/grad_output/0; target 281)"
+    with np.load(tensors.save(tmp_path / "a.npz")) as arrays:
+        assert set(arrays) == set(tensors.arrays)
+        np.testing.assert_array_equal(arrays["bn2/output/0"], tensors.arrays["bn2/output/0"].numpy())
+    torch.testing.assert_close(load_file(tensors.save(tmp_path / "a.SAFETENSORS")), tensors.arrays, rtol=0, atol=0)
     with pytest.raises(OptionError, match="safetensors"):
-        found.save(tmp_path / "a.pickle")
+        tensors.save(tmp_path / "a.pickle")
     with pytest.raises(OptionError, match="holds no sheet; leave 'top' out"):
-        found.save(tmp_path / "b.npz", top=3)
+        tensors.save(tmp_path / "b.npz", top=3)
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_capture_is_drawn_as_a_sheet(lite0, tmp_path):
-    found = capture(lite0, CAT, "bn2", ["output", "grad_output"], target="tabby")
+    tensors = capture(lite0, CAT, "bn2", ["output", "grad_output"], target="tabby")
     upright = read(CAT)
     geometry = lite0.preprocess.geometry(upright.width, upright.height)
     style = Style(view="heatmap", max_side=400)
     for rank in ("activation", "effect"):
         by_effect = rank == "effect"
-        expected = contact_sheet(strongest(found, 5, by_effect), upright, geometry, style, by_effect)
-        path = found.save(tmp_path / f"{rank}.png", top=5, rank=rank, view="heatmap", max_side=400)
+        expected = contact_sheet(strongest(tensors, 5, by_effect), upright, geometry, style, by_effect)
+        path = tensors.save(tmp_path / f"{rank}.png", top=5, rank=rank, view="heatmap", max_side=400)
         with Image.open(path) as drawn:
             assert np.array_equal(np.asarray(drawn), np.asarray(expected))
     values = capture(lite0, CAT, "bn2")
     for wrong, field in (({"rank": "size"}, "rank"), ({"top": 0}, "top"), ({"view": "x"}, "view")):
         with pytest.raises(OptionError) as caught:
-            found.sheet(**wrong)
+            tensors.sheet(**wrong)
         assert caught.value.field == field
     with pytest.raises(OptionError, match="capture both"):
         values.sheet(rank="effect")

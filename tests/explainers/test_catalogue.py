@@ -128,20 +128,20 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
 @every
 def test_maps_are_finite_and_of_the_pictures_proportions(name, net, wide, untouched):
     method = METHODS[name]
-    found = explained(name, untouched(net), wide)
-    count, rows, columns = found.maps.shape
+    explanation = explained(name, untouched(net), wide)
+    count, rows, columns = explanation.maps.shape
     assert count == 3
     # Perturbations may use a square grid over any picture.
     assert abs(columns - rows * 24 / 16) <= 1.5 or method.family == "perturbation"
-    assert found.maps.dtype == torch.float32
-    assert found.maps.isfinite().all()
-    assert found.maps.abs().amax(dim=(1, 2)).min() > 0
-    assert torch.equal(found.targets, TARGETS)
-    torch.testing.assert_close(found.logits, net(wide), rtol=1e-4, atol=1e-5)
-    assert found.layers == (LAYERS.get(name, ("conv",)) if method.takes_layers else ())
+    assert explanation.maps.dtype == torch.float32
+    assert explanation.maps.isfinite().all()
+    assert explanation.maps.abs().amax(dim=(1, 2)).min() > 0
+    assert torch.equal(explanation.targets, TARGETS)
+    torch.testing.assert_close(explanation.logits, net(wide), rtol=1e-4, atol=1e-5)
+    assert explanation.layers == (LAYERS.get(name, ("conv",)) if method.takes_layers else ())
     if name == "excitation-backprop":
-        found = explained(name, net, wide, layers=())
-    assert (found.maps.shape[1:] == wide.shape[2:]) is method.fine
+        explanation = explained(name, net, wide, layers=())
+    assert (explanation.maps.shape[1:] == wide.shape[2:]) is method.fine
 
 
 PARTS = {"signed": lambda maps: maps, "absolute": torch.abs, "positive": lambda maps: maps.clamp_min(0)}
@@ -152,11 +152,11 @@ def test_signs(name, net, wide):
     schema = METHODS[name].options["sign"]
     assert (schema["default"] == "signed") is METHODS[name].signed
     for sign in schema["enum"]:
-        found = explained(name, net, wide, sign=sign)
-        assert found.signed is (sign == "signed")
-        assert found.signed or (found.maps >= 0).all()
+        explanation = explained(name, net, wide, sign=sign)
+        assert explanation.signed is (sign == "signed")
+        assert explanation.signed or (explanation.maps >= 0).all()
         if "signed" in schema["enum"] and (name, sign) != ("fullgrad", "absolute"):  # the sum of magnitudes
-            assert torch.equal(found.maps, PARTS[sign](expected(name).maps))
+            assert torch.equal(explanation.maps, PARTS[sign](expected(name).maps))
 
 
 VARIANTS = [
@@ -304,10 +304,10 @@ ONE_CHANNEL = {
 def test_smoothing_composes_with_contrasts(name, net, wide):
     contrasted = made(name).explain(net, wide, TARGETS, AGAINST)
     for smooth in ("eigen", "tta"):
-        found = made(name, smooth=smooth).explain(net, wide, TARGETS, AGAINST)
-        assert torch.equal(found.against, AGAINST)
-        assert found.maps.isfinite().all()
-        change = nets.relative_error(found.maps, contrasted.maps)
+        attribution = made(name, smooth=smooth).explain(net, wide, TARGETS, AGAINST)
+        assert torch.equal(attribution.against, AGAINST)
+        assert attribution.maps.isfinite().all()
+        change = nets.relative_error(attribution.maps, contrasted.maps)
         assert change < 1e-4 if smooth == "eigen" and name in ONE_CHANNEL else change > 1e-3
 
 
@@ -329,14 +329,14 @@ def test_passes_stay_small_and_report_and_show_maps_as_they_grow(name, net, wide
     rows, told, seen = list[int](), list[tuple[int, int]](), list[Tensor]()
     progress = Progress(lambda *pair: told.append(pair), show=lambda maps: seen.append(maps().clone()))
     with net.register_forward_pre_hook(lambda module, args: rows.append(len(args[0]))):
-        found = made(name).explain(net, wide, TARGETS, progress=progress).maps
-    close(found, whole)
+        heatmaps = made(name).explain(net, wide, TARGETS, progress=progress).maps
+    close(heatmaps, whole)
     assert (name in SHOWING) is bool(seen)
     if name in SHOWING:
         assert len(seen) > 1
         assert not torch.equal(seen[0], seen[-1])
-        assert all(maps.shape == found.shape and maps.isfinite().all() for maps in seen)
-        close(seen[-1], found)
+        assert all(maps.shape == heatmaps.shape and maps.isfinite().all() for maps in seen)
+        close(seen[-1], heatmaps)
     if not told:
         assert {method.forwards, method.backwards} <= {*"0123"}
         return
@@ -356,26 +356,26 @@ def test_passes_stay_small_and_report_and_show_maps_as_they_grow(name, net, wide
 
 
 def test_augmented_maps_are_shown_as_they_grow(net, wide):
-    seen: list[Tensor] = []
-    found = made("rise", smooth="tta").explain(
-        net, wide, TARGETS, progress=Progress(show=lambda maps: seen.append(maps()))
+    records: list[Tensor] = []
+    attribution = made("rise", smooth="tta").explain(
+        net, wide, TARGETS, progress=Progress(show=lambda maps: records.append(maps()))
     )
-    assert len(seen) == len(AUGMENTATIONS) - 1
+    assert len(records) == len(AUGMENTATIONS) - 1
     first = made("rise").explain(net, wide, TARGETS).maps
-    close(seen[0], first)
-    assert not torch.allclose(found.maps, first)
+    close(records[0], first)
+    assert not torch.allclose(attribution.maps, first)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].takes_layers and name not in LAYERS])
 def test_several_layers_are_fused(name, net, wide):
     told = list[float]()
     progress = Progress(lambda done, total: told.append(done / total))
-    found = made(name, layers=("conv", "stem")).explain(net, wide, TARGETS, progress=progress)
-    assert found.layers == ("stem", "conv")
+    attribution = made(name, layers=("conv", "stem")).explain(net, wide, TARGETS, progress=progress)
+    assert attribution.layers == ("stem", "conv")
     assert told == sorted(told)
     assert not told or (told[0], told[-1]) == (0, 1)
     if name in ("refinecam", "guided-gradcam"):  # products
-        assert found.maps.shape in ((3, 8, 12), (3, 16, 24))
-        assert found.maps.isfinite().all()
+        assert attribution.maps.shape in ((3, 8, 12), (3, 16, 24))
+        assert attribution.maps.isfinite().all()
     else:
-        close(found.maps, fuse([explained(name, net, wide, layers=(layer,)).maps for layer in ("stem", "conv")]))
+        close(attribution.maps, fuse([explained(name, net, wide, layers=(layer,)).maps for layer in ("stem", "conv")]))

@@ -36,13 +36,13 @@ def markers(drawn: str, colour: str) -> int:
 
 def test_dead_maps_are_drawn_where_they_are_known():
     """Passed on by dropout and identity, and flattened, they are neither there nor not there."""
-    drawn = svg(traced(nn.ReLU(), nn.Dropout(), nn.Identity(), nn.MaxPool2d(1)))
-    assert markers(drawn, RED) == 1 + 2, "the legend's, the ReLU's and the pooling's"
+    chart = svg(traced(nn.ReLU(), nn.Dropout(), nn.Identity(), nn.MaxPool2d(1)))
+    assert markers(chart, RED) == 1 + 2, "the legend's, the ReLU's and the pooling's"
 
 
 def test_the_limits_can_be_told_apart():
-    drawn = svg(traced(nn.ReLU()))
-    lines = re.findall(r"stroke-dasharray: ([\d.]+),([\d.]+); stroke-dashoffset: 0; stroke: (#\w+)", drawn)
+    chart = svg(traced(nn.ReLU()))
+    lines = re.findall(r"stroke-dasharray: ([\d.]+),([\d.]+); stroke-dashoffset: 0; stroke: (#\w+)", chart)
     dashed = {colour: float(dash) > float(gap) for dash, gap, colour in lines}
     assert dashed == {RED: True, PINK: False}, "dashes and dots"
     assert len(lines) == 4, "in the axes and in the legend"
@@ -53,11 +53,11 @@ def test_nets_of_all_lengths(count):
     found = traced(*(nn.ReLU() for _ in range(count - 3))) if count > 3 else traced()
     if count < 3:
         found = Trace(tuple(one for one in found.events if one.path in "01"[:count]), found.summary, 0, found.logits)
-    drawn = svg(found)
-    root = ElementTree.fromstring(drawn)
-    assert "a title" in drawn
+    chart = svg(found)
+    root = ElementTree.fromstring(chart)
+    assert "a title" in chart
     wide = float(root.attrib["width"].removesuffix("pt")) / 72
     assert wide == pytest.approx({1: 7.5, 2: 7.5, 60: 12, 320: 18}[count])
-    assert 0 < len(re.findall(r"rotate\(-90\)|rotate\(-90 ", drawn)) - 3 <= min(count, 60), "named modules"
+    assert 0 < len(re.findall(r"rotate\(-90\)|rotate\(-90 ", chart)) - 3 <= min(count, 60), "named modules"
     picture = Image.open(io.BytesIO(draw_trace(found.events, found.summary, "png")))
     assert picture.width == pytest.approx(wide * 110, abs=1)

@@ -145,9 +145,9 @@ def test_flags_that_are_set_within_a_session_stay_and_others_are_not_touched():
 @pytest.mark.parametrize("layer", ["first.conv", "first", "second.norm", "second"])
 def test_layers_in_checkpointed_code_are_explained_as_without(layer, frozen, small):
     expected = GradCAM(layers=(layer,)).explain(made(None), small).maps
-    found = GradCAM(layers=(layer,)).explain(made(False, frozen), small).maps
+    maps = GradCAM(layers=(layer,)).explain(made(False, frozen), small).maps
     assert expected.abs().max() > 0
-    assert torch.equal(found, expected)
+    assert torch.equal(maps, expected)
 
 
 @pytest.mark.slow
@@ -178,10 +178,10 @@ def test_checkpointing_by_reentrant_autograd_is_refused_with_what_to_do(name, sm
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_records_have_one_entry_for_a_call_that_runs_again(reentrant, frozen, small):
     expected = recorded(made(None, frozen), small)
-    found = recorded(made(reentrant, frozen), small)
+    records = recorded(made(reentrant, frozen), small)
     for kind in ("inputs", "outputs", "grad_inputs", "grad_outputs"):
         for path, (value,) in getattr(expected, kind).items():
-            (other,) = getattr(found, kind)[path]
+            (other,) = getattr(records, kind)[path]
             torch.testing.assert_close(other, value, msg=f"{kind} of {path}")
 
 

@@ -28,7 +28,7 @@ def test_a_condition_is_looked_at_where_it_arises():
 
 
 def test_a_condition_on_a_gpu_is_looked_at_at_the_end(waits):
-    done = []
+    finished = []
 
     @deferred()
     def batch():
@@ -36,11 +36,11 @@ def test_a_condition_on_a_gpu_is_looked_at_at_the_end(waits):
         with deferred():
             require(torch.tensor(False), KeyError)
             require(torch.tensor(False), ValueError)
-        done.append("the whole block")
+        finished.append("the whole block")
 
     with pytest.raises(KeyError):
         batch()
-    assert done
+    assert finished
     with pytest.raises(KeyError):  # nothing is put off outside
         require(torch.tensor(False), KeyError)
 
@@ -57,17 +57,17 @@ def test_a_condition_that_failed_is_told_rather_than_what_came_of_it(held, told,
 
 
 def test_conditions_are_settled_before_long_work(waits):
-    done = []
+    finished = []
 
     @deferred()
     def batch():
         require(torch.tensor(False), KeyError)
         for part in chunks(8, 4, SILENT):
-            done.append(part)
+            finished.append(part)
 
     with pytest.raises(KeyError):
         batch()
-    assert done == []
+    assert finished == []
 
 
 def test_nobody_looks_at_a_tensor_within_a_batch(waits, images, monkeypatch):
@@ -77,8 +77,8 @@ def test_nobody_looks_at_a_tensor_within_a_batch(waits, images, monkeypatch):
     look = Tensor.__bool__
     monkeypatch.setattr(Tensor, "__bool__", lambda tensor: looks.append(tensor) or look(tensor))
     with deferred():
-        found = GradCAM(layers=("conv",)).explain(net, images, torch.zeros(len(images)).long())
-        assert found.maps.shape == expected.shape
+        attribution = GradCAM(layers=("conv",)).explain(net, images, torch.zeros(len(images)).long())
+        assert attribution.maps.shape == expected.shape
         assert not looks
     assert looks
     with pytest.raises(TargetError, match="Class 99 is out of range"):
@@ -98,10 +98,10 @@ def test_a_batch_does_not_wait_for_the_gpu(images):
     with deferred():
         torch.cuda.set_sync_debug_mode("error")
         try:
-            found = GradCAM(layers=("conv",)).explain(net, pictures, targets).maps
+            maps = GradCAM(layers=("conv",)).explain(net, pictures, targets).maps
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    torch.testing.assert_close(found.cpu(), expected, atol=1e-3, rtol=1e-2)
+    torch.testing.assert_close(maps.cpu(), expected, atol=1e-3, rtol=1e-2)
 
 
 @cuda

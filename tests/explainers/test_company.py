@@ -24,8 +24,8 @@ from tools import company
 def test_company_does_not_matter(name):
     model, images = small(), company.pictures(24)
     options: dict[str, Any] = {"layers": LAYERS.get(name, ("conv",))} if METHODS[name].takes_layers else {}
-    found, where = company.measured(model, name, images, torch.arange(8) % 4, company.ROW, **options)
-    assert found <= company.TOLERANCE, where
+    actual, where = company.measured(model, name, images, torch.arange(8) % 4, company.ROW, **options)
+    assert actual <= company.TOLERANCE, where
 
 
 WORST = {"fullgrad": {}, "refinecam": {}, "gradcam++": {"layers": ("blocks.0",)}, "deeplift": {}, "eigencam": {}}
@@ -39,8 +39,8 @@ WORST = {"fullgrad": {}, "refinecam": {}, "gradcam++": {"layers": ("blocks.0",)}
 @pytest.mark.slow
 def test_company_does_not_matter_to_a_trained_network(name, accelerated):
     model, images, targets = loaded(company.NETWORKS[int(accelerated)])
-    found, where = company.measured(model, name, images, targets, company.ROW, **WORST[name])
-    assert found <= company.TOLERANCE, where
+    actual, where = company.measured(model, name, images, targets, company.ROW, **WORST[name])
+    assert actual <= company.TOLERANCE, where
 
 
 class Indifferent(nn.Module):
@@ -60,14 +60,14 @@ def test_a_score_that_only_rounding_changes_draws_nothing(name, share, drawn, co
     model = wrap_model(nets.seeded(Indifferent, share), input_size=24)
     explainer = company.explainer_of(name, model, sign="signed")
     images = company.pictures(24)[:2]
-    found = explainer.explain(model, images, torch.tensor([0, 3]))
-    assert bool(found.maps.any()) is drawn
+    attribution = explainer.explain(model, images, torch.tensor([0, 3]))
+    assert bool(attribution.maps.any()) is drawn
     if name == "ablationcam":
         return
     picture = Image.new("RGB", (24, 24))
     geometry = model.preprocess.geometry(24, 24)
-    tied = explanations(model, name, picture, geometry, found.rows()[1])
-    assert [one.code for one in tied[0].diagnostics] == codes
+    tied = explanations(model, name, picture, geometry, attribution.rows()[1])
+    assert [diagnostic.code for diagnostic in tied[0].diagnostics] == codes
 
 
 @cache
@@ -83,19 +83,19 @@ def loaded(network: company.Network) -> tuple[Any, Tensor, Tensor]:
 def test_company_does_not_matter_to_any_method_on_any_network(network, name):
     model, images, targets = loaded(network)
     try:
-        found, where = company.measured(model, name, images, targets, company.ROW, **company.options_of(name, network))
+        actual, where = company.measured(model, name, images, targets, company.ROW, **company.options_of(name, network))
     except ExplainerError as error:
         pytest.skip(str(error))
-    if METHODS[name].rounding and found > company.TOLERANCE:
+    if METHODS[name].rounding and actual > company.TOLERANCE:
         pytest.skip(f"Rounding can decide {METHODS[name].rounding}, as the catalogue says.")
-    assert found <= company.TOLERANCE, where
+    assert actual <= company.TOLERANCE, where
 
 
 def test_what_rounding_can_decide_is_told_with_the_map(lite0):
     from seewhy.explainers import explain
 
     picture = company.EXAMPLES / "cat.png"
-    (found,) = explain(lite0, picture, "guided-ig", steps=1).diagnostics
-    assert found.code == "rounding-decides"
-    assert METHODS["guided-ig"].rounding in found.message
-    assert "rounding-decides" not in [one.code for one in explain(lite0, picture).diagnostics]
+    (result,) = explain(lite0, picture, "guided-ig", steps=1).diagnostics
+    assert result.code == "rounding-decides"
+    assert METHODS["guided-ig"].rounding in result.message
+    assert "rounding-decides" not in [diagnostic.code for diagnostic in explain(lite0, picture).diagnostics]

@@ -152,13 +152,13 @@ def test_the_table_has_every_architecture_that_is_promised():
     ],
 )
 def test_the_default_layer_is_the_last_that_is_a_grid(name, size, layer, grid):
-    found = surveyed(name, size)
+    layers = surveyed(name, size)
     if layer is None:
-        assert found.default_layers == ()
-        assert "the patch embedding" in found.reason
+        assert layers.default_layers == ()
+        assert "the patch embedding" in layers.reason
         return
-    assert found.default_layers == (layer,)
-    (chosen,) = (row for row in found.layers if row.default)
+    assert layers.default_layers == (layer,)
+    (chosen,) = (row for row in layers.layers if row.default)
     assert chosen.cam
     assert chosen.calls == 1
     _, rows, columns = chosen.grid.axes
@@ -171,9 +171,9 @@ def test_a_patch_embedding_can_be_declared(name):
     layer = "stem" if name.startswith("levit") else "patch_embed.proj"
     assert survey(net, (3, 224, 224), (layer,)).default_layers == (layer,)
     images = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
-    found = GradCAM(layers=(layer,)).explain(net, images)
-    assert found.maps.shape[1:] in ((7, 7), (14, 14))
-    assert found.maps.isfinite().all()
+    attribution = GradCAM(layers=(layer,)).explain(net, images)
+    assert attribution.maps.shape[1:] in ((7, 7), (14, 14))
+    assert attribution.maps.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -182,6 +182,6 @@ def test_a_patch_embedding_can_be_declared(name):
 def test_a_hybrid_explains_at_its_default_layer(name):
     net = timm.create_model(name, num_classes=5).eval().requires_grad_(False)
     images = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
-    found = GradCAM(sign="signed").explain(net, images)
-    assert found.maps.shape == (1, 7, 7)
-    assert found.maps.std() > 0
+    attribution = GradCAM(sign="signed").explain(net, images)
+    assert attribution.maps.shape == (1, 7, 7)
+    assert attribution.maps.std() > 0

@@ -106,10 +106,10 @@ def test_the_map_of_a_rotated_upload_lands_on_the_upright_picture(lite0):
 
 def test_the_overlay_dims_what_was_not_seen(lite0):
     result = explain(lite0, Image.new("RGB", (300, 100), "white"))
-    drawn = np.asarray(result.overlay(alpha=0))
+    pixels = np.asarray(result.overlay(alpha=0))
     rows, columns = result.geometry.window
-    assert np.all(drawn[:, : columns.start] < 100)
-    assert np.all(drawn[rows, columns] == 255)
+    assert np.all(pixels[:, : columns.start] < 100)
+    assert np.all(pixels[rows, columns] == 255)
     assert np.all(result.heatmap[:, : columns.start] == 0)
 
 
@@ -160,13 +160,13 @@ def test_diagnostics_say_what_a_reader_should_know(result, codes):
 
 def test_several_methods_explain_the_same_class(lite0):
     picture = Path(__file__).parents[2] / "examples" / "cat.png"
-    found = compare(lite0, picture, ("gradcam", "hirescam", "saliency"), layer="bn2", sign="signed")
-    assert [one.method for one in found] == ["gradcam", "hirescam", "saliency"]
-    assert len({one.target.index for one in found}) == 1
+    results = compare(lite0, picture, ("gradcam", "hirescam", "saliency"), layer="bn2", sign="signed")
+    assert [result.method for result in results] == ["gradcam", "hirescam", "saliency"]
+    assert len({one.target.index for one in results}) == 1
     alone = explain(lite0, picture, method="hirescam", layer="bn2", sign="signed")
-    np.testing.assert_allclose(found[1].map, alone.map, rtol=1e-5)
+    np.testing.assert_allclose(results[1].map, alone.map, rtol=1e-5)
     # The head sees only the mean of the last layer, so the two are the same there.
-    assert rank_correlation(found[0].map, found[1].map) > 0.999
+    assert rank_correlation(results[0].map, results[1].map) > 0.999
     with pytest.raises(OptionError, match="None of these methods has an option 'sing'"):
         compare(lite0, picture, ("gradcam", "saliency"), sing="signed")
     with pytest.raises(OptionError, match="`compare` takes several"):

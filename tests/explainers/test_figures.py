@@ -41,17 +41,17 @@ def test_a_notebook_shows_the_overlay_under_its_caption_and_above_its_colours(ca
 
 
 def test_signed_maps_have_zero_in_the_middle_of_the_bar(lite0):
-    found = explain(lite0, CAT, "saliency", sign="signed")
-    bar = shown(found)[-12]
+    explanation = explain(lite0, CAT, "saliency", sign="signed")
+    bar = shown(explanation)[-12]
     middle = bar[len(bar) // 2]
     assert middle.sum() < 150  # icefire is dark at zero
-    low, high = found.plot(Figure().subplots()).figure.axes[1].get_ylim()
+    low, high = explanation.plot(Figure().subplots()).figure.axes[1].get_ylim()
     assert low == -high < 0
 
 
 def test_what_has_regions_shows_these(lite0):
-    found = explain(lite0, CAT, "dff")
-    assert np.array_equal(shown(found), np.asarray(found.overlay(max_side=800)).astype(int))
+    explanation = explain(lite0, CAT, "dff")
+    assert np.array_equal(shown(explanation), np.asarray(explanation.overlay(max_side=800)).astype(int))
 
 
 def test_a_few_pixels_are_shown_too():
@@ -123,5 +123,5 @@ def test_explaining_imports_no_matplotlib():
         "import sys; from seewhy import explain, load_model; "
         f"explain(load_model('efficientnet_lite0'), {str(CAT)!r})._repr_png_(); print('matplotlib' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "False\n"

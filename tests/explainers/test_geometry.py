@@ -57,9 +57,9 @@ def test_the_dot_of_a_tiny_or_extreme_picture_comes_back(preprocess, size, centr
     picture = dotted(size, centre, radius=0)
     lit = (preprocess(picture) - preprocess(Image.new("RGB", size))).numpy().sum(axis=0)
     hottest = (lit == lit.max()).astype(np.float32)
-    found = middle(preprocess.geometry(*size).lay_back(hottest))
+    result = middle(preprocess.geometry(*size).lay_back(hottest))
     one_cell = max(size) / 224 + 0.5
-    assert np.allclose(found, middle(np.asarray(picture.convert("L"), dtype=np.float64)), atol=one_cell)
+    assert np.allclose(result, middle(np.asarray(picture.convert("L"), dtype=np.float64)), atol=one_cell)
 
 
 def test_a_strip_of_a_million_pixels_is_not_resized_whole():

@@ -76,10 +76,10 @@ def test_what_a_module_overwrites_is_overwritten_for_others_too_where_a_hook_ask
         hooks.before_forward(lambda module, args: args[0] - 1, "relu", shared=shared)
         hooks.before_forward(lambda module, args: args[0] + 1, "relu")
         hooks.record("relu", "conv", kinds=["output", "grad_input"])
-        found = net(images)
-        hooks.backward(found.sum())
+        result = net(images)
+        hooks.backward(result.sum())
     expected = net(images)
-    assert torch.allclose(found, expected, atol=1e-5) is shared
+    assert torch.allclose(result, expected, atol=1e-5) is shared
     assert torch.equal(hooks.outputs["relu"][0] >= 0, torch.ones_like(hooks.outputs["relu"][0], dtype=torch.bool))
     assert bool((hooks.outputs["conv"][0] < 0).any()), "the record is of what the convolution said"
 
@@ -345,13 +345,13 @@ def test_a_module_without_arguments_has_gradients_of_its_output():
         def forward(self, x: Tensor) -> Tensor:
             return (x * self.prompt()).sum()
 
-    seen = []
+    records = []
     with HookSession(Net()) as hooks:
         hooks.record("prompt")
-        hooks.full_backward(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)), "prompt")
+        hooks.full_backward(lambda module, grad_input, grad_output: records.append((grad_input, grad_output)), "prompt")
         hooks.backward(hooks.modules[""](torch.tensor([5.0, 7.0])))
     assert hooks.grad_outputs["prompt"][0].tolist() == [5, 7]
-    ((grad_input, (grad_output,)),) = seen
+    ((grad_input, (grad_output,)),) = records
     assert grad_input == ()
     assert grad_output.tolist() == [5, 7]
 
@@ -693,7 +693,7 @@ def test_one_tensor_given_twice_has_a_gradient_for_each_place():
         hooks.full_backward(lambda module, grad_input, grad_output: seen.append(grad_input), "")
         hooks.backward(net(x, x * 1 + 1))
         hooks.backward(net(x, x))
-    assert [[one.item() for one in grads] for grads in seen] == [[20, 15], [15, 15]]
+    assert [[grad.item() for grad in grads] for grads in seen] == [[20, 15], [15, 15]]
 
 
 class Both(nn.Module):
@@ -802,19 +802,19 @@ def test_hooks_that_always_run_do_so_once_as_with_torch(where):
     net = Raises() if where == "module" else nn.Identity()
 
     def run(before, after):
-        seen = []
-        after(lambda *_: seen.append("plain"), False)
+        records = []
+        after(lambda *_: records.append("plain"), False)
         if where == "before":
             before(failing)
         if where == "after":
             after(failing, False)
-        after(lambda module, args, output: seen.append(("always", output is None)), True)
-        after(lambda *_: seen.append("last"), False)
+        after(lambda module, args, output: records.append(("always", output is None)), True)
+        after(lambda *_: records.append("last"), False)
         try:
             net(torch.ones(1))
         except ZeroDivisionError:
-            seen.append("raised")
-        return seen
+            records.append("raised")
+        return records
 
     handles = []
     expected = run(
@@ -824,13 +824,13 @@ def test_hooks_that_always_run_do_so_once_as_with_torch(where):
     for handle in handles:
         handle.remove()
     with HookSession(net) as hooks:
-        found = run(
+        result = run(
             lambda hook: hooks.before_forward(hook, ""),
             lambda hook, always: hooks.after_forward(hook, "", always_call=always),
         )
-    assert found == expected
-    assert ("raised" in found) is (where != "nowhere")
-    assert [one for one in found if one[0] == "always"] == [("always", where in ("module", "before"))]
+    assert result == expected
+    assert ("raised" in result) is (where != "nowhere")
+    assert [one for one in result if one[0] == "always"] == [("always", where in ("module", "before"))]
     assert not net._forward_hooks_always_called
 
 

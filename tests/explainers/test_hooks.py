@@ -45,13 +45,13 @@ def reference(resnet18: nn.Module) -> dict[str, tuple[list[Tensor], ...]]:
     recorders = with_recorders(module)
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     score = module(images)[:, 3].sum()
-    found = {}
+    results = {}
     for path, recorder in recorders.items():
         gradients = torch.autograd.grad(score, recorder.entered + recorder.left, retain_graph=True)
         calls = len(recorder.entered)
         detached = [value.detach() for value in recorder.entered], [value.detach() for value in recorder.left]
-        found[path] = (*detached, list(gradients[:calls]), list(gradients[calls:]))
-    return found
+        results[path] = (*detached, list(gradients[:calls]), list(gradients[calls:]))
+    return results
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def session(resnet18: nn.Module, untouched) -> HookSession:
 
 
 def test_every_record_of_a_resnet_equals_autograd(session, reference):
-    found = (session.inputs, session.outputs, session.grad_inputs, session.grad_outputs)
+    result = (session.inputs, session.outputs, session.grad_inputs, session.grad_outputs)
     assert len(reference) == 67
     for path, expected in reference.items():
-        for records, values in zip(found, expected, strict=True):
+        for records, values in zip(result, expected, strict=True):
             assert len(records[path]) == len(values)
             for record, value in zip(records[path], values, strict=True):
                 assert nets.relative_error(record, value) < 1e-5, path
@@ -282,12 +282,12 @@ def test_a_shared_module_is_recorded_under_both_names(images):
 def test_hooks_on_every_module_see_it_around_its_run(images, untouched):
     net = untouched(nets.seeded(nets.InPlaceModule))
     names = {module: path for path, module in net.named_modules()}
-    seen = []
+    records = []
     with HookSession(net) as hooks:
-        hooks.before_forward(lambda module, args: seen.append(f"+{names[module]}"), "*")
-        hooks.after_forward(lambda module, args, output: seen.append(f"-{names[module]}"), nn.Module)
+        hooks.before_forward(lambda module, args: records.append(f"+{names[module]}"), "*")
+        hooks.after_forward(lambda module, args, output: records.append(f"-{names[module]}"), nn.Module)
         net(images)
-    assert seen == ["+", "+stem", "-stem", "+conv", "-conv", "+relu", "-relu", "+head", "-head", "-"]
+    assert records == ["+", "+stem", "-stem", "+conv", "-conv", "+relu", "-relu", "+head", "-head", "-"]
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # older torch, of itself

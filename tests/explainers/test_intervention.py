@@ -115,21 +115,21 @@ ONES = torch.ones(1, 3, 4, 4)
     ids=nets.label,
 )
 def test_logits_by_hand(edit, expected, weighted):
-    found = edited(weighted, ONES, {"layer": "conv", **edit}, other=2 * ONES)
-    assert found.before.logits[0].tolist() == [96, 48]
-    assert found.after.logits[0].tolist() == pytest.approx(expected, rel=1e-6)
-    maps = found.after.maps if "region" not in edit else found.after.maps.mean(dim=(1, 2), keepdim=True)
+    pair = edited(weighted, ONES, {"layer": "conv", **edit}, other=2 * ONES)
+    assert pair.before.logits[0].tolist() == [96, 48]
+    assert pair.after.logits[0].tolist() == pytest.approx(expected, rel=1e-6)
+    maps = pair.after.maps if "region" not in edit else pair.after.maps.mean(dim=(1, 2), keepdim=True)
     assert maps.flatten().tolist() == pytest.approx([expected[0] / 16] * maps.numel(), rel=1e-6) or (
         edit.get("at") == "output" or edit["op"] not in ("zero", "set")
     ), "the gradient is 1 for channel 0, so the map is its features"
 
 
 def test_the_map_is_of_the_edited_features_and_gradients(weighted):
-    found = edited(weighted, ONES, {"op": "scale", "value": 3, "layer": "conv", "region": [0, 0, 2, 2]})
+    pair = edited(weighted, ONES, {"op": "scale", "value": 3, "layer": "conv", "region": [0, 0, 2, 2]})
     expected = torch.full((1, 4, 4), 6.0)
-    assert torch.equal(found.before.maps, expected)
+    assert torch.equal(pair.before.maps, expected)
     expected[:, :2, :2] = 18
-    assert torch.equal(found.after.maps, expected)
+    assert torch.equal(pair.after.maps, expected)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,10 @@ def test_the_map_is_of_the_edited_features_and_gradients(weighted):
 )
 def test_gradients_edited_at_the_layer_of_the_map_change_the_map(edit, expected, weighted):
     """The map of channels 6 and 3 with gradients 1 and 0."""
-    found = edited(weighted, ONES, {"layer": "conv", "at": "grad_output", **edit})
-    assert torch.equal(found.after.logits, found.before.logits)
-    assert torch.equal(found.before.maps, torch.full((1, 4, 4), 6.0))
-    torch.testing.assert_close(found.after.maps, torch.full((1, 4, 4), expected))
+    pair = edited(weighted, ONES, {"layer": "conv", "at": "grad_output", **edit})
+    assert torch.equal(pair.after.logits, pair.before.logits)
+    assert torch.equal(pair.before.maps, torch.full((1, 4, 4), 6.0))
+    torch.testing.assert_close(pair.after.maps, torch.full((1, 4, 4), expected))
 
 
 @pytest.mark.parametrize("layer", ["relu", "conv", ""])
@@ -160,9 +160,9 @@ def test_gradients_edited_where_nothing_is_left_to_change_still_reach_the_map(la
     net = untouched(nets.seeded(nets.InPlaceModule))
     edit = {"op": "scale", "value": 2, "layer": layer, "at": "grad_output"}
     for path in ("relu", "conv"):
-        found = edited(net, picture, edit, explainer=GradCAM(layers=(path,), sign="signed"))
+        pair = edited(net, picture, edit, explainer=GradCAM(layers=(path,), sign="signed"))
         doubled = not (path == "relu" and layer == "conv")  # the gradient of the ReLU's output comes first
-        torch.testing.assert_close(found.after.maps, found.before.maps * (2 if doubled else 1))
+        torch.testing.assert_close(pair.after.maps, pair.before.maps * (2 if doubled else 1))
 
 
 @pytest.mark.parametrize(
@@ -182,10 +182,10 @@ def test_gradients_edited_where_nothing_is_left_to_change_still_reach_the_map(la
 )
 def test_saliency_of_edited_gradients_by_hand(edits, expected, weighted):
     """The gradient of logit 0 is its row, 1 2 3, and the map the largest magnitude."""
-    found = edited(weighted, ONES, *({"layer": "conv", **edit} for edit in edits), explainer=SALIENCY)
-    assert torch.equal(found.before.maps, torch.full((1, 4, 4), 3.0))
-    torch.testing.assert_close(found.after.maps, torch.full((1, 4, 4), expected))
-    assert torch.equal(found.after.logits, found.before.logits)
+    pair = edited(weighted, ONES, *({"layer": "conv", **edit} for edit in edits), explainer=SALIENCY)
+    assert torch.equal(pair.before.maps, torch.full((1, 4, 4), 3.0))
+    torch.testing.assert_close(pair.after.maps, torch.full((1, 4, 4), expected))
+    assert torch.equal(pair.after.logits, pair.before.logits)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -193,16 +193,16 @@ def test_gradients_of_parameters_by_hand(frozen, weighted):
     """That of the target's row is 16 for each input channel, that of the other row zero."""
     weighted.requires_grad_(not frozen)
     edit = {"layer": "conv", "at": "parameter_grad"}
-    found = edited(
+    pair = edited(
         weighted, ONES, {"op": "scale", "value": 2, "channels": [0], **edit}, {"op": "add", "value": 1, **edit}
     )
-    first, second = found.applied
+    first, second = pair.applied
     assert (first.edit, first.layer, first.call, first.parameter) == (0, "conv", None, "weight")
     assert (first.before.max, first.before.norm, first.before.zeros) == (16, pytest.approx(16 * 3**0.5), 0.5)
     assert (first.after.max, first.after.zeros) == (32, 0.5)
     assert (second.edit, second.before, second.after.max, second.after.min) == (1, first.after, 33, 1)
     assert first.before.shape == (2, 3, 1, 1)
-    assert torch.equal(found.after.maps, found.before.maps)
+    assert torch.equal(pair.after.maps, pair.before.maps)
     weighted.requires_grad_()
 
 
@@ -218,7 +218,7 @@ def test_edits_are_applied_in_their_order(weighted):
 
 def test_what_was_applied_is_told_edit_by_edit_and_call_by_call(picture, untouched):
     net = untouched(nets.seeded(nets.Twice))
-    found = edited(
+    pair = edited(
         net,
         picture,
         {"op": "set", "value": 2, "layer": "again"},
@@ -226,7 +226,7 @@ def test_what_was_applied_is_told_edit_by_edit_and_call_by_call(picture, untouch
         {"op": "zero", "layer": "again", "at": "grad_output"},
         {"op": "set", "value": 5, "layer": "stem", "at": "input"},
     )
-    told = [(one.edit, one.layer, one.call, one.parameter, one.after.max) for one in found.applied]
+    told = [(entry.edit, entry.layer, entry.call, entry.parameter, entry.after.max) for entry in pair.applied]
     assert told == [
         (3, "stem", 0, None, 5),
         (0, "again", 0, None, 2),
@@ -235,17 +235,17 @@ def test_what_was_applied_is_told_edit_by_edit_and_call_by_call(picture, untouch
         (2, "again", 1, None, 0),
         (2, "again", 0, None, 0),
     ]
-    assert found.applied[3].before == found.applied[2].after
-    assert found.applied[0].before.shape == (1, 3, 16, 16)
-    assert found.applied[-1].before.norm == 0, "the gradient of the first call is of what the second got: nothing"
+    assert pair.applied[3].before == pair.applied[2].after
+    assert pair.applied[0].before.shape == (1, 3, 16, 16)
+    assert pair.applied[-1].before.norm == 0, "the gradient of the first call is of what the second got: nothing"
 
 
 def test_the_target_is_the_most_probable_class_before_the_edits(weighted):
-    found = edited(weighted, ONES, {"op": "zero", "layer": "conv", "channels": [0]}, target=None)
-    assert found.before.targets.tolist() == found.after.targets.tolist() == [0]
-    assert found.after.logits.argmax() == 1
-    found = edited(weighted, ONES, {"op": "zero", "layer": "conv", "channels": [0]}, target=1)
-    assert torch.equal(found.after.maps, torch.full((1, 4, 4), 3.0))
+    pair = edited(weighted, ONES, {"op": "zero", "layer": "conv", "channels": [0]}, target=None)
+    assert pair.before.targets.tolist() == pair.after.targets.tolist() == [0]
+    assert pair.after.logits.argmax() == 1
+    pair = edited(weighted, ONES, {"op": "zero", "layer": "conv", "channels": [0]}, target=1)
+    assert torch.equal(pair.after.maps, torch.full((1, 4, 4), 3.0))
 
 
 # Properties
@@ -279,9 +279,9 @@ def test_edits_that_change_nothing_change_nothing(kind, trainable, picture, unto
     ):
         if explainer is CAM and kind is nets.TupleInside:
             continue
-        found = edited(net, picture, *({"layer": path, "at": at, **edit} for edit in same), explainer=explainer)
-        assert nets.relative_error(found.after.logits, found.before.logits) < 1e-6, (path, at)
-        assert nets.relative_error(found.after.maps, found.before.maps) < 1e-5, (path, at)
+        pair = edited(net, picture, *({"layer": path, "at": at, **edit} for edit in same), explainer=explainer)
+        assert nets.relative_error(pair.after.logits, pair.before.logits) < 1e-6, (path, at)
+        assert nets.relative_error(pair.after.maps, pair.before.maps) < 1e-5, (path, at)
 
 
 @pytest.mark.parametrize("kind", KINDS[:6])
@@ -293,8 +293,8 @@ def test_zero_twice_is_zero_once_and_scaling_back_undoes(kind, picture):
     assert torch.equal(once.after.maps, twice.after.maps)
     assert not torch.equal(once.after.logits, once.before.logits)
     there, back = ({"op": "scale", "value": value, "layer": "conv"} for value in (4.0, 0.25))
-    found = edited(net, picture, there, back)
-    assert torch.equal(found.after.logits, found.before.logits)
+    pair = edited(net, picture, there, back)
+    assert torch.equal(pair.after.logits, pair.before.logits)
     assert torch.equal(
         edited(net, picture, zero | {"channels": [1]}, zero | {"channels": [3]}).after.maps, once.after.maps
     )
@@ -321,8 +321,8 @@ def test_swapping_everything_answers_as_for_the_other_picture(picture, images):
     for kind in (nets.Net, nets.InPlaceModule, nets.Twice, nets.Skip):
         net = nets.seeded(kind)
         for layer, at in [("conv", "output"), ("conv", "input"), ("", "input"), ("stem", "output"), ("", "output")]:
-            found = edited(net, picture, {"op": "swap", "layer": layer, "at": at}, other=other)
-            assert torch.equal(found.after.logits, predict(net, other)), (kind, layer, at)
+            pair = edited(net, picture, {"op": "swap", "layer": layer, "at": at}, other=other)
+            assert torch.equal(pair.after.logits, predict(net, other)), (kind, layer, at)
     same = edited(net, picture, {"op": "swap", "layer": "conv"}, other=picture)
     assert torch.equal(same.after.maps, same.before.maps)
 
@@ -330,9 +330,9 @@ def test_swapping_everything_answers_as_for_the_other_picture(picture, images):
 @pytest.mark.parametrize("at", ["grad_output", "grad_input"])
 def test_swapped_gradients_are_the_other_pictures(at, picture, images):
     net, other = nets.seeded(nets.Net), images[1:2, :, :16, :16]
-    found = edited(net, picture, {"op": "swap", "layer": "stem", "at": at}, explainer=SALIENCY, other=other)
-    assert torch.equal(found.after.maps, SALIENCY.explain(net, other, torch.tensor([0])).maps)
-    assert torch.equal(found.after.logits, found.before.logits)
+    pair = edited(net, picture, {"op": "swap", "layer": "stem", "at": at}, explainer=SALIENCY, other=other)
+    assert torch.equal(pair.after.maps, SALIENCY.explain(net, other, torch.tensor([0])).maps)
+    assert torch.equal(pair.after.logits, pair.before.logits)
     (weight, bias) = edited(net, picture, {"op": "swap", "layer": "conv", "at": "parameter_grad"}, other=other).applied
     expected = capture_images(net, other, ("conv",), ("parameter_grad",), ask=Ask.single(0)).arrays
     for one in (weight, bias):
@@ -349,12 +349,12 @@ def test_every_op_at_every_tensor_leaves_nothing_behind(op, picture, images, unt
         if op == "mean" and at == "parameter_grad":
             continue
         edit = {"op": op, "layer": "conv", "at": at, **fields.get(op, {})}
-        found = edited(net, given, edit, explainer=SALIENCY, other=swapped)
-        assert [one.edit for one in found.applied] == [0] * (2 if at == "parameter_grad" else 1)
+        pair = edited(net, given, edit, explainer=SALIENCY, other=swapped)
+        assert [entry.edit for entry in pair.applied] == [0] * (2 if at == "parameter_grad" else 1)
         if at in ("input", "output") and op != "noise":
-            assert not torch.equal(found.after.logits, found.before.logits)
+            assert not torch.equal(pair.after.logits, pair.before.logits)
         if at.startswith("grad"):
-            assert torch.equal(found.after.logits, found.before.logits)
+            assert torch.equal(pair.after.logits, pair.before.logits)
         assert all(value.grad is None for value in net.parameters())
     assert torch.equal(given, picture)
     assert torch.equal(swapped, images[1:2, :, :16, :16])
@@ -397,10 +397,10 @@ def test_the_caller_may_have_switched_gradients_off(mode, trainable, picture, im
     expected = edited(net, picture, *edits, explainer=SALIENCY, other=images[1:2, :, :16, :16])
     with mode():
         given, other = picture.clone(), images[1:2, :, :16, :16].clone()
-        found = edited(net, given, *edits, explainer=SALIENCY, other=other)
+        pair = edited(net, given, *edits, explainer=SALIENCY, other=other)
         swept = sweep_images(net, given, parse_edits(edits[:1])[0], other=other)
-    assert torch.equal(found.after.maps, expected.after.maps)
-    assert torch.equal(found.after.logits, expected.after.logits)
+    assert torch.equal(pair.after.maps, expected.after.maps)
+    assert torch.equal(pair.after.logits, expected.after.logits)
     assert swept.channels[0].channel == 1
 
 
@@ -411,9 +411,9 @@ def test_calls_count_from_zero_in_each_forward_pass(picture):
     net = nets.seeded(nets.Twice)
     by_calls = {}
     for calls in (None, [0], [1], [0, 1]):
-        found = edited(net, picture, {"op": "set", "value": 2, "layer": "again", "calls": calls})
-        by_calls[str(calls)] = found.after.logits
-        assert [one.call for one in found.applied] == (calls or [0, 1])
+        pair = edited(net, picture, {"op": "set", "value": 2, "layer": "again", "calls": calls})
+        by_calls[str(calls)] = pair.after.logits
+        assert [entry.call for entry in pair.applied] == (calls or [0, 1])
     assert torch.equal(by_calls["None"], by_calls["[0, 1]"])
     assert torch.equal(by_calls["[1]"], by_calls["None"]), "the second call forgets what the first said"
     assert not torch.equal(by_calls["[0]"], by_calls["[1]"])
@@ -427,21 +427,21 @@ def test_a_module_may_be_named_by_any_of_its_names(name, at, picture, images, un
     net, other = untouched(nets.seeded(nets.SharedInside, 4, 4)), images[1:2, :, :16, :16]
     for edit in ({"op": "zero"}, {"op": "swap"}, {"op": "zero", "calls": [2]}):
         first = edited(net, picture, {"layer": "relu", "at": at, **edit}, explainer=SALIENCY, other=other)
-        found = edited(net, picture, {"layer": name, "at": at, **edit}, explainer=SALIENCY, other=other)
-        assert torch.equal(found.after.maps, first.after.maps)
-        assert torch.equal(found.after.logits, first.after.logits)
-        assert found.applied == first.applied
-        assert {one.layer for one in found.applied} == {"relu"}
+        pair = edited(net, picture, {"layer": name, "at": at, **edit}, explainer=SALIENCY, other=other)
+        assert torch.equal(pair.after.maps, first.after.maps)
+        assert torch.equal(pair.after.logits, first.after.logits)
+        assert pair.applied == first.applied
+        assert {entry.layer for entry in pair.applied} == {"relu"}
 
 
 def test_two_names_of_one_module_in_one_request(picture):
     net = nets.seeded(nets.SharedInside, 4, 4)
     double = [{"op": "scale", "value": 2, "layer": name, "calls": [1]} for name in ("relu", "blocks.1.relu")]
-    found = edited(net, picture, *double, explainer=SALIENCY)
+    pair = edited(net, picture, *double, explainer=SALIENCY)
     fourfold = edited(net, picture, double[0] | {"value": 4}, explainer=SALIENCY)
-    torch.testing.assert_close(found.after.logits, fourfold.after.logits)
+    torch.testing.assert_close(pair.after.logits, fourfold.after.logits)
     globbed = edited(net, picture, {"op": "scale", "value": 2, "layer": "*relu"}, explainer=SALIENCY)
-    assert [(one.layer, one.call) for one in globbed.applied] == [("relu", call) for call in range(4)]
+    assert [(entry.layer, entry.call) for entry in globbed.applied] == [("relu", call) for call in range(4)]
 
 
 def test_a_shared_parameter_is_edited_once(picture):
@@ -449,23 +449,23 @@ def test_a_shared_parameter_is_edited_once(picture):
     net[2].weight = net[0].weight
     net = nets.Wrapped(net, lambda logits: logits)
     net.again = net.net[0]
-    found = edited(net, picture, {"op": "scale", "value": 2, "layer": "*", "at": "parameter_grad"}, explainer=SALIENCY)
-    assert len(found.applied) == len(list(net.parameters())) == 5
-    assert all(one.after.norm == pytest.approx(2 * one.before.norm) for one in found.applied)
+    pair = edited(net, picture, {"op": "scale", "value": 2, "layer": "*", "at": "parameter_grad"}, explainer=SALIENCY)
+    assert len(pair.applied) == len(list(net.parameters())) == 5
+    assert all(entry.after.norm == pytest.approx(2 * entry.before.norm) for entry in pair.applied)
 
 
 def test_one_of_several_parameters(picture):
     net = nets.seeded(nets.Stochastic)
     edit = {"op": "zero", "layer": "norm", "at": "parameter_grad"}
-    assert [one.parameter for one in edited(net, picture, edit | {"parameter": "bias"}).applied] == ["bias"]
+    assert [entry.parameter for entry in edited(net, picture, edit | {"parameter": "bias"}).applied] == ["bias"]
     assert sorted(one.parameter for one in edited(net, picture, edit).applied) == ["bias", "weight"]
 
 
 def test_a_glob_edits_every_layer_that_it_matches(picture):
     net = nets.seeded(nets.Skip)
-    found = edited(net, picture, {"op": "zero", "layer": "branch.?"})
-    assert [(one.layer, one.call) for one in found.applied] == [("branch.0", 0), ("branch.1", 0), ("branch.2", 0)]
-    assert torch.equal(found.after.logits, edited(net, picture, {"op": "zero", "layer": "branch"}).after.logits)
+    pair = edited(net, picture, {"op": "zero", "layer": "branch.?"})
+    assert [(entry.layer, entry.call) for entry in pair.applied] == [("branch.0", 0), ("branch.1", 0), ("branch.2", 0)]
+    assert torch.equal(pair.after.logits, edited(net, picture, {"op": "zero", "layer": "branch"}).after.logits)
 
 
 def test_keywords_and_tuples(picture, untouched):
@@ -482,11 +482,11 @@ def test_keywords_and_tuples(picture, untouched):
 def test_what_goes_into_an_in_place_module_is_edited_for_all_who_hold_it(kind, picture):
     """As without edits: the ReLU overwrites the tensor that the skip connection takes."""
     net = nets.seeded(nets.PreActivation)
-    found = edited(net, picture, {"op": "zero", "layer": "relu", "at": "input"})
+    pair = edited(net, picture, {"op": "zero", "layer": "relu", "at": "input"})
     with HookSession(net) as hooks:
         hooks.after_forward(lambda module, args, output: output * 0, "conv")
         expected = net(picture)
-    torch.testing.assert_close(found.after.logits, expected)
+    torch.testing.assert_close(pair.after.logits, expected)
 
 
 # Models without a declared layer, in half precision, with tokens
@@ -500,10 +500,10 @@ def test_methods_of_other_rules_go_back_through_edits(name, picture, untouched):
         without.conv.weight[[1, 3]] = 0
         without.conv.bias[[1, 3]] = 0
     explainer = get_method(name).build({})
-    found = edited(net, picture, {"op": "zero", "layer": "conv", "channels": [1, 3]}, explainer=explainer)
+    pair = edited(net, picture, {"op": "zero", "layer": "conv", "channels": [1, 3]}, explainer=explainer)
     expected = explainer.explain(without, picture, torch.tensor([0]))
-    assert nets.relative_error(found.after.maps, expected.maps) < 1e-5
-    assert nets.relative_error(found.before.maps, expected.maps) > 0.01
+    assert nets.relative_error(pair.after.maps, expected.maps) < 1e-5
+    assert nets.relative_error(pair.before.maps, expected.maps) > 0.01
 
 
 def test_a_bare_module_finds_its_layer_without_the_edits():
@@ -512,9 +512,9 @@ def test_a_bare_module_finds_its_layer_without_the_edits():
         nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
     )
     nn.init.constant_(net[0].weight, 0.1)  # no dead feature maps
-    found = edited(net.eval(), torch.ones(1, 3, 8, 8), {"op": "normalize", "layer": "0"}, explainer=GradCAM())
-    assert found.after.layers == found.before.layers == ("1",)
-    assert not torch.equal(found.after.logits, found.before.logits)
+    pair = edited(net.eval(), torch.ones(1, 3, 8, 8), {"op": "normalize", "layer": "0"}, explainer=GradCAM())
+    assert pair.after.layers == pair.before.layers == ("1",)
+    assert not torch.equal(pair.after.logits, pair.before.logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=nets.label)
@@ -522,9 +522,9 @@ def test_other_precisions(dtype, picture, images):
     net = nets.seeded(nets.Net)
     edit = {"op": "swap", "layer": "conv", "channels": [0, 3]}
     expected = edited(net, picture, edit, other=images[1:2, :, :16, :16])
-    found = edited(net.to(dtype), picture, edit, other=images[1:2, :, :16, :16])
-    assert nets.relative_error(found.after.logits, expected.after.logits) < 0.05
-    assert found.applied[0].after.dtype == str(dtype).split(".")[1]
+    pair = edited(net.to(dtype), picture, edit, other=images[1:2, :, :16, :16])
+    assert nets.relative_error(pair.after.logits, expected.after.logits) < 0.05
+    assert pair.applied[0].after.dtype == str(dtype).split(".")[1]
 
 
 # What is refused
@@ -796,20 +796,20 @@ def test_different_interventions_in_eight_threads(frequent_switches, untouched, 
 
 def test_an_intervention_on_the_embedded_model(lite0: LoadedModel, untouched):
     untouched(lite0.module)
-    found = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2"}], target="tabby")
+    effect = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2"}], target="tabby")
     plain = explain(lite0, CAT, target="tabby")
-    assert np.array_equal(found.before.map, plain.map)
-    assert found.before.target == plain.target
-    assert found.after.target.label == "tabby"
+    assert np.array_equal(effect.before.map, plain.map)
+    assert effect.before.target == plain.target
+    assert effect.after.target.label == "tabby"
     bias = float(lite0.module.classifier.bias[plain.target.index])
-    assert found.after.target.logit == pytest.approx(bias, rel=1e-4), "without features only the bias speaks"
-    assert found.logit_change == pytest.approx(bias - plain.target.logit, rel=1e-4)
-    assert found.probability_change < 0
-    assert found.map_change.dtype == np.float32
-    assert np.array_equal(found.map_change, found.after.map - plain.map)
-    assert found.after.method == "gradcam"
-    assert found.after.layers == plain.layers
-    assert found.edits == parse_edits([{"op": "zero", "layer": "bn2"}])
+    assert effect.after.target.logit == pytest.approx(bias, rel=1e-4), "without features only the bias speaks"
+    assert effect.logit_change == pytest.approx(bias - plain.target.logit, rel=1e-4)
+    assert effect.probability_change < 0
+    assert effect.map_change.dtype == np.float32
+    assert np.array_equal(effect.map_change, effect.after.map - plain.map)
+    assert effect.after.method == "gradcam"
+    assert effect.after.layers == plain.layers
+    assert effect.edits == parse_edits([{"op": "zero", "layer": "bn2"}])
 
 
 def test_the_channels_that_a_sweep_ranks_first_speak_for_the_class(lite0: LoadedModel, untouched):
@@ -833,13 +833,13 @@ def test_the_channels_that_a_sweep_ranks_first_speak_for_the_class(lite0: Loaded
 
 
 def test_options_layers_and_the_other_picture_are_passed_on(lite0: LoadedModel):
-    found = intervene(
+    effect = intervene(
         lite0, CAT, [{"op": "swap", "layer": "bn2"}], target="tabby", other=ROCKET, layer="bn2", sign="signed"
     )
     rocket = explain(lite0, ROCKET, target="tabby", layer="bn2", sign="signed")
-    assert found.after.signed
-    assert found.after.target.logit == pytest.approx(rocket.target.logit, rel=1e-4)
-    np.testing.assert_allclose(found.after.map, rocket.map, rtol=1e-3, atol=1e-4 * np.abs(rocket.map).max())
+    assert effect.after.signed
+    assert effect.after.target.logit == pytest.approx(rocket.target.logit, rel=1e-4)
+    np.testing.assert_allclose(effect.after.map, rocket.map, rtol=1e-3, atol=1e-4 * np.abs(rocket.map).max())
     saliency = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2", "at": "grad_output"}], method="saliency")
     assert not saliency.after.map.any()
     assert saliency.after.method == "saliency"
@@ -865,23 +865,23 @@ def test_wrong_arguments_are_named(arguments, field, lite0):
 
 
 def test_an_intervention_is_saved_as_its_panel(lite0, tmp_path):
-    found = intervene(lite0, CAT, [{"layer": "bn2", "op": "zero", "channels": [112]}], target="tabby")
-    assert repr(found).startswith("Intervention(1 edits; tabby: 16.95% before")
-    with Image.open(found.save(tmp_path / "a.png", view="heatmap", max_side=300)) as drawn:
-        assert drawn.size == found.panel(view="heatmap", max_side=300).size
+    effect = intervene(lite0, CAT, [{"layer": "bn2", "op": "zero", "channels": [112]}], target="tabby")
+    assert repr(effect).startswith("Intervention(1 edits; tabby: 16.95% before")
+    with Image.open(effect.save(tmp_path / "a.png", view="heatmap", max_side=300)) as drawn:
+        assert drawn.size == effect.panel(view="heatmap", max_side=300).size
     assert max(drawn.size) <= 300
-    assert found._repr_png_().startswith(b"\x89PNG")
+    assert effect._repr_png_().startswith(b"\x89PNG")
 
 
 def test_a_difference_of_roundings_is_not_drawn(lite0, monkeypatch):
     """The first map may come from an accelerator, the second from PyTorch."""
-    found = intervene(lite0, CAT, [{"layer": "bn2", "op": "scale", "value": 1}])
-    nothing = replace(found.after, map=found.before.map * np.float32(1 + 1e-6))
-    something = replace(found.after, map=found.before.map * np.float32(1 + 1e-3))
+    effect = intervene(lite0, CAT, [{"layer": "bn2", "op": "scale", "value": 1}])
+    nothing = replace(effect.after, map=effect.before.map * np.float32(1 + 1e-6))
+    something = replace(effect.after, map=effect.before.map * np.float32(1 + 1e-3))
     captions = []
     monkeypatch.setattr(interventions, "panel", lambda tiles, told, columns: captions.append(told) or tiles[2])
     style = Style("heatmap")
-    drawn = [interventions.intervention_panel(found.before, after, style) for after in (nothing, something)]
+    drawn = [interventions.intervention_panel(effect.before, after, style) for after in (nothing, something)]
     assert [told[2] for told in captions] == ["no difference: +0.0 points", "difference x1e+03: +0.0 points"]
     seen = [np.asarray(one.crop((200, 100, 260, 160))).reshape(-1, 3) for one in drawn]
     assert len(np.unique(seen[0], axis=0)) == 1 < len(np.unique(seen[1], axis=0))

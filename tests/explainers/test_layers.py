@@ -24,10 +24,10 @@ def test_layers_come_in_execution_order_with_shapes_calls_and_parameters(untouch
 
 
 def test_the_default_is_the_last_grid_before_the_head_that_runs_once():
-    found = survey(nets.seeded(nets.Twice), SHAPE)
-    assert found.default_layers == ("conv",)
-    assert [layer.path for layer in found.layers if layer.default] == ["conv"]
-    assert found.reason is None
+    layers = survey(nets.seeded(nets.Twice), SHAPE)
+    assert layers.default_layers == ("conv",)
+    assert [layer.path for layer in layers.layers if layer.default] == ["conv"]
+    assert layers.reason is None
 
 
 def test_hook_kinds_say_what_can_be_recorded():
@@ -71,11 +71,11 @@ def test_a_net_whose_head_is_its_only_convolution_explains_there():
     ],
 )
 def test_a_model_without_a_default_layer_says_why(net, reason):
-    found = survey(net, SHAPE)
-    assert found.default_layers == ()
-    assert torch.equal(torch.tensor([layer.default for layer in found.layers]).sum(), torch.tensor(0))
+    layers = survey(net, SHAPE)
+    assert layers.default_layers == ()
+    assert torch.equal(torch.tensor([layer.default for layer in layers.layers]).sum(), torch.tensor(0))
     with pytest.raises(LayerError, match=reason):
-        raise LayerError(found.reason)
+        raise LayerError(layers.reason)
 
 
 def test_declared_layers_are_taken_or_refused():

@@ -126,9 +126,9 @@ def test_a_cell_lies_where_its_gradient_does(kind, path, size, cell):
 
 def test_cells_are_laid_from_edge_to_edge_unless_much_is_missing():
     pilot = survey(nets.seeded(PilotNet), (3, 66, 200))
-    found = pilot.reach(("features",), (1, 18))
+    result = pilot.reach(("features",), (1, 18))
     expected = (26.5 / 200, 26.5 / 66, 170.5 / 200, 34.5 / 66)
-    assert all(math.isclose(one, other) for one, other in zip(found, expected, strict=True))
+    assert all(math.isclose(one, other) for one, other in zip(result, expected, strict=True))
     whole = (0.0, 0.0, 1.0, 1.0)
     assert pilot.reach(("features",), (66, 200)) == whole  # a map of pixels
     assert pilot.reach(("features", "features.4"), (1, 18)) == whole  # fused

@@ -19,9 +19,9 @@ SMALL = [Image.effect_noise((60 + number, 50), 80).convert("RGB") for number in 
 def test_the_maps_are_those_of_explain(lite0, untouched, method):
     untouched(lite0.module)
     options = {"samples": 3} if method == "smoothgrad" else {}
-    found = list(explain_many(lite0, EXAMPLES, method, against="goldfish", batch_size=3, **options))
-    assert len(found) == len(EXAMPLES) == 4
-    for path, one in zip(EXAMPLES, found, strict=True):
+    results = list(explain_many(lite0, EXAMPLES, method, against="goldfish", batch_size=3, **options))
+    assert len(results) == len(EXAMPLES) == 4
+    for path, one in zip(EXAMPLES, results, strict=True):
         alone = explain(lite0, path, method, against="goldfish", **options)
         assert np.allclose(one.map, alone.map, atol=1e-4 * abs(alone.map).max())
         assert one.target.label == alone.target.label
@@ -31,9 +31,9 @@ def test_the_maps_are_those_of_explain(lite0, untouched, method):
 
 
 def test_a_target_and_a_layer_are_those_of_all(lite0):
-    found = list(explain_many(lite0, EXAMPLES, target="tabby", layer="blocks.4"))
-    assert {one.target.label for one in found} == {"tabby"}
-    assert {one.layers for one in found} == {("blocks.4",)}
+    results = list(explain_many(lite0, EXAMPLES, target="tabby", layer="blocks.4"))
+    assert {result.target.label for result in results} == {"tabby"}
+    assert {one.layers for one in results} == {("blocks.4",)}
 
 
 @pytest.fixture
@@ -63,30 +63,30 @@ def test_pictures_are_taken_as_they_are_needed_and_kept_no_longer(lite0):
             taken.append(None)
             yield picture
 
-    found = explain_many(lite0, endless(), batch_size=2)
+    results = explain_many(lite0, endless(), batch_size=2)
     for _ in range(6):
-        kept.append(weakref.ref(next(found).picture))
+        kept.append(weakref.ref(next(results).picture))
     assert len(taken) <= 6 + 4
     assert sum(one() is not None for one in kept) <= 2
-    found.close()
+    results.close()
     assert not [one for one in threading.enumerate() if one.name.startswith("decode")]
 
 
 def test_the_first_bad_picture_is_raised_after_those_before_it(lite0, tmp_path):
-    found = explain_many(lite0, [SMALL[0], SMALL[1], b"text", SMALL[2]])
-    assert isinstance(next(found), Explanation)
-    assert isinstance(next(found), Explanation)
+    results = explain_many(lite0, [SMALL[0], SMALL[1], b"text", SMALL[2]])
+    assert isinstance(next(results), Explanation)
+    assert isinstance(next(results), Explanation)
     with pytest.raises(UnreadablePictureError):
-        next(found)
+        next(results)
     with pytest.raises(FileNotFoundError):
         list(explain_many(lite0, [tmp_path / "nowhere.png"]))
 
 
 def test_bad_pictures_can_be_yielded_in_their_place(lite0, tmp_path):
     pictures = [b"text", SMALL[0], tmp_path / "nowhere.png", SMALL[1]]
-    found = list(explain_many(lite0, pictures, on_error="yield"))
+    results = list(explain_many(lite0, pictures, on_error="yield"))
     kinds = [UnreadablePictureError, Explanation, FileNotFoundError, Explanation]
-    assert [type(one) for one in found] == kinds
+    assert [type(result) for result in results] == kinds
 
 
 def test_one_that_the_model_fails_on_does_not_take_its_batch_down(lite0, monkeypatch):
@@ -97,8 +97,8 @@ def test_one_that_the_model_fails_on_does_not_take_its_batch_down(lite0, monkeyp
         return image * float("nan") if picture.width == SMALL[1].width else image
 
     monkeypatch.setattr(type(lite0.preprocess), "__call__", poisoned)
-    found = list(explain_many(lite0, SMALL, on_error="yield"))
-    assert [type(one) for one in found] == [Explanation, NonFiniteError, Explanation, Explanation, Explanation]
+    results = list(explain_many(lite0, SMALL, on_error="yield"))
+    assert [type(result) for result in results] == [Explanation, NonFiniteError, Explanation, Explanation, Explanation]
     with pytest.raises(NonFiniteError):
         list(explain_many(lite0, SMALL))
 

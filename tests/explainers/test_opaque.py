@@ -100,9 +100,9 @@ def test_hooks_of_every_session_run_around_what_is_opaque(kind, images):
 
 @pytest.mark.parametrize("kind", sorted(OPAQUE))
 def test_the_survey_passes_over_what_is_opaque(kind):
-    found = survey(with_opaque_stem(kind), (3, 8, 8))
-    assert found.default_layers == ("relu",)
-    assert not [layer.path for layer in found.layers if layer.path.startswith("stem.")]
+    layers = survey(with_opaque_stem(kind), (3, 8, 8))
+    assert layers.default_layers == ("relu",)
+    assert not [layer.path for layer in layers.layers if layer.path.startswith("stem.")]
 
 
 def explained_around(name: str, kind: str) -> None:

@@ -147,7 +147,7 @@ class Fallback(nn.Module):
 
 
 def test_a_module_that_raised_an_exception_has_nobody_elses_output():
-    found = survey(nets.seeded(Fallback), SHAPE)
-    assert [layer.path for layer in found.layers] == ["", "fast.inner", "slow", "head"]
-    assert found.layers[0].output_shape == (1, 5)
-    assert found.default_layers == ("slow",)
+    layers = survey(nets.seeded(Fallback), SHAPE)
+    assert [layer.path for layer in layers.layers] == ["", "fast.inner", "slow", "head"]
+    assert layers.layers[0].output_shape == (1, 5)
+    assert layers.default_layers == ("slow",)

@@ -175,8 +175,8 @@ NETS = [
 @pytest.mark.parametrize(("kind", "shape", "layer", "grid"), NETS)
 def test_the_default_layer_is_the_last_feature_map(kind, shape, layer, grid, untouched):
     net = untouched(nets.seeded(kind))
-    found = survey(net, shape)
-    assert found.default_layers == (layer,)
+    layers = survey(net, shape)
+    assert layers.default_layers == (layer,)
     images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     attribution = GradCAM(sign="signed").explain(net, images)
     assert attribution.layers == (layer,)
@@ -190,10 +190,10 @@ def test_the_default_layer_is_the_last_feature_map(kind, shape, layer, grid, unt
 def test_every_method_of_layers_takes_a_layer_of_any_proportions(name, untouched):
     net = untouched(nets.seeded(PilotNet).requires_grad_(False))
     images = torch.rand(1, 3, 66, 200, generator=torch.Generator().manual_seed(0))
-    found = made(name, layers=("features.9",)).explain(net, images, torch.tensor([3]))
-    assert found.layers == ("features.9",)
-    assert found.maps.shape[1:] in ((1, 18), (66, 200))
-    assert found.maps.isfinite().all()
+    attribution = made(name, layers=("features.9",)).explain(net, images, torch.tensor([3]))
+    assert attribution.layers == ("features.9",)
+    assert attribution.maps.shape[1:] in ((1, 18), (66, 200))
+    assert attribution.maps.isfinite().all()
 
 
 @pytest.mark.parametrize("layer", ["features", "features.0", "features.5", "features.8"])
@@ -269,11 +269,11 @@ def parametrised(kind: str) -> tuple[nn.Module, nn.Module]:
 @pytest.mark.parametrize("kind", PARAMETRISED)
 def test_what_parametrises_weights_is_part_of_its_module(kind):
     net, plain = parametrised(kind)
-    found, expected = survey(net, (3, 16, 24)), survey(plain, (3, 16, 24))
-    assert found.default_layers == expected.default_layers == ("mixed",)
-    assert [layer.path for layer in found.layers] == [layer.path for layer in expected.layers]
-    assert all(layer.calls == 1 or layer.path == "relu" for layer in found.layers)
-    assert found.last_weighted == ("head",)
+    actual, expected = survey(net, (3, 16, 24)), survey(plain, (3, 16, 24))
+    assert actual.default_layers == expected.default_layers == ("mixed",)
+    assert [layer.path for layer in actual.layers] == [layer.path for layer in expected.layers]
+    assert all(layer.calls == 1 or layer.path == "relu" for layer in actual.layers)
+    assert actual.last_weighted == ("head",)
     model = wrap_model(net, input_size=(16, 24))
     assert model.default_layers == ("mixed",)
 
@@ -288,8 +288,8 @@ def test_what_parametrises_weights_is_part_of_its_module(kind):
 def test_every_method_explains_parametrised_weights_as_plain_ones(kind, name, generator):
     net, plain = parametrised(kind)
     images = torch.rand(3, 3, 16, 24, generator=generator) * 2 - 1
-    found, expected = (made(name).explain(one, images, TARGETS).maps for one in (net, plain))
-    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+    actual, expected = (made(name).explain(one, images, TARGETS).maps for one in (net, plain))
+    assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_a_heatmap_lies_where_the_cells_saw_it():
@@ -299,15 +299,15 @@ def test_a_heatmap_lies_where_the_cells_saw_it():
     attribution = GradCAM().explain(model, torch.rand(1, 3, 66, 200, generator=torch.Generator().manual_seed(0)))
     last = torch.zeros_like(attribution.maps)
     last[:, :, 17] = 1
-    (found,) = explanations(
+    (results,) = explanations(
         model,
         "gradcam",
         Image.fromarray(picture),
         Geometry(200, 66, (0.0, 0.0, 200.0, 66.0)),
         replace(attribution, maps=last),
     )
-    brightest = found.heatmap[33] > 0.99
+    brightest = results.heatmap[33] > 0.99
     # The last cell has its middle at 30.5 + 17 * 8 = 166.5; what is right of it no cell is nearer to.
     assert 162 <= brightest.argmax() <= 168
     assert brightest[170:].all()
-    assert found.map.shape == (1, 18)
+    assert results.map.shape == (1, 18)

@@ -37,8 +37,8 @@ def pixels(picture: Image.Image) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF", "WEBP", "JPEG"])
 def test_every_format_is_read(kind, corners):
     lossless = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}
-    found = read_picture(encoded(corners, kind, **lossless.get(kind, {})))
-    assert np.abs(pixels(found) - pixels(corners)).max() <= (4 if kind == "JPEG" else 0)
+    picture = read_picture(encoded(corners, kind, **lossless.get(kind, {})))
+    assert np.abs(pixels(picture) - pixels(corners)).max() <= (4 if kind == "JPEG" else 0)
 
 
 def test_a_path_a_pil_image_and_bytes_are_the_same(corners, tmp_path):
@@ -72,9 +72,9 @@ def test_exif_orientation_is_applied(orientation, kind, corners):
     exif[0x0112] = orientation
     stored = corners if UNDO[orientation] is None else corners.transpose(UNDO[orientation])
     options = {"JPEG": {"quality": 100, "subsampling": 0}, "WEBP": {"lossless": True}}
-    found = read_picture(encoded(stored, kind, exif=exif, **options.get(kind, {})))
-    assert found.size == (20, 10)
-    assert np.abs(pixels(found) - pixels(corners)).max() <= 4
+    picture = read_picture(encoded(stored, kind, exif=exif, **options.get(kind, {})))
+    assert picture.size == (20, 10)
+    assert np.abs(pixels(picture) - pixels(corners)).max() <= 4
 
 
 def test_a_palette_with_transparency_is_laid_over_white():
@@ -102,19 +102,19 @@ def test_a_palette_with_transparency_is_laid_over_white():
     ],
 )
 def test_modes_of_a_png(mode, colour, expected):
-    found = read_picture(encoded(Image.new(mode, (3, 2), colour), "PNG")).getpixel((0, 0))
-    assert np.allclose(found, expected, atol=1)
+    result = read_picture(encoded(Image.new(mode, (3, 2), colour), "PNG")).getpixel((0, 0))
+    assert np.allclose(result, expected, atol=1)
 
 
 def test_a_transparent_colour_of_an_rgb_png_is_white(corners):
-    found = read_picture(encoded(corners, "PNG", transparency=RED))
-    assert found.getpixel((0, 0)) == WHITE
-    assert found.getpixel((19, 0)) == GREEN
+    picture = read_picture(encoded(corners, "PNG", transparency=RED))
+    assert picture.getpixel((0, 0)) == WHITE
+    assert picture.getpixel((19, 0)) == GREEN
 
 
 def test_cmyk_is_converted(corners):
-    found = read_picture(encoded(corners.convert("CMYK"), "JPEG", quality=100))
-    assert np.abs(pixels(found) - pixels(corners)).max() <= 12
+    picture = read_picture(encoded(corners.convert("CMYK"), "JPEG", quality=100))
+    assert np.abs(pixels(picture) - pixels(corners)).max() <= 12
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_an_icc_profile_is_converted_to_srgb(corners):
     lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB"))
     srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
     in_lab = ImageCms.profileToProfile(corners, srgb, lab, outputMode="LAB")
-    found = read_picture(encoded(in_lab, "TIFF", icc_profile=lab.tobytes()))
-    assert np.abs(pixels(found) - pixels(corners)).max() <= 40
-    assert found.getpixel((0, 0))[0] > 200
+    picture = read_picture(encoded(in_lab, "TIFF", icc_profile=lab.tobytes()))
+    assert np.abs(pixels(picture) - pixels(corners)).max() <= 40
+    assert picture.getpixel((0, 0))[0] > 200
 
 
 def swapped_srgb() -> bytes:
@@ -154,13 +154,13 @@ def swapped_srgb() -> bytes:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
 def test_the_profile_decides_what_red_is(kind):
-    found = read_picture(encoded(Image.new("RGB", (8, 8), RED), kind, icc_profile=swapped_srgb()))
-    assert np.allclose(found.getpixel((4, 4)), BLUE, atol=12)
+    picture = read_picture(encoded(Image.new("RGB", (8, 8), RED), kind, icc_profile=swapped_srgb()))
+    assert np.allclose(picture.getpixel((4, 4)), BLUE, atol=12)
 
 
 def test_a_broken_profile_is_ignored(corners):
-    found = read_picture(encoded(corners, "PNG", icc_profile=b"no profile"))
-    assert np.array_equal(pixels(found), pixels(corners))
+    picture = read_picture(encoded(corners, "PNG", icc_profile=b"no profile"))
+    assert np.array_equal(pixels(picture), pixels(corners))
 
 
 def test_the_first_frame_of_an_animation_is_taken(corners):
@@ -183,9 +183,9 @@ def test_the_first_frame_of_an_animation_is_taken(corners):
     ],
 )
 def test_arrays_are_read(array, expected):
-    found = read_picture(array)
-    assert found.size == (3, 2)
-    assert found.getpixel((0, 0)) == expected
+    picture = read_picture(array)
+    assert picture.size == (3, 2)
+    assert picture.getpixel((0, 0)) == expected
 
 
 @pytest.mark.parametrize(
@@ -307,10 +307,10 @@ def test_a_picture_that_is_cut_anywhere_is_refused_or_whole(name):
     whole = pixels(read_picture(content))
     for length in np.linspace(len(content) // 8, len(content) - 1, 40).astype(int):
         try:
-            found = read_picture(content[:length])
+            picture = read_picture(content[:length])
         except UnreadablePictureError:
             continue
-        assert np.array_equal(pixels(found), whole), length
+        assert np.array_equal(pixels(picture), whole), length
 
 
 @pytest.mark.parametrize("name", ["JPEG", "JPEG, progressive", "JPEG, restart markers", "PNG", "PNG, palette", "GIF"])
@@ -414,12 +414,12 @@ def test_a_smaller_jpeg_covers_exactly_the_upload(size, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored = picture.transpose(Image.Transpose.ROTATE_90) if orientation == 6 else picture
-    found, whole = reduced(encoded(stored, "JPEG", quality=100, subsampling=0, exif=exif), (1, 1))
+    actual, whole = reduced(encoded(stored, "JPEG", quality=100, subsampling=0, exif=exif), (1, 1))
     width, height = size[0] // 8, size[1] // 8
-    assert (found.size, whole) == ((width, height), size)
+    assert (actual.size, whole) == ((width, height), size)
     # Red runs evenly from left to right and green from top to bottom.
-    red = pixels(found)[height // 2, :, 0] / 255
-    green = pixels(found)[:, width // 2, 1] / 255
+    red = pixels(actual)[height // 2, :, 0] / 255
+    green = pixels(actual)[:, width // 2, 1] / 255
     for levels, length in ((red, width), (green, height)):
         inside = slice(1, -1)  # the edges are those of the filter
         expected = (np.arange(length) + 0.5) / length

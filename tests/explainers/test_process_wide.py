@@ -204,10 +204,10 @@ def explain_model(images: Tensor) -> Tensor:
 
 def hook_model(images: Tensor) -> Tensor:
     module = nets.seeded(nets.Net)
-    seen: list[Tensor] = []
+    records: list[Tensor] = []
     handles = [
-        module.conv.register_forward_hook(lambda *call: seen.append(call[-1])),
-        module.conv.register_full_backward_hook(lambda *call: seen.append(call[-1][0])),
+        module.conv.register_forward_hook(lambda *call: records.append(call[-1])),
+        module.conv.register_full_backward_hook(lambda *call: records.append(call[-1][0])),
     ]
     module(images)[:, 0].sum().backward()
     with HookSession(module) as hooks:
@@ -215,9 +215,9 @@ def hook_model(images: Tensor) -> Tensor:
         module(images)[:, 1].sum().backward()
     for handle in handles:
         handle.remove()
-    seen += [*hooks.grad_outputs["conv"], module.head.weight.grad]
+    records += [*hooks.grad_outputs["conv"], module.head.weight.grad]
     module.zero_grad()
-    return torch.cat([values.flatten() for values in seen])
+    return torch.cat([values.flatten() for values in records])
 
 
 def copy_model(images: Tensor) -> Tensor:
@@ -229,38 +229,38 @@ def copy_model(images: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("work", [run_model, explain_model, hook_model, copy_model])
 def test_a_thread_that_runs_hooks_or_builds_a_model_is_not_disturbed_by_one_that_traces(work, images):
-    expected, found = work(images), list[Tensor]()
-    while_traced(lambda: found.append(work(images)))
-    assert torch.equal(found[0], expected)
+    expected, actual = work(images), list[Tensor]()
+    while_traced(lambda: actual.append(work(images)))
+    assert torch.equal(actual[0], expected)
 
 
 def test_the_model_that_is_traced_runs_in_other_threads(images):
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     module = nets.seeded(Stops).eval()
     expected = module(images)
 
     def run() -> None:
-        thread = threading.Thread(target=lambda: found.append(module(images)))
+        thread = threading.Thread(target=lambda: results.append(module(images)))
         thread.start()
         thread.join()
 
     module.meanwhile = run
     cut_before(module, ("conv",), images[:1])
-    assert torch.equal(found[0], expected)
+    assert torch.equal(results[0], expected)
 
 
 def test_functions_of_math_are_not_replaced():
-    before, found = math.sqrt, list[object]()
-    while_traced(lambda: found.append(math.sqrt))
-    assert found == [before]
+    before, actual = math.sqrt, list[object]()
+    while_traced(lambda: actual.append(math.sqrt))
+    assert actual == [before]
 
 
 def test_who_runs_a_model_does_not_wait_for_another_that_is_traced(images):
     module = nets.seeded(nets.Net).eval().requires_grad_(False)
     accelerated = AcceleratedModel(module, tuple(images.shape[1:]), ("conv",), Classification().outputs, "eager")
-    many, found = images.repeat(PICTURES_TO_COMPILE, 1, 1, 1), list[object]()
-    while_traced(lambda: found.append(accelerated.whole(many)))
-    assert found == [None]
+    many, actual = images.repeat(PICTURES_TO_COMPILE, 1, 1, 1), list[object]()
+    while_traced(lambda: actual.append(accelerated.whole(many)))
+    assert actual == [None]
     assert accelerated.whole(many) is not None
 
 
@@ -331,10 +331,10 @@ def test_what_a_package_of_the_user_changes_as_it_is_imported_is_accepted_and_no
 
 
 def test_nothing_is_said_of_changes_while_another_thread_makes_some():
-    found: list[object] = []
-    with process_wide.exclusive(), Threads(lambda: found.append(process_wide.changes())):
+    results: list[object] = []
+    with process_wide.exclusive(), Threads(lambda: results.append(process_wide.changes())):
         pass
-    assert found == [None]
+    assert results == [None]
 
 
 class Waits(nets.Net):

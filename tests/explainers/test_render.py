@@ -26,9 +26,9 @@ WHOLE = Geometry(12, 8, (0.0, 0.0, 12.0, 8.0))
 @pytest.fixture
 def picture() -> Image.Image:
     """12 wide, 8 high: a red square on blue."""
-    made = Image.new("RGB", (12, 8), BLUE)
-    made.paste(RED, (2, 1, 6, 5))
-    return made
+    image = Image.new("RGB", (12, 8), BLUE)
+    image.paste(RED, (2, 1, 6, 5))
+    return image
 
 
 @pytest.fixture
@@ -46,23 +46,23 @@ def ends(colormap: str) -> tuple[tuple[int, ...], ...]:
 
 
 def test_with_alpha_zero_the_picture_is_untouched(picture, heatmap):
-    drawn = draw(picture, heatmap, WHOLE, False, Style(alpha=0))
-    assert drawn.tobytes() == picture.tobytes()
+    drawing = draw(picture, heatmap, WHOLE, False, Style(alpha=0))
+    assert drawing.tobytes() == picture.tobytes()
 
 
 def test_the_golden_red_object(picture, heatmap):
-    drawn = draw(picture, heatmap, WHOLE, False, Style(alpha=0.5))
+    drawing = draw(picture, heatmap, WHOLE, False, Style(alpha=0.5))
     cold, _, hot = ends("inferno")
-    assert np.allclose(drawn.getpixel((3, 3)), [(a + b) / 2 for a, b in zip(RED, hot, strict=True)], atol=1)
-    assert np.allclose(drawn.getpixel((9, 6)), [(a + b) / 2 for a, b in zip(BLUE, cold, strict=True)], atol=1)
-    red, _, blue = drawn.getpixel((3, 3))
+    assert np.allclose(drawing.getpixel((3, 3)), [(a + b) / 2 for a, b in zip(RED, hot, strict=True)], atol=1)
+    assert np.allclose(drawing.getpixel((9, 6)), [(a + b) / 2 for a, b in zip(BLUE, cold, strict=True)], atol=1)
+    red, _, blue = drawing.getpixel((3, 3))
     assert red > blue, "channels are RGB"
 
 
 def test_the_heatmap_view_hides_the_picture(picture, heatmap):
     cold, _, hot = ends("viridis")
-    drawn = draw(picture, heatmap, WHOLE, False, Style("heatmap", "viridis", alpha=0))
-    assert [drawn.getpixel((3, 3)), drawn.getpixel((0, 0))] == [hot, cold]
+    drawing = draw(picture, heatmap, WHOLE, False, Style("heatmap", "viridis", alpha=0))
+    assert [drawing.getpixel((3, 3)), drawing.getpixel((0, 0))] == [hot, cold]
 
 
 def test_side_by_side_is_twice_as_wide(picture, heatmap):
@@ -75,12 +75,12 @@ def test_side_by_side_is_twice_as_wide(picture, heatmap):
 @pytest.mark.parametrize("view", ["overlay", "heatmap"])
 def test_what_the_model_never_saw_is_dimmed_and_grey(view, picture, heatmap):
     seen = Geometry(12, 8, (4.0, 0.0, 12.0, 8.0))
-    drawn = draw(picture, heatmap[seen.window], seen, False, Style(view, alpha=0))
-    unseen = np.asarray(drawn)[:, :4]
+    drawing = draw(picture, heatmap[seen.window], seen, False, Style(view, alpha=0))
+    unseen = np.asarray(drawing)[:, :4]
     assert np.array_equal(unseen[..., 0], unseen[..., 2])
     assert np.all(unseen <= 0.3 * np.asarray(picture.convert("L"))[:, :4, None] + 1)
     if view == "overlay":
-        assert np.array_equal(np.asarray(drawn)[:, 4:], np.asarray(picture)[:, 4:])
+        assert np.array_equal(np.asarray(drawing)[:, 4:], np.asarray(picture)[:, 4:])
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -92,7 +92,7 @@ def test_a_drawing_is_colours_blended_into_the_picture_in_a_dim_grey_frame(signe
     picture = Image.fromarray(random.integers(0, 256, (30, 40, 3), dtype=np.uint8))
     geometry = Geometry(40, 30, tuple(map(float, box)))
     values = random.random((30, 40), dtype=np.float32) * 2 - 1 if signed else random.random((30, 40), dtype=np.float32)
-    drawn = np.asarray(draw(picture, values[geometry.window], geometry, signed, Style(view, alpha=alpha))).astype(int)
+    pixels = np.asarray(draw(picture, values[geometry.window], geometry, signed, Style(view, alpha=alpha))).astype(int)
     table = (Colormap("icefire" if signed else "inferno").lut(256)[:, :3] * 255 + 0.5).astype(np.uint8)
     colours = table[(((values + 1) / 2 if signed else values) * 255 + 0.5).astype(np.uint8)]
     expected = np.repeat(np.round(0.3 * np.asarray(picture.convert("L")))[..., None], 3, axis=2)
@@ -100,8 +100,8 @@ def test_a_drawing_is_colours_blended_into_the_picture_in_a_dim_grey_frame(signe
     expected[geometry.window] = covered[geometry.window]
     if view == "side-by-side":
         expected = np.concatenate([np.asarray(picture), expected], axis=1)
-    assert drawn.shape == expected.shape
-    assert np.abs(drawn - expected).max() <= 1
+    assert pixels.shape == expected.shape
+    assert np.abs(pixels - expected).max() <= 1
 
 
 def test_zero_of_a_signed_map_has_the_middle_colour():
@@ -224,8 +224,8 @@ def test_what_the_model_never_saw_does_not_count_for_a_robust_scale():
     shown = np.linspace(0.5, 1, 400, dtype=np.float32).reshape(20, 20)
     picture = Image.new("RGB", (400, 20))
     geometry = Geometry(400, 20, (190.0, 0.0, 210.0, 20.0))
-    drawn = Explanation(
+    image = Explanation(
         picture, geometry, shown, False, Prediction(0, "a", 1.0, 1.0), (Prediction(0, "a", 1.0, 1.0),), 2, "any", ()
     ).overlay("heatmap", scale="robust")
-    brightest = np.asarray(drawn.crop((190, 0, 210, 20)))[-1, -2]
+    brightest = np.asarray(image.crop((190, 0, 210, 20)))[-1, -2]
     np.testing.assert_array_equal(brightest, np.asarray(colour(np.ones((1, 1), np.float32), False))[0, 0])

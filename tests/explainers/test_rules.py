@@ -48,9 +48,9 @@ class Calls(nn.Module):
             "hardtanh": lambda: functional.hardtanh(features, 0.0, 1e4),
             "threshold": lambda: functional.threshold(features, 0.0, 0.0),
         }
-        found = ways[self.way]()
+        result = ways[self.way]()
         # Whoever holds what was rectified in place holds the new values.
-        return features if "in-place" in self.way else found
+        return features if "in-place" in self.way else result
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.rectified(self.stem(images), 0)
@@ -64,10 +64,10 @@ WAYS = ["repeated", "functional", "torch", "method", "clamp", "clamp_min", "hard
 @pytest.mark.parametrize("explainer", METHODS, ids=lambda explainer: type(explainer).__name__)
 def test_it_does_not_matter_how_a_rectifier_is_called(explainer, way, images, untouched):
     expected = explainer.explain(nets.seeded(Calls, "module"), images, TARGETS)
-    found = explainer.explain(untouched(nets.seeded(Calls, way)), images, TARGETS)
+    attribution = explainer.explain(untouched(nets.seeded(Calls, way)), images, TARGETS)
     assert expected.maps.abs().max() > 0
-    assert torch.equal(found.logits, expected.logits)
-    assert nets.relative_error(found.maps, expected.maps) < 1e-5
+    assert torch.equal(attribution.logits, expected.logits)
+    assert nets.relative_error(attribution.maps, expected.maps) < 1e-5
 
 
 @pytest.mark.parametrize("explainer", METHODS, ids=lambda explainer: type(explainer).__name__)
@@ -76,9 +76,9 @@ def test_the_models_answer_stays_the_same(explainer, kind, images, untouched):
     net = nets.seeded(*((kind, 4, 6) if kind is nets.SharedInside else (kind,)))
     with torch.no_grad():
         expected = net(images.clone())
-    found = explainer.explain(untouched(net), images, TARGETS)
-    torch.testing.assert_close(found.logits, expected)
-    assert found.maps.abs().max() > 0
+    attribution = explainer.explain(untouched(net), images, TARGETS)
+    torch.testing.assert_close(attribution.logits, expected)
+    assert attribution.maps.abs().max() > 0
 
 
 class Custom(torch.autograd.Function):
@@ -163,9 +163,9 @@ def test_what_is_done_in_place_to_a_view_counts(explainer, images):
         return torch.cat([first, (second * 2).relu()], dim=1).relu()
 
     expected = explainer.explain(nets.seeded(Middle, plain), images, TARGETS)
-    found = explainer.explain(nets.seeded(Middle, written), images, TARGETS)
-    assert torch.equal(found.logits, expected.logits)
-    assert nets.relative_error(found.maps, expected.maps) < 1e-5
+    attribution = explainer.explain(nets.seeded(Middle, written), images, TARGETS)
+    assert torch.equal(attribution.logits, expected.logits)
+    assert nets.relative_error(attribution.maps, expected.maps) < 1e-5
 
 
 @pytest.mark.parametrize("explainer", METHODS, ids=lambda explainer: type(explainer).__name__)
@@ -176,8 +176,8 @@ def test_values_that_only_move_need_no_rule(explainer, images):
         return functional.pad(shuffled, (1, 2, 0, 1))[:, [3, 4, 0, 1, 2], :-1, 1:-2].flip(2)
 
     expected = explainer.explain(nets.seeded(Middle, torch.relu), images, TARGETS).maps
-    found = explainer.explain(nets.seeded(Middle, moved), images, TARGETS).maps
-    assert nets.relative_error(found, expected) < 1e-5
+    maps = explainer.explain(nets.seeded(Middle, moved), images, TARGETS).maps
+    assert nets.relative_error(maps, expected) < 1e-5
 
 
 @pytest.mark.parametrize("explainer", METHODS, ids=lambda explainer: type(explainer).__name__)
@@ -191,13 +191,13 @@ def test_parameters_get_no_gradient_and_standardised_weights_are_constants(expla
     net = nets.seeded(nets.Net)
     conv = nets.seeded(Standardised, 4, 5, 3, 2, 1)
     net.conv = conv
-    found = explainer.explain(untouched(net), images, TARGETS).maps
+    maps = explainer.explain(untouched(net), images, TARGETS).maps
     plain = nets.seeded(nets.Net)
     with torch.no_grad():
         weight = conv.weight - conv.weight.mean(dim=(1, 2, 3), keepdim=True)
         plain.conv.weight.copy_(weight / weight.std(dim=(1, 2, 3), keepdim=True) * conv.weight.sigmoid())
         plain.conv.bias.copy_(conv.bias)
-    assert torch.equal(explainer.explain(plain, images, TARGETS).maps, found)
+    assert torch.equal(explainer.explain(plain, images, TARGETS).maps, maps)
 
 
 @pytest.mark.parametrize("explainer", METHODS, ids=lambda explainer: type(explainer).__name__)
@@ -213,8 +213,8 @@ def test_other_threads_keep_their_gradients(images):
     expected = [explainer.explain(net, images, TARGETS).maps for explainer in explainers[:4]] * 4
     assert nets.relative_error(expected[0], expected[1]) > 0.01
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda explainer: explainer.explain(net, images, TARGETS).maps, explainers))
-    for maps, alone in zip(found, expected, strict=True):
+        values = list(pool.map(lambda explainer: explainer.explain(net, images, TARGETS).maps, explainers))
+    for maps, alone in zip(values, expected, strict=True):
         assert torch.equal(maps, alone)
 
 

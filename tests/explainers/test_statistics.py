@@ -35,9 +35,9 @@ def check(tensor: Tensor, tolerance: float = 1e-6) -> Statistics:
 
 
 def test_a_vector_by_hand():
-    found = statistics(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
-    assert found == Statistics((2, 2), "float32", -0.25, found.std, -4.0, 3.0, 5.0, 0.5, 0, 0)
-    assert found.std == pytest.approx(math.sqrt(25 / 4 - 1 / 16))
+    summary = statistics(torch.tensor([[3.0, 0.0], [0.0, -4.0]]))
+    assert summary == Statistics((2, 2), "float32", -0.25, summary.std, -4.0, 3.0, 5.0, 0.5, 0, 0)
+    assert summary.std == pytest.approx(math.sqrt(25 / 4 - 1 / 16))
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=nets.label)
@@ -48,13 +48,13 @@ def test_floats_of_all_shapes(dtype, shape, generator):
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=nets.label)
 def test_integers(dtype, generator):
-    found = check(torch.randint(0, 100, (4, 50), generator=generator).to(dtype))
-    assert isinstance(found.min, float)
+    summary = check(torch.randint(0, 100, (4, 50), generator=generator).to(dtype))
+    assert isinstance(summary.min, float)
 
 
 def test_eight_bit_floats():
-    found = statistics(torch.tensor([3.0, 0.0, -4.0]).to(torch.float8_e4m3fn))
-    assert (found.dtype, found.min, found.max, found.norm) == ("float8_e4m3fn", -4, 3, 5)
+    summary = statistics(torch.tensor([3.0, 0.0, -4.0]).to(torch.float8_e4m3fn))
+    assert (summary.dtype, summary.min, summary.max, summary.norm) == ("float8_e4m3fn", -4, 3, 5)
 
 
 def test_large_integers_do_not_wrap():
@@ -64,15 +64,15 @@ def test_large_integers_do_not_wrap():
 
 
 def test_bools():
-    found = check(torch.tensor([True, False, True, True]))
-    assert (found.mean, found.zeros, found.norm) == (0.75, 0.25, pytest.approx(math.sqrt(3)))
+    summary = check(torch.tensor([True, False, True, True]))
+    assert (summary.mean, summary.zeros, summary.norm) == (0.75, 0.25, pytest.approx(math.sqrt(3)))
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=nets.label)
 def test_complex_numbers_count_by_magnitude(dtype, generator):
     check(torch.randn(3, 4, dtype=dtype, generator=generator), 1e-6)
-    found = statistics(torch.tensor([3 + 4j, 0], dtype=dtype))
-    assert (found.min, found.max, found.mean, found.norm, found.zeros) == (0, 5, 2.5, 5, 0.5)
+    summary = statistics(torch.tensor([3 + 4j, 0], dtype=dtype))
+    assert (summary.min, summary.max, summary.mean, summary.norm, summary.zeros) == (0, 5, 2.5, 5, 0.5)
     broken = statistics(torch.tensor([3 + 4j, complex(math.nan, 1), complex(0, -math.inf)], dtype=dtype))
     assert (broken.mean, broken.std, broken.nan, broken.inf) == (5, 0, 1, 1)
 
@@ -90,22 +90,22 @@ def test_empty_tensors(shape, dtype):
 
 @pytest.mark.parametrize("scale", [1e-42, 1e-38, 1e-30, 1e-19, 1e-12, 1e12, 1e19, 1e30, 1e37])
 def test_squares_neither_overflow_nor_underflow(scale, generator):
-    found = check(torch.randn(1000, generator=generator).double().mul(scale).float())
-    assert 0 < found.norm < math.inf
-    assert 0 < found.std < math.inf
+    summary = check(torch.randn(1000, generator=generator).double().mul(scale).float())
+    assert 0 < summary.norm < math.inf
+    assert 0 < summary.std < math.inf
 
 
 def test_the_largest_numbers_of_each_precision():
     for dtype in FLOATS[:3]:
-        found = check(torch.full((64,), torch.finfo(dtype).max, dtype=dtype))
-        assert found.norm == pytest.approx(8 * torch.finfo(dtype).max, rel=1e-6)
+        summary = check(torch.full((64,), torch.finfo(dtype).max, dtype=dtype))
+        assert summary.norm == pytest.approx(8 * torch.finfo(dtype).max, rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=nets.label)
 def test_nan_and_infinity_are_counted_and_left_out(dtype):
     broken = torch.tensor([math.nan, 3, 0, math.inf, -4, -math.inf, math.nan, math.inf], dtype=dtype)
-    found = check(broken)
-    assert (found.nan, found.inf, found.min, found.max, found.norm, found.zeros) == (2, 3, -4, 3, 5, 1 / 8)
+    summary = check(broken)
+    assert (summary.nan, summary.inf, summary.min, summary.max, summary.norm, summary.zeros) == (2, 3, -4, 3, 5, 1 / 8)
     for one in (math.nan, math.inf, -math.inf):
         assert (check(torch.tensor([1, one], dtype=dtype)).max, check(torch.tensor([one, 1], dtype=dtype)).min) == (
             1,
@@ -115,14 +115,14 @@ def test_nan_and_infinity_are_counted_and_left_out(dtype):
 
 @pytest.mark.parametrize("values", [[math.nan] * 3, [math.inf, -math.inf], [math.nan, math.inf]], ids=nets.label)
 def test_nothing_finite_leaves_nothing_to_say(values):
-    found = statistics(torch.tensor(values))
-    assert (found.mean, found.std, found.min, found.max) == (None,) * 4
-    assert (found.norm, found.zeros, found.nan + found.inf) == (0, 0, len(values))
+    summary = statistics(torch.tensor(values))
+    assert (summary.mean, summary.std, summary.min, summary.max) == (None,) * 4
+    assert (summary.norm, summary.zeros, summary.nan + summary.inf) == (0, 0, len(values))
 
 
 def test_zeros_of_both_signs_and_denormals():
-    found = check(torch.tensor([0.0, -0.0, 1e-45, 1.0]))
-    assert found.zeros == 0.5
+    summary = check(torch.tensor([0.0, -0.0, 1e-45, 1.0]))
+    assert summary.zeros == 0.5
     assert statistics(torch.zeros(5)) == Statistics((5,), "float32", 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0, 0)
 
 
@@ -142,17 +142,17 @@ def test_the_spread_of_values_far_from_zero(offset, dtype, generator):
 
 @pytest.mark.parametrize("value", [0.1, -3.3, 1e-42, 1e30])
 def test_equal_values_have_no_spread(value):
-    found = statistics(torch.full((1001,), value))
-    assert (found.std, found.mean) == (0, found.min)
+    summary = statistics(torch.full((1001,), value))
+    assert (summary.std, summary.mean) == (0, summary.min)
 
 
 @pytest.mark.parametrize("scale", [1e-310, 1e-200, 1e160, 1e300])
 def test_squares_of_doubles_neither_overflow_nor_underflow(scale, generator):
     ones = torch.randn(100, dtype=torch.float64, generator=generator)
-    unit, found = statistics(ones), statistics(ones * scale)
-    assert found.std == pytest.approx(unit.std * scale, rel=1e-9, abs=0)
-    assert found.norm == pytest.approx(unit.norm * scale, rel=1e-9, abs=0)
-    assert found.mean == pytest.approx(unit.mean * scale, rel=1e-9, abs=0)
+    unit, actual = statistics(ones), statistics(ones * scale)
+    assert actual.std == pytest.approx(unit.std * scale, rel=1e-9, abs=0)
+    assert actual.norm == pytest.approx(unit.norm * scale, rel=1e-9, abs=0)
+    assert actual.mean == pytest.approx(unit.mean * scale, rel=1e-9, abs=0)
     assert statistics(torch.tensor([0, 1e-300, 1e300], dtype=torch.float64)).zeros == pytest.approx(1 / 3)
 
 

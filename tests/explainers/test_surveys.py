@@ -67,9 +67,9 @@ def test_a_changed_module_is_surveyed_anew(change, made):
     net = pooled_along_one_axis()
     survey_of(net, SHAPE, task_of(net).outputs)
     CHANGES[change](net)
-    found = survey_of(net, SHAPE, task_of(net).outputs)
+    layers = survey_of(net, SHAPE, task_of(net).outputs)
     assert len(made) == 2
-    assert found == survey(net, SHAPE)
+    assert layers == survey(net, SHAPE)
 
 
 def test_kept_surveys_keep_no_module(made):
@@ -136,7 +136,7 @@ def test_fullgrad_reads_the_axes_of_a_model_that_carries_its_survey():
     values = torch.rand(1, 4, 4, 32)  # by proportions, 32 channels in four rows and columns
     method = FullGrad(sign="signed")
     with pose(net, images) as question:
-        found = FullGradients(question.plain()[0], torch.zeros(1, 5), (Term("2.1", values),))
-    shown = method._map(found, (32, 32), axes)
+        result = FullGradients(question.plain()[0], torch.zeros(1, 5), (Term("2.1", values),))
+    shown = method._map(result, (32, 32), axes)
     columns = torch.stack([shown[0].sum(dim=0), values[0].sum(dim=(0, 1))])
     assert columns.corrcoef()[0, 1] > 0.99

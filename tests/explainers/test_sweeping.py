@@ -80,10 +80,10 @@ def check(
     tolerance: float = 1e-5,
 ) -> Sweep:
     """Compare each row with a single intervention; the classes take turns as targets."""
-    found = swept(net, image, {**edit, "channels": channels}, target=1, other=other)
-    by_channel = sorted(found.channels, key=lambda effect: effect.channel)
+    sweep = swept(net, image, {**edit, "channels": channels}, target=1, other=other)
+    by_channel = sorted(sweep.channels, key=lambda effect: effect.channel)
     assert [effect.channel for effect in by_channel] == (channels or list(range(len(by_channel))))
-    assert found.target == 1
+    assert sweep.target == 1
     changes = []
     for effect in by_channel:
         single = edit_images(
@@ -99,7 +99,7 @@ def check(
         )
         changes.append(float((after - before).abs().max()))
     assert max(changes) > 0, "an edit that changes nothing tests nothing"
-    return found
+    return sweep
 
 
 def whole_models(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -132,15 +132,15 @@ def whole_models(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 )
 def test_ranks_by_hand(edit, target, expected, untouched):
     net = untouched(nets.Weighted(*ROWS))
-    found = swept(net, ONES, {"layer": "conv", **edit}, target=target, other=2 * ONES)
-    assert [(effect.channel, effect.logit_change) for effect in found.channels] == expected
-    assert found.logits.tolist() == [96, 48]
-    assert found.layer == "conv"
-    assert found.target == target
-    assert found.probability == pytest.approx(float(torch.tensor([96.0, 48.0]).double().softmax(0)[target]))
-    for effect in found.channels:
+    sweep = swept(net, ONES, {"layer": "conv", **edit}, target=target, other=2 * ONES)
+    assert [(effect.channel, effect.logit_change) for effect in sweep.channels] == expected
+    assert sweep.logits.tolist() == [96, 48]
+    assert sweep.layer == "conv"
+    assert sweep.target == target
+    assert sweep.probability == pytest.approx(float(torch.tensor([96.0, 48.0]).double().softmax(0)[target]))
+    for effect in sweep.channels:
         assert effect.logit == [96, 48][target] + effect.logit_change
-    assert found.edit == parse_edits([{"layer": "conv", **edit}])[0]
+    assert sweep.edit == parse_edits([{"layer": "conv", **edit}])[0]
 
 
 def test_the_target_is_the_most_probable_class_by_default():
@@ -239,21 +239,21 @@ def test_the_whole_model_runs_only_where_it_must(kind, layer, expected, pictures
 def test_batches_of_all_sizes(size, pictures, monkeypatch):
     monkeypatch.setattr(sweeping, "BATCH", size)
     net, ticks = nets.seeded(nets.InPlaceModule), []
-    found = swept(net, pictures[0], {"op": "zero", "layer": "conv"}, progress=Progress(cancel=lambda: ticks.append(0)))
+    sweep = swept(net, pictures[0], {"op": "zero", "layer": "conv"}, progress=Progress(cancel=lambda: ticks.append(0)))
     assert len(ticks) == -(-5 // size)
     monkeypatch.undo()
     expected = swept(net, pictures[0], {"op": "zero", "layer": "conv"})
-    assert [one.channel for one in found.channels] == [one.channel for one in expected.channels]
-    for one, other in zip(found.channels, expected.channels, strict=True):
+    assert [channel.channel for channel in sweep.channels] == [one.channel for one in expected.channels]
+    for one, other in zip(sweep.channels, expected.channels, strict=True):
         assert one.logit == pytest.approx(other.logit, abs=1e-6)
 
 
 def test_more_channels_than_one_batch(pictures):
     net = nn.Sequential(nn.Conv2d(3, 70, 3), nn.ReLU(inplace=True), nets.Weighted(*(((0.01,) * 70),) * 2))
-    found = check(net.eval(), pictures[0], {"op": "zero", "layer": "0"}, channels=[0, 1, 31, 32, 33, 63, 64, 69])
+    summary = check(net.eval(), pictures[0], {"op": "zero", "layer": "0"}, channels=[0, 1, 31, 32, 33, 63, 64, 69])
     whole = {one.channel: one.logit for one in swept(net, pictures[0], {"op": "zero", "layer": "0"}, target=1).channels}
     assert len(whole) == 70
-    assert all(whole[one.channel] == pytest.approx(one.logit, rel=1e-5) for one in found.channels)
+    assert all(whole[channel.channel] == pytest.approx(channel.logit, rel=1e-5) for channel in summary.channels)
 
 
 def test_small_batches_for_large_tensors(pictures, monkeypatch):
@@ -331,8 +331,8 @@ def test_other_precisions(dtype, generator):
             torch.manual_seed(seed)
             net = torchvision.models.resnet18(weights=None).eval().to(dtype)
         image = torch.randn(1, 3, 64, 64, generator=generator)
-        found = swept(net, image, {"op": "zero", "layer": "layer4.0.conv1", "channels": list(range(40))})
-        assert len(found.channels) == 40
+        sweep = swept(net, image, {"op": "zero", "layer": "layer4.0.conv1", "channels": list(range(40))})
+        assert len(sweep.channels) == 40
 
 
 # Nets that do more than their modules' outputs tell
@@ -421,10 +421,10 @@ def test_a_sweep_inside_a_session_of_the_caller_leaves_it_open(pictures):
         hooks.after_forward(lambda module, args, output: output * 2, "stem")
         hooks.record("conv", kinds=["output"])
         logits = net(pictures[0])
-        found = swept(net, pictures[0], {"op": "zero", "layer": "conv"})
+        sweep = swept(net, pictures[0], {"op": "zero", "layer": "conv"})
         again = net(pictures[0])
     assert torch.equal(logits, again)
-    assert torch.allclose(found.logits, logits[0])
+    assert torch.allclose(sweep.logits, logits[0])
 
 
 def test_nothing_of_the_copy_is_left(pictures):
@@ -571,8 +571,8 @@ def test_sweeps_and_hooks_in_eight_threads_on_one_module(pictures, untouched):
         return []
 
     with frequent_switches(), ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(work, range(8)))
-    for expected, rounds in zip(alone, found, strict=False):
+        results = list(pool.map(work, range(8)))
+    for expected, rounds in zip(alone, results, strict=False):
         for one in rounds:
             assert [effect.channel for effect in one.channels] == [effect.channel for effect in expected.channels]
             for effect, other in zip(one.channels, expected.channels, strict=True):
@@ -614,14 +614,14 @@ def test_a_sweep_of_the_embedded_model(lite0: LoadedModel, untouched, monkeypatc
     untouched(lite0.module)
     runs = whole_models(monkeypatch)
     edit = {"op": "zero", "layer": "blocks.5", "channels": [0, 7, 100, 191]}
-    found = sweep_channels(lite0, CAT, edit, target="tabby")
+    sweep = sweep_channels(lite0, CAT, edit, target="tabby")
     assert runs == []
-    assert found.target == lite0.labels.index("tabby")
-    for effect in found.channels:
+    assert sweep.target == lite0.labels.index("tabby")
+    for effect in sweep.channels:
         single = intervene(lite0, CAT, [edit | {"channels": [effect.channel]}], target="tabby")
         assert effect.logit == pytest.approx(single.after.target.logit, rel=1e-4)
         assert effect.probability_change == pytest.approx(single.probability_change, abs=1e-4)
-        assert found.probability == pytest.approx(single.before.target.probability, abs=1e-5)
+        assert sweep.probability == pytest.approx(single.before.target.probability, abs=1e-5)
     swapped = sweep_channels(lite0, CAT, edit | {"op": "swap"}, other=CAT)
     assert max(abs(effect.logit_change) for effect in swapped.channels) < 1e-3
     with pytest.raises(EditError) as caught:
@@ -630,25 +630,25 @@ def test_a_sweep_of_the_embedded_model(lite0: LoadedModel, untouched, monkeypatc
 
 
 def test_a_sweep_is_saved_as_a_table_or_drawn(lite0: LoadedModel, tmp_path):
-    found = sweep_channels(lite0, CAT, {"op": "zero", "layer": "bn2", "channels": [112, 795, 90]}, target="tabby")
-    with found.save(tmp_path / "a.csv").open(newline="") as file:
+    sweep = sweep_channels(lite0, CAT, {"op": "zero", "layer": "bn2", "channels": [112, 795, 90]}, target="tabby")
+    with sweep.save(tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [ChannelEffect(int(row.pop("channel")), **{key: float(row[key]) for key in row}) for row in rows] == [
-        *found.channels
+        *sweep.channels
     ]
     upright = read_picture(CAT)
     geometry = lite0.preprocess.geometry(upright.width, upright.height)
-    expected = sweep_sheet(found, 2, upright, geometry, Style(max_side=300))
-    with Image.open(found.save(tmp_path / "a.png", top=2, max_side=300)) as drawn:
+    expected = sweep_sheet(sweep, 2, upright, geometry, Style(max_side=300))
+    with Image.open(sweep.save(tmp_path / "a.png", top=2, max_side=300)) as drawn:
         assert np.array_equal(np.asarray(drawn), np.asarray(expected))
     with pytest.raises(OptionError, match="csv"):
-        found.save(tmp_path / "a.npz")
+        sweep.save(tmp_path / "a.npz")
     with pytest.raises(OptionError, match="leave 'top' out"):
-        found.save(tmp_path / "b.csv", top=2)
+        sweep.save(tmp_path / "b.csv", top=2)
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(OptionError, match="top is 0"):
-        found.sheet(top=0)
+        sweep.sheet(top=0)
     with pytest.raises(LayerError, match="grid"):
         sweep_channels(lite0, CAT, {"op": "zero", "layer": "classifier", "channels": [3]}).sheet()
     with pytest.raises(PictureError, match="only a tensor"):
-        replace(found, canvas=None).sheet()
+        replace(sweep, canvas=None).sheet()

@@ -46,10 +46,10 @@ def test_what_names_no_class_is_refused_with_a_way_out(target, message):
 
 def test_predictions_are_softmax_in_the_order_asked_for():
     logits = np.array([0.0, np.log(3), 0.0], np.float32)
-    found = predictions(logits, ["a", "b", "c"], [2, 1])
-    assert [(row.index, row.label) for row in found] == [(2, "c"), (1, "b")]
-    assert np.allclose([row.probability for row in found], [0.2, 0.6])
-    assert found[1].logit == np.float32(np.log(3))
+    ranking = predictions(logits, ["a", "b", "c"], [2, 1])
+    assert [(row.index, row.label) for row in ranking] == [(2, "c"), (1, "b")]
+    assert np.allclose([row.probability for row in ranking], [0.2, 0.6])
+    assert ranking[1].logit == np.float32(np.log(3))
 
 
 def test_the_best_come_first_and_equal_ones_in_class_order():
@@ -59,8 +59,8 @@ def test_the_best_come_first_and_equal_ones_in_class_order():
 
 
 def test_predictions_of_large_logits_do_not_overflow():
-    found = predictions(np.array([1e4, -1e4], np.float32), ["a", "b"], [0, 1])
-    assert [row.probability for row in found] == [1.0, 0.0]
+    ranking = predictions(np.array([1e4, -1e4], np.float32), ["a", "b"], [0, 1])
+    assert [row.probability for row in ranking] == [1.0, 0.0]
 
 
 def test_near_matches_that_hold_the_word_come_first():

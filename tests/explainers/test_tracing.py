@@ -102,15 +102,15 @@ def test_a_trace_by_hand(untouched):
 @pytest.mark.parametrize("trainable", [False, True])
 def test_forward_runs_down_and_backward_up(trainable, untouched):
     net = untouched(chain().requires_grad_(trainable))
-    found = trace_images(net, ONES)
-    check_order(found)
+    timeline = trace_images(net, ONES)
+    check_order(timeline)
     names = ["0", "1", "2", "3", "4"]
     forward = [(kind, name) for name in names for kind in ("before_forward", "after_forward")]
-    assert [(one.kind, one.path) for one in found.events[:10]] == forward
-    assert events(found, "output_gradient") == [(name, 0) for name in reversed(names)]
-    assert events(found, "full_backward") == [(name, 0) for name in reversed(names)]
-    assert sorted(events(found, "parameter_gradient")) == [(name, None) for name in ("0", "0", "2", "2", "4", "4")]
-    position = {(one.kind, one.path): one.order for one in found.events}
+    assert [(one.kind, one.path) for one in timeline.events[:10]] == forward
+    assert events(timeline, "output_gradient") == [(name, 0) for name in reversed(names)]
+    assert events(timeline, "full_backward") == [(name, 0) for name in reversed(names)]
+    assert sorted(events(timeline, "parameter_gradient")) == [(name, None) for name in ("0", "0", "2", "2", "4", "4")]
+    position = {(event.kind, event.path): event.order for event in timeline.events}
     for name, below in itertools.pairwise(reversed(names)):
         assert position["full_backward", name] < position["output_gradient", below]
     for name in ("0", "2", "4"):
@@ -120,34 +120,34 @@ def test_forward_runs_down_and_backward_up(trainable, untouched):
 @pytest.mark.parametrize("kind", [nets.InPlaceModule, nets.AddsInto, nets.PreActivation, nets.Stochastic, nets.Skip])
 def test_every_net_is_traced_and_left_as_it_was(kind, picture, untouched):
     net = untouched(nets.seeded(kind).requires_grad_(False).train())
-    found = trace_images(net, picture)
-    check_order(found)
+    timeline = trace_images(net, picture)
+    check_order(timeline)
     ran = {path for path, part in net.named_modules() if is_leaf(part)} - {"unused"}
-    assert {event.path for event in found.events} == ran
-    assert found.summary.not_run == ("unused",)
-    assert found.summary.without_gradient == found.summary.non_finite == ()
-    assert torch.equal(found.logits, net.eval()(picture)[0])
+    assert {event.path for event in timeline.events} == ran
+    assert timeline.summary.not_run == ("unused",)
+    assert timeline.summary.without_gradient == timeline.summary.non_finite == ()
+    assert torch.equal(timeline.logits, net.eval()(picture)[0])
     net.train()
 
 
 def test_calls_are_numbered(picture):
-    found = trace_images(nets.seeded(nets.Twice), picture)
-    check_order(found)
-    assert [call for path, call in events(found, "before_forward") if path == "again"] == [0, 1]
-    assert [call for path, call in events(found, "after_forward") if path == "again"] == [0, 1]
-    assert [call for path, call in events(found, "output_gradient") if path == "again"] == [1, 0]
-    assert [call for path, call in events(found, "full_backward") if path == "again"] == [1, 0]
-    assert [path for path, _ in events(found, "parameter_gradient") if path == "again"] == ["again", "again"]
+    timeline = trace_images(nets.seeded(nets.Twice), picture)
+    check_order(timeline)
+    assert [call for path, call in events(timeline, "before_forward") if path == "again"] == [0, 1]
+    assert [call for path, call in events(timeline, "after_forward") if path == "again"] == [0, 1]
+    assert [call for path, call in events(timeline, "output_gradient") if path == "again"] == [1, 0]
+    assert [call for path, call in events(timeline, "full_backward") if path == "again"] == [1, 0]
+    assert [path for path, _ in events(timeline, "parameter_gradient") if path == "again"] == ["again", "again"]
 
 
 def test_chosen_layers_only(picture):
     net = nets.seeded(nets.Skip)
-    found = trace_images(net, picture, layers=("", "branch", nn.Linear))
-    check_order(found)
-    assert events(found, "before_forward") == [("", 0), ("branch", 0), ("head", 0)]
-    assert events(found, "after_forward") == [("branch", 0), ("head", 0), ("", 0)]
-    assert found.events[0].type == "Skip"
-    assert sorted({path for path, _ in events(found, "parameter_gradient")}) == ["head"], "own parameters only"
+    timeline = trace_images(net, picture, layers=("", "branch", nn.Linear))
+    check_order(timeline)
+    assert events(timeline, "before_forward") == [("", 0), ("branch", 0), ("head", 0)]
+    assert events(timeline, "after_forward") == [("branch", 0), ("head", 0), ("", 0)]
+    assert timeline.events[0].type == "Skip"
+    assert sorted({path for path, _ in events(timeline, "parameter_gradient")}) == ["head"], "own parameters only"
     assert [path for path, _ in events(trace_images(net, picture, layers=("branch.?",)), "before_forward")] == [
         "branch.0",
         "branch.1",
@@ -157,12 +157,12 @@ def test_chosen_layers_only(picture):
 
 def test_several_tensors_are_told_apart_by_their_places(picture):
     """Called with a picture and, by keyword, a number and a tensor."""
-    found = trace_images(nets.seeded(nets.TupleInside), picture, layers=("pair",))
-    names = {event.kind: [one.name for one in event.tensors] for event in found.events if event.call is not None}
+    timeline = trace_images(nets.seeded(nets.TupleInside), picture, layers=("pair",))
+    names = {event.kind: [one.name for one in event.tensors] for event in timeline.events if event.call is not None}
     assert names["before_forward"] == ["input.0", "input.2"]
     assert names["after_forward"] == ["output.0", "output.1"]
-    (backward,) = [event for event in found.events if event.kind == "full_backward"]
-    shapes = {one.name: one.statistics and one.statistics.shape for one in backward.tensors}
+    (backward,) = [event for event in timeline.events if event.kind == "full_backward"]
+    shapes = {tensor.name: tensor.statistics and tensor.statistics.shape for tensor in backward.tensors}
     assert shapes == {"grad_input.0": (1, 3, 16, 16), "grad_input.1": None, "grad_input.2": (1, 1, 14, 14)}
 
 
@@ -178,11 +178,11 @@ class Doubling(nn.Module):
 
 
 def test_a_tensor_is_looked_at_again_only_where_it_was_modified(picture):
-    found = trace_images(nets.seeded(Doubling), picture)
-    norms = {(event.kind, event.path): event.tensors[0].statistics.norm for event in found.events}
+    timeline = trace_images(nets.seeded(Doubling), picture)
+    norms = {(event.kind, event.path): event.tensors[0].statistics.norm for event in timeline.events}
     assert norms["before_forward", "second"] == pytest.approx(2 * norms["after_forward", "first"])
-    found = trace_images(chain(), ONES)
-    by_event = {(event.kind, event.path): event.tensors[0].statistics for event in found.events}
+    timeline = trace_images(chain(), ONES)
+    by_event = {(event.kind, event.path): event.tensors[0].statistics for event in timeline.events}
     for before, after in itertools.pairwise("01234"):
         assert by_event["output_gradient", before] is by_event["full_backward", after]
 
@@ -201,10 +201,10 @@ def test_the_time_of_tracing_itself_is_left_out(picture, monkeypatch):
 
     monkeypatch.setattr(tracing, "statistics", slow)
     started = time.perf_counter()
-    found = trace_images(nets.seeded(nets.Net), picture)
+    timeline = trace_images(nets.seeded(nets.Net), picture)
     whole = time.perf_counter() - started
-    assert found.events[-1].microseconds < (whole - sum(spent)) * 1e6
-    check_order(found)
+    assert timeline.events[-1].microseconds < (whole - sum(spent)) * 1e6
+    check_order(timeline)
 
 
 # The summary
@@ -221,8 +221,8 @@ def test_dead_maps(untouched):
         net[0].bias[3] = -100
         net[2].weight[2] = 0
         net[2].bias[2] = 0
-    found = trace_images(untouched(net), ONES)
-    assert found.summary.dead_maps == (DeadMaps("1", (1, 3), 4), DeadMaps("2", (2,), 4))
+    timeline = trace_images(untouched(net), ONES)
+    assert timeline.summary.dead_maps == (DeadMaps("1", (1, 3), 4), DeadMaps("2", (2,), 4))
     alive_in_one_cell = ONES.clone()
     alive_in_one_cell[..., 0, 0] = 1e4
     assert trace_images(net, alive_in_one_cell).summary.dead_maps == (DeadMaps("2", (2,), 4),)
@@ -238,8 +238,8 @@ def test_maps_are_dead_only_if_dead_in_every_call(picture):
     net.relu = nn.ReLU()
     for block in net.blocks:
         block.relu = nn.ReLU()
-    found = {one.path: one.channels for one in trace_images(net, picture).summary.dead_maps}
-    assert found == {"blocks.0.relu": (0, 1), "blocks.1.relu": (0, 2), "relu": found.get("relu", ())}
+    results = {one.path: one.channels for one in trace_images(net, picture).summary.dead_maps}
+    assert results == {"blocks.0.relu": (0, 1), "blocks.1.relu": (0, 2), "relu": results.get("relu", ())}
 
 
 def test_what_passes_maps_on_or_has_none_is_not_called_dead():
@@ -250,32 +250,32 @@ def test_what_passes_maps_on_or_has_none_is_not_called_dead():
     with torch.no_grad():
         nn.init.constant_(net[0].weight, 0.1)
         net[0].bias[:] = torch.tensor([-100.0, 1.0])
-    found = trace_images(net.eval(), ONES).summary
-    assert found.dead_maps == (DeadMaps("1", (0,), 2),)
+    result = trace_images(net.eval(), ONES).summary
+    assert result.dead_maps == (DeadMaps("1", (0,), 2),)
 
 
 @pytest.mark.parametrize(("scale", "vanishing"), [(1e-3, False), (1e-5, False), (1e-6, True), (0.0, True)])
 def test_vanishing(scale, vanishing):
     """The gradient of the second convolution has the norm 8 * scale, that of the first 3.2 times less."""
-    found = trace_images(chain(scale), ONES)
-    norms = norms_of(found)
+    timeline = trace_images(chain(scale), ONES)
+    norms = norms_of(timeline)
     assert norms["2"] == pytest.approx(8 * scale, rel=1e-5)
     below = [path for path in ("0", "1", "2", "3") if norms[path] < VANISHING]
-    assert found.summary.vanishing == tuple(below)
+    assert timeline.summary.vanishing == tuple(below)
     assert ("2" in below) is (8 * scale < VANISHING)
     assert norms["4"] == 1
     if vanishing:
-        assert found.summary.vanishing == ("0", "1", "2", "3")
-    assert found.summary.exploding == found.summary.without_gradient == ()
+        assert timeline.summary.vanishing == ("0", "1", "2", "3")
+    assert timeline.summary.exploding == timeline.summary.without_gradient == ()
 
 
 @pytest.mark.parametrize("scale", [1e3, 2e3, 1e6])
 def test_exploding(scale):
-    found = trace_images(chain(scale), ONES)
-    norms = norms_of(found)
-    assert found.summary.exploding == tuple(path for path in ("0", "1", "2", "3") if norms[path] > EXPLODING)
-    assert ("2" in found.summary.exploding) is (8 * scale > EXPLODING)
-    assert found.summary.vanishing == found.summary.non_finite == ()
+    timeline = trace_images(chain(scale), ONES)
+    norms = norms_of(timeline)
+    assert timeline.summary.exploding == tuple(path for path in ("0", "1", "2", "3") if norms[path] > EXPLODING)
+    assert ("2" in timeline.summary.exploding) is (8 * scale > EXPLODING)
+    assert timeline.summary.vanishing == timeline.summary.non_finite == ()
 
 
 def norms_of(found: Trace) -> dict[str, float]:
@@ -303,10 +303,10 @@ class Beside(nets.Net):
 
 @pytest.mark.parametrize("trainable", [False, True])
 def test_without_gradient(trainable, picture):
-    found = trace_images(nets.seeded(Beside).requires_grad_(trainable), picture).summary
-    assert found.without_gradient == ("beside", "before")
-    assert found.not_run == ("unused",)
-    assert found.vanishing == found.exploding == ()
+    result = trace_images(nets.seeded(Beside).requires_grad_(trainable), picture).summary
+    assert result.without_gradient == ("beside", "before")
+    assert result.not_run == ("unused",)
+    assert result.vanishing == result.exploding == ()
 
 
 def test_not_run_lists_each_module_once_and_none_that_ran_under_another_name(picture):
@@ -343,10 +343,10 @@ def test_non_finite_values(value):
     net = chain()
     with torch.no_grad():
         net[2].bias[0] = value
-    found = trace_images(net, ONES, ask=Ask.single(0))
-    assert found.summary.non_finite == ("2", "3", "4")
-    assert found.summary.vanishing == found.summary.exploding == ()
-    (output,) = [one for one in found.events if (one.kind, one.path) == ("after_forward", "2")]
+    timeline = trace_images(net, ONES, ask=Ask.single(0))
+    assert timeline.summary.non_finite == ("2", "3", "4")
+    assert timeline.summary.vanishing == timeline.summary.exploding == ()
+    (output,) = [event for event in timeline.events if (event.kind, event.path) == ("after_forward", "2")]
     assert (output.tensors[0].statistics.nan, output.tensors[0].statistics.inf) == ((16, 0), (0, 16))[value == math.inf]
 
 
@@ -366,12 +366,12 @@ def test_gradients_of_infinity_and_nan_are_non_finite_and_nan_is_neither_small_n
     infinite = nets.seeded(Rooted, 1.0)
     nn.init.zeros_(infinite.conv.weight)
     nn.init.zeros_(infinite.conv.bias)
-    found = trace_images(infinite, ONES, ask=Ask.single(0))
-    assert found.summary.non_finite == found.summary.exploding == ("conv",)
-    assert found.summary.vanishing == ()
-    found = trace_images(nets.seeded(Rooted, 0.0), ONES, ask=Ask.single(0))
-    assert found.summary.non_finite == ("conv",)
-    assert (found.summary.vanishing, found.summary.exploding, found.summary.without_gradient) == ((), (), ())
+    timeline = trace_images(infinite, ONES, ask=Ask.single(0))
+    assert timeline.summary.non_finite == timeline.summary.exploding == ("conv",)
+    assert timeline.summary.vanishing == ()
+    timeline = trace_images(nets.seeded(Rooted, 0.0), ONES, ask=Ask.single(0))
+    assert timeline.summary.non_finite == ("conv",)
+    assert (timeline.summary.vanishing, timeline.summary.exploding, timeline.summary.without_gradient) == ((), (), ())
 
 
 # What is refused, other callers and threads
@@ -418,21 +418,21 @@ def test_whatever_the_callers_mode(mode, picture, untouched):
     net = untouched(nets.seeded(nets.Stochastic).train())
     expected = trace_images(net, picture, ask=Ask.single(1))
     with mode():
-        found = trace_images(net, picture.clone(), ask=Ask.single(1))
-    assert comparable(found) == comparable(expected)
+        timeline = trace_images(net, picture.clone(), ask=Ask.single(1))
+    assert comparable(timeline) == comparable(expected)
 
 
 def comparable(found: Trace) -> list[tuple[object, ...]]:
-    return [(one.kind, one.path, one.type, one.call, one.tensors) for one in found.events]
+    return [(event.kind, event.path, event.type, event.call, event.tensors) for event in found.events]
 
 
 def test_in_threads(picture, untouched):
     net = untouched(nets.seeded(nets.Twice).requires_grad_(False))
     layers = ["stem", "conv", "again", "head", "", "*", "c*", "?tem"]
-    alone = [comparable(trace_images(net, picture, layers=(one,))) for one in layers]
+    alone = [comparable(trace_images(net, picture, layers=(layer,))) for layer in layers]
     with ThreadPoolExecutor(8) as pool:
-        found = pool.map(lambda one: [trace_images(net, picture, layers=(one,)) for _ in range(8)], layers)
-        for expected, traces in zip(alone, found, strict=True):
+        result = pool.map(lambda one: [trace_images(net, picture, layers=(one,)) for _ in range(8)], layers)
+        for expected, traces in zip(alone, result, strict=True):
             for one in traces:
                 check_order(one)
                 assert [event[:4] for event in comparable(one)] == [event[:4] for event in expected]
@@ -448,24 +448,24 @@ def test_in_threads(picture, untouched):
 
 def test_a_trace_of_the_embedded_model(lite0: LoadedModel, untouched):
     untouched(lite0.module)
-    found = trace(lite0, CAT, target="tabby")
-    check_order(found)
-    assert found.target == lite0.labels.index("tabby")
+    timeline = trace(lite0, CAT, target="tabby")
+    check_order(timeline)
+    assert timeline.target == lite0.labels.index("tabby")
     leaves = [path for path, part in lite0.module.named_modules() if is_leaf(part)]
-    ran = [path for path, _ in events(found, "before_forward")]
-    assert sorted(ran) == sorted(set(leaves) - set(found.summary.not_run))
-    assert found.summary.without_gradient == found.summary.non_finite == ()
-    (logits,) = [one for one in found.events if (one.kind, one.path) == ("output_gradient", "classifier")]
+    ran = [path for path, _ in events(timeline, "before_forward")]
+    assert sorted(ran) == sorted(set(leaves) - set(timeline.summary.not_run))
+    assert timeline.summary.without_gradient == timeline.summary.non_finite == ()
+    (logits,) = [event for event in timeline.events if (event.kind, event.path) == ("output_gradient", "classifier")]
     assert logits.tensors[0].statistics.norm == 1
     assert logits.tensors[0].statistics.zeros == pytest.approx(0.999)
     assert trace(lite0, CAT, layers=("bn2",)).events[0].path == "bn2"
 
 
 def test_a_trace_is_saved_as_a_drawing(lite0, tmp_path):
-    found = trace(lite0, CAT, layers=("conv_stem", "bn2"))
-    assert repr(found) == f"Trace({len(found.events)} events; target {found.target})"
-    assert found.save(tmp_path / "a.svg", title="the cat").read_text().count("the cat")
-    assert found.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    timeline = trace(lite0, CAT, layers=("conv_stem", "bn2"))
+    assert repr(timeline) == f"Trace({len(timeline.events)} events; target {timeline.target})"
+    assert timeline.save(tmp_path / "a.svg", title="the cat").read_text().count("the cat")
+    assert timeline.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(OptionError, match=r"\.svg"):
-        found.save(tmp_path / "a.pdf")
+        timeline.save(tmp_path / "a.pdf")
     assert len(list(tmp_path.iterdir())) == 2

@@ -63,9 +63,9 @@ def test_timm_models_are_fed_as_its_own_transforms_do(config):
     preprocess = _timm_preprocess(config)
     transforms = create_transform(**resolve_data_config(pretrained_cfg=config.to_dict()), is_training=False)
     for name, picture in PICTURES.items():
-        found, expected = preprocess(picture), transforms(picture)
-        assert found.shape == expected.shape
-        assert torch.allclose(found, expected, atol=1e-6), name
+        actual, expected = preprocess(picture), transforms(picture)
+        assert actual.shape == expected.shape
+        assert torch.allclose(actual, expected, atol=1e-6), name
 
 
 def test_grey_and_transparent_pictures_become_three_channels():

@@ -60,10 +60,10 @@ def test_many_who_ask_for_the_first_list_make_it_once(registry, monkeypatch):
     models_registry._zoo_spec.cache_clear()
     try:
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda _: registry.specs(), range(8)))
+            results = list(pool.map(lambda _: registry.specs(), range(8)))
     finally:
         models_registry._zoo_spec.cache_clear()
-    assert found == [registry.names()] * 8
+    assert results == [registry.names()] * 8
     assert sorted(made) == sorted(registry.names())
 
 
@@ -136,11 +136,11 @@ def test_a_model_in_other_numbers_answers_nearly_the_same_in_float32(registry, l
     half = registry.load("efficientnet_lite0", dtype=torch.bfloat16)
     assert half.module.conv_stem.weight.dtype == torch.bfloat16
     assert half.fingerprint != lite0.fingerprint
-    found, expected = (GradCAM().explain(model, images, torch.tensor([281])) for model in (half, lite0))
-    assert (found.maps.dtype, found.logits.dtype) == (torch.float32, torch.float32)
-    cosine = torch.cosine_similarity(found.maps.flatten(), expected.maps.flatten(), dim=0)
+    actual, expected = (GradCAM().explain(model, images, torch.tensor([281])) for model in (half, lite0))
+    assert (actual.maps.dtype, actual.logits.dtype) == (torch.float32, torch.float32)
+    cosine = torch.cosine_similarity(actual.maps.flatten(), expected.maps.flatten(), dim=0)
     assert cosine > 0.98
-    assert not torch.equal(found.maps, expected.maps)
+    assert not torch.equal(actual.maps, expected.maps)
 
 
 class Impatient(Exception):  # noqa: N818
@@ -206,8 +206,8 @@ def test_surveys_are_made_once_and_not_kept_without_bound(registry, building, mo
     may_end.set()
     monkeypatch.setattr(models_registry, "MOST_SURVEYS", 2)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: registry.survey(registry.spec("squeezenet1_1")), range(4)))
-    assert all(one is found[0] for one in found)
+        results = list(pool.map(lambda _: registry.survey(registry.spec("squeezenet1_1")), range(4)))
+    assert all(result is results[0] for result in results)
     for name in ("squeezenet1_0", "alexnet", "alexnet"):
         registry.survey(registry.spec(name))
     assert built == ["squeezenet1_1", "squeezenet1_0", "alexnet"]

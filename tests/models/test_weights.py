@@ -102,8 +102,8 @@ def test_timm_weights_in_the_folder(folder):
     module = load_model("timm/mobilenetv3_small_050", None).module.to(memory_format=torch.contiguous_format)
     (folder / "timm").mkdir()
     save_file(module.state_dict(), folder / "timm" / "mobilenetv3_small_050.safetensors")
-    found = load_model("timm/mobilenetv3_small_050", download=False)
-    assert same(found.module.state_dict(), module.state_dict())
+    model = load_model("timm/mobilenetv3_small_050", download=False)
+    assert same(model.module.state_dict(), module.state_dict())
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model"])

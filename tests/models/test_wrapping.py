@@ -38,11 +38,11 @@ def test_a_module_explains_pictures_and_is_left_as_it_was(module, untouched):
     model = wrap_model(module, ["healthy", "ill"], input_size=64)
     assert model.default_layers == ("conv",)
     assert repr(model) == "LoadedModel(Small, 64x64, 2 classes, weights none)"
-    found = explain(model, CAT, target="ill")
+    explanation = explain(model, CAT, target="ill")
     assert module.training
-    assert (found.target.label, found.map.shape, found.heatmap.shape) == ("ill", (16, 16), (300, 451))
+    assert (explanation.target.label, explanation.map.shape, explanation.heatmap.shape) == ("ill", (16, 16), (300, 451))
     assert [one.target.label for one in explain_many(model, [CAT, CAT], target=1)] == ["ill", "ill"]
-    assert (explain(wrap_model(deepcopy(module).eval(), input_size=64), CAT, target=1).map == found.map).all()
+    assert (explain(wrap_model(deepcopy(module).eval(), input_size=64), CAT, target=1).map == explanation.map).all()
 
 
 def test_a_module_that_was_trained_on_answers_as_it_is_now(module):

@@ -175,11 +175,11 @@ def test_every_torchvision_classifier_explains(name):
         side = {"inception_v3": 107, "alexnet": 95}.get(name, 64)
     images = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
     explainer = GradCAM() if model.default_layers else Saliency()
-    found = explainer.explain(model, images, torch.tensor([3]))
-    assert found.layers == model.default_layers
-    assert found.maps.ndim == 3
-    assert torch.isfinite(found.maps).all()
-    assert found.logits.shape == (1, 1000)
+    attribution = explainer.explain(model, images, torch.tensor([3]))
+    assert attribution.layers == model.default_layers
+    assert attribution.maps.ndim == 3
+    assert torch.isfinite(attribution.maps).all()
+    assert attribution.logits.shape == (1, 1000)
     assert not any(parameter.requires_grad for parameter in model.module.parameters())
     assert all(parameter.grad is None for parameter in model.module.parameters())
     assert not any(part._forward_hooks or part._backward_hooks for part in model.module.modules())
@@ -199,5 +199,5 @@ def test_in_jupyter_it_is_imported_in_silence():
         "from seewhy import load_model\n"
         "assert 'tqdm.autonotebook' in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")

@@ -57,10 +57,10 @@ def test_bytes_of_a_body(limited, small):
 def test_a_body_of_unstated_length(limited, small):
     app = limited(max_upload_bytes=len(small) + 1).application
     for more, status in [(b"", 200), (b"mo", 413)]:
-        sent = EnvironBuilder(
+        builder = EnvironBuilder(
             "/predict", method="POST", input_stream=io.BytesIO(small + more), content_type="image/png"
         )
-        environ = {**sent.get_environ(), "wsgi.input_terminated": True}
+        environ = {**builder.get_environ(), "wsgi.input_terminated": True}
         del environ["CONTENT_LENGTH"]
         _, answered, _ = run_wsgi_app(app, environ)
         assert int(answered.split()[0]) == status
@@ -76,30 +76,30 @@ def test_parts_of_a_form(client, small):
     # werkzeug's, 1000: the picture is one of them.
     for count, status in [(999, 422), (1000, 413)]:
         body = form(small, [("top", "1")] * count)
-        found = problem(client.post("/predict", data=body, content_type=FORM), status)
-        assert (faults(found) == {"top"}) if status == 422 else ("too many fields" in found["detail"])
+        document = problem(client.post("/predict", data=body, content_type=FORM), status)
+        assert (faults(document) == {"top"}) if status == 422 else ("too many fields" in document["detail"])
 
 
 def test_bytes_of_the_texts_in_a_form(client, small):
     # werkzeug's, 500 kB.
     for count, status in [(500_000, 422), (500_001, 413)]:
-        found = problem(client.post("/predict", data=form(small, [("model", "m" * count)]), content_type=FORM), status)
-        assert len(found["detail"]) < 1000
-        assert ("more than 500,000 bytes" in found["detail"]) is (status == 413)
-    assert "Send the picture as a file" in found["detail"]
-    assert "SEEWHY_MAX_UPLOAD_BYTES" not in found["detail"]  # which is none of its limits
+        body = problem(client.post("/predict", data=form(small, [("model", "m" * count)]), content_type=FORM), status)
+        assert len(body["detail"]) < 1000
+        assert ("more than 500,000 bytes" in body["detail"]) is (status == 413)
+    assert "Send the picture as a file" in body["detail"]
+    assert "SEEWHY_MAX_UPLOAD_BYTES" not in body["detail"]  # which is none of its limits
 
 
 def test_options_and_their_values(client, small):
     image = base64.b64encode(small).decode()
     for count, said in [(MAX_VALUES, "no such option"), (MAX_VALUES + 1, "options; ")]:
         options = {f"o{number}": 1 for number in range(count)}
-        found = problem(client.post("/predict", json={"image": image, **options}), 422)
-        assert said in found["detail"]
-        assert len(found.get("errors", ())) <= MAX_FAULTS
+        document = problem(client.post("/predict", json={"image": image, **options}), 422)
+        assert said in document["detail"]
+        assert len(document.get("errors", ())) <= MAX_FAULTS
     for count, said in [(MAX_VALUES, "classes"), (MAX_VALUES + 1, "values; ")]:
-        found = problem(client.post("/explain", json={"image": image, "target": [1] * count}), 422)
-        assert said in found["detail"]
+        document = problem(client.post("/explain", json={"image": image, "target": [1] * count}), 422)
+        assert said in document["detail"]
 
 
 def test_targets(limited, small):
@@ -235,9 +235,9 @@ def test_a_key_twice_is_refused(client, small):
         {"data": json_with(image, edits, "edits"), "content_type": "application/json"},
         {"data": form(small, [("edits", edits)]), "content_type": FORM},
     ):
-        found = problem(client.post("/hooks/intervene", **send), 422)
-        assert faults(found) & {"edits", "layer"}
-        assert "twice" in found["detail"]
+        document = problem(client.post("/hooks/intervene", **send), 422)
+        assert faults(document) & {"edits", "layer"}
+        assert "twice" in document["detail"]
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"1", b'"x"', b"[]", b"\xff\xfe", b"\xef\xbb\xbf{}", b"{", b"{}{}"])
@@ -247,13 +247,13 @@ def test_json_that_is_no_object(client, body):
 
 def test_frames_beyond_the_first_are_not_read(client):
     many = [Image.new("RGB", (9, 9), (level, 0, 0)) for level in (250, 0, 0)]
-    found = {}
+    results = {}
     for count in (1, 3):
         content = encoded(many[0], "GIF", save_all=True, append_images=many[1:count])
         response = client.post("/explain?format=npz", data=content, content_type="image/gif")
         with np.load(io.BytesIO(response.data)) as arrays:
-            found[count] = arrays["logits"]
-    assert np.array_equal(found[1], found[3])
+            results[count] = arrays["logits"]
+    assert np.array_equal(results[1], results[3])
 
 
 PLUGINS = {"GIF": "Gif", "WEBP": "WebP", "PNG": "Png", "TIFF": "Tiff", "MPO": "Mpo"}

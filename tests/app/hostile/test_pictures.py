@@ -29,12 +29,12 @@ GROWTH = 512 * 2**20
 
 @pytest.fixture(scope="module")
 def answered():
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "always", "-m", "tools.hostile.trial"], capture_output=True, text=True, timeout=570
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return [trial.Answered(**json.loads(line)) for line in done.stdout.splitlines()]
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    return [trial.Answered(**json.loads(line)) for line in process.stdout.splitlines()]
 
 
 @pytest.mark.slow
@@ -61,13 +61,13 @@ def test_no_picture_takes_long_or_much_memory(answered):
 
 @pytest.mark.slow
 def test_every_family_has_something_that_is_refused_or_is_right(answered):
-    found = {}
+    results = {}
     for one in answered:
-        found.setdefault(one.family, Counter())[one.status] += 1
-    assert set(found["rare samples"]) == set(found["thin"]) == {200}
-    assert found["JPEG scans"][413] == 9
-    assert found["bomb of pixels"][413] == 12
-    assert 200 not in found["truncated"]
+        results.setdefault(one.family, Counter())[one.status] += 1
+    assert set(results["rare samples"]) == set(results["thin"]) == {200}
+    assert results["JPEG scans"][413] == 9
+    assert results["bomb of pixels"][413] == 12
+    assert 200 not in results["truncated"]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
@@ -82,7 +82,7 @@ def test_only_the_allowed_decoders_are_ever_tried(monkeypatch):
             return accept is None or accept(*args)
 
         monkeypatch.setitem(Image.OPEN, name, (factory, spied))
-    for content in [*pictures.sound().values(), *(one.content for one in pictures.others())]:
+    for content in [*pictures.sound().values(), *(other.content for other in pictures.others())]:
         try:
             read_picture(content)
         except UnreadablePictureError:
@@ -95,17 +95,17 @@ def test_only_the_allowed_decoders_are_ever_tried(monkeypatch):
 
 def test_the_transparent_colour_of_16_bits_is_white():
     for name in ("PNG, 16-bit grey, tRNS", "PNG, 16-bit colour, tRNS"):
-        (content,) = [one.content for one in pictures.kinds() if one.name == name]
-        found = np.asarray(read_picture(content))
-        assert (found[:, :4] == 255).all(), name
-        assert (found[:, 4:] == 128).all(), name
+        (content,) = [kind.content for kind in pictures.kinds() if kind.name == name]
+        values = np.asarray(read_picture(content))
+        assert (values[:, :4] == 255).all(), name
+        assert (values[:, 4:] == 128).all(), name
 
 
 def test_one_grey_of_16_bits_is_transparent_and_not_its_neighbours():
     row = b"\0" + b"\x12\x34\x12\x35"
     clear = pictures.chunk(b"tRNS", b"\x12\x34")
-    found = np.asarray(read_picture(pictures.png(2, 1, zlib.compress(row), 16, 0, clear)))
-    assert found[0, :, 0].tolist() == [255, 0x12]
+    values = np.asarray(read_picture(pictures.png(2, 1, zlib.compress(row), 16, 0, clear)))
+    assert values[0, :, 0].tolist() == [255, 0x12]
 
 
 def test_scans_are_counted_against_the_pixels():

@@ -119,8 +119,8 @@ def test_no_edit_and_no_resource_reads_a_path(client, small, shut, place):
 
 
 def test_a_picture_that_names_files_opens_none(client, shut):
-    for one in pictures.others():
-        assert client.post("/predict", data=one.content, content_type="image/svg+xml").status_code != 500
+    for other in pictures.others():
+        assert client.post("/predict", data=other.content, content_type="image/svg+xml").status_code != 500
     assert shut == []
 
 

@@ -23,9 +23,9 @@ def grad_cam_peer(kind: type, model: nn.Module, layer: str, images: Tensor, targ
 
 def caught(model: nn.Module, layer: str, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return a layer's features and the gradients of the targets' logits, by plain autograd."""
-    found: list[Tensor] = []
-    handle = model.get_submodule(layer).register_forward_hook(lambda module, args, output: found.append(output))
+    results: list[Tensor] = []
+    handle = model.get_submodule(layer).register_forward_hook(lambda module, args, output: results.append(output))
     logits = model(images.clone().requires_grad_())
     handle.remove()
-    (gradients,) = torch.autograd.grad(logits[range(len(images)), targets].sum(), found[0])
-    return found[0].detach(), gradients
+    (gradients,) = torch.autograd.grad(logits[range(len(images)), targets].sum(), results[0])
+    return results[0].detach(), gradients

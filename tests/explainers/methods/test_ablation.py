@@ -32,9 +32,9 @@ def logits_with(net: nn.Module, picture: Tensor, layer: str, edit) -> Tensor:
 
 
 def output_of(net: nn.Module, picture: Tensor, layer: str) -> Tensor:
-    found = []
-    logits_with(net, picture, layer, lambda output: found.append(output.clone()) or output)
-    return found[0]
+    results = []
+    logits_with(net, picture, layer, lambda output: results.append(output.clone()) or output)
+    return results[0]
 
 
 def ablated(net: nn.Module, picture: Tensor, layer: str, score) -> Tensor:
@@ -88,8 +88,8 @@ def test_ablation_by_hand(target):
     """The mean of x is 1/2, so logits are 4/2 - 8/2 = -2 and 2; without A0 they are -4 and -2, without A1 2 and 4."""
     image = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]])
     falls = torch.tensor([[2.0, -4.0], [4.0, -2.0]])[target]
-    found = AblationCAM(layers=("conv",), sign="signed").explain(ByHand(), image, torch.tensor([target]))
-    torch.testing.assert_close(found.maps, (falls[0] * image[:, 0] - falls[1] * image[:, 0]) / 2)
+    attribution = AblationCAM(layers=("conv",), sign="signed").explain(ByHand(), image, torch.tensor([target]))
+    torch.testing.assert_close(attribution.maps, (falls[0] * image[:, 0] - falls[1] * image[:, 0]) / 2)
 
 
 def test_a_score_of_zero_leaves_the_map_finite_and_its_shape_alone(pictures):
@@ -109,9 +109,9 @@ def test_a_score_of_zero_leaves_the_map_finite_and_its_shape_alone(pictures):
 def test_what_is_divided_by_is_a_millionth_of_the_largest_logit_or_more():
     image, net = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]]), ByHand()
     net.head.bias = nn.Parameter(torch.tensor([2 + 2.0**-21, 0.0]))
-    found = AblationCAM(layers=("conv",), sign="signed").explain(net, image, torch.tensor([0]))
-    assert found.logits[0].tolist() == [2.0**-21, 2]
-    torch.testing.assert_close(found.maps, 6 * image[:, 0] / 2e-6)
+    attribution = AblationCAM(layers=("conv",), sign="signed").explain(net, image, torch.tensor([0]))
+    assert attribution.logits[0].tolist() == [2.0**-21, 2]
+    torch.testing.assert_close(attribution.maps, 6 * image[:, 0] / 2e-6)
 
 
 @pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 2.0**-20), (torch.bfloat16, 2.0**-8)])
@@ -121,15 +121,15 @@ def test_a_contrast_that_rounding_alone_changes_draws_nothing(dtype, share):
     with torch.no_grad():
         net.head.weight[1] = net.head.weight[0] * (1 + share)
     targets = torch.tensor([0])
-    found = AblationCAM(layers=("conv",), sign="signed").explain(net.to(dtype), image, targets, 1 - targets)
-    assert not found.maps.any()
-    assert found.change.tolist() == [0.0]
+    attribution = AblationCAM(layers=("conv",), sign="signed").explain(net.to(dtype), image, targets, 1 - targets)
+    assert not attribution.maps.any()
+    assert attribution.change.tolist() == [0.0]
 
 
 def test_the_largest_change_is_told():
     image = torch.tensor([[[[1.0, 2.0], [3.0, -4.0]]]])
-    found = AblationCAM(layers=("conv",)).explain(ByHand(), image, torch.tensor([0]))
-    assert found.change.tolist() == [2.0]
+    attribution = AblationCAM(layers=("conv",)).explain(ByHand(), image, torch.tensor([0]))
+    assert attribution.change.tolist() == [2.0]
 
 
 def test_recipro_by_hand():
@@ -141,8 +141,8 @@ def test_recipro_by_hand():
         logits = torch.stack([-4 * image[0, 0], 4 * image[0, 0]]) * share / 6
         expected = logits.softmax(dim=0)
         expected = expected - expected.amin(dim=(1, 2), keepdim=True)
-        found = ReciproCAM(layers=("conv",), gaussian=gaussian).explain(net, image.expand(2, 1, 2, 3), torch.arange(2))
-        torch.testing.assert_close(found.maps, expected)
+        result = ReciproCAM(layers=("conv",), gaussian=gaussian).explain(net, image.expand(2, 1, 2, 3), torch.arange(2))
+        torch.testing.assert_close(result.maps, expected)
 
 
 # One channel or position at a time, whatever the net does
@@ -170,14 +170,14 @@ def test_every_row_is_what_the_whole_model_gives(kind, layers, images, untouched
     pictures, targets, others = images[:2, :, :6, :8], torch.tensor([0, 2]), torch.tensor([1, 1])
     for layer in layers:
         ablation = AblationCAM(layers=(layer,), sign="signed")
-        found = ablation.explain(net, pictures, targets).maps
+        maps = ablation.explain(net, pictures, targets).maps
         contrast = ablation.explain(net, pictures, targets, others).maps
         recipro = ReciproCAM(layers=(layer,), sign="signed", gaussian=layer != "conv")
         positions = recipro.explain(net, pictures, targets).maps
         between = recipro.explain(net, pictures, targets, others).maps
         for row, (target, other) in enumerate(zip(targets.tolist(), others.tolist(), strict=True)):
             expected = ablated(net, pictures[row], layer, lambda logits, target=target: logits[target])
-            assert nets.relative_error(found[row], expected) < 1e-3
+            assert nets.relative_error(maps[row], expected) < 1e-3
             expected = ablated(
                 net, pictures[row], layer, lambda logits, pair=(target, other): logits[pair[0]] - logits[pair[1]]
             )
@@ -195,8 +195,8 @@ def test_ablation_weighs_as_a_sweep_ranks(images, untouched):
     for effect in sweep.channels:
         falls[effect.channel] = -effect.logit_change
     expected = (falls[:, None, None] * sweep.maps).sum(dim=0) / sweep.logits[2].abs()
-    found = AblationCAM(layers=(layer,), sign="signed").explain(net, image, torch.tensor([2])).maps
-    assert nets.relative_error(found[0], expected) < 1e-3
+    maps = AblationCAM(layers=(layer,), sign="signed").explain(net, image, torch.tensor([2])).maps
+    assert nets.relative_error(maps[0], expected) < 1e-3
 
 
 def test_what_returned_before_the_layer_is_not_computed_again(pictures):
@@ -217,10 +217,10 @@ def test_a_hook_of_the_caller_is_not_applied_twice(pictures):
     """The replay's rows come out wrong then, so the whole model runs."""
     net = nets.seeded(nets.Net)
     handle = net.conv.register_forward_hook(lambda module, args, output: 2 * output)
-    found = AblationCAM(layers=("conv",), sign="signed").explain(net, pictures[:1], torch.tensor([2])).maps[0]
+    heatmap = AblationCAM(layers=("conv",), sign="signed").explain(net, pictures[:1], torch.tensor([2])).maps[0]
     expected = ablated(net, pictures[0], "conv", lambda logits: logits[2])
     handle.remove()
-    assert nets.relative_error(found, expected) < 1e-4
+    assert nets.relative_error(heatmap, expected) < 1e-4
 
 
 def test_a_channel_that_is_zero_needs_no_pass(pictures):
@@ -230,13 +230,13 @@ def test_a_channel_that_is_zero_needs_no_pass(pictures):
             value[1:4] = 0
     expected = ablated(net, pictures[0], "conv", lambda logits: logits[0])
     handle = net.head.register_forward_hook(lambda module, args, output: rows.append(len(output)))
-    found = AblationCAM(layers=("conv",), sign="signed").explain(net, pictures[:1], torch.tensor([0])).maps[0]
+    heatmap = AblationCAM(layers=("conv",), sign="signed").explain(net, pictures[:1], torch.tensor([0])).maps[0]
     with torch.no_grad():
         for value in net.conv.parameters():
             value.zero_()
     blank = AblationCAM(layers=("conv",)).explain(net, pictures).maps
     handle.remove()
-    assert nets.relative_error(found, expected) < 1e-4
+    assert nets.relative_error(heatmap, expected) < 1e-4
     assert rows[-2:] == [3, 4], "the unedited row and two channels; then the logits alone"
     assert not blank.any()
 
@@ -330,6 +330,6 @@ def test_ablation_equals_pytorch_grad_cam(name, images):
         expected = torch.as_tensor(peer.get_cam_image(images, target_layer, goals, activations, None))
     signs = logits[range(2), targets].sign()
     assert activations.min() == 0
-    found = AblationCAM(layers=(layer,), sign="signed").explain(model, images, targets).maps
-    for one, other in zip(found, expected * signs[:, None, None], strict=True):
+    maps = AblationCAM(layers=(layer,), sign="signed").explain(model, images, targets).maps
+    for one, other in zip(maps, expected * signs[:, None, None], strict=True):
         assert nets.relative_error(one, other) < 2e-4

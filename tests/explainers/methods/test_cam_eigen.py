@@ -28,8 +28,8 @@ def test_maps_are_projections_onto_the_first_right_singular_vector(name, stock, 
     model, layer = stock
     features, gradients = caught(model, layer, images, TARGETS)
     values = features if name == "eigencam" else features * gradients
-    found = built(name, layers=[layer]).explain(model, images, TARGETS).maps
-    for one, projected in zip(values, found, strict=True):
+    maps = built(name, layers=[layer]).explain(model, images, TARGETS).maps
+    for one, projected in zip(values, maps, strict=True):
         matrix = one.flatten(1).T.double()
         expected = (matrix @ torch.linalg.svd(matrix, full_matrices=False).Vh[0]).reshape(one.shape[1:]).float()
         expected = expected * torch.sign((expected * one.sum(dim=0)).sum())
@@ -38,8 +38,8 @@ def test_maps_are_projections_onto_the_first_right_singular_vector(name, stock, 
 
 def test_eigengradcam_is_hirescam_with_eigen_smoothing(stock, images):
     model, layer = stock
-    found = built("eigengradcam", layers=[layer]).explain(model, images, TARGETS).maps
-    assert torch.equal(found, built("hirescam", layers=[layer], smooth="eigen").explain(model, images, TARGETS).maps)
+    maps = built("eigengradcam", layers=[layer]).explain(model, images, TARGETS).maps
+    assert torch.equal(maps, built("hirescam", layers=[layer], smooth="eigen").explain(model, images, TARGETS).maps)
 
 
 @pytest.mark.parametrize("name", ["eigencam", "eigengradcam", "kpcacam"])
@@ -57,9 +57,9 @@ def test_kernel_components_equal_those_of_pytorch_grad_cam_but_for_the_sign(kern
 
     model, layer = stock
     features, _ = caught(model, layer, images, TARGETS)
-    found = built("kpcacam", layers=[layer], kernel=kernel, gamma=3.0).explain(model, images, TARGETS).maps
+    maps = built("kpcacam", layers=[layer], kernel=kernel, gamma=3.0).explain(model, images, TARGETS).maps
     peer = torch.as_tensor(get_2d_projection_kernel(features.double().numpy(), kernel, gamma=3.0 / features.shape[1]))
-    for one, other, feature in zip(found, peer, features, strict=True):
+    for one, other, feature in zip(maps, peer, features, strict=True):
         assert nets.relative_error(one, other * torch.sign((one * other).sum())) < 1e-4
         summed = feature.sum(dim=0)
         assert float((one * (summed - summed.mean())).sum()) > 0
@@ -70,8 +70,8 @@ def test_the_linear_kernel_gives_the_principal_component_of_centred_features(sto
 
     model, layer = stock
     features, _ = caught(model, layer, images, TARGETS)
-    found = built("kpcacam", layers=[layer], kernel="linear").explain(model, images).maps
-    for one, other in zip(found, torch.as_tensor(get_2d_projection(features.numpy())), strict=True):
+    maps = built("kpcacam", layers=[layer], kernel="linear").explain(model, images).maps
+    for one, other in zip(maps, torch.as_tensor(get_2d_projection(features.numpy())), strict=True):
         assert nets.relative_error(one, other * torch.sign((one * other).sum())) < 1e-4
 
 
@@ -95,13 +95,13 @@ def test_eigencam_shows_where_negative_features_are_strong():
     """Of features that are mostly negative the map was blank."""
     strengths = torch.linspace(0.5, 2, 16).view(1, 1, 4, 4)
     features = -strengths * torch.tensor([1.0, 3.0, 0.5]).view(1, 3, 1, 1)
-    found, positive = (
+    actual, positive = (
         get_method("eigencam").build({"layers": ["layer"]}).explain(Given(), values) for values in (features, -features)
     )
     expected = strengths[0] * torch.tensor([1.0, 3.0, 0.5]).norm()
-    torch.testing.assert_close(found.maps, expected)
+    torch.testing.assert_close(actual.maps, expected)
     torch.testing.assert_close(positive.maps, expected)
-    assert found.diagnostics == positive.diagnostics == ((),)
+    assert actual.diagnostics == positive.diagnostics == ((),)
 
 
 @pytest.mark.slow
@@ -124,8 +124,8 @@ def test_two_components_of_the_same_strength_are_told(name):
     features = torch.zeros(2, 2, 4, 4)
     features[0, 0, 0, 0] = features[0, 1, 1, 1] = 1
     features[1, 0, :2] = 1
-    found = get_method(name).build({"layers": ["layer"], **({"kernel": "linear"} if name == "kpcacam" else {})})
-    codes = [[one.code for one in of_one] for of_one in found.explain(Given(), features).diagnostics]
+    explainer = get_method(name).build({"layers": ["layer"], **({"kernel": "linear"} if name == "kpcacam" else {})})
+    codes = [[one.code for one in of_one] for of_one in explainer.explain(Given(), features).diagnostics]
     assert "ambiguous-component" in codes[0] or name == "kpcacam"
     assert "ambiguous-component" not in codes[1]
 
@@ -134,12 +134,12 @@ def test_two_components_of_the_same_strength_are_told(name):
 def test_a_sign_that_nothing_speaks_for_is_told(sign, expected):
     features = torch.zeros(1, 1, 2, 2)
     features[0, 0, 0] = torch.tensor([1.0, -1.0])
-    found = get_method("eigencam").build({"layers": ["layer"], "sign": sign}).explain(Given(), features)
-    assert [one.code for one in found.diagnostics[0]] == expected
-    assert [one.code for one in found.rows()[0].diagnostics[0]] == expected
+    attribution = get_method("eigencam").build({"layers": ["layer"], "sign": sign}).explain(Given(), features)
+    assert [one.code for one in attribution.diagnostics[0]] == expected
+    assert [one.code for one in attribution.rows()[0].diagnostics[0]] == expected
 
 
 @pytest.mark.parametrize("name", ["eigencam", "eigengradcam", "kpcacam"])
 def test_a_layer_that_is_zero_has_no_ambiguous_sign(name):
-    found = get_method(name).build({"layers": ["layer"]}).explain(Given(), torch.zeros(1, 2, 4, 4))
-    assert "ambiguous-sign" not in [one.code for one in found.diagnostics[0]]
+    attribution = get_method(name).build({"layers": ["layer"]}).explain(Given(), torch.zeros(1, 2, 4, 4))
+    assert "ambiguous-sign" not in [one.code for one in attribution.diagnostics[0]]

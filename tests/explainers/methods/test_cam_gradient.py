@@ -38,8 +38,8 @@ class ByHand(nn.Module):
     ],
 )
 def test_maps_computed_by_hand(name, expected, untouched):
-    found = get_method(name).build({"layers": ["layer"], "sign": "signed"})
-    maps = found.explain(untouched(ByHand()), FEATURES[None], torch.tensor([0])).maps
+    explainer = get_method(name).build({"layers": ["layer"], "sign": "signed"})
+    maps = explainer.explain(untouched(ByHand()), FEATURES[None], torch.tensor([0])).maps
     torch.testing.assert_close(maps[0], expected)
 
 
@@ -65,19 +65,19 @@ def stock(request) -> tuple[nn.Module, str]:
 def test_the_sum_of_features_times_gradients_is_conserved(name, stock, images):
     model, layer = stock
     features, gradients = caught(model, layer, images, TARGETS)
-    found = get_method(name).build({"layers": [layer], "sign": "signed"}).explain(model, images, TARGETS).maps
-    torch.testing.assert_close(found.sum(dim=(1, 2)), (features * gradients).sum(dim=(1, 2, 3)), rtol=1e-4, atol=1e-5)
+    maps = get_method(name).build({"layers": [layer], "sign": "signed"}).explain(model, images, TARGETS).maps
+    torch.testing.assert_close(maps.sum(dim=(1, 2)), (features * gradients).sum(dim=(1, 2, 3)), rtol=1e-4, atol=1e-5)
 
 
 def test_hirescam_of_a_linear_head_sums_to_the_logit_less_its_bias(resnet18, images):
-    found = get_method("hirescam").build({"sign": "signed"}).explain(resnet18, images, TARGETS)
-    expected = found.logits[range(4), TARGETS] - resnet18.fc.bias[TARGETS]
-    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), expected, rtol=1e-4, atol=1e-5)
+    attribution = get_method("hirescam").build({"sign": "signed"}).explain(resnet18, images, TARGETS)
+    expected = attribution.logits[range(4), TARGETS] - resnet18.fc.bias[TARGETS]
+    torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_xgradcam_gives_a_map_without_features_no_weight(untouched):
     features = FEATURES.clone()
     features[1] = torch.tensor([[1.0, -1.0], [2.0, -2.0]])
-    found = get_method("xgradcam").build({"layers": ["layer"], "sign": "signed"})
-    maps = found.explain(untouched(ByHand()), features[None], torch.tensor([0])).maps
+    explainer = get_method("xgradcam").build({"layers": ["layer"], "sign": "signed"})
+    maps = explainer.explain(untouched(ByHand()), features[None], torch.tensor([0])).maps
     torch.testing.assert_close(maps[0], 0.7 * FEATURES[0])

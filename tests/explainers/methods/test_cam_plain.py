@@ -21,16 +21,16 @@ def pooled(request) -> nn.Module:
 
 
 def test_the_mean_of_a_cam_and_the_bias_make_the_logit(pooled, images, untouched):
-    found = built("cam").explain(untouched(pooled), images, TARGETS)
+    attribution = built("cam").explain(untouched(pooled), images, TARGETS)
     head = [part for part in pooled.modules() if isinstance(part, nn.Linear)][-1]
-    logits = found.maps.mean(dim=(1, 2)) + head.bias[TARGETS]
-    torch.testing.assert_close(logits.detach(), found.logits[range(4), TARGETS], rtol=1e-4, atol=1e-5)
+    logits = attribution.maps.mean(dim=(1, 2)) + head.bias[TARGETS]
+    torch.testing.assert_close(logits.detach(), attribution.logits[range(4), TARGETS], rtol=1e-4, atol=1e-5)
 
 
 def test_gradcam_is_a_multiple_of_cam(pooled, images):
-    found = built("cam").explain(pooled, images, TARGETS).maps
+    maps = built("cam").explain(pooled, images, TARGETS).maps
     gradcam = GradCAM(sign="signed").explain(pooled, images, TARGETS).maps
-    assert nets.relative_error(gradcam * found.shape[1] * found.shape[2], found) < 1e-5
+    assert nets.relative_error(gradcam * maps.shape[1] * maps.shape[2], maps) < 1e-5
 
 
 def test_cam_of_a_convolution_as_head():
@@ -45,9 +45,9 @@ def test_cam_of_a_convolution_as_head():
 
     net = nets.seeded(Convolutional)
     images = torch.randn(2, 3, 6, 8)
-    found = built("cam", layers=["layer"]).explain(net, images, torch.tensor([2, 0])).maps
+    maps = built("cam", layers=["layer"]).explain(net, images, torch.tensor([2, 0])).maps
     expected = torch.einsum("nc,nchw->nhw", net.head.weight[[2, 0], :, 0, 0], net.layer(images)).detach()
-    assert nets.relative_error(found, expected) < 1e-5
+    assert nets.relative_error(maps, expected) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_fem_computed_by_hand(untouched):
     images = torch.zeros(1, 3, 2, 2)
     images[0, 0, 0, 1], images[0, 1, 1, 1], images[0, 2] = 4.0, 8.0, 3.0
     net = untouched(Features())
-    found = built("fem", layers=["layer"], deviations=1.5).explain(net, images)
-    assert found.maps.tolist() == [[[0.0, 1.0], [0.0, 2.0]]]
+    attribution = built("fem", layers=["layer"], deviations=1.5).explain(net, images)
+    assert attribution.maps.tolist() == [[[0.0, 1.0], [0.0, 2.0]]]
     with pytest.raises(LayerError, match=r"Among 4 positions none can exceed the mean by more than 1.73"):
         built("fem", layers=["layer"]).explain(net, images)
     assert built("fem", layers=["layer"], deviations=0).explain(net, images).maps.tolist() == [[[0.0, 1.0], [0.0, 2.0]]]
@@ -92,14 +92,14 @@ def test_fem_is_not_that_of_pytorch_grad_cam(resnet18, images):
     from pytorch_grad_cam import FEM
 
     peer = grad_cam_peer(FEM, resnet18, "layer3", images, TARGETS)
-    found = built("fem", layers=["layer3"]).explain(resnet18, images).maps
+    maps = built("fem", layers=["layer3"]).explain(resnet18, images).maps
     features, _ = caught(resnet18, "layer3", images, TARGETS)
     means, deviations = features.mean(dim=(2, 3), keepdim=True), features.std(dim=(2, 3), keepdim=True, correction=0)
     outstanding = (features >= means + 2 * deviations) & (deviations > 0)
-    assert nets.relative_error(found, (means * outstanding).sum(dim=1)) < 1e-5
+    assert nets.relative_error(maps, (means * outstanding).sum(dim=1)) < 1e-5
     shares = (features > means + 2 * deviations).float().mean(dim=(2, 3), keepdim=True)
     assert nets.relative_error(peer, (shares * features).sum(dim=1)) < 1e-5
-    assert nets.relative_error(found, peer) > 0.1
+    assert nets.relative_error(maps, peer) > 0.1
 
 
 def test_random_weights_repeat_and_are_the_same_for_each_picture(resnet18, images):
@@ -107,8 +107,8 @@ def test_random_weights_repeat_and_are_the_same_for_each_picture(resnet18, image
     weights = 2 * torch.rand(512, generator=torch.Generator().manual_seed(4)) - 1
     expected = torch.einsum("c,nchw->nhw", weights, features)
     before = torch.get_rng_state()
-    found = built("random", seed=4).explain(resnet18, images).maps
+    maps = built("random", seed=4).explain(resnet18, images).maps
     assert torch.equal(torch.get_rng_state(), before)
-    assert nets.relative_error(found, expected) < 1e-5
-    assert torch.equal(built("random", seed=4).explain(resnet18, images).maps, found)
-    assert nets.relative_error(built("random", seed=5).explain(resnet18, images).maps, found) > 0.1
+    assert nets.relative_error(maps, expected) < 1e-5
+    assert torch.equal(built("random", seed=4).explain(resnet18, images).maps, maps)
+    assert nets.relative_error(built("random", seed=5).explain(resnet18, images).maps, maps) > 0.1

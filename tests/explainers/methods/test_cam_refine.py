@@ -27,26 +27,26 @@ def test_the_layers_are_the_ends_of_the_stages(name, images, untouched):
 
 
 def test_the_layers_of_a_loaded_model(lite0):
-    found = RefineCAM().explain(lite0, torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0)))
-    assert found.layers == ("blocks.1", "blocks.2", "blocks.4", "bn2")
-    assert found.maps.shape == (1, 56, 56)
+    attribution = RefineCAM().explain(lite0, torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0)))
+    assert attribution.layers == ("blocks.1", "blocks.2", "blocks.4", "bn2")
+    assert attribution.maps.shape == (1, 56, 56)
 
 
 def test_the_map_is_the_product_of_the_layers_maps(resnet18, images):
-    found = RefineCAM().explain(resnet18, images, TARGETS).maps
+    maps = RefineCAM().explain(resnet18, images, TARGETS).maps
     product = torch.ones(4, 16, 16)
     for layer in ("layer1", "layer2", "layer3", "layer4"):
         one = GradCAMPlusPlus(layers=(layer,)).explain(resnet18, images, TARGETS).maps
         one = one / one.amax(dim=(1, 2), keepdim=True)
         product *= functional.interpolate(one[:, None], size=(16, 16), mode="bilinear")[:, 0]
     assert product.max() > 0
-    assert nets.relative_error(found, product) < 1e-5
+    assert nets.relative_error(maps, product) < 1e-5
 
 
 def test_a_single_layer_gives_gradcam_plus_plus(resnet18, images):
-    found = RefineCAM(layers=("layer4",)).explain(resnet18, images, TARGETS).maps
+    maps = RefineCAM(layers=("layer4",)).explain(resnet18, images, TARGETS).maps
     expected = GradCAMPlusPlus(layers=("layer4",)).explain(resnet18, images, TARGETS).maps
-    assert nets.relative_error(found, expected / expected.amax(dim=(1, 2), keepdim=True)) < 1e-6
+    assert nets.relative_error(maps, expected / expected.amax(dim=(1, 2), keepdim=True)) < 1e-6
 
 
 def test_signed_products_are_refused_by_name():

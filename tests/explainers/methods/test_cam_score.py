@@ -32,9 +32,9 @@ def test_finercam_by_hand(untouched):
     # The logits are 11, 9, 10, -3 and 30; those next to 10 are 11 and 9.
     net = untouched(Head((1.0, 3.0), (1.0, 2.0), (2.0, 0.0), (-1.0, 1.0), (6.0, 0.0)))
     explainer = FinerCAM(layers=("layer",), sign="signed", references=2, strength=0.5)
-    found = explainer.explain(net, PICTURE, torch.tensor([2]))
+    attribution = explainer.explain(net, PICTURE, torch.tensor([2]))
     weights = (torch.tensor([2.0, 0.0]) - 0.5 * torch.tensor([1.0, 2.5])) / 4
-    torch.testing.assert_close(found.maps[0], torch.einsum("c,chw->hw", weights, PICTURE[0]))
+    torch.testing.assert_close(attribution.maps[0], torch.einsum("c,chw->hw", weights, PICTURE[0]))
     contrast = explainer.explain(net, PICTURE, torch.tensor([2]), torch.tensor([3]))
     weights = (torch.tensor([2.0, 0.0]) - 0.5 * torch.tensor([-1.0, 1.0])) / 4
     torch.testing.assert_close(contrast.maps[0], torch.einsum("c,chw->hw", weights, PICTURE[0]))
@@ -43,10 +43,10 @@ def test_finercam_by_hand(untouched):
 def test_finercam_without_strength_is_gradcam_and_a_full_contrast_is_its_contrast(resnet18, images):
     others = torch.tensor([1, 2, 3, 4])
     plain = GradCAM(sign="signed")
-    found = FinerCAM(sign="signed", strength=0).explain(resnet18, images, TARGETS).maps
-    assert nets.relative_error(found, plain.explain(resnet18, images, TARGETS).maps) < 1e-6
-    found = FinerCAM(sign="signed", strength=1).explain(resnet18, images, TARGETS, others).maps
-    assert nets.relative_error(found, plain.explain(resnet18, images, TARGETS, others).maps) < 1e-5
+    maps = FinerCAM(sign="signed", strength=0).explain(resnet18, images, TARGETS).maps
+    assert nets.relative_error(maps, plain.explain(resnet18, images, TARGETS).maps) < 1e-6
+    maps = FinerCAM(sign="signed", strength=1).explain(resnet18, images, TARGETS, others).maps
+    assert nets.relative_error(maps, plain.explain(resnet18, images, TARGETS, others).maps) < 1e-5
 
 
 def test_finercam_compares_with_all_classes_of_a_small_model_and_refuses_a_single_one(untouched):
@@ -76,20 +76,20 @@ class Curved(nn.Module):
 
 def test_shapleycam_of_a_quadratic_logit_by_hand(untouched):
     net = untouched(Curved())
-    found = ShapleyCAM(layers=("layer",), sign="signed", utility="logit").explain(net, PICTURE, torch.tensor([0]))
+    attribution = ShapleyCAM(layers=("layer",), sign="signed", utility="logit").explain(net, PICTURE, torch.tensor([0]))
     flat = PICTURE.flatten()
     corrected = net.slope + net.matrix @ flat - net.matrix @ flat / 2
     weights = corrected.view(2, 4).mean(dim=1)
-    torch.testing.assert_close(found.maps[0], torch.einsum("c,chw->hw", weights, PICTURE[0]))
+    torch.testing.assert_close(attribution.maps[0], torch.einsum("c,chw->hw", weights, PICTURE[0]))
     # The Shapley values of a quadratic game with the empty set at 0 share out all that the logit is worth.
-    torch.testing.assert_close((corrected * flat).sum(), found.logits[0, 0])
+    torch.testing.assert_close((corrected * flat).sum(), attribution.logits[0, 0])
 
 
 @pytest.mark.parametrize("name", ["resnet18", "squeezenet1_1"])
 def test_shapleycam_of_a_logit_that_is_piecewise_linear_is_gradcam(name, images):
     model = nets.seeded(torchvision.models.get_model, name)
-    found = ShapleyCAM(sign="signed", utility="logit").explain(model, images, TARGETS).maps
-    assert nets.relative_error(found, GradCAM(sign="signed").explain(model, images, TARGETS).maps) < 1e-5
+    maps = ShapleyCAM(sign="signed", utility="logit").explain(model, images, TARGETS).maps
+    assert nets.relative_error(maps, GradCAM(sign="signed").explain(model, images, TARGETS).maps) < 1e-5
 
 
 def _rest(logits: Tensor, target: int) -> Tensor:
@@ -103,7 +103,7 @@ def test_shapleycam_equals_that_of_pytorch_grad_cam(utility, images):
 
     model = nets.seeded(torchvision.models.get_model, "mobilenet_v3_small")
     layer = "features.11"
-    found = ShapleyCAM(layers=(layer,), sign="signed", utility=utility).explain(model, images, TARGETS).maps
+    maps = ShapleyCAM(layers=(layer,), sign="signed", utility=utility).explain(model, images, TARGETS).maps
     with Peer(model, [model.get_submodule(layer)]) as peer:
         leaf = images.clone().requires_grad_()
         logits = peer.activations_and_grads(leaf)
@@ -113,7 +113,7 @@ def test_shapleycam_equals_that_of_pytorch_grad_cam(utility, images):
         features, gradients = peer.activations_and_grads.activations[0], peer.activations_and_grads.gradients[0]
         weights = torch.as_tensor(peer.get_cam_weights(None, None, None, features, gradients))
         expected = torch.einsum("nc,nchw->nhw", weights, features.detach())
-    assert nets.relative_error(found, expected) < 1e-4
+    assert nets.relative_error(maps, expected) < 1e-4
 
 
 def test_shapleycam_of_several_layers_takes_each_layers_own_hessian(images):

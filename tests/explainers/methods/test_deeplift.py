@@ -44,15 +44,15 @@ def test_the_rescale_rule_by_hand():
         1.5,
     ]
     # A saturated unit, whose gradient is zero.
-    found = contributions(lambda x: 1 - (1 - x.flatten(1).sum(1)).relu()[:, None], [1.0, 1.0], (1, 1, 1, 2))
-    assert found == [0.5, 0.5]
+    parts = contributions(lambda x: 1 - (1 - x.flatten(1).sum(1)).relu()[:, None], [1.0, 1.0], (1, 1, 1, 2))
+    assert parts == [0.5, 0.5]
 
 
 def test_equal_activations_have_the_slope_between_them():
-    found = contributions(lambda x: x.sigmoid().sum((1, 2, 3))[:, None], [1.0, 1.0], (1, 1, 1, 2), "mean")
-    assert found == [0.0, 0.0]
-    found = contributions(lambda x: (x - x.mean((2, 3), keepdim=True)).exp()[..., 0], [2.0, 2.0], (1, 1, 1, 2))
-    assert found == [1.0, -1.0]
+    parts = contributions(lambda x: x.sigmoid().sum((1, 2, 3))[:, None], [1.0, 1.0], (1, 1, 1, 2), "mean")
+    assert parts == [0.0, 0.0]
+    parts = contributions(lambda x: (x - x.mean((2, 3), keepdim=True)).exp()[..., 0], [2.0, 2.0], (1, 1, 1, 2))
+    assert parts == [1.0, -1.0]
 
 
 def test_max_pooling_gives_to_the_larger_maximum():
@@ -78,10 +78,10 @@ def test_a_product_gives_each_factor_its_shapley_value():
 @pytest.mark.parametrize("baseline", ["zero", "mean", "blur"])
 def test_a_linear_model_is_its_weights_times_the_difference(baseline, images):
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 1000))
-    found = DeepLIFT(baseline=baseline).explain(net, images[:2], TARGETS).maps
+    maps = DeepLIFT(baseline=baseline).explain(net, images[:2], TARGETS).maps
     weights = net[1].weight.detach()[TARGETS].view(2, 3, 64, 64)
     expected = (weights * (images[:2] - baseline_of(images[:2], baseline))).sum(dim=1)
-    assert nets.relative_error(found, expected) < 1e-5
+    assert nets.relative_error(maps, expected) < 1e-5
 
 
 def test_baselines():
@@ -110,11 +110,11 @@ def test_baselines():
 def test_contributions_sum_to_the_difference_of_the_scores(name, baseline, images, untouched):
     net = untouched(nets.seeded(torchvision.models.get_model, name))
     others = torch.tensor([1, 2])
-    found = DeepLIFT(baseline=baseline).explain(net, images[:2], TARGETS, others)
+    attribution = DeepLIFT(baseline=baseline).explain(net, images[:2], TARGETS, others)
     with torch.no_grad():
         logits = net(images[:2]), net(baseline_of(images[:2], baseline))
     expected = [scores[[0, 1], TARGETS] - scores[[0, 1], others] for scores in logits]
-    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), expected[0] - expected[1], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)), expected[0] - expected[1], rtol=1e-3, atol=1e-6)
 
 
 class Rows(nets.Net):
@@ -130,8 +130,8 @@ def test_a_model_that_breaks_the_sum_is_refused(images):
 
 
 def test_a_picture_equal_to_its_baseline_has_no_contributions():
-    found = DeepLIFT().explain(nets.seeded(nets.Net), torch.zeros(2, 3, 8, 8))
-    assert torch.equal(found.maps, torch.zeros(2, 8, 8))
+    attribution = DeepLIFT().explain(nets.seeded(nets.Net), torch.zeros(2, 3, 8, 8))
+    assert torch.equal(attribution.maps, torch.zeros(2, 8, 8))
 
 
 def test_passes_stay_within_memory_and_are_reported(monkeypatch, images):
@@ -139,12 +139,12 @@ def test_passes_stay_within_memory_and_are_reported(monkeypatch, images):
     targets = torch.tensor([0, 1, 2, 0])
     expected = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1))
     monkeypatch.setattr("seewhy.explainers.methods.rules.deeplift.chunk_size", lambda *_, **__: 3)
-    done: list[tuple[int, int]] = []
-    progress = Progress(report=lambda *pair: done.append(pair))
-    found = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1), progress)
-    assert done == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
-    assert nets.relative_error(found.maps, expected.maps) < 1e-5
-    assert torch.equal(found.against, expected.against)
+    finished: list[tuple[int, int]] = []
+    progress = Progress(report=lambda *pair: finished.append(pair))
+    attribution = DeepLIFT().explain(net, images, targets, 1 - targets.clamp_max(1), progress)
+    assert finished == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+    assert nets.relative_error(attribution.maps, expected.maps) < 1e-5
+    assert torch.equal(attribution.against, expected.against)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -181,8 +181,8 @@ def test_max_pooling_after_a_nonlinearity_follows_the_chain_rule(baseline, image
         gradient = functional.conv_transpose2d(multipliers, before.weight, padding=1)
         expected = (gradient * (pictures - compared)).sum(dim=1).float()
     net = nn.Sequential(before, nn.Sigmoid(), *after)
-    found = DeepLIFT(baseline=baseline).explain(net, pictures, TARGETS).maps
-    assert nets.relative_error(found, expected) < 1e-4
+    maps = DeepLIFT(baseline=baseline).explain(net, pictures, TARGETS).maps
+    assert nets.relative_error(maps, expected) < 1e-4
     wrong = Peer(net).attribute(pictures, compared, TARGETS).sum(dim=1).detach().float()
     assert nets.relative_error(wrong, expected) > 0.01
 
@@ -192,10 +192,10 @@ def test_it_is_complete_on_resnet_where_captum_is_not(resnet18, images):
     """captum cannot hook a ReLU that runs twice, or in place: it fails, or its contributions do not add up."""
     from captum.attr import DeepLift as Peer
 
-    found = DeepLIFT().explain(resnet18, images[:2], TARGETS).maps.sum(dim=(1, 2))
+    maps = DeepLIFT().explain(resnet18, images[:2], TARGETS).maps.sum(dim=(1, 2))
     with torch.no_grad():
         expected = (resnet18(images[:2]) - resnet18(torch.zeros_like(images[:2])))[[0, 1], TARGETS]
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(maps, expected, rtol=1e-3, atol=1e-5)
     with pytest.raises((RuntimeError, AssertionError)):
         Peer(resnet18).attribute(images[:2], torch.zeros_like(images[:2]), TARGETS)
 
@@ -206,6 +206,6 @@ def test_near_the_baseline_it_is_the_gradient_times_the_difference():
     targets = torch.tensor([0, 2])
     leaf = images.clone().requires_grad_()
     (gradients,) = torch.autograd.grad(net(leaf)[[0, 1], targets].sum(), leaf)
-    found = DeepLIFT().explain(net, images, targets).maps
-    assert nets.relative_error(found, (gradients * images).sum(dim=1).float()) < 1e-3
+    maps = DeepLIFT().explain(net, images, targets).maps
+    assert nets.relative_error(maps, (gradients * images).sum(dim=1).float()) < 1e-3
     assert Saliency().explain(net, images, targets).maps.max() > 0

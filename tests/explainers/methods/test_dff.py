@@ -40,10 +40,10 @@ def corners() -> Tensor:
 
 @pytest.mark.parametrize("target", [0, 1, 2])
 def test_the_map_is_the_region_that_gives_the_target_the_highest_score(target, corners, untouched):
-    found = DFF(layers=("layer",), concepts=3).explain(untouched(ByHand()), corners, torch.tensor([target]))
-    torch.testing.assert_close(found.maps, corners[:, target], rtol=1e-3, atol=1e-3)
-    assert found.layers == ("layer",)
-    assert not found.signed
+    attribution = DFF(layers=("layer",), concepts=3).explain(untouched(ByHand()), corners, torch.tensor([target]))
+    torch.testing.assert_close(attribution.maps, corners[:, target], rtol=1e-3, atol=1e-3)
+    assert attribution.layers == ("layer",)
+    assert not attribution.signed
 
 
 class SharesAChannel(ByHand):
@@ -63,14 +63,14 @@ def test_a_contrast_chooses_the_region_for_the_one_against_the_other(corners):
 
 
 def test_one_concept_is_the_first_singular_pair(resnet18, images):
-    found = DFF(layers=("layer3",), concepts=1).explain(resnet18, images).maps
+    maps = DFF(layers=("layer3",), concepts=1).explain(resnet18, images).maps
     with HookSession(resnet18) as hooks, torch.no_grad():
         hooks.record("layer3", kinds="output")
         resnet18(images)
     matrices = hooks.outputs["layer3"][0].flatten(2).mT.double()
     left, strengths, _ = torch.linalg.svd(matrices, full_matrices=False)
     expected = (left[:, :, 0] * strengths[:, :1]).abs().reshape(4, 4, 4).float()
-    assert nets.relative_error(found, expected) < 1e-4
+    assert nets.relative_error(maps, expected) < 1e-4
 
 
 def test_factors_are_found_again_and_as_good_as_those_of_scikit_learn(generator):
@@ -79,8 +79,8 @@ def test_factors_are_found_again_and_as_good_as_those_of_scikit_learn(generator)
     left, right = torch.rand(2, 30, 3, generator=generator), torch.rand(2, 3, 20, generator=generator)
     left, right = left * (left > 0.5), right * (right > 0.5)
     exact = left @ right
-    found = nonnegative_factors(exact, 3, 500, 0)
-    assert nets.relative_error(found[0] @ found[1], exact.double()) < 1e-2
+    result = nonnegative_factors(exact, 3, 500, 0)
+    assert nets.relative_error(result[0] @ result[1], exact.double()) < 1e-2
     noisy = torch.rand(1, 49, 40, generator=generator)
     left, right = nonnegative_factors(noisy, 5, 300, 0)
     assert left.min() >= 0
@@ -90,8 +90,8 @@ def test_factors_are_found_again_and_as_good_as_those_of_scikit_learn(generator)
 
 
 def test_blank_activations_have_a_blank_map():
-    found = DFF(layers=("layer",)).explain(ByHand(), torch.zeros(1, 3, 4, 6))
-    assert torch.equal(found.maps, torch.zeros(1, 4, 6))
+    attribution = DFF(layers=("layer",)).explain(ByHand(), torch.zeros(1, 3, 4, 6))
+    assert torch.equal(attribution.maps, torch.zeros(1, 4, 6))
 
 
 @pytest.mark.parametrize(
@@ -137,20 +137,20 @@ def test_one_region_equals_that_of_pytorch_grad_cam_where_channels_reach_zero(re
     activations = activations - activations.amin(dim=(2, 3), keepdim=True)
     concepts, regions = dff(activations.numpy(), n_components=1)
     left, right = nonnegative_factors(activations.flatten(2).mT, 1, 100, 0)
-    found = (left * right.norm())[0, :, 0].float()
-    assert nets.relative_error(found, torch.from_numpy(regions * np.linalg.norm(concepts)).flatten().float()) < 1e-3
+    result = (left * right.norm())[0, :, 0].float()
+    assert nets.relative_error(result, torch.from_numpy(regions * np.linalg.norm(concepts)).flatten().float()) < 1e-3
 
 
 def test_all_regions_of_a_picture_have_their_classes_and_a_labelled_drawing(lite0, tmp_path):
-    found = explain(lite0, EXAMPLES / "coffee.png", method="dff", concepts=4, target="espresso")
-    assert found.layers == ("bn2",)
-    gains = [one.gain for one in found.regions]
+    explanation = explain(lite0, EXAMPLES / "coffee.png", method="dff", concepts=4, target="espresso")
+    assert explanation.layers == ("bn2",)
+    gains = [region.gain for region in explanation.regions]
     assert len(gains) == 4
     assert gains == sorted(gains, reverse=True)
-    assert [len(one.predictions) for one in found.regions] == [5] * 4
-    assert found.target.label == found.regions[0].predictions[0].label == "espresso"
-    np.testing.assert_array_equal(found.map, found.regions[0].map)
-    with Image.open(found.save(tmp_path / "factors.png", max_side=400)) as sheet:
+    assert [len(one.predictions) for one in explanation.regions] == [5] * 4
+    assert explanation.target.label == explanation.regions[0].predictions[0].label == "espresso"
+    np.testing.assert_array_equal(explanation.map, explanation.regions[0].map)
+    with Image.open(explanation.save(tmp_path / "factors.png", max_side=400)) as sheet:
         assert 100 < max(sheet.size) <= 400
 
 
@@ -159,14 +159,14 @@ def test_gains_of_a_linear_head_are_what_the_regions_add_to_the_logit(lite0):
         images = lite0.preprocess(picture.convert("RGB"))[None]
     with pose(lite0, images) as question:
         parts = factorize(question, ("bn2",), 8, 300, 0)
-        found = regions_of(question, parts)
+        result = regions_of(question, parts)
     weight, bias = (value.detach() for value in lite0.module.classifier.parameters())
     target = int(parts.objective.targets[0])
     concepts = torch.einsum("khw,kc->kc", parts.regions[0], parts.concepts[0]) / 49
     expected = (concepts @ weight[target]).sort(descending=True).values
-    torch.testing.assert_close(found.gains[0], expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(result.gains[0], expected, rtol=1e-3, atol=1e-3)
     # What the factorisation leaves, and the bias, make up the rest of the logit.
-    assert abs(float(found.gains.sum() + bias[target] - parts.outputs[0, target])) < 2
+    assert abs(float(result.gains.sum() + bias[target] - parts.outputs[0, target])) < 2
     torch.testing.assert_close(parts.concepts.norm(dim=2), torch.ones(1, 8))
 
 
@@ -178,23 +178,23 @@ def test_numbers_out_of_bounds_are_refused(options):
 
 
 def test_the_factorisation_ends_when_a_report_raises(corners):
-    told = []
+    reports = []
 
     def report(done: int, total: int) -> None:
-        told.append((done, total))
-        if len(told) == 7:
+        reports.append((done, total))
+        if len(reports) == 7:
             raise TimeoutError
 
     with pytest.raises(TimeoutError):
         DFF(layers=("layer",), concepts=3, iterations=1000).explain(ByHand(), corners, progress=Progress(report=report))
-    assert told == [(0, 7)] * 7
+    assert reports == [(0, 7)] * 7
 
 
 def test_iterations_are_no_passes(corners, monkeypatch):
     monkeypatch.setattr("seewhy.explainers.execution.chunks.MOST", 14)
-    told = []
+    reports = []
     pictures = corners.expand(2, -1, -1, -1)
     DFF(layers=("layer",), concepts=3, iterations=4).explain(
-        ByHand(), pictures, progress=Progress(report=lambda *one: told.append(one))
+        ByHand(), pictures, progress=Progress(report=lambda *one: reports.append(one))
     )
-    assert told == [(0, 14)] * 5 + [(14, 14)]
+    assert reports == [(0, 14)] * 5 + [(14, 14)]

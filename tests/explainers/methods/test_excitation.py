@@ -52,10 +52,10 @@ def test_probabilities_by_hand(bias, untouched):
     both = (first * walks[0] + second * walks[1]) / (first + second)
     untouched(net)
     for target, expected in ((0, both), (1, walks[1])):
-        found = ExcitationBackprop().explain(net, IMAGE, torch.tensor([target]))
-        torch.testing.assert_close(found.maps[0, 0], expected)
-        assert found.layers == ()
-        assert not found.signed
+        attribution = ExcitationBackprop().explain(net, IMAGE, torch.tensor([target]))
+        torch.testing.assert_close(attribution.maps[0, 0], expected)
+        assert attribution.layers == ()
+        assert not attribution.signed
     contrast = ExcitationBackprop(sign="signed").explain(net, IMAGE, torch.tensor([1]), torch.tensor([0])).maps[0, 0]
     torch.testing.assert_close(contrast, walks[1] - both)
 
@@ -65,10 +65,10 @@ def test_maps_are_probabilities(name, images, untouched):
     net = untouched(small() if name == "small" else nets.seeded(torchvision.models.get_model, name))
     targets = TARGETS % (4 if name == "small" else 1000)
     for layers in ((), (STOCK[name],)):
-        found = ExcitationBackprop(layers=layers, sign="signed").explain(net, images[:2], targets)
-        assert found.layers == layers
-        assert found.maps.min() >= 0
-        torch.testing.assert_close(found.maps.sum(dim=(1, 2)), torch.ones(2), rtol=1e-4, atol=0)
+        attribution = ExcitationBackprop(layers=layers, sign="signed").explain(net, images[:2], targets)
+        assert attribution.layers == layers
+        assert attribution.maps.min() >= 0
+        torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)), torch.ones(2), rtol=1e-4, atol=0)
         contrast = ExcitationBackprop(layers=layers, sign="signed").explain(net, images[:2], targets, (targets + 1) % 4)
         assert contrast.maps.sum(dim=(1, 2)).abs().max() < 1e-4
         assert contrast.maps.abs().max() > 0
@@ -77,11 +77,11 @@ def test_maps_are_probabilities(name, images, untouched):
 def test_without_biases_it_is_z_plus_of_a_positive_logit(images):
     net = nets.seeded(torchvision.models.squeezenet1_1)  # whose convolutions have no bias at first
     targets = net(images[:2]).argmax(dim=1)
-    found = ExcitationBackprop().explain(net, images[:2], targets)
+    attribution = ExcitationBackprop().explain(net, images[:2], targets)
     expected = LRP(composite="z-plus").explain(net, images[:2], targets)
     scores = expected.logits[[0, 1], targets]
     assert scores.min() > 0
-    assert nets.relative_error(found.maps, expected.maps / scores[:, None, None]) < 1e-4
+    assert nets.relative_error(attribution.maps, expected.maps / scores[:, None, None]) < 1e-4
 
 
 def test_at_a_layer_it_is_what_arrives_there():
@@ -93,14 +93,14 @@ def test_at_a_layer_it_is_what_arrives_there():
     hidden = net.hidden(image).relu().detach()
     for target, weights in ((0, [1.0, 1.0]), (1, [0.0, 2.0])):
         excited = hidden * torch.tensor(weights)[None, :, None, None]
-        found = ExcitationBackprop(layers=("hidden",)).explain(net, image, torch.tensor([target])).maps
-        torch.testing.assert_close(found, (excited / excited.sum()).sum(dim=1))
+        maps = ExcitationBackprop(layers=("hidden",)).explain(net, image, torch.tensor([target])).maps
+        torch.testing.assert_close(maps, (excited / excited.sum()).sum(dim=1))
 
 
 def test_several_layers_are_fused_and_others_refused(resnet18, images):
-    found = ExcitationBackprop(layers=("layer4", "layer2")).explain(resnet18, images[:2], TARGETS)
-    assert found.layers == ("layer2", "layer4")
-    assert found.maps.shape == (2, 8, 8)
+    attribution = ExcitationBackprop(layers=("layer4", "layer2")).explain(resnet18, images[:2], TARGETS)
+    assert attribution.layers == ("layer2", "layer4")
+    assert attribution.maps.shape == (2, 8, 8)
     with pytest.raises(LayerError, match="runs 2 times"):
         ExcitationBackprop(layers=("layer1.0.relu",)).explain(resnet18, images[:2], TARGETS)
     within = ExcitationBackprop(layers=("layer1.0.conv2",)).explain(resnet18, images[:2], TARGETS).maps

@@ -14,18 +14,18 @@ from tests import nets
 def test_the_smooth_maximum_by_hand():
     values = torch.zeros(1, 7, 9)
     values[0, 3, 4] = 1
-    found = smooth_maximum(values, 0.4)  # its Gaussian reaches one cell
+    maximum = smooth_maximum(values, 0.4)  # its Gaussian reaches one cell
     near = torch.exp(torch.tensor(-1 / 0.32))
     share = torch.exp(SHARPNESS * near) / (torch.exp(SHARPNESS * near) + 8)
-    torch.testing.assert_close(found[0, 3, 4], torch.tensor(1.0), rtol=0, atol=1e-6)
-    torch.testing.assert_close(found[0, 2, 4], near * share)
-    assert found[0, 1, 4] == found[0, 3, 0] == 0
+    torch.testing.assert_close(maximum[0, 3, 4], torch.tensor(1.0), rtol=0, atol=1e-6)
+    torch.testing.assert_close(maximum[0, 2, 4], near * share)
+    assert maximum[0, 1, 4] == maximum[0, 3, 0] == 0
 
 
 def test_the_smooth_maximum_of_a_plain_mask_is_plain_inside():
-    found = smooth_maximum(torch.full((1, 9, 9), 0.7), 1.0)
-    assert (found[0, 3:6, 3:6] - 0.7).abs().max() < 0.05
-    assert found.max() <= 0.7
+    maximum = smooth_maximum(torch.full((1, 9, 9), 0.7), 1.0)
+    assert (maximum[0, 3:6, 3:6] - 0.7).abs().max() < 0.05
+    assert maximum.max() <= 0.7
 
 
 @pytest.mark.parametrize("corner", [0, 1])
@@ -35,10 +35,10 @@ def test_the_mask_covers_what_counts_and_has_its_area(corner):
     picture[:, :, rows, 30:46] = 1  # a sixth of the picture
     picture[:, :, 8:24, 2:18] = -1
     explainer = ExtremalPerturbation(steps=150, cells=16, width=0.06, area=0.16, baseline="zero")
-    found = explainer.explain(nets.Weighted((1.0,), (0.0,)), picture, torch.tensor([0]))
-    assert found.maps.shape == (1, 16, 24)
-    assert not found.signed
-    mask = found.maps[0]
+    attribution = explainer.explain(nets.Weighted((1.0,), (0.0,)), picture, torch.tensor([0]))
+    assert attribution.maps.shape == (1, 16, 24)
+    assert not attribution.signed
+    mask = attribution.maps[0]
     assert abs(mask.mean() - 0.16) < 0.03
     bright = functional.interpolate(picture, size=(16, 24), mode="area")[0, 0] > 0.5
     assert mask[bright].mean() > 0.8
@@ -86,11 +86,11 @@ def test_a_model_that_stops_gradients_is_refused(net: nn.Module, images, untouch
 
 def test_every_step_is_reported(images, monkeypatch):
     monkeypatch.setattr("seewhy.explainers.execution.chunks.MOST", 3)
-    told = []
+    reports = []
     ExtremalPerturbation(steps=3, cells=4).explain(
-        nets.seeded(nets.Net), images, progress=Progress(report=lambda *pair: told.append(pair))
+        nets.seeded(nets.Net), images, progress=Progress(report=lambda *pair: reports.append(pair))
     )
-    assert told == [(step, 8) for step in range(9)]
+    assert reports == [(step, 8) for step in range(9)]
 
 
 def test_a_gaussian_that_takes_too_much_memory_is_refused(images, untouched):
@@ -101,13 +101,13 @@ def test_a_gaussian_that_takes_too_much_memory_is_refused(images, untouched):
 
 
 def test_few_pictures_share_a_pass_where_the_gaussian_is_large(images, monkeypatch):
-    told = []
+    reports = []
     # 16 by 16 cells, and 9 by 9 under the Gaussian: room for two pictures of four.
     monkeypatch.setattr("seewhy.explainers.execution.chunks.MEMORY", 2 * 24 * 16 * 16 * 9 * 9)
     explainer = ExtremalPerturbation(steps=1, cells=16, width=0.1)
-    found = explainer.explain(
-        nets.seeded(nets.Net), images, progress=Progress(report=lambda *pair: told.append(pair))
+    maps = explainer.explain(
+        nets.seeded(nets.Net), images, progress=Progress(report=lambda *pair: reports.append(pair))
     ).maps
-    assert told == [(step, 4) for step in range(5)]
+    assert reports == [(step, 4) for step in range(5)]
     monkeypatch.undo()
-    torch.testing.assert_close(found, explainer.explain(nets.seeded(nets.Net), images).maps)
+    torch.testing.assert_close(maps, explainer.explain(nets.seeded(nets.Net), images).maps)

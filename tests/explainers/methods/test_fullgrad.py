@@ -55,14 +55,14 @@ def test_terms_by_hand(untouched):
     net[0].weight.data, net[0].bias.data = torch.tensor([2.0, -1.0]).view(2, 1, 1, 1), torch.tensor([1.0, 2.0])
     net[2].weight.data = torch.tensor([3.0, -4.0]).view(1, 2, 1, 1)
     net[4].weight.data, net[4].bias.data = torch.tensor([[5.0, 5.0], [0.0, 0.0]]), torch.tensor([6.0, 0.0])
-    found = decomposed(untouched(net), torch.tensor([[[[1.0, -1.0]]]]), torch.tensor([0]))
-    terms = dict(pairs(found))
+    parts = decomposed(untouched(net), torch.tensor([[[[1.0, -1.0]]]]), torch.tensor([0]))
+    terms = dict(pairs(parts))
     # The gradients are 5 (6 + 4) and, where the first ReLU is off, 5 * 4.
     assert terms[""].tolist() == [[[[50.0, -20.0]]]]
     assert terms["0"].tolist() == [[[[15.0, 0.0]], [[-40.0, -40.0]]]]
     assert terms["4"].tolist() == [[6.0, 0.0]]
     assert set(terms) == {"", "0", "4"}
-    assert float(found.outputs[0, 0]) == 50 - 20 + 15 - 80 + 6
+    assert float(parts.outputs[0, 0]) == 50 - 20 + 15 - 80 + 6
 
 
 @pytest.mark.parametrize(
@@ -84,18 +84,18 @@ def test_terms_by_hand(untouched):
 def test_the_terms_add_up_to_the_logit(name, images, untouched):
     model = untouched(biased(name))
     for against in (None, torch.tensor([1, 2])):
-        found = decomposed(model, images[:2], TARGETS[:2], against)
-        total = sum(term.double().flatten(1).sum(dim=1) for _, term in pairs(found))
-        scores = found.objective.scores(found.outputs).double()
-        size = sum(term.double().flatten(1).sum(dim=1).abs() for _, term in pairs(found))
+        parts = decomposed(model, images[:2], TARGETS[:2], against)
+        total = sum(term.double().flatten(1).sum(dim=1) for _, term in pairs(parts))
+        scores = parts.objective.scores(parts.outputs).double()
+        size = sum(term.double().flatten(1).sum(dim=1).abs() for _, term in pairs(parts))
         assert float(((total - scores) / size).abs().max()) < 1e-4
-        (picture,) = (term for path, term in pairs(found) if path == "")
+        (picture,) = (term for path, term in pairs(parts) if path == "")
         assert float((picture.double().flatten(1).sum(dim=1) - scores).abs().max()) > 0.01 * float(size.max())
 
 
 def test_terms_of_a_bias_sum_to_it_times_its_gradient(images):
     model = nets.seeded(nets.Stochastic)
-    found = dict(pairs(decomposed(model, images[:1], torch.tensor([1]))))
+    results = dict(pairs(decomposed(model, images[:1], torch.tensor([1]))))
     biases = [model.stem.bias, model.conv.bias, model.norm.bias, model.head.bias]
     gradients = torch.autograd.grad(model(images[:1])[0, 1], biases)
     for path, bias, gradient in zip(("stem", "conv", "norm", "head"), biases, gradients, strict=True):
@@ -104,7 +104,7 @@ def test_terms_of_a_bias_sum_to_it_times_its_gradient(images):
             if path != "norm"
             else bias - model.norm.running_mean * model.norm.weight / (model.norm.running_var + model.norm.eps).sqrt()
         )
-        channels = found[path][0].sum(dim=(1, 2)) if path != "head" else found[path][0]
+        channels = results[path][0].sum(dim=(1, 2)) if path != "head" else results[path][0]
         torch.testing.assert_close(channels, (expected * gradient).detach(), rtol=1e-4, atol=1e-6)
 
 
@@ -112,9 +112,9 @@ def test_the_implicit_bias_of_batch_norm_counts_its_running_mean(images):
     model = nets.seeded(nets.Stochastic)
     model.norm.running_mean = torch.arange(5.0)
     model.norm.running_var = torch.arange(1.0, 6.0)
-    found = decomposed(model, images, torch.tensor([0, 1, 2, 0]))
-    assert float(found.missing.abs().max()) < 1e-6
-    gradients = [term for path, term in pairs(found) if path == "norm"]
+    parts = decomposed(model, images, torch.tensor([0, 1, 2, 0]))
+    assert float(parts.missing.abs().max()) < 1e-6
+    gradients = [term for path, term in pairs(parts) if path == "norm"]
     assert len(gradients) == 1
     assert gradients[0].shape == (4, 5, 32, 32)
 
@@ -137,15 +137,15 @@ class HardGate(Gate):
 
 def test_a_module_that_does_more_than_its_parts_is_taken_as_a_whole(images):
     net = nn.Sequential(nn.Conv2d(3, 3, 3), Gate(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
-    found = decomposed(net.eval(), images, torch.tensor([0, 1, 0, 1]))
-    assert [path for path, _ in pairs(found)] == ["", "0", "4", "1"]
-    assert float(found.missing.abs().max()) < 1e-5
+    parts = decomposed(net.eval(), images, torch.tensor([0, 1, 0, 1]))
+    assert [path for path, _ in pairs(parts)] == ["", "0", "4", "1"]
+    assert float(parts.missing.abs().max()) < 1e-5
 
 
 def test_a_module_that_runs_twice_has_two_terms(images):
-    found = decomposed(nets.seeded(nets.Twice), images, torch.tensor([0, 1, 2, 0]))
-    assert [path for path, _ in pairs(found)].count("again") == 2
-    assert float(found.missing.abs().max()) < 1e-5
+    parts = decomposed(nets.seeded(nets.Twice), images, torch.tensor([0, 1, 2, 0]))
+    assert [path for path, _ in pairs(parts)].count("again") == 2
+    assert float(parts.missing.abs().max()) < 1e-5
 
 
 def test_a_model_that_adds_outside_its_modules_is_refused(images, untouched):
@@ -158,15 +158,15 @@ def test_a_model_that_adds_outside_its_modules_is_refused(images, untouched):
 
 def test_the_signed_map_sums_to_the_score_less_what_has_no_position(images, untouched):
     model = untouched(biased("resnet18"))
-    found = FullGrad(sign="signed").explain(model, images, TARGETS)
+    attribution = FullGrad(sign="signed").explain(model, images, TARGETS)
     terms = dict(pairs(decomposed(model, images, TARGETS)))
     assert float(terms["layer4.1.bn2"].abs().max()) > 1e-3
-    expected = found.logits[range(4), TARGETS] - model.fc.bias[TARGETS]
-    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), expected, rtol=1e-3, atol=1e-3)
-    assert found.maps.shape == (4, 64, 64)
-    assert found.layers == ()
+    expected = attribution.logits[range(4), TARGETS] - model.fc.bias[TARGETS]
+    torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)), expected, rtol=1e-3, atol=1e-3)
+    assert attribution.maps.shape == (4, 64, 64)
+    assert attribution.layers == ()
     positive = FullGrad(sign="positive").explain(model, images, TARGETS).maps
-    assert torch.equal(positive, found.maps.clamp_min(0))
+    assert torch.equal(positive, attribution.maps.clamp_min(0))
 
 
 @pytest.mark.parametrize("smooth", ["none", "tta"])
@@ -181,17 +181,17 @@ def test_the_signed_map_of_layers_larger_than_the_picture_sums_to_the_score(smoo
         )
     )
     pictures, targets = torch.randn(2, 3, 20, 23, generator=generator), torch.tensor([0, 2])
-    found = FullGrad(sign="signed", smooth=smooth).explain(net, pictures, targets)
+    attribution = FullGrad(sign="signed", smooth=smooth).explain(net, pictures, targets)
     changed = AUGMENTATIONS if smooth == "tta" else [(False, 1.0)]
     scores = [net((pictures.flip(3) if flip else pictures) * factor)[range(2), targets] for flip, factor in changed]
     expected = torch.stack(scores).mean(dim=0).detach()
-    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_map_of_magnitudes_follows_the_authors_code(images):
     """pytorch-grad-cam stretches each channel by itself instead, and knows no biases of activations."""
     model = nets.seeded(nets.Stochastic)
-    found = FullGrad().explain(model, images[:1], torch.tensor([1])).maps[0]
+    heatmap = FullGrad().explain(model, images[:1], torch.tensor([1])).maps[0]
     expected = torch.zeros(64, 64)
     for _, term in pairs(decomposed(model, images[:1], torch.tensor([1]))):
         if term.ndim != 4:
@@ -201,7 +201,7 @@ def test_the_map_of_magnitudes_follows_the_authors_code(images):
         for channel in values:
             resized = functional.interpolate(channel[None, None], size=(64, 64), mode="bilinear")
             expected += resized[0, 0]
-    assert nets.relative_error(found, expected) < 1e-5
+    assert nets.relative_error(heatmap, expected) < 1e-5
 
 
 def transformer() -> nn.Module:
@@ -211,8 +211,8 @@ def transformer() -> nn.Module:
 
 
 def test_attention_is_taken_as_a_whole(images, untouched):
-    found = decomposed(untouched(transformer()), images, torch.tensor([7, 99, 0, 7]))
-    assert float(found.missing.abs().max()) < 1e-4
+    parts = decomposed(untouched(transformer()), images, torch.tensor([7, 99, 0, 7]))
+    assert float(parts.missing.abs().max()) < 1e-4
 
 
 def test_a_transformer_with_a_class_token_is_refused(images, untouched):
@@ -249,8 +249,8 @@ def test_a_bias_that_rounding_could_have_made_is_not_stretched_all_the_way(share
     """Beside values of 10^4 a bias of 1 is of few roundings, one of 1000 of many."""
     net = nn.Sequential(Constant(share), nn.Flatten(), nn.Linear(48, 2, bias=False)).eval()
     picture = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(0)) + 0.5
-    found = decomposed(net, picture, torch.tensor([0]))
-    (term,) = (term for term in found.terms if term.path == "0")
+    parts = decomposed(net, picture, torch.tensor([0]))
+    (term,) = (term for term in parts.terms if term.path == "0")
     assert torch.allclose(term.values, share * net[2].weight[0].view(1, 3, 4, 4), rtol=0.1)
     drawn = _stretched(term.values.abs(), term.least)
     assert float(drawn.max()) == pytest.approx(largest, rel=0.6 if largest < 1 else 1e-3)
@@ -318,32 +318,32 @@ class Raised(nn.ReLU):
 def test_own_modules_without_parameters_have_their_implicit_bias(kind, images):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 3, 3), kind(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)).eval()
-    found = decomposed(net, images, TARGETS[: len(images)] % 2)
-    assert dict(pairs(found))["1"].abs().max() > 0
-    assert found.missing.abs().max() < 1e-5
+    parts = decomposed(net, images, TARGETS[: len(images)] % 2)
+    assert dict(pairs(parts))["1"].abs().max() > 0
+    assert parts.missing.abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("sign", ["absolute", "signed"])
 def test_a_picture_of_one_pixel(sign, generator):
     net = nets.seeded(nets.Stochastic)
     picture = torch.randn(2, 3, 1, 1, generator=generator)
-    found = FullGrad(sign=sign).explain(net, picture, torch.tensor([0, 2]))
-    assert found.maps.shape == (2, 1, 1)
+    attribution = FullGrad(sign=sign).explain(net, picture, torch.tensor([0, 2]))
+    assert attribution.maps.shape == (2, 1, 1)
     if sign == "signed":
-        expected = found.logits[range(2), [0, 2]] - net.head.bias[[0, 2]].detach()
-        torch.testing.assert_close(found.maps[:, 0, 0], expected, rtol=1e-4, atol=1e-5)
+        expected = attribution.logits[range(2), [0, 2]] - net.head.bias[[0, 2]].detach()
+        torch.testing.assert_close(attribution.maps[:, 0, 0], expected, rtol=1e-4, atol=1e-5)
     else:
-        assert (found.maps > 0).all()
+        assert (attribution.maps > 0).all()
 
 
 def test_autocast_does_not_matter(images):
     model, images = biased("mobilenet_v3_small"), images[:1]
     expected = FullGrad().explain(model, images, TARGETS[:1])
     with torch.autocast("cpu"):
-        found = FullGrad().explain(model, images, TARGETS[:1])
+        attribution = FullGrad().explain(model, images, TARGETS[:1])
         assert torch.is_autocast_enabled("cpu")
-    assert nets.relative_error(found.maps, expected.maps) < 1e-4
-    assert torch.equal(found.logits, expected.logits)
+    assert nets.relative_error(attribution.maps, expected.maps) < 1e-4
+    assert torch.equal(attribution.logits, expected.logits)
 
 
 def test_several_models_at_once(images):

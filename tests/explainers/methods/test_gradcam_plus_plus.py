@@ -14,13 +14,13 @@ TARGETS = torch.tensor([7, 999, 0, 7])
 
 
 def test_the_map_computed_by_hand(untouched):
-    found = GradCAMPlusPlus(layers=("layer",), sign="signed").explain(
+    attribution = GradCAMPlusPlus(layers=("layer",), sign="signed").explain(
         untouched(ByHand()), FEATURES[None], torch.tensor([0])
     )
     # The sums of the features are 10 and 4; of the gradients 1, -1, 0, 2 and 5, 2, 1, -2 the positive ones count.
     first = 1 / (2 + 10 * 1) + 2 / (2 + 10 * 2)
     second = 5 / (2 + 4 * 5) + 2 / (2 + 4 * 2) + 1 / (2 + 4 * 1)
-    torch.testing.assert_close(found.maps[0], first * FEATURES[0] + second * FEATURES[1])
+    torch.testing.assert_close(attribution.maps[0], first * FEATURES[0] + second * FEATURES[1])
 
 
 def test_the_weights_are_those_of_the_derivatives_of_the_exponential_score(untouched):
@@ -39,8 +39,8 @@ def test_the_weights_are_those_of_the_derivatives_of_the_exponential_score(untou
     shares = torch.where(first == 0, 0.0, shares)
     weights = (shares * first.relu()).sum(dim=(2, 3), keepdim=True) / score
     expected = (weights * features).sum(dim=1).detach()
-    found = GradCAMPlusPlus(layers=("layer",), sign="signed").explain(net, FEATURES[None].double(), torch.tensor([0]))
-    assert nets.relative_error(found.maps, expected.float()) < 1e-6
+    result = GradCAMPlusPlus(layers=("layer",), sign="signed").explain(net, FEATURES[None].double(), torch.tensor([0]))
+    assert nets.relative_error(result.maps, expected.float()) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["gradcam++", "smoothgradcam++", "xgradcam"])
@@ -75,10 +75,10 @@ class Scaled(nn.Module):
 
 def test_one_sample_without_noise_is_gradcam_plus_plus(resnet18, images):
     expected = GradCAMPlusPlus(sign="signed").explain(resnet18, images, TARGETS)
-    found = SmoothGradCAMPlusPlus(sign="signed", samples=1, noise=0).explain(resnet18, images, TARGETS)
-    assert nets.relative_error(found.maps, expected.maps) < 1e-5
-    assert found.layers == expected.layers == ("layer4",)
-    assert torch.equal(found.logits, expected.logits)
+    attribution = SmoothGradCAMPlusPlus(sign="signed", samples=1, noise=0).explain(resnet18, images, TARGETS)
+    assert nets.relative_error(attribution.maps, expected.maps) < 1e-5
+    assert attribution.layers == expected.layers == ("layer4",)
+    assert torch.equal(attribution.logits, expected.logits)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def net() -> nn.Module:
 
 
 def test_derivatives_are_averaged_before_they_are_weighed(net, images):
-    found = SmoothGradCAMPlusPlus(layers=("relu",), sign="signed", samples=3, noise=0.2, seed=5)
+    result = SmoothGradCAMPlusPlus(layers=("relu",), sign="signed", samples=3, noise=0.2, seed=5)
     picture, target = images[:1], torch.tensor([2])
     seeds = torch.randint(2**63 - 1, (3,), generator=torch.Generator().manual_seed(5))
     noise = [torch.randn(picture.shape[1:], generator=torch.Generator().manual_seed(int(seed))) for seed in seeds]
@@ -98,7 +98,7 @@ def test_derivatives_are_averaged_before_they_are_weighed(net, images):
     share = second.mean(0) / (2 * second.mean(0) + features.sum(dim=(2, 3), keepdim=True) * third.mean(0))
     weights = (share * first.mean(0).relu()).sum(dim=(2, 3), keepdim=True)
     expected = (weights * features).sum(dim=1).float()
-    assert nets.relative_error(found.explain(net, picture, target).maps, expected) < 1e-5
+    assert nets.relative_error(result.explain(net, picture, target).maps, expected) < 1e-5
 
 
 def _behind_relu(net, picture, target):
@@ -112,11 +112,11 @@ def test_seeds_repeat_and_passes_do_not_matter(net, images, monkeypatch):
     net.middle = lambda features: features.tanh()  # gradients that depend on the noise
     explainer = SmoothGradCAMPlusPlus(layers=("conv",), sign="signed", samples=5)
     targets = torch.tensor([0, 1, 2, 0])
-    told: list[tuple[int, int]] = []
-    found = explainer.explain(net, images, targets, progress=Progress(report=lambda *pair: told.append(pair))).maps
-    assert told == [(0, 20), (8, 20), (16, 20), (20, 20)]
-    assert torch.equal(explainer.explain(net, images, targets).maps, found)
+    reports: list[tuple[int, int]] = []
+    maps = explainer.explain(net, images, targets, progress=Progress(report=lambda *pair: reports.append(pair))).maps
+    assert reports == [(0, 20), (8, 20), (16, 20), (20, 20)]
+    assert torch.equal(explainer.explain(net, images, targets).maps, maps)
     other = SmoothGradCAMPlusPlus(layers=("conv",), sign="signed", samples=5, seed=1).explain(net, images, targets).maps
-    assert nets.relative_error(other, found) > 1e-4
+    assert nets.relative_error(other, maps) > 1e-4
     monkeypatch.setattr(chunks, "MOST", 3)
-    assert nets.relative_error(explainer.explain(net, images, targets).maps, found) < 1e-5
+    assert nets.relative_error(explainer.explain(net, images, targets).maps, maps) < 1e-5

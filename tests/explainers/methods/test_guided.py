@@ -54,9 +54,9 @@ def test_the_maps_computed_by_hand(method, target, expected, untouched):
 def test_beyond_six_a_relu6_has_no_slope():
     images = IMAGES.clone()
     for method, expected in ((GuidedBackprop, 0.0), (Deconvnet, 1.0)):
-        found = method(sign="signed").explain(ByHand(nn.ReLU6()), images, torch.tensor([0, 0, 0])).maps
-        assert found[2].tolist() == [[expected, expected], [0, 0]]
-        assert found[0].tolist() == [[1, 1], [0, 0]]
+        maps = method(sign="signed").explain(ByHand(nn.ReLU6()), images, torch.tensor([0, 0, 0])).maps
+        assert maps[2].tolist() == [[expected, expected], [0, 0]]
+        assert maps[0].tolist() == [[1, 1], [0, 0]]
 
 
 class DenseNetOfModules(nn.Module):
@@ -74,11 +74,11 @@ def test_the_functional_relu_of_densenet_counts_where_captum_misses_it(images):
     from captum.attr import GuidedBackprop as Peer
 
     net = nets.seeded(torchvision.models.DenseNet, 4, (2, 2), 8)
-    found = GuidedBackprop(sign="signed").explain(net, images[:2], TARGETS[:2]).maps
+    maps = GuidedBackprop(sign="signed").explain(net, images[:2], TARGETS[:2]).maps
     leaf = images[:2].clone().requires_grad_()
     missed = Peer(nets.modules_of_their_own(net)).attribute(leaf, TARGETS[:2]).sum(dim=1)
     expected = Peer(DenseNetOfModules(net)).attribute(leaf, TARGETS[:2]).sum(dim=1)
-    assert nets.relative_error(found, expected.detach()) < 1e-5
+    assert nets.relative_error(maps, expected.detach()) < 1e-5
     assert nets.relative_error(missed.detach(), expected.detach()) > 0.1
 
 
@@ -88,6 +88,6 @@ def test_guided_gradcam_is_the_product_of_its_two_factors(images, untouched):
     resized = functional.interpolate(cam[:, None], size=(64, 64), mode="bilinear")[:, 0]
     guided = GuidedBackprop(sign="signed").explain(net, images, TARGETS % 3).maps
     for sign in ("signed", "absolute", "positive"):
-        found = GuidedGradCAM(layers=(layer,), sign=sign).explain(net, images, TARGETS % 3)
-        assert found.layers == (layer,)
-        assert nets.relative_error(found.maps, keep_sign(guided * resized, sign)) < 1e-5
+        attribution = GuidedGradCAM(layers=(layer,), sign=sign).explain(net, images, TARGETS % 3)
+        assert attribution.layers == (layer,)
+        assert nets.relative_error(attribution.maps, keep_sign(guided * resized, sign)) < 1e-5

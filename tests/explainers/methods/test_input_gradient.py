@@ -31,21 +31,21 @@ def noise(shape: tuple[int, ...], samples: int, seed: int = 0) -> Tensor:
 
 def test_input_x_gradient_by_hand(pictures):
     weight = torch.tensor([[1.0, 2.0, -3.0], [0.5, 0.0, 1.0]])
-    found = InputXGradient().explain(Squares(), pictures, torch.tensor([1, 0]))
+    attribution = InputXGradient().explain(Squares(), pictures, torch.tensor([1, 0]))
     expected = (weight[[1, 0], :, None, None] * pictures**2).sum(dim=1)
-    torch.testing.assert_close(found.maps, expected)
-    assert found.signed
+    torch.testing.assert_close(attribution.maps, expected)
+    assert attribution.signed
 
 
 def test_input_x_gradient_of_a_linear_model_sums_to_the_score(pictures):
     linear = nn.Sequential(nn.Flatten(), nn.Linear(72, 5, bias=False))
-    found = InputXGradient().explain(linear, pictures, torch.tensor([4, 1]))
-    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), found.logits[[0, 1], [4, 1]])
+    attribution = InputXGradient().explain(linear, pictures, torch.tensor([4, 1]))
+    torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)), attribution.logits[[0, 1], [4, 1]])
 
 
 def test_smoothgrad_by_hand(pictures):
-    found = SmoothGrad(samples=7, noise=0.3, seed=5, sign="signed").explain(Squares(), pictures, torch.tensor([0, 0]))
-    for picture, map_ in zip(pictures, found.maps, strict=True):
+    result = SmoothGrad(samples=7, noise=0.3, seed=5, sign="signed").explain(Squares(), pictures, torch.tensor([0, 0]))
+    for picture, map_ in zip(pictures, result.maps, strict=True):
         mean = (picture + 0.3 * (picture.max() - picture.min()) * noise((3, 4, 6), 7, 5)).mean(dim=0)
         gradient = mean * torch.tensor([1.0, 2.0, -3.0])[:, None, None]
         strongest = gradient.gather(0, gradient.abs().argmax(dim=0, keepdim=True))[0]
@@ -71,9 +71,9 @@ def test_more_samples_are_smoother(pictures):
 
 
 def test_vargrad_by_hand(pictures):
-    found = VarGrad(samples=6, noise=0.2, seed=3).explain(Squares(), pictures, torch.tensor([0, 1]))
+    attribution = VarGrad(samples=6, noise=0.2, seed=3).explain(Squares(), pictures, torch.tensor([0, 1]))
     weight = torch.tensor([[1.0, 2.0, -3.0], [0.5, 0.0, 1.0]])
-    for picture, map_, row in zip(pictures, found.maps, weight, strict=True):
+    for picture, map_, row in zip(pictures, attribution.maps, weight, strict=True):
         variance = (0.2 * (picture.max() - picture.min()) * noise((3, 4, 6), 6, 3)).var(dim=0, correction=0)
         torch.testing.assert_close(map_, (variance * row[:, None, None] ** 2).sum(dim=0))
 

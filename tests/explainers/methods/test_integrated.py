@@ -38,10 +38,10 @@ def pictures(generator) -> Tensor:
 def test_integrated_gradients_by_hand(colour, pictures):
     """Two points integrate the square exactly: (x - b) times the mean of 3 w a² from b to x is w (x³ - b³)."""
     explainer = IntegratedGradients(steps=2, baseline="given" if colour else "zero", value=colour)
-    found = explainer.explain(Cubes(), pictures, torch.tensor([1, 0])).maps
+    maps = explainer.explain(Cubes(), pictures, torch.tensor([1, 0])).maps
     start = torch.tensor(colour or (0.0,)).view(-1, 1, 1)
     expected = (WEIGHT[[1, 0], :, None, None] * (pictures**3 - start**3)).sum(dim=1)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-5)
 
 
 def baseline_of(baseline: str, pictures: Tensor) -> Tensor:
@@ -56,9 +56,9 @@ def baseline_of(baseline: str, pictures: Tensor) -> Tensor:
 def test_integrated_gradients_are_complete(baseline, pictures):
     net, targets = nets.seeded(Smooth), torch.tensor([2, 0])
     value = (0.7,) if baseline == "given" else ()
-    found = IntegratedGradients(steps=10, baseline=baseline, value=value).explain(net, pictures, targets).maps
+    maps = IntegratedGradients(steps=10, baseline=baseline, value=value).explain(net, pictures, targets).maps
     difference = predict(net, pictures) - predict(net, baseline_of(baseline, pictures))
-    torch.testing.assert_close(found.sum(dim=(1, 2)), difference[[0, 1], targets], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(maps.sum(dim=(1, 2)), difference[[0, 1], targets], rtol=1e-3, atol=1e-5)
 
 
 def test_more_steps_come_nearer_to_completeness_on_a_rectified_net(pictures, large_passes):
@@ -82,9 +82,9 @@ def test_black_is_that_of_the_models_normalisation(pictures):
     preprocess = SimpleNamespace(mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.1))
     model = SimpleNamespace(module=Cubes(), preprocess=preprocess, task=Classification(), accelerated=None)
     black = (-2.0, -2.0, -3.0)
-    found = IntegratedGradients(steps=2, baseline="black").explain(model, pictures).maps
+    maps = IntegratedGradients(steps=2, baseline="black").explain(model, pictures).maps
     expected = IntegratedGradients(steps=2, baseline="given", value=black).explain(Cubes(), pictures).maps
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(maps, expected)
     with pytest.raises(OptionError, match="does not say how its pictures are normalised") as caught:
         IntegratedGradients(baseline="black").explain(Cubes(), pictures)
     assert caught.value.field == "baseline"
@@ -105,9 +105,9 @@ def test_colours_that_cannot_be_are_refused(options, message, pictures):
 
 
 def test_options_come_as_text():
-    made = get_method("integrated-gradients").build({"baseline": "given", "value": ["0.5", "-1"], "steps": "20"})
-    assert made == IntegratedGradients(baseline="given", value=(0.5, -1.0), steps=20)
-    assert len({made, made}) == 1
+    explainer = get_method("integrated-gradients").build({"baseline": "given", "value": ["0.5", "-1"], "steps": "20"})
+    assert explainer == IntegratedGradients(baseline="given", value=(0.5, -1.0), steps=20)
+    assert len({explainer, explainer}) == 1
     for text, value in (("0.5,-1, 2", (0.5, -1.0, 2.0)), ("0.5", (0.5,)), (0.5, (0.5,))):
         built = get_method("guided-ig").build({"baseline": "given", "value": text})
         assert built == GuidedIG(baseline="given", value=value)
@@ -141,11 +141,11 @@ def test_expected_gradients_of_a_linear_model_are_differences_from_the_mean_base
     linear = nn.Sequential(nn.Flatten(), nn.Linear(144, 5))
     targets = torch.tensor([4, 1])
     weights = linear[1].weight.detach()[targets].view(2, 3, 6, 8)
-    found = ExpectedGradients(samples=3000, baselines="noise").explain(linear, pictures, targets).maps
-    assert nets.relative_error(found, (weights * pictures).sum(dim=1)) < 0.05
-    found = ExpectedGradients(samples=3000).explain(linear, pictures, targets).maps
+    maps = ExpectedGradients(samples=3000, baselines="noise").explain(linear, pictures, targets).maps
+    assert nets.relative_error(maps, (weights * pictures).sum(dim=1)) < 0.05
+    maps = ExpectedGradients(samples=3000).explain(linear, pictures, targets).maps
     mean = pictures.mean(dim=(2, 3), keepdim=True)
-    assert nets.relative_error(found, (weights * (pictures - mean)).sum(dim=1)) < 0.05
+    assert nets.relative_error(maps, (weights * (pictures - mean)).sum(dim=1)) < 0.05
 
 
 def test_a_shuffled_baseline_keeps_the_colours_of_pixels(pictures):
@@ -168,9 +168,9 @@ def test_blur_keeps_the_mean_and_tends_to_it(generator):
     scipy = pytest.importorskip("scipy.ndimage")
     images = torch.randn(2, 3, 9, 14, generator=generator, dtype=torch.float64)
     for sigma in (0.3, 1.0, 4.0, 30.0):
-        found = blurred(images, sigma)
+        result = blurred(images, sigma)
         expected = scipy.gaussian_filter(images.numpy(), (0, 0, sigma, sigma), mode="reflect")
-        torch.testing.assert_close(found, torch.as_tensor(expected))
-        torch.testing.assert_close(found.mean(dim=(2, 3)), images.mean(dim=(2, 3)))
-    assert (found - images.mean(dim=(2, 3), keepdim=True)).abs().max() < 1e-3
+        torch.testing.assert_close(result, torch.as_tensor(expected))
+        torch.testing.assert_close(result.mean(dim=(2, 3)), images.mean(dim=(2, 3)))
+    assert (result - images.mean(dim=(2, 3), keepdim=True)).abs().max() < 1e-3
     assert blurred(images, 0) is images

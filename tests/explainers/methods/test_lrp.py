@@ -51,9 +51,9 @@ IMAGE = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3)
     ],
 )
 def test_the_rules_by_hand(composite, target, expected, untouched):
-    found = LRP(composite=composite, gamma=1.0).explain(untouched(Dense()), IMAGE, torch.tensor([target]))
-    torch.testing.assert_close(found.maps[0, 0], torch.tensor(expected, dtype=torch.float32), rtol=1e-5, atol=1e-5)
-    assert found.signed
+    result = LRP(composite=composite, gamma=1.0).explain(untouched(Dense()), IMAGE, torch.tensor([target]))
+    torch.testing.assert_close(result.maps[0, 0], torch.tensor(expected, dtype=torch.float32), rtol=1e-5, atol=1e-5)
+    assert result.signed
 
 
 class Tokens(nn.Module):
@@ -90,15 +90,15 @@ def test_the_box_of_tokens_has_an_end_for_each_channel():
     values = torch.tensor([[[1.0, 5.0], [3.0, -5.0]]])
     weight = torch.tensor([[2.0, -1.0]])
     linear = Linear(lambda given, factors: functional.linear(given, factors), values, weight, torch.zeros(1), values)
-    found = box_rule(linear, torch.ones(1, 2, 1))
+    result = box_rule(linear, torch.ones(1, 2, 1))
     # Beyond 2 * 1 and -1 * 5: 0 and 0 of the first token, 4 and 10 of the second.
-    torch.testing.assert_close(found, torch.tensor([[[0.0, 0.0], [4 / 14, 10 / 14]]]))
+    torch.testing.assert_close(result, torch.tensor([[[0.0, 0.0], [4 / 14, 10 / 14]]]))
 
 
 @pytest.mark.parametrize("bias", [2.0, -3.0])
 def test_biases_keep_their_share(bias):
-    found = LRP(composite="epsilon", epsilon=1e-9).explain(Dense(bias), IMAGE, torch.tensor([0])).maps[0, 0]
-    torch.testing.assert_close(found, torch.tensor([1.0, -4.0, 9.0]))
+    heatmap = LRP(composite="epsilon", epsilon=1e-9).explain(Dense(bias), IMAGE, torch.tensor([0])).maps[0, 0]
+    torch.testing.assert_close(heatmap, torch.tensor([1.0, -4.0, 9.0]))
     plus = LRP(composite="z-plus").explain(Dense(bias), IMAGE, torch.tensor([0])).maps[0, 0]
     share = (6 + bias) / (10 + max(bias, 0))
     torch.testing.assert_close(plus, torch.tensor([1.0, 0.0, 9.0]) * share)
@@ -113,10 +113,10 @@ def test_a_contrast_is_the_relevance_of_one_logit_less_that_of_the_other():
 
 
 def test_a_large_epsilon_keeps_relevance_back():
-    found = LRP(composite="epsilon", epsilon=1.0).explain(Dense(), IMAGE, torch.tensor([0])).maps[0, 0]
-    torch.testing.assert_close(found, torch.tensor([1.0, -4.0, 9.0]) * 6 / 7)
-    found = LRP(composite="epsilon", epsilon=1.0).explain(Dense(), IMAGE, torch.tensor([1])).maps[0, 0]
-    torch.testing.assert_close(found, torch.tensor([-1.0, 4.0, -9.0]) * 6 / 7)
+    heatmap = LRP(composite="epsilon", epsilon=1.0).explain(Dense(), IMAGE, torch.tensor([0])).maps[0, 0]
+    torch.testing.assert_close(heatmap, torch.tensor([1.0, -4.0, 9.0]) * 6 / 7)
+    heatmap = LRP(composite="epsilon", epsilon=1.0).explain(Dense(), IMAGE, torch.tensor([1])).maps[0, 0]
+    torch.testing.assert_close(heatmap, torch.tensor([-1.0, 4.0, -9.0]) * 6 / 7)
 
 
 def test_no_gamma_is_epsilon_and_a_large_gamma_is_z_plus(resnet18, images):
@@ -146,10 +146,10 @@ STOCK = ["small", "resnet18", "densenet121", "squeezenet1_1", "shufflenet_v2_x0_
 def test_without_biases_the_map_sums_to_the_logit(name, composite, images):
     net = small() if name == "small" else nets.seeded(torchvision.models.get_model, name)
     net, targets = without_biases(net).double(), TARGETS % (4 if name == "small" else 1000)
-    found = LRP(composite=composite, epsilon=1e-30).explain(net, images[:2].double(), targets)
-    scores = found.logits[[0, 1], targets]
+    attribution = LRP(composite=composite, epsilon=1e-30).explain(net, images[:2].double(), targets)
+    scores = attribution.logits[[0, 1], targets]
     assert scores.abs().min() > 0
-    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), scores, rtol=1e-3, atol=0)
+    torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)), scores, rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("composite", COMPOSITES)
@@ -162,8 +162,8 @@ def test_batch_norm_is_folded_into_the_convolution_before_it(composite, images, 
     expected = LRP(composite=composite).explain(
         nn.Sequential(fuse_conv_bn_eval(conv, norm), *head), images[:2], TARGETS
     )
-    found = LRP(composite=composite).explain(net, images[:2], TARGETS)
-    assert nets.relative_error(found.maps, expected.maps) < 1e-4
+    attribution = LRP(composite=composite).explain(net, images[:2], TARGETS)
+    assert nets.relative_error(attribution.maps, expected.maps) < 1e-4
 
 
 def test_batch_norm_of_anything_else_shares_with_its_bias(images):
@@ -175,8 +175,8 @@ def test_batch_norm_of_anything_else_shares_with_its_bias(images):
     normalised = norm(images[:2]).detach().requires_grad_()
     (weights,) = torch.autograd.grad(head(normalised)[[0, 1], TARGETS].sum(), normalised)
     scale = (norm.weight / (1 + norm.eps) ** 0.5).detach()[:, None, None]
-    found = LRP(composite="epsilon", epsilon=1e-9).explain(nn.Sequential(norm, head), images[:2], TARGETS).maps
-    assert nets.relative_error(found, (weights * scale * images[:2]).sum(dim=1)) < 1e-3
+    maps = LRP(composite="epsilon", epsilon=1e-9).explain(nn.Sequential(norm, head), images[:2], TARGETS).maps
+    assert nets.relative_error(maps, (weights * scale * images[:2]).sum(dim=1)) < 1e-3
 
 
 class Shortcut(nn.Module):
@@ -197,8 +197,8 @@ def test_additions_share_by_contribution_and_constants_are_biases():
         ("z-plus", 0, 12.0),
         ("z-plus", 1, -2.0),
     ):
-        found = LRP(composite=composite, epsilon=1e-9).explain(Shortcut(), image, torch.tensor([target])).maps
-        torch.testing.assert_close(found.flatten()[0].item(), expected, rtol=1e-5, atol=1e-5)
+        maps = LRP(composite=composite, epsilon=1e-9).explain(Shortcut(), image, torch.tensor([target])).maps
+        torch.testing.assert_close(maps.flatten()[0].item(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_max_pooling_goes_to_the_winner_and_average_pooling_by_contribution():
@@ -220,8 +220,8 @@ def test_it_equals_captum_on_squeezenet(composite, images):
     net = nets.modules_of_their_own(nets.seeded(torchvision.models.squeezenet1_1))
     net, pictures = net.double(), images[:2].abs().double()
     targets = net(pictures).argmax(dim=1)
-    found = LRP(composite=composite, epsilon=1e-9).explain(net, pictures, targets)
-    assert found.logits.amax(dim=1).min() > 0
+    attribution = LRP(composite=composite, epsilon=1e-9).explain(net, pictures, targets)
+    assert attribution.logits.amax(dim=1).min() > 0
     kinds = {
         "epsilon": lambda: EpsilonRule(epsilon=1e-9),
         "gamma": lambda: GammaRule(gamma=0.25),
@@ -233,4 +233,4 @@ def test_it_equals_captum_on_squeezenet(composite, images):
         elif isinstance(part, nn.MaxPool2d | nn.AdaptiveAvgPool2d):
             part.rule = EpsilonRule(epsilon=1e-9)
     expected = attr.LRP(net).attribute(pictures.clone().requires_grad_(), targets).sum(dim=1).detach().float()
-    assert nets.relative_error(found.maps, expected) < 1e-3
+    assert nets.relative_error(attribution.maps, expected) < 1e-3

@@ -22,47 +22,47 @@ def test_disjoint_patches_of_a_linear_model_hold_their_part_of_the_logit(linear,
     targets = torch.tensor([4, 1])
     parts = (linear[1].weight.detach()[targets].view(2, 3, 4, 6) * pictures).sum(dim=1)
     expected = parts.unfold(1, 2, 2).unfold(2, 2, 2).sum(dim=(3, 4))
-    found = Occlusion(patch=2, stride=2).explain(linear, pictures, targets)
-    assert nets.relative_error(found.maps[:, ::2, ::2], expected) < 1e-5
-    assert torch.equal(found.maps[:, ::2, ::2], found.maps[:, 1::2, 1::2])
+    attribution = Occlusion(patch=2, stride=2).explain(linear, pictures, targets)
+    assert nets.relative_error(attribution.maps[:, ::2, ::2], expected) < 1e-5
+    assert torch.equal(attribution.maps[:, ::2, ::2], attribution.maps[:, 1::2, 1::2])
     single = Occlusion(patch=1, stride=1).explain(linear, pictures, targets)
     assert nets.relative_error(single.maps, parts) < 1e-5
-    assert found.signed
+    assert attribution.signed
 
 
 def test_a_pixel_has_the_mean_of_the_falls_of_all_positions_that_hide_it():
     net = nets.Weighted((1.0,), (0.0,))
     picture = torch.arange(1.0, 17.0).view(1, 1, 4, 4)
-    found = Occlusion(patch=3, stride=2).explain(net, picture, torch.tensor([0])).maps[0]
+    heatmap = Occlusion(patch=3, stride=2).explain(net, picture, torch.tensor([0])).maps[0]
     # Positions 0 and 2 on each axis; that at 2 is cut off after two pixels.
     whole = picture[0, 0]
     falls = [whole[:3, :3].sum(), whole[:3, 2:].sum(), whole[2:, :3].sum(), whole[2:, 2:].sum()]
-    torch.testing.assert_close(found[0, 0], falls[0])
-    torch.testing.assert_close(found[0, 2], (falls[0] + falls[1]) / 2)
-    torch.testing.assert_close(found[2, 2], sum(falls) / 4)
-    torch.testing.assert_close(found[3, 3], falls[3])
+    torch.testing.assert_close(heatmap[0, 0], falls[0])
+    torch.testing.assert_close(heatmap[0, 2], (falls[0] + falls[1]) / 2)
+    torch.testing.assert_close(heatmap[2, 2], sum(falls) / 4)
+    torch.testing.assert_close(heatmap[3, 3], falls[3])
 
 
 @pytest.mark.parametrize(("baseline", "level"), [("zero", 0.0), ("mean", 2.0)])
 def test_baselines(baseline, level):
     net = nets.Weighted((1.0,), (0.0,))
     picture = torch.tensor([1.0, 2.0, 3.0, 2.0]).repeat(4, 1)[None, None]
-    found = Occlusion(patch=1, stride=1, baseline=baseline).explain(net, picture, torch.tensor([0]))
-    torch.testing.assert_close(found.maps, picture[:, 0] - level)
+    attribution = Occlusion(patch=1, stride=1, baseline=baseline).explain(net, picture, torch.tensor([0]))
+    torch.testing.assert_close(attribution.maps, picture[:, 0] - level)
 
 
 def test_a_blurred_baseline_leaves_a_plain_picture_as_it_is(linear):
     flat = torch.full((1, 3, 4, 6), 1.7)
-    found = Occlusion(patch=2, stride=2, baseline="blur").explain(linear, flat)
-    assert found.maps.abs().max() < 1e-5
+    attribution = Occlusion(patch=2, stride=2, baseline="blur").explain(linear, flat)
+    assert attribution.maps.abs().max() < 1e-5
 
 
 def test_the_score_may_be_the_probability(linear, pictures):
-    found = Occlusion(patch=2, stride=2, score="probability").explain(linear, pictures)
+    attribution = Occlusion(patch=2, stride=2, score="probability").explain(linear, pictures)
     hidden = pictures.clone()
     hidden[:, :, :2, :2] = 0
-    before, after = (linear(one).softmax(dim=1)[[0, 1], found.targets] for one in (pictures, hidden))
-    torch.testing.assert_close(found.maps[:, 0, 0], (before - after).detach())
+    before, after = (linear(one).softmax(dim=1)[[0, 1], attribution.targets] for one in (pictures, hidden))
+    torch.testing.assert_close(attribution.maps[:, 0, 0], (before - after).detach())
 
 
 @pytest.mark.parametrize(("options", "field"), [({"patch": 8, "stride": 9}, "stride"), ({"patch": 8}, "stride")])
@@ -86,5 +86,5 @@ def test_occlusion_equals_captum(patch, stride, images):
     expected = PeerOcclusion(net).attribute(
         images, (3, patch, patch), (3, stride, stride), target=targets, baselines=0, perturbations_per_eval=4
     )
-    found = Occlusion(patch=patch, stride=stride).explain(net, images, targets).maps
-    assert nets.relative_error(found, expected[:, 0].detach()) < 1e-4
+    maps = Occlusion(patch=patch, stride=stride).explain(net, images, targets).maps
+    assert nets.relative_error(maps, expected[:, 0].detach()) < 1e-4

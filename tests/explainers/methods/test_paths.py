@@ -53,17 +53,17 @@ def gradients(net: nn.Module, images: Tensor, target: int) -> Tensor:
 def test_blur_ig_of_a_linear_model_is_exact(linear, pictures):
     targets = torch.tensor([4, 1])
     weights = linear[1].weight.detach()[targets].view(2, 3, 8, 12)
-    found = BlurIG(steps=3, max_sigma=2).explain(linear, pictures, targets).maps
-    torch.testing.assert_close(found, (weights * (pictures - blurred(pictures, 2))).sum(dim=1))
+    maps = BlurIG(steps=3, max_sigma=2).explain(linear, pictures, targets).maps
+    torch.testing.assert_close(maps, (weights * (pictures - blurred(pictures, 2))).sum(dim=1))
 
 
 @pytest.mark.parametrize("size", [(8, 12), (12, 5)])
 def test_blur_ig_is_complete(size, generator, large_passes):
     pictures = torch.randn(2, 3, *size, generator=generator)
     net, targets = nets.seeded(Smooth), torch.tensor([2, 0])
-    found = BlurIG(steps=50, max_sigma=10).explain(net, pictures, targets).maps.sum(dim=(1, 2))
+    values = BlurIG(steps=50, max_sigma=10).explain(net, pictures, targets).maps.sum(dim=(1, 2))
     expected = (predict(net, pictures) - predict(net, blurred(pictures, 10)))[[0, 1], targets]
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(values, expected, rtol=1e-3, atol=1e-5)
     rectified = nets.seeded(nets.Skip)
     expected = (predict(rectified, pictures) - predict(rectified, blurred(pictures, 10)))[[0, 1], targets]
     errors = []
@@ -77,8 +77,8 @@ def test_blur_ig_is_complete(size, generator, large_passes):
 def test_one_piece_takes_the_gradient_in_its_middle(pictures):
     net, targets = nets.seeded(Smooth), torch.tensor([2, 2])
     middle = gradients(net, blurred(pictures, 8 * 0.25), 2)
-    found = BlurIG(steps=1, max_sigma=8).explain(net, pictures, targets).maps
-    torch.testing.assert_close(found, (middle * (pictures - blurred(pictures, 8))).sum(dim=1))
+    maps = BlurIG(steps=1, max_sigma=8).explain(net, pictures, targets).maps
+    torch.testing.assert_close(maps, (middle * (pictures - blurred(pictures, 8))).sum(dim=1))
 
 
 def test_blur_ig_comes_to_what_the_authors_code_comes_to(pictures, monkeypatch, large_passes):
@@ -99,8 +99,8 @@ def test_blur_ig_comes_to_what_the_authors_code_comes_to(pictures, monkeypatch, 
     image = pictures[0].double()
     array = image.permute(1, 2, 0).numpy()
     expected = peer.BlurIG().GetMask(array, call, max_sigma=5, steps=4000, grad_step=1e-4, batch_size=500).sum(axis=2)
-    found = BlurIG(steps=400, max_sigma=5).explain(net, image[None], torch.tensor([1])).maps[0]
-    assert nets.relative_error(found, torch.as_tensor(expected).float()) < 2e-2
+    heatmap = BlurIG(steps=400, max_sigma=5).explain(net, image[None], torch.tensor([1])).maps[0]
+    assert nets.relative_error(heatmap, torch.as_tensor(expected).float()) < 2e-2
 
 
 def test_guided_ig_of_a_linear_model_is_exact(linear, pictures):
@@ -108,16 +108,16 @@ def test_guided_ig_of_a_linear_model_is_exact(linear, pictures):
     weights = linear[1].weight.detach()[targets].view(2, 3, 8, 12)
     for options in ({}, {"max_dist": 1.0}, {"fraction": 0.01}, {"max_dist": 0.0}):
         explainer = GuidedIG(steps=7, baseline="given", value=(0.2,), **options)
-        found = explainer.explain(linear, pictures, targets).maps
-        torch.testing.assert_close(found, (weights * (pictures - 0.2)).sum(dim=1), rtol=1e-4, atol=1e-5)
+        maps = explainer.explain(linear, pictures, targets).maps
+        torch.testing.assert_close(maps, (weights * (pictures - 0.2)).sum(dim=1), rtol=1e-4, atol=1e-5)
 
 
 def test_guided_ig_on_a_leash_of_no_length_follows_the_straight_line(pictures):
     net = nets.seeded(Smooth)
     slopes = [gradients(net, pictures * alpha / 4, 1) for alpha in range(5)]
     expected = sum((first + second) / 2 for first, second in pairwise(slopes)) * pictures / 4
-    found = GuidedIG(steps=4, max_dist=0.0).explain(net, pictures, torch.tensor([1, 1])).maps
-    torch.testing.assert_close(found, expected.sum(dim=1), rtol=1e-4, atol=1e-6)
+    maps = GuidedIG(steps=4, max_dist=0.0).explain(net, pictures, torch.tensor([1, 1])).maps
+    torch.testing.assert_close(maps, expected.sum(dim=1), rtol=1e-4, atol=1e-6)
 
 
 def test_values_of_small_gradients_move_first():
@@ -154,14 +154,14 @@ def test_the_path_makes_equal_steps_within_its_bounds(max_dist, pictures):
 def test_guided_ig_is_complete(pictures):
     net, targets = nets.seeded(Smooth), torch.tensor([2, 0])
     expected = (predict(net, pictures) - predict(net, torch.zeros_like(pictures)))[[0, 1], targets]
-    found = GuidedIG(steps=50).explain(net, pictures, targets).maps.sum(dim=(1, 2))
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    maps = GuidedIG(steps=50).explain(net, pictures, targets).maps.sum(dim=(1, 2))
+    torch.testing.assert_close(maps, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_a_baseline_like_the_picture_gets_nothing():
     grey = torch.full((1, 3, 6, 8), 0.5)
-    found = GuidedIG(steps=3, baseline="given", value=(0.5,)).explain(nets.seeded(Smooth), grey, torch.tensor([0]))
-    assert torch.equal(found.maps, torch.zeros(1, 6, 8))
+    result = GuidedIG(steps=3, baseline="given", value=(0.5,)).explain(nets.seeded(Smooth), grey, torch.tensor([0]))
+    assert torch.equal(result.maps, torch.zeros(1, 6, 8))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -202,10 +202,10 @@ def test_guided_ig_takes_the_path_of_the_authors_code(name, max_dist, images, mo
     ends = sum(slope * way for slope, way in zip(slopes[1:], ways, strict=True))
     recorder = Records(net)
     explainer = GuidedIG(steps=8, max_dist=max_dist, baseline="given", value=(0.1,))
-    found = explainer.explain(recorder, image, torch.tensor([7])).maps
+    maps = explainer.explain(recorder, image, torch.tensor([7])).maps
     for mine, theirs in zip(recorder.seen[-9:], points, strict=True):
         assert nets.relative_error(mine, theirs) < 1e-6
-    assert nets.relative_error(found, ((starts + ends) / 2).sum(dim=1).float()) < 1e-5
+    assert nets.relative_error(maps, ((starts + ends) / 2).sum(dim=1).float()) < 1e-5
 
 
 def test_a_fraction_that_would_move_one_value_at_a_time_is_refused():

@@ -25,26 +25,26 @@ class Constant(nn.Module):
 def test_the_map_of_a_constant_model_is_zero(score, large_passes):
     for noise in (0.0, 1e-6):
         net, pictures = Constant(noise), torch.rand(2, 3, 8, 10)
-        found = RISE(samples=1000, cells=3, score=score, sign="signed").explain(net, pictures).maps
-        assert torch.equal(found, torch.zeros(2, 8, 10))
+        maps = RISE(samples=1000, cells=3, score=score, sign="signed").explain(net, pictures).maps
+        assert torch.equal(maps, torch.zeros(2, 8, 10))
 
 
 def test_a_constant_score_blanks_only_its_own_picture(generator):
     pictures = torch.stack([torch.zeros(1, 8, 8), torch.rand(1, 8, 8, generator=generator)])
-    found = RISE(samples=40, cells=3, score="logit", sign="signed").explain(nets.Weighted((1.0,), (0.0,)), pictures)
-    assert not found.maps[0].any()
-    assert found.maps[1].all()
+    result = RISE(samples=40, cells=3, score="logit", sign="signed").explain(nets.Weighted((1.0,), (0.0,)), pictures)
+    assert not result.maps[0].any()
+    assert result.maps[1].all()
 
 
 def test_masks_of_one_cell_show_all_or_nothing(images):
     net = nets.seeded(nets.Net)
     targets = [0, 1, 2, 0]
-    found = RISE(samples=20, cells=1, sign="signed").explain(net, images, torch.tensor(targets))
+    attribution = RISE(samples=20, cells=1, sign="signed").explain(net, images, torch.tensor(targets))
     generator = torch.Generator().manual_seed(0)
     shown = (torch.rand(20, 1, 1, generator=generator) < 0.5).float().mean()
     whole, nothing = (net(one).softmax(dim=1)[range(4), targets].detach() for one in (images, 0 * images))
     expected = whole - (shown * whole + (1 - shown) * nothing)
-    torch.testing.assert_close(found.maps, expected[:, None, None].expand(4, 64, 64), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(attribution.maps, expected[:, None, None].expand(4, 64, 64), rtol=1e-4, atol=1e-6)
 
 
 def test_the_map_is_the_average_of_the_masks_by_the_equation(images):
@@ -62,8 +62,8 @@ def test_the_map_is_the_average_of_the_masks_by_the_equation(images):
     masks = masks.double()
     expected = (scores[:, None, None] * masks).sum(dim=0) / masks.sum(dim=0) - scores.mean()
     options = {"samples": samples, "cells": cells, "probability": 0.6, "seed": 5}
-    found = RISE(**options, sign="signed").explain(net, picture, torch.tensor([2]))
-    assert nets.relative_error(found.maps[0].double(), expected) < 1e-3
+    attribution = RISE(**options, sign="signed").explain(net, picture, torch.tensor([2]))
+    assert nets.relative_error(attribution.maps[0].double(), expected) < 1e-3
     assert not RISE(**options).explain(net, picture).signed
 
 

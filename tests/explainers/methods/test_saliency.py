@@ -19,11 +19,11 @@ def pictures(generator) -> Tensor:
 
 
 def test_saliency_of_a_linear_model_is_its_largest_weight(linear, pictures, untouched):
-    found = Saliency().explain(untouched(linear), pictures, torch.tensor([4, 1]))
+    attribution = Saliency().explain(untouched(linear), pictures, torch.tensor([4, 1]))
     weights = linear[1].weight.detach()[[4, 1]].view(2, 3, 4, 6)
-    assert torch.equal(found.maps, weights.abs().amax(dim=1))
-    assert not found.signed
-    assert found.layers == ()
+    assert torch.equal(attribution.maps, weights.abs().amax(dim=1))
+    assert not attribution.signed
+    assert attribution.layers == ()
 
 
 def test_the_signed_variant_keeps_the_sign_of_the_strongest_channel(linear, pictures):

@@ -57,19 +57,19 @@ def test_the_equation(kind, layer, pictures):
     net = nets.seeded(nets.Net)
     options = {} if kind is ScoreCAM else {"samples": 4}
     cam = kind(layers=(layer,), sign="signed", **options)
-    found = cam.explain(net, pictures, TARGETS).maps
+    maps = cam.explain(net, pictures, TARGETS).maps
     others = (TARGETS + 1) % 3
     contrast = cam.explain(net, pictures, TARGETS, others).maps
     for row, (target, other) in enumerate(zip(TARGETS, others, strict=True)):
         expected = by_equation(cam, net, pictures[row], layer, lambda logits, target=target: logits[target])
-        assert nets.relative_error(found[row], expected) < 1e-4
+        assert nets.relative_error(maps[row], expected) < 1e-4
         expected = by_equation(
             cam, net, pictures[row], layer, lambda logits, pair=(target, other): logits[pair[0]] - logits[pair[1]]
         )
         assert nets.relative_error(contrast[row], expected) < 1e-4
-        assert nets.relative_error(found[row], contrast[row]) > 1e-4
+        assert nets.relative_error(maps[row], contrast[row]) > 1e-4
     positive = kind(layers=(layer,), **options).explain(net, pictures, TARGETS).maps
-    assert torch.equal(positive, found.clamp_min(0))
+    assert torch.equal(positive, maps.clamp_min(0))
 
 
 class ThreeMaps(nn.Module):
@@ -100,8 +100,8 @@ def test_by_hand_with_a_constant_map(target):
     weights = (slope * sums).softmax(dim=0)
     net = ThreeMaps()
     cam = ScoreCAM(layers=("conv",), sign="signed")
-    found = cam.explain(net, picture, torch.tensor([target])).maps
-    torch.testing.assert_close(found, (weights[0] - weights[1]) * picture[:, 0])
+    maps = cam.explain(net, picture, torch.tensor([target])).maps
+    torch.testing.assert_close(maps, (weights[0] - weights[1]) * picture[:, 0])
     net.rows = 0
     cam.explain(net, picture)
     assert net.rows == 1 + 2, "none for the constant map, none for the baseline"
@@ -138,8 +138,8 @@ def test_a_feature_map_that_barely_varies_is_a_mask_all_the_same(pictures):
         for value in net.stem.parameters():
             value *= 2.0**-60
         net.conv.weight *= 2.0**60
-    found = ScoreCAM(layers=("stem",)).explain(net, pictures, TARGETS).maps
-    assert nets.relative_error(found * 2.0**60, expected) < 1e-4
+    maps = ScoreCAM(layers=("stem",)).explain(net, pictures, TARGETS).maps
+    assert nets.relative_error(maps * 2.0**60, expected) < 1e-4
 
 
 # Peers
@@ -164,6 +164,6 @@ def test_scorecam_and_sscam_equal_torchcam(samples, images, monkeypatch):
             monkeypatch.setattr(peer._distrib, "sample", lambda size: next(drawn).expand(size))
         logits = model(images)
         (expected,) = peer.compute_cams(targets, logits, normalized=False)
-    found = cam.explain(model, images, torch.tensor(targets)).maps
-    for one, other in zip(found, expected, strict=True):
+    maps = cam.explain(model, images, torch.tensor(targets)).maps
+    for one, other in zip(maps, expected, strict=True):
         assert nets.relative_error(one / one.max(), other / other.max()) < 1e-5

@@ -15,21 +15,21 @@ class Ishigami(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         quarters = nn.functional.avg_pool2d(images, 2)[:, 0].flatten(1) * 2 * torch.pi - torch.pi
         first, second, third, _ = quarters.unbind(1)
-        found = first.sin() + 7 * second.sin() ** 2 + 0.1 * third**4 * first.sin()
-        return torch.stack([found, torch.zeros_like(found)], dim=1)
+        result = first.sin() + 7 * second.sin() ** 2 + 0.1 * third**4 * first.sin()
+        return torch.stack([result, torch.zeros_like(result)], dim=1)
 
 
 def test_the_indices_of_ishigamis_function(large_passes):
-    found = Sobol(cells=2, samples=4096).explain(Ishigami(), torch.ones(1, 1, 4, 4), torch.tensor([0])).maps
+    maps = Sobol(cells=2, samples=4096).explain(Ishigami(), torch.ones(1, 1, 4, 4), torch.tensor([0])).maps
     # 0.5576, 0.4424, 0.2437 follow from its parts of the variance; the fourth quarter counts for nothing.
-    torch.testing.assert_close(found[0], torch.tensor([[0.5576, 0.4424], [0.2437, 0.0]]), rtol=0, atol=0.01)
+    torch.testing.assert_close(maps[0], torch.tensor([[0.5576, 0.4424], [0.2437, 0.0]]), rtol=0, atol=0.01)
 
 
 def test_the_indices_of_a_sum_are_squares(generator, large_passes):
     picture = torch.rand(1, 1, 4, 6, generator=generator)
-    found = Sobol(cells=2, samples=1024).explain(nets.Weighted((1.0,), (0.0,)), picture, torch.tensor([0])).maps[0]
+    heatmap = Sobol(cells=2, samples=1024).explain(nets.Weighted((1.0,), (0.0,)), picture, torch.tensor([0])).maps[0]
     parts = picture[0].unfold(1, 2, 2).unfold(2, 3, 3).sum(dim=(3, 4))[0] ** 2
-    torch.testing.assert_close(found, parts / parts.sum(), rtol=0, atol=0.02)
+    torch.testing.assert_close(heatmap, parts / parts.sum(), rtol=0, atol=0.02)
 
 
 def test_the_map_is_the_estimator_by_the_equation(images):
@@ -49,8 +49,8 @@ def test_the_map_is_the_estimator_by_the_equation(images):
         mixed = first.clone()
         mixed[:, cell] = second[:, cell]
         expected.append((scores(first) - scores(mixed)).square().mean() / 2 / variance)
-    found = Sobol(cells=cells, samples=samples, seed=4).explain(net, picture, torch.tensor([2])).maps
-    assert nets.relative_error(found.flatten(), torch.stack(expected)) < 1e-3
+    maps = Sobol(cells=cells, samples=samples, seed=4).explain(net, picture, torch.tensor([2])).maps
+    assert nets.relative_error(maps.flatten(), torch.stack(expected)) < 1e-3
 
 
 def test_the_estimator_equals_scipy():
@@ -62,8 +62,8 @@ def test_the_estimator_equals_scipy():
 
 
 def test_a_constant_score_has_a_blank_map():
-    found = Sobol(cells=2, samples=4).explain(Ishigami(), torch.ones(1, 1, 4, 4), torch.tensor([1])).maps
-    assert torch.equal(found, torch.zeros(1, 2, 2))
+    maps = Sobol(cells=2, samples=4).explain(Ishigami(), torch.ones(1, 1, 4, 4), torch.tensor([1])).maps
+    assert torch.equal(maps, torch.zeros(1, 2, 2))
     rounding = 5 + torch.randn(6, 8, dtype=torch.float64) * 1e-7
     assert torch.equal(total_order(rounding), torch.zeros(4, dtype=torch.float64))
 

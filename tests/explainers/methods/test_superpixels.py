@@ -52,9 +52,9 @@ def parts(linear: nn.Module, pictures: Tensor, targets: Tensor, labels: Tensor) 
 def test_of_a_linear_model_each_superpixel_has_its_part_of_the_logit(explainer, linear, pictures):
     targets = torch.tensor([3, 1])
     expected = parts(linear, pictures, targets, superpixels(pictures[0], "grid", 6))
-    found = explainer.explain(linear, pictures, targets)
-    assert nets.relative_error(found.maps, expected) < 1e-4
-    assert found.signed
+    attribution = explainer.explain(linear, pictures, targets)
+    assert nets.relative_error(attribution.maps, expected) < 1e-4
+    assert attribution.signed
 
 
 @pytest.mark.parametrize("target", [0, 1])
@@ -67,21 +67,21 @@ def test_all_sets_give_the_shapley_values_of_the_definition(target):
             before = net((PICTURE.flatten() * shown)[None])[0, target]
             shown[pixel] = 1
             expected[pixel] += (net((PICTURE.flatten() * shown)[None])[0, target] - before) / 24
-    found = KernelSHAP(segmentation="grid", segments=4, samples=14).explain(net, PICTURE, torch.tensor([target]))
-    torch.testing.assert_close(found.maps[0].flatten(), expected, rtol=1e-5, atol=1e-5)
+    attribution = KernelSHAP(segmentation="grid", segments=4, samples=14).explain(net, PICTURE, torch.tensor([target]))
+    torch.testing.assert_close(attribution.maps[0].flatten(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_values_sum_to_what_the_baseline_lacks_and_near_the_shapley_values(images):
     net, explainer = nets.seeded(nets.Skip), KernelSHAP(segments=12, samples=60, baseline="blur")
-    found = explainer.explain(net, images, torch.tensor([0, 1, 2, 0]), torch.tensor([1, 0, 0, 2]))
+    attribution = explainer.explain(net, images, torch.tensor([0, 1, 2, 0]), torch.tensor([1, 0, 0, 2]))
     scores = [
-        logits[range(4), found.targets] - logits[range(4), found.against]
+        logits[range(4), attribution.targets] - logits[range(4), attribution.against]
         for logits in (net(images), net(baseline_of(images, "blur")))
     ]
     assert (scores[0] - scores[1]).abs().min() > 1e-3
     for row in range(4):
         labels = superpixels(images[row], "slic", 12)
-        values = torch.stack([found.maps[row][labels == one][0] for one in range(int(labels.max()) + 1)])
+        values = torch.stack([attribution.maps[row][labels == one][0] for one in range(int(labels.max()) + 1)])
         assert abs(values.sum() - (scores[0] - scores[1])[row]) < 1e-3
 
 
@@ -101,15 +101,15 @@ def test_sets_are_drawn_with_their_complements_by_their_kernel_weight():
     assert torch.equal(shown[1::2], 1 - shown[2::2])
     sizes = torch.arange(1, 20)
     weights = 1 / (sizes * (20 - sizes))
-    found = shown[1:].sum(dim=1).long().bincount(minlength=20)[1:] / 8000
-    torch.testing.assert_close(found, weights / weights.sum(), rtol=0, atol=0.02)
+    result = shown[1:].sum(dim=1).long().bincount(minlength=20)[1:] / 8000
+    torch.testing.assert_close(result, weights / weights.sum(), rtol=0, atol=0.02)
     torch.testing.assert_close(shown.mean(dim=0), torch.full((20,), 0.5, dtype=torch.float64), rtol=0, atol=0.02)
 
 
 def test_a_single_superpixel_has_the_whole_score(linear, pictures):
-    found = KernelSHAP(segmentation="grid", segments=1).explain(linear, pictures)
+    result = KernelSHAP(segmentation="grid", segments=1).explain(linear, pictures)
     lead = linear(pictures) - linear(pictures * 0)
-    torch.testing.assert_close(found.maps[:, 0, 0], lead[[0, 1], found.targets].detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(result.maps[:, 0, 0], lead[[0, 1], result.targets].detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_too_few_samples_are_refused(linear, pictures):
@@ -125,8 +125,8 @@ def test_the_weighted_ridge_equals_scikit_learn(generator):
     scores, weights = torch.randn(60, generator=generator).double(), torch.rand(60, generator=generator).double()
     for penalty in (0.01, 1.0, 30.0):
         peer = Ridge(alpha=penalty).fit(shown.numpy(), scores.numpy(), sample_weight=weights.numpy())
-        found = weighted_ridge(shown, scores, weights, penalty)
-        torch.testing.assert_close(found, torch.from_numpy(peer.coef_))
+        result = weighted_ridge(shown, scores, weights, penalty)
+        torch.testing.assert_close(result, torch.from_numpy(peer.coef_))
 
 
 def test_lime_weighs_samples_by_nearness(images):
@@ -139,8 +139,8 @@ def test_lime_weighs_samples_by_nearness(images):
         scores = net(images[:1] * shown.float()[:, labels][:, None]).softmax(dim=1)[:, 1].double()
     cosine = torch.nan_to_num(shown.sum(dim=1) / (shown.norm(dim=1) * 2))
     expected = weighted_ridge(shown, scores, torch.exp(-((1 - cosine) ** 2) / 0.04), 0.5).float()
-    found = explainer.explain(net, images[:1], torch.tensor([1])).maps[0]
-    assert nets.relative_error(found, expected[labels]) < 1e-3
+    heatmap = explainer.explain(net, images[:1], torch.tensor([1])).maps[0]
+    assert nets.relative_error(heatmap, expected[labels]) < 1e-3
 
 
 def test_pictures_of_different_numbers_of_superpixels_share_a_batch(images):
@@ -148,7 +148,7 @@ def test_pictures_of_different_numbers_of_superpixels_share_a_batch(images):
     images[0] = 0
     images[0, :, :, 20:] = 1
     explainer = FeatureAblation(segmentation="quickshift")
-    counts = [int(superpixels(one, "quickshift", 1).max()) + 1 for one in images]
+    counts = [int(superpixels(image, "quickshift", 1).max()) + 1 for image in images]
     assert len(set(counts)) > 1
     together = explainer.explain(net, images)
     for row in range(4):
@@ -164,5 +164,5 @@ def test_a_kernel_too_narrow_to_count_any_sample_is_refused(width):
 
 
 def test_the_narrowest_kernel_has_finite_weights(linear, pictures):
-    found = LIME(segmentation="grid", segments=6, samples=100, width=0.01).explain(linear, pictures)
-    assert bool(found.maps.isfinite().all())
+    attribution = LIME(segmentation="grid", segments=6, samples=100, width=0.01).explain(linear, pictures)
+    assert bool(attribution.maps.isfinite().all())

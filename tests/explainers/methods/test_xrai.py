@@ -47,10 +47,10 @@ def test_segments_grow_by_a_disk():
     labels[8, 10] = 1
     down, across = torch.arange(20)[:, None], torch.arange(30)
     disk = (down - 8) ** 2 + (across - 10) ** 2 <= 25
-    found = grown(labels)
-    assert found.shape == (2, 20, 30)
-    assert torch.equal(found[1], disk)
-    assert found[0].all()
+    result = grown(labels)
+    assert result.shape == (2, 20, 30)
+    assert torch.equal(result[1], disk)
+    assert result[0].all()
     labels = torch.zeros(4, 4, dtype=torch.int64)
     labels[0, 0] = 1
     assert int(grown(labels)[1].sum()) == 16  # all within 5 of the corner; none from beyond the border
@@ -59,34 +59,34 @@ def test_segments_grow_by_a_disk():
 @pytest.mark.parametrize("size", [(60, 90), (224, 160), (10, 7)])
 def test_regions_have_the_size_of_the_picture_and_cover_it(size, monkeypatch):
     monkeypatch.setattr(xrai, "SIDE", 112)
-    found = regions(drawing(*size))
-    assert found.shape[1:] == size
-    assert found.any(dim=0).all()
+    areas = regions(drawing(*size))
+    assert areas.shape[1:] == size
+    assert areas.any(dim=0).all()
     if size != (10, 7):  # one of them is the disk, and it grew
         height, width = size
         down, across = (torch.arange(height)[:, None] + 0.5) / height, (torch.arange(width) + 0.5) / width
         disk = ((down - 0.35) / 0.25) ** 2 + ((across - 0.25) / 0.15) ** 2 <= 1
-        shared = (found & disk).sum(dim=(1, 2)) / (found | disk).sum(dim=(1, 2))
+        shared = (areas & disk).sum(dim=(1, 2)) / (areas | disk).sum(dim=(1, 2))
         assert shared.max() > 0.7
 
 
 def test_a_picture_of_one_colour_is_one_region(small):
-    found = regions(torch.full((3, 40, 40), 0.3))
-    assert found.all()
+    areas = regions(torch.full((3, 40, 40), 0.3))
+    assert areas.all()
 
 
 def test_the_map_is_flat_in_regions_and_sums_to_integrated_gradients(small):
     net = nets.seeded(nets.Stochastic)
     images = torch.stack([drawing(40, 56), drawing(40, 56).flip(2)])
     targets = torch.tensor([2, 0])
-    found = XRAI(steps=9).explain(net, images, targets)
+    result = XRAI(steps=9).explain(net, images, targets)
     mean = torch.zeros(2, 40, 56)
     for value in (images.amin(dim=(1, 2, 3)), images.amax(dim=(1, 2, 3))):
         for row in range(2):
             line = IntegratedGradients(steps=9, baseline="given", value=(float(value[row]),))
             mean[row] += line.explain(net, images[row : row + 1], targets[row : row + 1]).maps[0] / 2
-    torch.testing.assert_close(found.maps.sum(dim=(1, 2)), mean.sum(dim=(1, 2)), rtol=1e-3, atol=1e-4)
-    for map_, image, attribution in zip(found.maps, images, mean, strict=True):
+    torch.testing.assert_close(result.maps.sum(dim=(1, 2)), mean.sum(dim=(1, 2)), rtol=1e-3, atol=1e-4)
+    for map_, image, attribution in zip(result.maps, images, mean, strict=True):
         assert 1 < len(map_.unique()) < 60
         expected = ranked(attribution.double(), regions(image), 49).float()
         torch.testing.assert_close(map_, expected, rtol=1e-3, atol=1e-4)
@@ -101,11 +101,11 @@ class Reds(nn.Module):
 
 
 def test_the_strongest_region_is_the_one_that_the_model_sees(small):
-    found = XRAI(steps=1).explain(Reds(), drawing(120, 120)[None], torch.tensor([0])).maps[0]
-    inside, outside = found[42, 30], torch.stack((found[60, 84], found[110, 110], found[10, 70]))
+    heatmap = XRAI(steps=1).explain(Reds(), drawing(120, 120)[None], torch.tensor([0])).maps[0]
+    inside, outside = heatmap[42, 30], torch.stack((heatmap[60, 84], heatmap[110, 110], heatmap[10, 70]))
     assert inside > outside.max() + 0.1
     positive = XRAI(steps=1, sign="positive").explain(Reds(), drawing(120, 120)[None], torch.tensor([0])).maps[0]
-    assert torch.equal(positive, found.clamp_min(0))
+    assert torch.equal(positive, heatmap.clamp_min(0))
 
 
 @pytest.mark.slow
