@@ -4,10 +4,8 @@ from .core.objective import Objective as Objective
 from .core.task import Task as Task
 from .errors import ExplainerError as ExplainerError
 from .execution.progress import Progress as Progress
-from .explain import Failure as Failure
 from .explain import compare as compare
 from .explain import explain as explain
-from .explain import explain_many as explain_many
 from .hooks.session import HookSession as HookSession
 from .imaging.decode import read_picture as read_picture
 from .imaging.geometry import Geometry as Geometry
@@ -21,6 +19,8 @@ from .inspection.sweep import sweep_channels as sweep_channels
 from .inspection.trace import Trace as Trace
 from .inspection.trace import trace as trace
 from .layers.survey import Survey as Survey
+from .many import Failure as Failure
+from .many import explain_many as explain_many
 from .methods.cam.ablation import AblationCAM as AblationCAM
 from .methods.cam.ablation import ReciproCAM as ReciproCAM
 from .methods.cam.base import CAM as CAM

@@ -8,8 +8,9 @@ labels = "labels.txt"                # one label per line, or a list: labels = [
 input_size = 224                     # or [height, width]
 resize = 256                         # shorter side before the centre crop; default: input_size
 interpolation = "bilinear"
-mean = [0.485, 0.456, 0.406]
+mean = [0.485, 0.456, 0.406]         # of each channel: three, or one of a network that sees grey
 std = [0.229, 0.224, 0.225]
+head = "sigmoid"                     # of labels of which several may apply; default: "softmax", of one logit "sigmoid"
 default_layers = ["layer4"]          # default: found
 licence = "proprietary"
 """
@@ -30,6 +31,7 @@ from torch import nn
 
 from seewhy.explainers.errors import near_matches
 from seewhy.explainers.process_wide import accepted_changes, restored
+from seewhy.explainers.tasks.classification import Head, head_fault
 from seewhy.models.errors import ModelsFileError
 from seewhy.models.hub import timm
 from seewhy.models.preprocess import Interpolation, Preprocess
@@ -55,8 +57,9 @@ class Declaration(BaseModel):
     input_size: Side | tuple[Side, Side] | None = None
     resize: Side | None = None
     interpolation: Interpolation | None = None
-    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat] | None = None
-    std: tuple[Spread, Spread, Spread] | None = None
+    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat] | tuple[FiniteFloat] | None = None
+    std: tuple[Spread, Spread, Spread] | tuple[Spread] | None = None
+    head: Head | None = None
     default_layers: tuple[str, ...] = ()
     licence: str = "own"
 
@@ -93,12 +96,17 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         if isinstance(declaration.labels, tuple)
         else _read_labels(name, file.parent / declaration.labels)
     )
+    preprocess = _preprocess(declaration)
+    if len(preprocess.mean) != len(preprocess.std):
+        raise ModelsFileError(f"{file.name}, [models.{name}]: mean and std need a number for each channel.")
+    if fault := head_fault(declaration.head, len(labels)):
+        raise ModelsFileError(f"{file.name}, [models.{name}], head: {fault}")
     weights = file.parent / declaration.weights
     return ModelSpec(
         name=name,
         source="own",
         licence=declaration.licence,
-        preprocess=_preprocess(declaration),
+        preprocess=preprocess,
         labels=labels,
         build=_builder(name, declaration.architecture, len(labels)),
         fill=fill_by_name,
@@ -110,6 +118,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
             digests={weights.name: declaration.sha256.lower()} if declaration.sha256 else {},
         ),
         default_layers=declaration.default_layers,
+        declared_head=declaration.head,
         prepare=partial(_imported, name, declaration.architecture) if ":" in declaration.architecture else nothing,
     )
 

@@ -10,10 +10,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from seewhy.explainers.errors import UnreadablePictureError
 from seewhy.explainers.imaging.geometry import Geometry
 
 Resize = Literal["shorter", "longer", "exact"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+
+_MODES = {1: "L", 3: "RGB"}
+"""Pillow's mode of a picture of so many channels."""
 
 # A strip of one pixel by a million would be resized to gigabytes. If the resized picture is this many times the crop,
 # only the crop is computed, which differs by roundings of the box and of samples.
@@ -33,7 +37,8 @@ class Preprocess:
         resize: ``shorter`` keeps the proportions and covers `scale_size`, so that the crop loses the ends of the longer
             side; ``longer`` keeps them and fits inside it, padded; ``exact`` changes the proportions.
         interpolation: of the resize, with antialiasing.
-        mean, std: per channel, for values in [0, 1].
+        mean, std: per channel, for values in [0, 1]: of red, green and blue, or of grey. A model of other channels
+            takes tensors, and no pictures.
     """
 
     size: tuple[int, int]
@@ -44,17 +49,23 @@ class Preprocess:
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
 
     def __call__(self, picture: Image.Image, size: tuple[int, int] | None = None) -> Tensor:
-        """Return (3, H, W) float32, normalised.
+        """Return (C, H, W) float32, normalised; C is 3, or 1 of a model that sees grey.
 
         Args:
             picture: upright.
             size: width and height of the upload, if `picture` is a smaller copy of it (see `least`). The model then
                 sees the same part, and nearly all samples differ by at most one level of 255.
         """
-        upright = picture if picture.mode == "RGB" else picture.convert("RGB")
-        samples = np.asarray(self._cropped(upright, size or picture.size))
+        channels = len(self.mean)
+        mode = _MODES.get(channels)
+        if mode is None:
+            raise UnreadablePictureError(
+                f"The model takes {channels} channels, which no picture has; give a tensor ({channels}, H, W)."
+            )
+        upright = picture if picture.mode == mode else picture.convert(mode)
+        samples = np.asarray(self._cropped(upright, size or picture.size)).reshape(*self.size, channels)
         levels = _levels(self.mean, self.std)
-        normalized = np.empty((3, *self.size), dtype=np.float32)
+        normalized = np.empty((channels, *self.size), dtype=np.float32)
         for channel, values in enumerate(normalized):
             np.take(levels[channel], samples[:, :, channel], out=values, mode="clip")
         return torch.from_numpy(normalized)
@@ -86,14 +97,15 @@ class Preprocess:
         gap = None if size == picture.size else 3.0
         resized = picture.resize((width, height), resampling, reducing_gap=gap)
         if left < 0 or top < 0:
-            cropped = Image.new("RGB", shape, self._fill)
+            cropped = Image.new(picture.mode, shape, self._fill)
             cropped.paste(resized, (-left, -top))
             return cropped
         return resized.crop((left, top, left + shape[0], top + shape[1]))
 
     @property
-    def _fill(self) -> tuple[int, ...]:
-        return tuple(round(255 * value) for value in self.mean)
+    def _fill(self) -> tuple[int, ...] | int:
+        levels = tuple(round(255 * value) for value in self.mean)
+        return levels if len(levels) > 1 else levels[0]
 
     def _resized(self, width: int, height: int) -> tuple[int, int]:
         rows, columns = self.scale_size
@@ -119,6 +131,6 @@ def _centred(length: int, crop: int) -> int:
 
 @lru_cache(maxsize=32)
 def _levels(mean: tuple[float, ...], std: tuple[float, ...]) -> NDArray[np.float32]:
-    """Return (3, 256) float32: each of the 256 levels normalised, equal to torchvision's to the last bit."""
+    """Return (C, 256) float32: each of the 256 levels normalised, equal to torchvision's to the last bit."""
     levels = torch.arange(256, dtype=torch.float32).div_(255)
     return torch.stack([(levels - middle) / spread for middle, spread in zip(mean, std, strict=True)]).numpy()

@@ -53,6 +53,7 @@ class ModelSpec:
         fill: loads a state dict into the architecture that `build` made.
         weights: where to find the weights; None if none were published.
         default_layers: declared default layers; empty to find them.
+        declared_head: from logits to probabilities; None for the sigmoid of one and the softmax of several.
         prepare: imports what `build` needs. It is called before `build` and outside the process-wide lock.
     """
 
@@ -65,12 +66,13 @@ class ModelSpec:
     fill: Callable[[nn.Module, Mapping[str, Tensor]], None]
     weights: WeightsSource | None
     default_layers: tuple[str, ...] = ()
+    declared_head: Head | None = None
     prepare: Callable[[], object] = nothing
 
     @property
     def head(self) -> Head:
         """The function from logits to probabilities."""
-        return head_of(len(self.labels))
+        return self.declared_head or head_of(len(self.labels))
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -115,7 +117,7 @@ class LoadedModel:
 
     @property
     def preprocess(self) -> Preprocess:
-        """Picture to input: ``model.preprocess(image)`` is (3, H, W) float32, normalised."""
+        """Picture to input: ``model.preprocess(image)`` is (C, H, W) float32, normalised."""
         return self.spec.preprocess
 
     @property
@@ -126,7 +128,7 @@ class LoadedModel:
     @cached_property
     def task(self) -> Classification:
         """What the model was trained for."""
-        return Classification(self.spec.labels)
+        return Classification(self.spec.labels, self.spec.head)
 
     @property
     def default_layers(self) -> tuple[str, ...]:
@@ -135,9 +137,10 @@ class LoadedModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hexadecimal digest of all that determines answers: weights, preprocessing, labels, default layers."""
+        """Hexadecimal digest of all that determines answers: weights, preprocessing, labels, head, default layers."""
         dtype = next((value.dtype for value in self.module.parameters()), None)
-        parts = (self.name, self.sha256, self.preprocess, self.labels, self.default_layers, self.device, dtype)
+        answers = self.labels, self.spec.head, self.default_layers
+        parts = self.name, self.sha256, self.preprocess, answers, self.device, dtype
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def __repr__(self) -> str:

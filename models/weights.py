@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -14,6 +14,9 @@ from seewhy.models.errors import BadWeightsError, WeightsUnavailableError
 from seewhy.models.spec import ModelSpec
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
+
+_WRAPPERS = ("module.", "_orig_mod.")
+"""What wrappers of training put before the names of all tensors."""
 
 
 def find_weights(spec: ModelSpec, folder: Path | None) -> Path | None:
@@ -113,8 +116,8 @@ def checked_sha256(spec: ModelSpec, path: Path) -> str:
 def read_state_dict(path: Path) -> dict[str, Tensor]:
     """Read a .safetensors, .pth or .pt file without running code in it.
 
-    In training checkpoints the weights may stand under ``state_dict`` or ``model``, and names may begin with the
-    ``module.`` of data-parallel training.
+    In training checkpoints the weights may stand under ``state_dict``, ``model_state_dict`` or ``model``, and names may
+    begin with the ``module.`` of data-parallel training and the ``_orig_mod.`` of `torch.compile`.
 
     Raises:
         BadWeightsError: the file is damaged or holds no state dict.
@@ -130,13 +133,19 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
             f"The weights file {path.name!r} cannot be read ({type(error).__name__}); it is damaged, incomplete, "
             "or needs pickled code, which is never run. Copy it again, or save the state dict as .safetensors."
         ) from error
-    for key in ("state_dict", "model"):
+    for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
             loaded = loaded[key]
     if not isinstance(loaded, Mapping) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise BadWeightsError(f"The weights file {path.name!r} holds no state dict; save `model.state_dict()`.")
-    prefix = "module." if all(str(name).startswith("module.") for name in loaded) else ""
-    return {str(name).removeprefix(prefix): value for name, value in loaded.items()}
+    tensors = {str(name): value for name, value in loaded.items()}
+    while prefix := next((prefix for prefix in _WRAPPERS if _all_begin_with(prefix, tensors)), ""):
+        tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return tensors
+
+
+def _all_begin_with(prefix: str, names: Collection[str]) -> bool:
+    return bool(names) and all(name.startswith(prefix) for name in names)
 
 
 def fill_by_name(module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:

@@ -9,11 +9,12 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.registered import remove_leftovers
-from seewhy.explainers.tasks.classification import Classification
+from seewhy.explainers.tasks.classification import Classification, Head, head_fault
 from seewhy.explainers.tasks.pose import survey
 from seewhy.models.errors import ModelError
 from seewhy.models.preprocess import Interpolation, Preprocess
 from seewhy.models.spec import LoadedModel, ModelSpec
+from seewhy.models.transforms import Transform, preprocess_of
 
 
 def wrap_model(
@@ -27,6 +28,8 @@ def wrap_model(
     default_layers: Sequence[str] = (),
     name: str | None = None,
     accelerator: str = "auto",
+    head: Head | None = None,
+    transform: Transform | None = None,
 ) -> LoadedModel:
     """Return a module as a model for `explain` and all other functions that take a picture.
 
@@ -35,22 +38,26 @@ def wrap_model(
     module may be trained in between.
 
     Args:
-        module: a classifier: (N, 3, H, W) to logits (N, K), or to a tuple or dictionary that holds them.
-        labels: K of them, in the order of the logits; None for ``class 0``, ``class 1`` and so on. Probabilities are
-            the softmax of the logits, or the sigmoid of a single one.
+        module: a classifier: (N, C, H, W) to logits (N, K), or to a tuple or dictionary that holds them.
+        labels: K of them, in the order of the logits; None for ``class 0``, ``class 1`` and so on.
         input_size: side of the input in pixels, or (height, width).
         resize: length of a picture's shorter side before the centre crop to `input_size`; None for `input_size`.
         interpolation: of the resize: nearest, bilinear, bicubic or lanczos.
-        mean, std: of red, green and blue in [0, 1], for the normalisation; by default those of ImageNet.
+        mean, std: of each channel in [0, 1], for the normalisation; by default those of ImageNet. One number each for a
+            network that sees grey; of other channels than one or three, `explain` takes tensors.
         default_layers: paths of the layers that CAMs use by default; empty to find them.
         name: of the model; None for that of the module's class.
         accelerator: see `load_model`.
+        head: what makes probabilities of the logits: ``softmax`` of classes that exclude each other, ``sigmoid`` of
+            labels of which several may apply; None for the sigmoid of a single logit and the softmax of several.
+        transform: torchvision's or timm's transform of evaluation, instead of the five arguments about the input.
 
     Returns:
         The model; its `module` is the given one.
 
     Raises:
-        ModelError: the module fails on a picture of this size, returns no logits, or not one for each label.
+        ModelError: the module fails on a picture of this size, returns no logits, or not one for each label; or the
+            head does not suit.
         OptionError: an accelerator that is unknown or not installed.
     """
     if not isinstance(module, nn.Module):
@@ -59,23 +66,30 @@ def wrap_model(
         remove_leftovers(part)
     size = (input_size, input_size) if isinstance(input_size, int) else input_size
     preprocess = Preprocess(size, (resize, resize) if resize else size, "shorter", interpolation, mean, std)
+    if len(mean) != len(std):
+        raise ModelError(f"mean has {len(mean)} numbers and std {len(std)}; give one of each for every channel.")
+    if transform is not None:
+        if preprocess != Preprocess((224, 224), (224, 224)):
+            raise ModelError("Give `transform`, or the size, interpolation, mean and std, not both.")
+        preprocess = preprocess_of(transform)
+    shape = (len(preprocess.mean), *preprocess.size)
     name = name or type(module).__name__
     first = next(module.parameters(), torch.empty(0))
-    empty = torch.zeros((1, 3, *size), device=first.device, dtype=first.dtype)
+    empty = torch.zeros((1, *shape), device=first.device, dtype=first.dtype)
     try:
-        layers = survey(module, (3, *size), tuple(default_layers))
+        layers = survey(module, shape, tuple(default_layers))
         with torch.no_grad(), evaluation_mode(module):
             classes = Classification().outputs(module(empty)).shape[1]
     except ExplainerError as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:
-        raise ModelError(
-            f"{name} raised {type(error).__name__} on a picture of (3, {size[0]}, {size[1]}): {error}"
-        ) from error
+        raise ModelError(f"{name} raised {type(error).__name__} on a picture of {shape}: {error}") from error
     names = tuple(labels) if labels is not None else tuple(f"class {index}" for index in range(classes))
     if len(names) != classes:
         hint = " One logit has one label, that of the class whose probability is its sigmoid." if classes == 1 else ""
         raise ModelError(f"{name} has {classes} classes, but {len(names)} labels are given.{hint}")
+    if fault := head_fault(head, classes):
+        raise ModelError(f"{name}: {fault}")
     spec = ModelSpec(
         name=name,
         source="own",
@@ -86,5 +100,6 @@ def wrap_model(
         fill=lambda *_: None,
         weights=None,
         default_layers=tuple(default_layers),
+        declared_head=head,
     )
     return LoadedModel(spec, module, layers, first.device, None, None, choose(accelerator, first.device))

@@ -48,7 +48,7 @@ class ModelIdentity(BaseModel):
     name: str
     weights: str | None
     sha256: str | None = Field(description="SHA-256 of the weights file.")
-    head: Head = Field(description="What makes probabilities: `softmax`, or `sigmoid` of a model with one logit.")
+    head: Head = Field(description="What makes probabilities of logits: `softmax`, or `sigmoid` of each.")
 
 
 class PredictAnswer(BaseModel):
@@ -264,7 +264,7 @@ class ModelAnswer(BaseModel):
     licence: str
     input_size: tuple[int, int] = Field(description="Height and width.")
     classes: int
-    head: Head = Field(description="What makes probabilities: `softmax`, or `sigmoid` of a model with one logit.")
+    head: Head = Field(description="What makes probabilities of logits: `softmax`, or `sigmoid` of each.")
     default_layers: list[str] | None = Field(description="Null in the list of models for those not loaded.")
     weights: WeightsAnswer
     loaded: bool

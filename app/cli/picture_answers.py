@@ -182,7 +182,9 @@ def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | No
 
     def lines(item: Item) -> str:
         result = service.predict(read(item.picture), options)
-        note = " (sigmoid of one logit)" if result.model.spec.head == "sigmoid" else ""
+        note = ""
+        if result.model.spec.head == "sigmoid":
+            note = " (sigmoid of one logit)" if len(result.model.labels) == 1 else " (sigmoid)"
         rows = [f"  {row.probability:7.2%}  {row.index:>5}  {row.label}{note}" for row in result.predictions]
         return "\n".join([f"{printable(item.picture)}:", *rows])
 

@@ -16,6 +16,7 @@ from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import PIXELS
 from seewhy.app.pipeline.decode import Source
 from seewhy.explainers.errors import PictureTooLargeError
+from seewhy.explainers.imaging.levels import are_unit_levels, ends, levels_of
 from seewhy.models.preprocess import Preprocess
 
 Range = Literal["byte", "unit", "normalized"]
@@ -138,19 +139,15 @@ class PictureReader:
                 "if the numbers are a picture, which may have any size.",
                 field=place,
             )
-        mean, std = (
-            np.array(channels, dtype=np.float32)[:, None, None]
-            for channels in (self.preprocess.mean, self.preprocess.std)
-        )
-        black, white = float((-mean / std).min()), float(((1 - mean) / std).max())
-        levels = array * std + mean
+        black, white = ends(self.preprocess.mean, self.preprocess.std)
+        levels = levels_of(array, self.preprocess.mean, self.preprocess.std)
         if not np.abs(levels - 0.5).max() <= 0.5 * _BEYOND:  # NaN neither
             raise FieldError(
                 f"{place} has numbers outside the range of a normalised input of this model: its black is {black:.2f}, "
                 f"its white {white:.2f}. Set range=byte for levels of 0 to 255, range=unit for levels of 0 to 1.",
                 field=place,
             )
-        if self.range is None and (black < 0 or white > 1) and _are_unit_levels(array):
+        if self.range is None and (black < 0 or white > 1) and are_unit_levels(array):
             raise FieldError(
                 f"{place} has only numbers of 0 to 1, like levels that are not normalised; in a normalised input "
                 f"of this model black is {black:.2f} and white {white:.2f}. Send whole numbers of 0 to 255, or set "
@@ -160,12 +157,6 @@ class PictureReader:
                 field=place,
             )
         return torch.from_numpy(np.array(array, order="C"))
-
-
-def _are_unit_levels(array: NDArray[np.float32]) -> bool:
-    """Whether numbers (C, H, W) look like levels of 0 to 1: within that range, and not of one colour, like blanks."""
-    varies = bool((array.min(axis=(1, 2)) < array.max(axis=(1, 2))).any())
-    return varies and bool(array.min() >= 0 and array.max() <= 1)
 
 
 def numbers(values: Any, place: str) -> Numbers:

@@ -17,7 +17,6 @@ from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.results import ExplainResult, PredictResult
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.tasks.classification import best
-from seewhy.explainers.tasks.classification import probabilities as class_probabilities
 
 PREDICTED = ("logits", "probabilities", "indices", "classes")
 """Outputs of infer."""
@@ -32,7 +31,7 @@ DRAWN = ("overlays", "explanation")
 def probabilities(results: Sequence[PredictResult]) -> Numbers:
     """Return (N, K) float32 of N classified pictures."""
     logits = np.stack([result.outputs for result in results]).astype(np.float64)
-    array: Numbers = class_probabilities(torch.from_numpy(logits)).float().numpy()
+    array: Numbers = results[0].model.task.probabilities(torch.from_numpy(logits)).float().numpy()
     return array
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
 
 
@@ -41,6 +42,9 @@ class Task(Protocol):
 
     def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> Sequence[Any]:
         """Return what a person reads of one picture's outputs (...): some targets, then the `top` most probable."""
+
+    def remarks(self, outputs: Tensor, target: int) -> Sequence[Diagnostic]:
+        """Return what the reader of a map of a target should know of one picture's outputs (...)."""
 
     def are_probabilities(self, outputs: Tensor) -> bool:
         """Whether outputs (N, ...) look like probabilities, which a model should not return."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_PIXELS = 64_000_000
 """Default of the most pixels of a picture: 64 megapixels."""
 
-PictureSource: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[np.generic]
+PictureSource: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | NDArray[np.generic]
 
 Size: TypeAlias = tuple[int, int]
 
@@ -130,8 +130,9 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
     bits or floating-point ones are scaled to 8 bits. An animation gives its first frame.
 
     Args:
-        source: a path, the bytes of a JPEG, PNG, WebP, GIF, BMP or TIFF file, a PIL image, or an array: (H, W) or (H,
-            W, 1), (H, W, 3) RGB, (H, W, 4) RGBA; uint8, or float in [0, 1].
+        source: a path, or the bytes, of a JPEG, PNG, WebP, GIF, BMP or TIFF file; such a file opened for reading bytes,
+            which is read from where it is; a PIL image; or an array: (H, W) or (H, W, 1), (H, W, 3) RGB, (H, W, 4)
+            RGBA; uint8, or float in [0, 1].
         max_pixels: the limit on width times height.
 
     Returns:
@@ -150,12 +151,16 @@ def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.I
             check_compression(source)
         _load(source)
         return _rgb(ImageOps.exif_transpose(source), source.info.get("icc_profile"))
+    if isinstance(source, io.IOBase) or hasattr(source, "read"):
+        source = source.read()
+        if not isinstance(source, bytes):
+            raise UnreadablePictureError("The file is open for text; open it for bytes, with mode 'rb'.")
     if isinstance(source, bytes):
         return Probe(source, max_pixels).decode()
     if not isinstance(source, str | os.PathLike):
         hint = "; `explain_many` takes several" if isinstance(source, Sequence) else ""
         raise UnreadablePictureError(
-            f"A picture is a path, bytes, a PIL image or an array, not {type(source).__name__}{hint}."
+            f"A picture is a path, bytes, an open file, a PIL image or an array, not {type(source).__name__}{hint}."
         )
     if isinstance(source, str) and re.match(r"https?://", source):
         raise UnreadablePictureError("Pictures are not fetched from the web; give a path or the bytes.")

@@ -17,7 +17,6 @@ from seewhy.explainers.core.question import finite_outputs, ready
 from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import CaptureTooLargeError, LayerError, OptionError
 from seewhy.explainers.execution.progress import SILENT, Progress
-from seewhy.explainers.explain import prepare
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
 from seewhy.explainers.hooks.kinds import KINDS, Kind
 from seewhy.explainers.hooks.selection import Where
@@ -31,6 +30,7 @@ from seewhy.explainers.layers.survey_cache import surveyed_axes
 from seewhy.explainers.results.array_files import ArrayFile, ArrayForm
 from seewhy.explainers.results.display import Canvas, must_be_plain, must_show, picture_of, save_picture
 from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.view import prepare
 
 Rank = Literal["activation", "effect"]
 

@@ -19,7 +19,6 @@ from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import EditError, NonFiniteError
 from seewhy.explainers.execution.accelerated import TOLERANCE
 from seewhy.explainers.execution.progress import SILENT, Progress
-from seewhy.explainers.explain import prepare
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.decode import PictureSource
@@ -32,6 +31,7 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.display import Drawing
 from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.view import prepare
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,6 @@ from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import EditError, LayerError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.execution.replay import Replay, UnreplayableError
-from seewhy.explainers.explain import prepare
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
 from seewhy.explainers.hooks.selection import first_names, match_modules
 from seewhy.explainers.imaging.decode import PictureSource
@@ -41,6 +40,7 @@ from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import axes_at
 from seewhy.explainers.results.display import Canvas, must_be_plain, must_show, picture_of, save_picture
 from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.view import prepare
 
 BATCH = 32
 """Most channels in one pass; fewer where the picture or the layer is large."""

@@ -19,7 +19,6 @@ from seewhy.explainers.core.question import ready
 from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import LayerError, OptionError
 from seewhy.explainers.execution.progress import SILENT, Progress
-from seewhy.explainers.explain import prepare
 from seewhy.explainers.hooks.selection import Where, first_names
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.decode import PictureSource
@@ -36,6 +35,7 @@ from seewhy.explainers.inspection.trace_events import (
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey import PASSING
 from seewhy.explainers.tasks.pose import task_of
+from seewhy.explainers.view import prepare
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 _LINE = 24
 """Height of a caption and of a colour bar, in pixels."""
 
-SATURATED = 0.9999
-"""Above this probability a softmax hardly changes with the logits."""
-
 FAINT = 2.0**-9
 """A change of the score below this share of it has rounding errors above 10^-4 of the change."""
 
@@ -60,12 +57,12 @@ class Explanation(Drawing):
         signed: whether negative values speak against the class.
         target: the explained class.
         predictions: the five most probable classes.
-        classes: number of the model's classes.
         method: the method's name.
         layers: paths of the layers used; empty for methods that use none.
         against: the class that the target is contrasted with; None without a contrast.
         regions: of methods that segment the picture, the largest gain first; empty for all others.
         notes: diagnostics by the method itself.
+        remarks: diagnostics of the target's score, by the model's task.
     """
 
     picture: Image.Image
@@ -74,12 +71,12 @@ class Explanation(Drawing):
     signed: bool
     target: Prediction
     predictions: tuple[Prediction, ...]
-    classes: int
     method: str
     layers: tuple[str, ...]
     against: Prediction | None = None
     regions: tuple[Region, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
+    remarks: tuple[Diagnostic, ...] = ()
 
     @property
     def raw_heatmap(self) -> NDArray[np.float32]:
@@ -103,31 +100,7 @@ class Explanation(Drawing):
                     "class. Try sign=signed, another layer, or a more probable class.",
                 )
             )
-        if self.classes == 1:
-            diagnostics.append(
-                Diagnostic(
-                    "one-logit",
-                    "The model has one logit: the probability is its sigmoid, and the map shows what speaks for "
-                    f"{self.target.label!r}. With sign=signed it shows what speaks against it too.",
-                )
-            )
-        elif self.predictions[0].probability > SATURATED:
-            diagnostics.append(
-                Diagnostic(
-                    "saturated-softmax",
-                    f"The model is certain ({self.predictions[0].probability:.6f}): probabilities barely "
-                    "react to the picture. The map explains the logit, which still does.",
-                )
-            )
-        if self.target.probability < 1 / max(self.classes, 2):
-            diagnostics.append(
-                Diagnostic(
-                    "improbable-target",
-                    f"The model gives {self.target.label!r} a probability of {self.target.probability:.2g}, "
-                    "less than chance: the map shows what little speaks for it, not that the class is there.",
-                )
-            )
-        return tuple(diagnostics)
+        return *diagnostics, *self.remarks
 
     def overlay(
         self,
@@ -252,12 +225,12 @@ def explanations(
                 signed=attribution.signed,
                 target=target,
                 predictions=tuple(rest[len(contrast) :]),
-                classes=outputs.shape[1],
                 method=method,
                 layers=attribution.layers,
                 against=rest[0] if contrast else None,
                 regions=_regions(attribution, row, model),
                 notes=_notes(attribution, row, method),
+                remarks=tuple(model.task.remarks(outputs[row], index)),
             )
         )
     return rows

@@ -1,9 +1,9 @@
-"""Classification: a logit for each class; probabilities are their softmax, or the sigmoid of a single logit."""
+"""Classification: a logit for each class; probabilities are their softmax, or the sigmoid of each."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -13,25 +13,31 @@ from torch.nn import functional
 from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
+from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 
 Head = Literal["softmax", "sigmoid"]
-"""The function from logits to probabilities: the softmax of several, the sigmoid of a single one."""
+"""From logits to probabilities: the softmax of classes that exclude each other, the sigmoid of labels that do not."""
+
+SATURATED = 0.9999
+"""Above this probability a softmax hardly changes with the logits."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Tells which of several classes a picture shows, or whether it shows the only one.
+    """Tells which of several classes a picture shows, or which of several labels apply to it.
 
     Outputs are logits (N, K); a target is the index of a class.
 
     Attributes:
         labels: one per class; empty for a bare module, whose classes are ``class 0``, ``class 1`` and so on.
+        head: None for the sigmoid of a single logit and the softmax of several.
     """
 
     labels: Sequence[str] = ()
+    head: Head | None = None
 
     def outputs(self, raw: Any) -> Tensor:
         """Return the logits (N, K) in the module's result.
@@ -56,12 +62,12 @@ class Classification:
             classes = ask.targets.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
             targets = _checked(classes, classes == MOST_PROBABLE, targets, count)
         if ask.against is None:
-            return ClassObjective(targets)
+            return ClassObjective(targets, head=self.head)
         against = ask.against.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
         contrasts = _checked(against, against == NO_CONTRAST, against, count)
         same = targets == contrasts
         require(~same.any(), lambda: contrasted_with_itself(int(targets[same][0]), count))
-        return ClassObjective(targets, contrasts)
+        return ClassObjective(targets, contrasts, self.head)
 
     def target(self, target: int | str) -> int:
         """Return the index of a class; see `class_index`."""
@@ -70,18 +76,70 @@ class Classification:
     def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> "tuple[Prediction, ...]":
         """Return the targets of a picture with logits (K,), and then its `top` most probable classes."""
         logits = outputs.detach().float().cpu().numpy()
-        return predictions(logits, self.labels, [*targets, *best(logits, top)])
+        likely = self.probabilities(torch.from_numpy(logits.astype(np.float64))).numpy()
+        return tuple(
+            Prediction(index, self._label(index), float(likely[index]), float(logits[index]))
+            for index in (*targets, *best(logits, top))
+        )
+
+    def _label(self, index: int) -> str:
+        return self.labels[index] if self.labels else f"class {index}"
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probabilities (..., K) of logits (..., K)."""
+        return probabilities(outputs, self.head)
+
+    def remarks(self, outputs: Tensor, target: int) -> tuple[Diagnostic, ...]:
+        """Return what the reader of a map should know of the probability of its target, for logits (K,)."""
+        count = len(outputs)
+        head = self.head or head_of(count)
+        likely, *_, best_one = self.describe(outputs, [target], top=1)
+        remarks = []
+        if count == 1:
+            remarks.append(
+                Diagnostic(
+                    "one-logit",
+                    "The model has one logit: the probability is its sigmoid, and the map shows what speaks for "
+                    f"{likely.label!r}. With sign=signed it shows what speaks against it too.",
+                )
+            )
+        elif head == "softmax" and best_one.probability > SATURATED:
+            remarks.append(
+                Diagnostic(
+                    "saturated-softmax",
+                    f"The model is certain ({best_one.probability:.6f}): probabilities barely react to the picture. "
+                    "The map explains the logit, which still does.",
+                )
+            )
+        if likely.probability < (0.5 if head == "sigmoid" else 1 / count):
+            chance = "which is no" if head == "sigmoid" and count > 1 else "less than chance"
+            remarks.append(
+                Diagnostic(
+                    "improbable-target",
+                    f"The model gives {likely.label!r} a probability of {likely.probability:.2g}, {chance}: the map "
+                    "shows what little speaks for it, not that the class is there.",
+                )
+            )
+        return tuple(remarks)
 
     def are_probabilities(self, outputs: Tensor) -> bool:
-        """Whether logits (N, K) look like the result of a softmax, or of the sigmoid of one logit."""
+        """Whether logits (N, K) look like the result of a softmax, or of a sigmoid."""
         values = outputs.float()
         within = bool(((values >= 0) & (values <= 1)).all())
-        return within and (values.shape[1] == 1 or bool((values.sum(dim=1) - 1).abs().max() < 1e-2))
+        if (self.head or head_of(values.shape[1])) == "sigmoid":
+            return within
+        return within and bool((values.sum(dim=1) - 1).abs().max() < 1e-2)
 
 
 @dataclass(frozen=True, eq=False)
 class ClassObjective(Objective):
-    """For each picture the logit of a class, or its lead over the logit of another class."""
+    """For each picture the logit of a class, or its lead over the logit of another class.
+
+    Attributes:
+        head: as of `Classification`.
+    """
+
+    head: Head | None = None
 
     def scores(self, outputs: Tensor) -> Tensor:
         """Return (N,) float32: the target's logit of each row of logits (N, K), less that of its contrast."""
@@ -94,13 +152,13 @@ class ClassObjective(Objective):
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probabilities (N, K) of logits (N, K)."""
-        return probabilities(outputs.float())
+        return probabilities(outputs.float(), self.head)
 
     def log_probabilities(self, outputs: Tensor) -> Tensor:
         """Return the logarithms (N, K) of `probabilities`."""
         outputs = outputs.float()
-        is_single = head_of(outputs.shape[-1]) == "sigmoid"
-        return functional.logsigmoid(outputs) if is_single else outputs.log_softmax(dim=-1)
+        head = self.head or head_of(outputs.shape[-1])
+        return functional.logsigmoid(outputs) if head == "sigmoid" else outputs.log_softmax(dim=-1)
 
     def nearest(self, outputs: Tensor, count: int) -> Tensor:
         """Return (N,): the mean logit of the `count` other classes whose logits are nearest to the target's.
@@ -124,7 +182,7 @@ class Prediction:
     Attributes:
         index: class index.
         label: class label.
-        probability: softmax over all classes, or the sigmoid of the only logit, in [0, 1].
+        probability: by the softmax over all classes, or the sigmoid of the logit, in [0, 1].
         logit: the model's.
     """
 
@@ -209,28 +267,22 @@ def logits_of(output: Any) -> Tensor:
 
 
 def head_of(classes: int) -> Head:
-    """Return the function from this many logits to probabilities."""
-    return "sigmoid" if classes == 1 else "softmax"
+    """Return the function from this many logits to probabilities, where none is declared."""
+    return "sigmoid" if classes == 1 else "softmax"  # the softmax of one logit is always 1
 
 
-def probabilities(logits: Tensor) -> Tensor:
-    """Return the probabilities (..., K) of logits (..., K): their softmax, or the sigmoid of a single one."""
-    return logits.sigmoid() if head_of(logits.shape[-1]) == "sigmoid" else logits.softmax(dim=-1)
+def head_fault(head: str | None, classes: int) -> str | None:
+    """Return why a model of this many logits cannot have a head; None if it can."""
+    if head not in (None, *get_args(Head)):
+        return f"There is no head {head!r}; " + " and ".join(map(repr, get_args(Head))) + " are known."
+    if head == "softmax" and classes == 1:
+        return "The softmax of one logit is always 1; declare the head 'sigmoid'."
+    return None
 
 
-def predictions(logits: NDArray[np.float32], labels: Sequence[str], indices: Iterable[int]) -> tuple[Prediction, ...]:
-    """Return these classes of one picture with their probabilities.
-
-    Args:
-        logits: (K,).
-        labels: K of them, or none.
-        indices: of the classes, in order; see `best`.
-    """
-    likely = probabilities(torch.from_numpy(logits.astype(np.float64))).numpy()
-    return tuple(
-        Prediction(index, labels[index] if labels else f"class {index}", float(likely[index]), float(logits[index]))
-        for index in indices
-    )
+def probabilities(logits: Tensor, head: Head | None = None) -> Tensor:
+    """Return the probabilities (..., K) of logits (..., K) under a head; None for that of `head_of`."""
+    return logits.sigmoid() if (head or head_of(logits.shape[-1])) == "sigmoid" else logits.softmax(dim=-1)
 
 
 def best(logits: NDArray[np.float32], count: int) -> list[int]:

@@ -1,4 +1,5 @@
 import io
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from seewhy.explainers import GradCAM, Saliency, compare, explain, rank_correlat
 from seewhy.explainers.errors import LayerError, OptionError, TargetError, UnreadablePictureError
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.explanation import Explanation, explanations
-from seewhy.explainers.tasks.classification import Prediction
+from seewhy.explainers.tasks.classification import Classification, Prediction
 from seewhy.models import LoadedModel
 
 PICTURE = Image.effect_noise((300, 200), 80).convert("RGB")
@@ -27,7 +28,9 @@ def made(values: list[list[float]], probabilities: tuple[float, ...] = (0.6, 0.4
         signed=False,
         target=ranked[target],
         predictions=tuple(ranked),
-        classes=len(ranked),
+        remarks=Classification().remarks(torch.tensor([math.log(value) for value in probabilities]), target)
+        if len(probabilities) > 1
+        else Classification().remarks(torch.tensor(probabilities).logit(), target),
         method="gradcam",
         layers=("layer4",),
     )
@@ -45,7 +48,6 @@ def test_the_one_call_ties_everything_together(lite0: LoadedModel, untouched):
     assert result.heatmap.max() == 1
     assert result.heatmap.dtype == np.float32
     assert len(result.predictions) == 5
-    assert result.classes == 1000
     images = lite0.preprocess(PICTURE)[None]
     expected = GradCAM().explain(lite0, images, torch.tensor([result.target.index]))
     assert np.array_equal(result.map, expected.maps[0].numpy())

@@ -8,7 +8,7 @@ from PIL import Image
 
 from seewhy.explainers import Explanation, explain, explain_many
 from seewhy.explainers.errors import LayerError, NonFiniteError, OptionError, TargetError, UnreadablePictureError
-from seewhy.explainers.explain import _Series
+from seewhy.explainers.many import _Series
 from tests.grids import few
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))

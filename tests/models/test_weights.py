@@ -106,9 +106,9 @@ def test_timm_weights_in_the_folder(folder):
     assert same(model.module.state_dict(), module.state_dict())
 
 
-@pytest.mark.parametrize("key", ["state_dict", "model"])
+@pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "model"])
 def test_training_checkpoints_are_unwrapped(key, folder, squeezenet):
-    wrapped = {f"module.{name}": value for name, value in squeezenet.items()}
+    wrapped = {f"module._orig_mod.{name}": value for name, value in squeezenet.items()}
     torch.save({"epoch": 3, key: wrapped}, folder / "squeezenet1_1.pth")
     assert same(load_model("squeezenet1_1", download=False).module.state_dict(), squeezenet)
 

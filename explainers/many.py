@@ -1,0 +1,214 @@
+"""Many pictures in, their explanations out, several in each pass of the model."""
+
+import os
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, TypeAlias, overload
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.model import Model, must_know_pictures
+from seewhy.explainers.core.task import named_ask
+from seewhy.explainers.errors import ExplainerError, OptionError
+from seewhy.explainers.explain import Layers, Target, explainers_of, layer_paths
+from seewhy.explainers.hooks.selection import module_paths
+from seewhy.explainers.methods.catalogue import get_method
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.results.explanation import Explanation, explanations
+from seewhy.explainers.view import Shown, View, prepare
+
+Failure: TypeAlias = ExplainerError | OSError
+"""The errors that belong to one picture of many."""
+
+Pair: TypeAlias = Sequence[Any]
+"""A picture and its target; or a batch of inputs (N, C, H, W) and N targets, as loaders give them."""
+
+_Answers: TypeAlias = Generator[Explanation | Failure, None, None]
+
+_DECODERS = 4
+"""Threads that decode pictures; a model takes longer than these."""
+
+
+@dataclass(frozen=True)
+class _Series:
+    """The question about each picture of many; `ask` is that of pictures without a target of their own."""
+
+    model: Model
+    method: str
+    explainer: Explainer
+    ask: Ask
+
+    def prepare(self, picture: Shown, target: Target | None) -> tuple[View, Ask]:
+        """Return what the model sees of a picture, and what is asked of it."""
+        own = named_ask(self.model.task, target)
+        return prepare(self.model, picture), self.ask if own.targets is None else Ask(own.targets, self.ask.against)
+
+    def answer(self, futures: Sequence["Future[tuple[View, Ask]]"]) -> list[Explanation | Failure]:
+        """Return the explanation, or the error, of each picture of a batch."""
+        prepared = [_prepared(future) for future in futures]
+        answers = iter(self.explain([pair for pair in prepared if isinstance(pair, tuple)]))
+        return [next(answers) if isinstance(pair, tuple) else pair for pair in prepared]
+
+    def explain(self, batch: Sequence[tuple[View, Ask]]) -> list[Explanation | Failure]:
+        """Explain pictures in one batch; if it fails, one by one, so that a bad picture fails alone."""
+        if not batch:
+            return []
+        images = torch.stack([view.image for view, _ in batch]).to(self.model.device)
+        ask = Ask.stacked([ask for _, ask in batch])
+        try:
+            rows = self.explainer.explain(self.model, images, ask.targets, ask.against).rows()
+        except ExplainerError as error:
+            return [error] if len(batch) == 1 else [answer for pair in batch for answer in self.explain([pair])]
+        return [
+            explanations(self.model, self.method, view.picture, view.geometry, row)[0]
+            for (view, _), row in zip(batch, rows, strict=True)
+        ]
+
+
+@overload
+def explain_many(
+    model: Model,
+    pictures: Iterable[Shown | Pair],
+    method: str = "gradcam",
+    target: Target | None = None,
+    layer: Layers | None = None,
+    against: Target | None = None,
+    *,
+    batch_size: int = 8,
+    progress: bool = False,
+    on_error: Literal["raise"] = "raise",
+    **options: Any,
+) -> Iterator[Explanation]: ...
+
+
+@overload
+def explain_many(
+    model: Model,
+    pictures: Iterable[Shown | Pair],
+    method: str = "gradcam",
+    target: Target | None = None,
+    layer: Layers | None = None,
+    against: Target | None = None,
+    *,
+    batch_size: int = 8,
+    progress: bool = False,
+    on_error: Literal["yield"],
+    **options: Any,
+) -> Iterator[Explanation | Failure]: ...
+
+
+def explain_many(
+    model: Model,
+    pictures: Iterable[Shown | Pair],
+    method: str = "gradcam",
+    target: Target | None = None,
+    layer: Layers | None = None,
+    against: Target | None = None,
+    *,
+    batch_size: int = 8,
+    progress: bool = False,
+    on_error: Literal["raise", "yield"] = "raise",
+    **options: Any,
+) -> Iterator[Explanation | Failure]:
+    """Explain many pictures, several in each pass of the model; the maps are those of `explain`.
+
+    Options are checked at once. Pictures are read from the iterable on demand, two batches ahead, so their number is
+    unlimited: no more than two batches are in memory.
+
+    Args:
+        model, method, layer, against: as `explain`, and the same for all pictures.
+        pictures: what `explain` takes, or pairs of that and the picture's own target, such as ``zip(paths, labels)``. A
+            loader gives batches: tensors (N, C, H, W), or pairs of these and N targets.
+        target: of all pictures without one of their own: class index or label; None for the most probable class.
+        batch_size: pictures in a pass, at least 1.
+        progress: whether to show a bar with the rate and the remaining time.
+        on_error: ``raise`` the exception of a picture that cannot be read or explained, after the explanations before
+            it; or ``yield`` the exception in its place and go on.
+        options: the method's own options.
+
+    Returns:
+        An iterator of the explanations, in the order of the pictures.
+
+    Raises:
+        OptionError, LayerError, TargetError: as `explain`.
+        PictureError, OSError: while iterating: a picture that cannot be read, with ``on_error="raise"``.
+    """
+    must_know_pictures(model)
+    if isinstance(pictures, str | bytes | os.PathLike | Image.Image) or hasattr(pictures, "read"):
+        raise OptionError("Give several pictures, such as a list of paths; `explain` takes one.", field="pictures")
+    if batch_size < 1:
+        raise OptionError(f"batch_size is {batch_size}; it must be 1 or more.", field="batch_size")
+    if on_error not in ("raise", "yield"):
+        raise OptionError(f"on_error is {on_error!r}; it must be 'raise' or 'yield'.", field="on_error")
+    entry = get_method(method)
+    (explainer,) = explainers_of([entry], layer, options, model.module)
+    if layers := layer_paths(model.module, layer):
+        module_paths(model.module, layers)
+    series = _Series(model, entry.name, explainer, named_ask(model.task, target, against))
+    counted = getattr(pictures, "dataset", pictures)  # a loader's own length is that of its batches
+    total = len(counted) if isinstance(counted, Sized) else None
+    return _deliver(_in_batches(series, pictures, batch_size), total, progress, on_error == "raise")
+
+
+def _in_batches(series: _Series, pictures: Iterable[Shown | Pair], batch_size: int) -> _Answers:
+    source = _one_by_one(pictures)
+    futures: deque[Future[tuple[View, Ask]]] = deque()
+    pool = ThreadPoolExecutor(min(_DECODERS, batch_size), thread_name_prefix="decode")
+    try:
+        while True:
+            for picture, target in islice(source, 2 * batch_size - len(futures)):
+                futures.append(pool.submit(series.prepare, picture, target))
+            if not futures:
+                return
+            yield from series.answer([futures.popleft() for _ in range(min(batch_size, len(futures)))])
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _one_by_one(pictures: Iterable[Shown | Pair]) -> Iterator[tuple[Any, Target | None]]:
+    """Yield each picture with its own target; batches of a loader are taken apart.
+
+    Raises:
+        OptionError: neither a picture nor a pair, or a batch with another number of targets.
+    """
+    for item in pictures:
+        shown, targets = item if isinstance(item, list | tuple) and len(item) == 2 else (item, None)
+        if isinstance(shown, Tensor) and shown.ndim == 4:
+            rows = [None] * len(shown) if targets is None else list(targets)
+            if len(rows) != len(shown):
+                raise OptionError(f"A batch of {len(shown)} pictures has {len(rows)} targets.", field="pictures")
+            yield from ((image, _plain(row)) for image, row in zip(shown, rows, strict=True))
+        else:
+            yield shown, _plain(targets)
+
+
+def _plain(target: Any) -> Any:
+    """Return the target of one picture; loaders give tensors of one number."""
+    return target.item() if isinstance(target, Tensor) and target.numel() == 1 else target
+
+
+def _deliver(answers: _Answers, total: int | None, progress: bool, raises: bool) -> Iterator[Explanation | Failure]:
+    with closing(answers):
+        rows: Iterable[Explanation | Failure] = answers
+        if progress:
+            from tqdm.auto import tqdm  # asks whether this is a notebook
+
+            rows = tqdm(answers, total=total, unit="picture")
+        for row in rows:
+            if raises and not isinstance(row, Explanation):
+                raise row
+            yield row
+
+
+def _prepared(future: "Future[tuple[View, Ask]]") -> tuple[View, Ask] | Failure:
+    try:
+        return future.result()
+    except (ExplainerError, OSError) as error:
+        return error

@@ -1,0 +1,81 @@
+"""Views: a picture, and the model's input made from it."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from seewhy.explainers.core.model import Model, must_know_pictures
+from seewhy.explainers.errors import UnreadablePictureError
+from seewhy.explainers.imaging.decode import PictureSource, read_picture
+from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.imaging.levels import are_unit_levels, ends, levels_of, picture_of
+
+Shown: TypeAlias = PictureSource | Tensor
+"""A picture, or the model's input made from one: (C, H, W) float, normalised."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A picture, and the model's input made from it.
+
+    Attributes:
+        picture: upright, RGB.
+        image: (C, H, W) float32, normalised.
+        geometry: the part of the picture that the model sees.
+        device: of the model.
+    """
+
+    picture: Image.Image
+    image: Tensor
+    geometry: Geometry
+    device: torch.device
+
+    @property
+    def images(self) -> Tensor:
+        """(1, C, H, W), on the model's device."""
+        return self.image[None].to(self.device)
+
+
+def prepare(model: Model, picture: Shown) -> View:
+    """Read a picture and make the model's input from it.
+
+    Raises:
+        PictureError: the picture cannot be read.
+        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+    """
+    must_know_pictures(model)
+    if isinstance(picture, Tensor):
+        return _seen(model, picture)
+    upright = read_picture(picture)
+    geometry = model.preprocess.geometry(upright.width, upright.height)
+    return View(upright, model.preprocess(upright), geometry, model.device)
+
+
+def _seen(model: Model, image: Tensor) -> View:
+    """Return an input (C, H, W) of the model, or a batch of one, and the picture that it shows.
+
+    Raises:
+        UnreadablePictureError: it is no normalised input of this model.
+    """
+    mean, std = model.preprocess.mean, model.preprocess.std
+    image = image[0] if image.ndim == 4 and len(image) == 1 else image
+    if image.ndim != 3 or len(image) != len(mean) or not image.is_floating_point():
+        raise UnreadablePictureError(
+            f"A tensor is the model's input ({len(mean)}, H, W), float and normalised, not {tuple(image.shape)} of "
+            f"{image.dtype}; give a picture of another kind as an array, (H, W, 3), or a file."
+        )
+    image = image.detach().float()
+    numbers = image.cpu().numpy()
+    black, white = ends(mean, std)
+    if (black < 0 or white > 1) and are_unit_levels(numbers):
+        raise UnreadablePictureError(
+            f"The tensor holds numbers of 0 to 1 only, as levels that are not normalised: this model's black is "
+            f"{black:.2f}, its white {white:.2f}. Normalise with mean {list(mean)} and std {list(std)}, or give the "
+            "picture as an array (H, W, 3)."
+        )
+    height, width = image.shape[1:]
+    picture = picture_of(levels_of(numbers, mean, std))
+    return View(picture, image, Geometry(width, height, (0.0, 0.0, float(width), float(height))), model.device)

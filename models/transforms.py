@@ -1,0 +1,118 @@
+"""The preprocessing that a transform of torchvision or timm does, read from its steps and tried on a picture."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from seewhy.models.errors import ModelError
+from seewhy.models.preprocess import Interpolation, Preprocess
+
+_LIBRARIES = ("torchvision.transforms", "timm.data")
+
+_TO_TENSOR = {"ToTensor", "MaybeToTensor", "PILToTensor", "MaybePILToTensor", "ToImage", "ConvertImageDtype", "ToDtype"}
+"""Steps that change what holds the numbers, and scale them to [0, 1]."""
+
+_NEAR = 2.5 / 255
+"""Most that an input may differ from the transform's, in levels of [0, 1]: tensors are resized with other roundings."""
+
+Transform = Callable[[Image.Image], Any]
+
+
+def preprocess_of(transform: Transform) -> Preprocess:
+    """Return what a transform of evaluation does: resize, centre crop, scale to [0, 1], normalise.
+
+    Args:
+        transform: a `Compose` of torchvision or timm, or the `transforms()` of torchvision's weights.
+
+    Raises:
+        ModelError: a step of another kind, a random one, or an input of no fixed size; or the transform gives something
+            else than its steps say.
+    """
+    preprocess = _preset(transform) or _from_steps(list(_steps(transform)))
+    _try(transform, preprocess)
+    return preprocess
+
+
+def _preset(transform: Transform) -> Preprocess | None:
+    """Return the preprocessing of `Weights.transforms()`; None of another transform."""
+    if not all(hasattr(transform, name) for name in ("crop_size", "resize_size", "mean", "std", "interpolation")):
+        return None
+    preset: Any = transform
+    (resize,), (crop,) = preset.resize_size, preset.crop_size
+    kind = _interpolation(preset.interpolation)
+    return Preprocess((crop, crop), (resize, resize), "shorter", kind, tuple(preset.mean), tuple(preset.std))
+
+
+def _steps(transform: Any) -> Iterator[Any]:
+    inner = getattr(transform, "transforms", None)
+    if inner is None:
+        yield transform
+        return
+    for step in inner:
+        yield from _steps(step)
+
+
+def _from_steps(steps: list[Any]) -> Preprocess:
+    size: tuple[int, int] | None = None
+    scale: tuple[int, int] | None = None
+    kind: Interpolation = "bilinear"
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    for step in steps:
+        name = type(step).__name__
+        if not type(step).__module__.startswith(_LIBRARIES):
+            raise ModelError(f"The transform has a step that is no library's, {name}; {_INSTEAD}")
+        if name == "Resize" and step.max_size is None and size is None:
+            sides = (step.size,) if isinstance(step.size, int) else tuple(step.size)
+            scale = (sides[0], sides[-1])
+            size = scale if len(sides) == 2 else None
+            kind = _interpolation(step.interpolation)
+        elif name == "CenterCrop" and scale is not None:
+            sides = (step.size,) if isinstance(step.size, int) else tuple(step.size)
+            exact, size = size, (sides[0], sides[-1])
+            if exact not in (None, size):
+                raise ModelError(f"The transform changes proportions and crops too; {_INSTEAD}")
+        elif name == "Normalize":
+            mean, std = (tuple(float(number) for number in numbers) for numbers in (step.mean, step.std))
+        elif name == "Grayscale" and step.num_output_channels == 1:
+            mean, std = mean[:1], std[:1]
+        elif name.startswith("Random") or "Random" in name:
+            raise ModelError(f"The transform is that of training: {name} is random. Give that of evaluation.")
+        elif name not in _TO_TENSOR and name not in ("RGB", "Identity"):
+            raise ModelError(f"The transform's step {name} is not one that maps can be laid back through; {_INSTEAD}")
+    if size is None or scale is None:
+        raise ModelError(f"The transform makes no input of a fixed size, by a resize and a centre crop; {_INSTEAD}")
+    exact_size = size == scale and not any(type(step).__name__ == "CenterCrop" for step in steps)
+    return Preprocess(size, scale, "exact" if exact_size else "shorter", kind, mean, std)
+
+
+_INSTEAD = "give `input_size`, `resize`, `interpolation`, `mean` and `std` instead."
+
+
+def _interpolation(mode: Any) -> Interpolation:
+    """Return what torchvision's enumeration, or Pillow's, calls an interpolation."""
+    name = str(getattr(mode, "value", mode)) if not isinstance(mode, int) else Image.Resampling(mode).name.lower()
+    for known in get_args(Interpolation):
+        if name == known:
+            return known  # type: ignore[no-any-return]
+    raise ModelError(f"The transform's interpolation {name!r} is unknown; {_INSTEAD}")
+
+
+def _try(transform: Transform, preprocess: Preprocess) -> None:
+    """Compare the transform with what was read from it, on a picture of noise at two scales.
+
+    Raises:
+        ModelError: they give different inputs.
+    """
+    side = 2 * max(preprocess.scale_size)
+    picture = Image.effect_noise((side, side * 3 // 4), 80).resize((side + 20, side)).convert("RGB")
+    expected = transform(picture)
+    found = preprocess(picture)
+    if not isinstance(expected, Tensor) or expected.shape != found.shape:
+        raise ModelError(f"The transform returns no tensor of {tuple(found.shape)}, which its steps say; {_INSTEAD}")
+    std = torch.tensor(preprocess.std)[:, None, None]
+    if ((expected.float() - found) * std).abs().max() > _NEAR:
+        raise ModelError(f"The transform gives other numbers than its steps say; {_INSTEAD}")

@@ -1,0 +1,96 @@
+"""Heads: what makes probabilities of logits, as declared, or as guessed where it is certain."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from seewhy import explain, wrap_model
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
+from seewhy.explainers.tasks.classification import Classification
+from seewhy.models import ModelError
+from seewhy.models.errors import ModelsFileError
+from seewhy.models.models_file import own_specs
+from tests import nets
+from tests.app.conftest import EXAMPLES
+
+CAT = EXAMPLES / "cat.png"
+LABELS = ["effusion", "mass", "nodule"]
+DECLARED = (
+    '[models.chest]\narchitecture = "tests.nets:Net"\nweights = "w.pth"\ninput_size = 32\nhead = "sigmoid"\n'
+    f"labels = {json.dumps(LABELS)}\n"
+)
+
+
+@pytest.fixture(scope="module")
+def module():
+    return nets.seeded(nets.Net)
+
+
+def test_labels_that_do_not_exclude_each_other_have_sigmoids(module):
+    result = explain(wrap_model(module, LABELS, input_size=32, head="sigmoid"), CAT)
+    assert result.target == result.predictions[0]
+    for row in result.predictions:
+        assert row.probability == pytest.approx(torch.tensor(row.logit).sigmoid().item())
+    softmax = explain(wrap_model(module, LABELS, input_size=32), CAT)
+    assert sum(row.probability for row in softmax.predictions) == pytest.approx(1)
+    assert (softmax.map == result.map).all(), "the logit is explained, whatever the head"
+
+
+def test_methods_that_watch_probabilities_take_those_of_the_head(module):
+    maps = [
+        explain(
+            wrap_model(module, LABELS, input_size=32, head=head), CAT, "occlusion", target=1, score="probability"
+        ).map
+        for head in ("softmax", "sigmoid")
+    ]
+    assert abs(maps[0] - maps[1]).max() > 1e-3 * abs(maps[0]).max()
+
+
+@pytest.mark.parametrize(
+    ("logits", "head", "codes"),
+    [
+        ([3.0, 12.0, -3.0], "sigmoid", []),
+        ([-1.0, 12.0, -3.0], "sigmoid", ["improbable-target"]),
+        ([3.0, 12.0, -3.0], "softmax", ["improbable-target"]),
+        ([3.0, 14.0, -3.0], "softmax", ["saturated-softmax", "improbable-target"]),
+    ],
+)
+def test_a_label_is_improbable_below_one_half_and_a_class_below_chance(logits, head, codes):
+    assert [remark.code for remark in Classification(LABELS, head).remarks(torch.tensor(logits), 0)] == codes
+
+
+@pytest.mark.parametrize(("classes", "head"), [(1, "softmax"), (3, "argmax")])
+def test_a_head_that_does_not_suit_is_refused(classes, head):
+    with pytest.raises(ModelError, match=r"always 1; declare the head|no head 'argmax'"):
+        wrap_model(nets.seeded(nets.Net, classes), input_size=32, head=head)
+
+
+def test_a_sigmoid_at_the_end_of_the_network_is_told(module):
+    with pytest.raises(Exception, match="Return the logits before it"):
+        explain(wrap_model(nn.Sequential(module, nn.Sigmoid()), LABELS, input_size=32, head="sigmoid"), CAT, "lrp")
+
+
+def test_the_service_tells_the_head_of_its_answers(tmp_path, module):
+    torch.save(module.state_dict(), tmp_path / "w.pth")
+    (tmp_path / "models.toml").write_text(DECLARED)
+    app = create_app(Settings(models=tmp_path / "models.toml", default_model="chest"))
+    try:
+        client, cat = app.test_client(), CAT.read_bytes()
+        answer = client.post("/predict", data=cat, content_type="image/png").json
+        assert answer["model"]["head"] == client.get("/models/chest").json["head"] == "sigmoid"
+        expected = explain(wrap_model(module, LABELS, input_size=32, head="sigmoid"), CAT)
+        for row, other in zip(answer["predictions"], expected.predictions, strict=True):
+            assert (row["label"], row["probability"]) == (other.label, pytest.approx(other.probability, abs=1e-3))
+
+    finally:
+        app.extensions["seewhy"].models.stop()
+
+
+def test_a_softmax_of_one_declared_label_is_refused(tmp_path):
+    file = tmp_path / "models.toml"
+    file.write_text(DECLARED.replace('"sigmoid"', '"softmax"').replace(json.dumps(LABELS), '["mass"]'))
+    with pytest.raises(ModelsFileError, match=r"models\.chest\], head: The softmax of one logit is always 1"):
+        own_specs(file)
