@@ -5,8 +5,6 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from seewhy.explainers.methods.catalogue import METHODS as METHODS_OF_THE_CATALOGUE
-
 LAYERS = {
     "efficientnet_lite0": ("blocks.0", "blocks.4"),
     "efficientnet_lite1": ("blocks.0", "blocks.4"),
@@ -112,12 +110,6 @@ class Question:
     def model(self) -> str:
         """The name of the model that is asked."""
         return dict(self.fields)["model"]
-
-    @property
-    def rounding(self) -> bool:
-        """Whether rounding can decide the answer, which says so (diagnostic ``rounding-decides``)."""
-        methods = dict(self.fields).get("method", "")
-        return any(METHODS_OF_THE_CATALOGUE[name].rounding for name in methods.split(",") if name)
 
 
 def questions(models: Sequence[str] = MODELS, methods: Sequence[str] = tuple(METHODS)) -> list[Question]:

@@ -45,10 +45,10 @@ def load(wrong: list[str], count: int) -> Iterator[str]:
     yield f"| answers by status | {_counts(found.codes)} |"
     yield f"| refused with 503 while no model could make room, and sent again after `Retry-After` | {found.refused:,} |"
     yield f"| answers unlike those given alone | {len(found.wrong)}; largest difference {found.worst:.1g} |"
-    uncertain = sorted({dict(question.fields)["method"] for question in questions() if question.rounding})
+    methods = ", ".join(f"`{method}`" for method in sorted(set(found.rounded)))
     yield (
-        f"| answers that say that rounding can decide them, and were decided otherwise | {len(found.rounded)} "
-        f"(of {', '.join(f'`{kind}`' for kind in uncertain)}) |"
+        "| answers that say that rounding can decide them or shows in them (`rounding-decides`, `faint-map`), and were "
+        f"decided otherwise | {len(found.rounded)}{f' (of {methods})' if methods else ''} |"
     )
     yield f"| errors that do not say why | {len(found.failed)} |"
     early, late = first.resident / 1e6, last.resident / 1e6

@@ -57,12 +57,14 @@ class Reply:
         answer: the numbers of a 200.
         explained: whether an error says why, and, where another try is worth it, when.
         wait: seconds until then; None where no other try is worth it.
+        rounding: whether an answer says that rounding can decide it, or shows in it.
     """
 
     status: int
     answer: Answer = field(default_factory=dict)
     explained: bool = True
     wait: float | None = None
+    rounding: bool = False
 
 
 def ask(session: requests.Session, base: str, question: Question) -> Reply:
@@ -74,10 +76,13 @@ def ask(session: requests.Session, base: str, question: Question) -> Reply:
         after = response.headers.get("Retry-After")
         explained = bool(is_problem) and response.status_code in (503, 504) and (response.status_code == 504 or after)
         return Reply(response.status_code, {}, bool(explained), float(after) if after else None)
+    remarks = response.headers.get("X-SeeWhy-Diagnostics", "")
+    rounding = any(code in remarks for code in ("rounding-decides", "faint-map"))
     if response.headers["Content-Type"] == "application/json":
-        return Reply(200, numbers(response.json()))
+        return Reply(200, numbers(response.json()), rounding=rounding)
     with np.load(io.BytesIO(response.content)) as arrays:
-        return Reply(200, {name: value for name, value in arrays.items() if value.dtype.kind in "fi"})
+        answer = {name: value for name, value in arrays.items() if value.dtype.kind in "fi"}
+        return Reply(200, answer, rounding=rounding)
 
 
 UNSTEADY = ("timings_ms", "versions", "overlay", "microseconds", "logit_change", "probability_change")
@@ -156,7 +161,7 @@ class Report:
         refused: how often one was refused for the moment, and sent again.
         worst: largest difference from an answer given alone.
         wrong: answers that differ by more than `TOLERANCE`.
-        rounded: such answers of methods that rounding can decide, as each of their answers says.
+        rounded: such answers that say that rounding can decide them, or shows in them.
         failed: errors that do not say why, or that a client should not see.
         loads: of models, of how many the service had to make room.
     """
@@ -210,8 +215,8 @@ class Clients:
         with self._lock:
             self._report.codes[reply.status] += 1
             self._report.refused += refused
-            if gap > TOLERANCE and question.rounding:
-                self._report.rounded.append(f"{gap:.2g} {question}")
+            if gap > TOLERANCE and reply.rounding:
+                self._report.rounded.append(dict(question.fields).get("method", question.path))
                 gap = 0.0
             self._report.worst = max(self._report.worst, gap)
             if gap > TOLERANCE:

@@ -129,7 +129,7 @@ class ModelStore:
             ModelError: the model could not be loaded; a retry follows after `RETRY_SECONDS` or `FULL_RETRY_SECONDS`.
         """
         if stopping.is_set():
-            raise StoppingError("This server is stopping.")
+            raise StoppingError("The server is stopping.")
         spec = self.registry.spec(self._settings.default_model)
         if not self.has_default:
             failure = self.engine.failure(spec.name)

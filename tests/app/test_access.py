@@ -153,7 +153,7 @@ def test_a_file_that_breaks_lets_nobody_in_and_tells_the_log_alone(keys, caplog)
 def test_a_file_of_keys_that_cannot_be_used_is_told_at_the_start(tmp_path):
     file = tmp_path / "keys.toml"
     file.write_text("")
-    with pytest.raises(FieldError, match=r"SEEWHY_API_KEYS: keys\.toml lists no key"):
+    with pytest.raises(FieldError, match=r"SEEWHY_API_KEYS: keys\.toml has no key"):
         create_app(Settings(api_keys=file))
 
 

@@ -86,7 +86,7 @@ def test_a_process_that_stops_refuses(small, client):
             document = answer.get_json()
             assert (answer.status_code, document["type"]) == (503, f"urn:seewhy:problem:{code}")
             assert document["title"] == "The service is stopping"
-            assert document["detail"].startswith("This server is stopping")
+            assert document["detail"].startswith("The server is stopping")
         assert client.get("/healthz").status_code == 200
     finally:
         stopping.clear()

@@ -312,7 +312,7 @@ def test_bad_input_is_refused_with_its_field(route, fields, status, field, refus
         ('[{"op": "zero"}]', "GET /models/NAME/layers or `seewhy layers MODEL` list the layers."),
         ('["bn2"]', '{"op": "zero", "layer": "bn2"}'),
         (edit(op="swap"), "`other`: --other FILE, or other= in Python."),
-        ('[{"op": "zero", "layer": "bn2",}]', "It must be a JSON list of edits, and is not JSON: "),
+        ('[{"op": "zero", "layer": "bn2",}]', "It must be a JSON list of edits, but it is not JSON: "),
         ('[\n{"op": "zero", \'layer\': "bn2"}]', "line 2 column 16"),
         ("[" * 100_000, "It must be a JSON list of edits."),
         (edit(layer="b" * 201), "It is too long; it may have 200 characters."),

@@ -39,7 +39,7 @@ def test_the_page_asks_for_a_key_and_keeps_it_while_the_tab_is_open(opened, guar
     opened.goto(url)
     opened.fill("#key", "wrong")
     opened.get_by_role("button", name="Use this key").click()
-    expect(opened.locator("dialog")).to_contain_text("not accepted")
+    expect(opened.locator("dialog")).to_contain_text("is not valid")
     opened.fill("#key", key)
     opened.press("#key", "Enter")
     expect(opened.locator("dialog")).to_have_count(0)

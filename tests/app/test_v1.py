@@ -184,7 +184,7 @@ def test_limits_are_told(text):
     body = {"instances": [text] * 3}
     assert "3 pictures are more than the 2" in refused(client.post(f"/v1/models/{MODEL}:predict", json=body), 413)
     body = {"instances": [text] * 2, "parameters": {"values": True}}  # each alone is allowed
-    assert "numbers" in refused(client.post(f"/v1/models/{MODEL}:explain", json=body), 413)
+    assert "values" in refused(client.post(f"/v1/models/{MODEL}:explain", json=body), 413)
     app.extensions["seewhy"].models.stop()
 
 

@@ -359,7 +359,7 @@ def test_limits_are_told(text):
     client = app.test_client()
     three = tensor(None, shape=[3], data=[text] * 3)
     assert "3 pictures" in refused(client.post(f"/v2/models/{MODEL}/infer", json=three), 413)
-    assert "numbers" in refused(client.post(f"/v2/models/{MODEL}/explain", json=tensor(text)), 413)
+    assert "values" in refused(client.post(f"/v2/models/{MODEL}/explain", json=tensor(text)), 413)
     binary = tensor(text) | {"parameters": {"binary_data_output": True}}
     assert client.post(f"/v2/models/{MODEL}/explain", json=binary).status_code == 200
     app.extensions["seewhy"].models.stop()

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+import torch
 
 from seewhy.explainers.errors import TargetError, near_matches
-from seewhy.explainers.tasks.classification import best, class_index, predictions
+from seewhy.explainers.tasks.classification import Classification, best, class_index
 
 LABELS = ["tabby", "Tiger cat", "crane", "crane", "7"]
 
@@ -45,8 +46,8 @@ def test_what_names_no_class_is_refused_with_a_way_out(target, message):
 
 
 def test_predictions_are_softmax_in_the_order_asked_for():
-    logits = np.array([0.0, np.log(3), 0.0], np.float32)
-    ranking = predictions(logits, ["a", "b", "c"], [2, 1])
+    logits = torch.tensor([1.0, 3.0, 1.0]).log()
+    ranking = Classification(["a", "b", "c"]).describe(logits, [2, 1], top=0)
     assert [(row.index, row.label) for row in ranking] == [(2, "c"), (1, "b")]
     assert np.allclose([row.probability for row in ranking], [0.2, 0.6])
     assert ranking[1].logit == np.float32(np.log(3))
@@ -59,7 +60,7 @@ def test_the_best_come_first_and_equal_ones_in_class_order():
 
 
 def test_predictions_of_large_logits_do_not_overflow():
-    ranking = predictions(np.array([1e4, -1e4], np.float32), ["a", "b"], [0, 1])
+    ranking = Classification(["a", "b"]).describe(torch.tensor([1e4, -1e4]), [0, 1], top=0)
     assert [row.probability for row in ranking] == [1.0, 0.0]
 
 

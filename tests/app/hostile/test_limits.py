@@ -237,7 +237,7 @@ def test_a_key_twice_is_refused(client, small):
     ):
         document = problem(client.post("/hooks/intervene", **send), 422)
         assert faults(document) & {"edits", "layer"}
-        assert "twice" in document["detail"]
+        assert "repeated" in document["detail"]
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"1", b'"x"', b"[]", b"\xff\xfe", b"\xef\xbb\xbf{}", b"{", b"{}{}"])
