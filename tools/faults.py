@@ -38,7 +38,8 @@ class Faults:
 def faults() -> list[Fault]:
     """Run the tests, and return what they told."""
     plugin = Faults()
-    pytest.main(["-q", "-m", "fault", "-p", "no:cacheprovider", "tests/app", "tests/models"], [plugin])
+    options = ["-q", "-m", "fault", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    pytest.main([*options, "tests/app", "tests/models"], [plugin])
     return list(plugin.found.values())
 
 
