@@ -188,7 +188,7 @@ def resident(worker):
 @LINUX
 @pytest.mark.fault(
     "files of some bytes and 64 megapixels, many at once",
-    "nothing: they are decoded one after another, and take the memory of one",
+    "they are decoded one after another, in the memory of one; those that wait too long get 503 with `Retry-After`",
 )
 def test_many_large_pictures_take_the_memory_of_one():
     port, pixels = free_port(), 64_000_000
@@ -212,9 +212,11 @@ def test_many_large_pictures_take_the_memory_of_one():
         watcher = threading.Thread(target=watch)
         watcher.start()
         with ThreadPoolExecutor(8) as pool:
-            assert list(pool.map(ask, [bomb(8000)] * 8)) == [200] * 8
+            statuses = set(pool.map(ask, [bomb(8000)] * 8))
         done.set()
         watcher.join()
+        assert 200 in statuses
+        assert statuses <= {200, 503}
         assert max(actual) - before < 1.4 * pixels * PIXEL_BYTES
     finally:
         process.terminate()
