@@ -191,5 +191,9 @@ class Small:
             statuses.add(requests.get(f"{self.url}/readyz", timeout=GUARD).status_code)
         return statuses
 
+    def settle(self):
+        """Wait until every process has its model and the first process knows: any of them may take a request."""
+        until(lambda: self.answered_for(1) == {0, 200})
+
     def workers(self):
         return set(children(self.process.pid))

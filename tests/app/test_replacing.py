@@ -305,6 +305,7 @@ def test_a_worker_that_cannot_start_ends_no_other(service):
     service.port = free_port()
     with service.run(2):
         content = service.models.read_text()
+        service.settle()
         service.models.write_text("[broken")
         before = service.workers()
         os.kill(min(before), signal.SIGKILL)
@@ -325,6 +326,7 @@ def test_a_worker_that_cannot_start_ends_no_other(service):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_good_workers_are_not_replaced_by_broken_ones(service, workers):
     with service.run(workers):
+        service.settle()
         before = service.workers()
         for wrong in ("weights", "models"):
             file = getattr(service, wrong)
@@ -353,6 +355,7 @@ def test_a_model_that_ends_its_process_is_not_tried_without_end(status, service)
     )
     service.models.write_text(service.models.read_text().replace("tests.nets:Net", "ends:Net"))
     with service.run():
+        service.settle()
         before = service.workers()
         (service.folder / "now").touch()
         service.process.send_signal(signal.SIGHUP)
@@ -378,6 +381,7 @@ def test_a_model_that_ends_its_process_is_not_tried_without_end(status, service)
 @pytest.mark.slow
 def test_a_worker_without_weights_begins_once_they_are_there(service):
     with service.run(2):
+        service.settle()
         before = service.workers()
         content = service.weights.read_bytes()
         service.weights.unlink()
@@ -396,6 +400,7 @@ def test_a_worker_without_weights_begins_once_they_are_there(service):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_new_worker_that_is_lost_leaves_no_old_one(service, workers):
     with service.run(workers):
+        service.settle()
         before = service.workers()
         service.write(1)
         service.process.send_signal(signal.SIGHUP)
@@ -408,6 +413,7 @@ def test_a_new_worker_that_is_lost_leaves_no_old_one(service, workers):
 @pytest.mark.slow
 def test_a_worker_that_drains_is_not_waited_for(service):
     with service.run():
+        service.settle()
         before = service.workers()
         slow = requests.Session()
 
