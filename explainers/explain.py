@@ -14,11 +14,13 @@ from seewhy.explainers.methods.catalogue import Method, build_methods, get_metho
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.shared_pass import explain_jointly
 from seewhy.explainers.results.explanation import Explanation, explanations
-from seewhy.explainers.tasks.pose import predict
+from seewhy.explainers.tasks.function import TargetFunction
+from seewhy.explainers.tasks.pose import predict, task_of
 from seewhy.explainers.view import Shown, View, prepare
 
-Target: TypeAlias = int | str
-"""What is explained, as a user names it: of a classifier the index or the label of a class."""
+Target: TypeAlias = int | str | TargetFunction
+"""What is explained, as a user names it: the index or the label of a class, ``output:INDEX`` of a value, or a function
+of the outputs."""
 
 Layers: TypeAlias = str | nn.Module | Sequence[str | nn.Module]
 """Layers of a model: dotted paths, globs, or the modules themselves."""
@@ -31,7 +33,7 @@ def explain(
     method: str = "gradcam",
     target: None = None,
     layer: Layers | None = None,
-    against: Target | None = None,
+    against: int | str | None = None,
     *,
     top: int,
     **options: Any,
@@ -45,7 +47,7 @@ def explain(
     method: str = "gradcam",
     target: Target | None = None,
     layer: Layers | None = None,
-    against: Target | None = None,
+    against: int | str | None = None,
     **options: Any,
 ) -> Explanation: ...
 
@@ -57,7 +59,7 @@ def explain(
     method: str = "gradcam",
     target: list[Target] | tuple[Target, ...] = ...,
     layer: Layers | None = None,
-    against: Target | None = None,
+    against: int | str | None = None,
     **options: Any,
 ) -> list[Explanation]: ...
 
@@ -68,7 +70,7 @@ def explain(
     method: str = "gradcam",
     target: Target | list[Target] | tuple[Target, ...] | None = None,
     layer: Layers | None = None,
-    against: Target | None = None,
+    against: int | str | None = None,
     *,
     top: int | None = None,
     **options: Any,
@@ -80,7 +82,8 @@ def explain(
         picture: a path, bytes, open file, PIL image or array, see `read_picture`; or a tensor (C, H, W) of the model's
             input, float and normalised, as `model.preprocess` makes it.
         method: a name of `list_methods()`.
-        target: class index or label, or several; None for the most probable class.
+        target: class index or label, or several; ``output:INDEX`` of a value, with ``:down`` for what makes it smaller;
+            a function from outputs (N, K) to the scores (N,) to explain; None for the most probable class.
         layer: dotted path or glob, or a module of the model, or several; None for the model's default.
         against: class index or label to contrast each target with; None for no contrast.
         top: explain so many of the most probable classes, instead of `target`.
@@ -105,22 +108,25 @@ def explain(
         if top < 1:
             raise OptionError(f"top is {top}; it must be 1 or more.", field="top")
         view = prepare(model, picture)
-        target = [row.index for row in model.task.describe(predict(model, view.images)[0], top=top)]
-        return _explained(model, entry, explainer, view, [named_ask(model.task, index, against) for index in target])
+        best = model.task.describe(predict(model, view.images)[0], top=top)
+        return _explained(model, entry, explainer, view, [ask_of(model, row.name, against) for row in best])
     if isinstance(target, list | tuple):
-        asks = [named_ask(model.task, name, against) for name in target]
+        asks = [ask_of(model, name, against) for name in target]
         if not asks:
             raise TargetError("No target is given; leave `target` out for the most probable class.")
         return _explained(model, entry, explainer, prepare(model, picture), asks)
-    ask = named_ask(model.task, target, against)
+    ask = ask_of(model, target, against)
     return _explained(model, entry, explainer, prepare(model, picture), [ask])[0]
 
 
 def _explained(model: Model, entry: Method, explainer: Explainer, view: View, asks: Sequence[Ask]) -> list[Explanation]:
-    """Return the explanation of each thing that is asked of a picture, in one batch."""
+    """Return the explanation of each thing that is asked of a picture; what is no function, in one batch."""
+    if len(asks) > 1 and any(ask.function for ask in asks):
+        return [row for ask in asks for row in _explained(model, entry, explainer, view, [ask])]
     ask = Ask.stacked(asks)
-    attribution = explainer.explain(model, view.images.expand(len(asks), -1, -1, -1), ask.targets, ask.against)
-    return explanations(model, entry.name, view.picture, view.geometry, attribution)
+    images = view.images.expand(len(asks), -1, -1, -1)
+    attribution = explainer.explain(model, images, ask.function or ask.targets, ask.against)
+    return explanations(model, entry.name, view.picture, view.geometry, attribution, task_of(model, ask))
 
 
 def compare(
@@ -129,7 +135,7 @@ def compare(
     methods: Sequence[str],
     target: Target | None = None,
     layer: Layers | None = None,
-    against: Target | None = None,
+    against: int | str | None = None,
     **options: Any,
 ) -> list[Explanation]:
     """Explain by several methods, which share forward and backward passes where possible.
@@ -139,7 +145,7 @@ def compare(
     Args:
         model, picture, layer, against: as `explain`; also the errors.
         methods: names of `list_methods()`.
-        target: class index or label; None for the most probable class.
+        target: as `explain`, but one.
         options: of the methods; each method gets its own.
 
     Returns:
@@ -149,11 +155,25 @@ def compare(
     entries = [get_method(name) for name in methods]
     explainers = explainers_of(entries, layer, options, model.module)
     view = prepare(model, picture)
-    attributions = explain_jointly(explainers, model, view.images, named_ask(model.task, target, against))
+    ask = ask_of(model, target, against)
+    attributions = explain_jointly(explainers, model, view.images, ask)
     return [
-        explanations(model, entry.name, view.picture, view.geometry, attribution)[0]
+        explanations(model, entry.name, view.picture, view.geometry, attribution, task_of(model, ask))[0]
         for entry, attribution in zip(entries, attributions, strict=True)
     ]
+
+
+def ask_of(model: Model, target: Target | None, against: int | str | None = None) -> Ask:
+    """Return what is asked of one picture, as a user names it.
+
+    Raises:
+        TargetError: the model has no such target, or a function is contrasted.
+    """
+    if not callable(target):
+        return named_ask(model.task, target, against)
+    if against is not None:
+        raise TargetError("A function of the outputs has no contrast; subtract the other score in the function.")
+    return Ask(function=target)
 
 
 def explainers_of(

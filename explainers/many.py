@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, TypeAlias, overload
 
@@ -16,12 +16,13 @@ from torch import Tensor
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.core.task import named_ask
-from seewhy.explainers.errors import ExplainerError, OptionError
-from seewhy.explainers.explain import Layers, Target, explainers_of, layer_paths
+from seewhy.explainers.errors import ExplainerError, OptionError, TargetError
+from seewhy.explainers.explain import Layers, Target, ask_of, explainers_of, layer_paths
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation, explanations
+from seewhy.explainers.tasks.pose import task_of
 from seewhy.explainers.view import Shown, View, prepare
 
 Failure: TypeAlias = ExplainerError | OSError
@@ -45,10 +46,13 @@ class _Series:
     explainer: Explainer
     ask: Ask
 
-    def prepare(self, picture: Shown, target: Target | None) -> tuple[View, Ask]:
+    def prepare(self, picture: Shown, target: int | str | None) -> tuple[View, Ask]:
         """Return what the model sees of a picture, and what is asked of it."""
-        own = named_ask(self.model.task, target)
-        return prepare(self.model, picture), self.ask if own.targets is None else Ask(own.targets, self.ask.against)
+        if target is None:
+            return prepare(self.model, picture), self.ask
+        if self.ask.function is not None:
+            raise TargetError("A function is asked of all pictures; give pictures alone, not pairs with targets.")
+        return prepare(self.model, picture), replace(self.ask, targets=named_ask(self.model.task, target).targets)
 
     def answer(self, futures: Sequence["Future[tuple[View, Ask]]"]) -> list[Explanation | Failure]:
         """Return the explanation, or the error, of each picture of a batch."""
@@ -63,11 +67,11 @@ class _Series:
         images = torch.stack([view.image for view, _ in batch]).to(self.model.device)
         ask = Ask.stacked([ask for _, ask in batch])
         try:
-            rows = self.explainer.explain(self.model, images, ask.targets, ask.against).rows()
+            rows = self.explainer.explain(self.model, images, ask.function or ask.targets, ask.against).rows()
         except ExplainerError as error:
             return [error] if len(batch) == 1 else [answer for pair in batch for answer in self.explain([pair])]
         return [
-            explanations(self.model, self.method, view.picture, view.geometry, row)[0]
+            explanations(self.model, self.method, view.picture, view.geometry, row, task_of(self.model, ask))[0]
             for (view, _), row in zip(batch, rows, strict=True)
         ]
 
@@ -79,7 +83,7 @@ def explain_many(
     method: str = "gradcam",
     target: Target | None = None,
     layer: Layers | None = None,
-    against: Target | None = None,
+    against: int | str | None = None,
     *,
     batch_size: int = 8,
     progress: bool = False,
@@ -95,7 +99,7 @@ def explain_many(
     method: str = "gradcam",
     target: Target | None = None,
     layer: Layers | None = None,
-    against: Target | None = None,
+    against: int | str | None = None,
     *,
     batch_size: int = 8,
     progress: bool = False,
@@ -110,7 +114,7 @@ def explain_many(
     method: str = "gradcam",
     target: Target | None = None,
     layer: Layers | None = None,
-    against: Target | None = None,
+    against: int | str | None = None,
     *,
     batch_size: int = 8,
     progress: bool = False,
@@ -151,7 +155,7 @@ def explain_many(
     (explainer,) = explainers_of([entry], layer, options, model.module)
     if layers := layer_paths(model.module, layer):
         module_paths(model.module, layers)
-    series = _Series(model, entry.name, explainer, named_ask(model.task, target, against))
+    series = _Series(model, entry.name, explainer, ask_of(model, target, against))
     counted = getattr(pictures, "dataset", pictures)  # a loader's own length is that of its batches
     total = len(counted) if isinstance(counted, Sized) else None
     return _deliver(_in_batches(series, pictures, batch_size), total, progress, on_error == "raise")
@@ -172,7 +176,7 @@ def _in_batches(series: _Series, pictures: Iterable[Shown | Pair], batch_size: i
         pool.shutdown(cancel_futures=True)
 
 
-def _one_by_one(pictures: Iterable[Shown | Pair]) -> Iterator[tuple[Any, Target | None]]:
+def _one_by_one(pictures: Iterable[Shown | Pair]) -> Iterator[tuple[Any, int | str | None]]:
     """Yield each picture with its own target; batches of a loader are taken apart.
 
     Raises:

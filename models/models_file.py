@@ -10,7 +10,9 @@ resize = 256                         # shorter side before the centre crop; defa
 interpolation = "bilinear"
 mean = [0.485, 0.456, 0.406]         # of each channel: three, or one of a network that sees grey
 std = [0.229, 0.224, 0.225]
-head = "sigmoid"                     # of labels of which several may apply; default: "softmax", of one logit "sigmoid"
+head = "sigmoid"                     # of labels of which several may apply; default: "softmax", of one logit "sigmoid";
+                                     # "value" of a regression
+units = ["years"]                    # of values
 default_layers = ["layer4"]          # default: found
 licence = "proprietary"
 """
@@ -31,7 +33,7 @@ from torch import nn
 
 from seewhy.explainers.errors import near_matches
 from seewhy.explainers.process_wide import accepted_changes, restored
-from seewhy.explainers.tasks.classification import Head, head_fault
+from seewhy.explainers.tasks.heads import Head, head_fault
 from seewhy.models.errors import ModelsFileError
 from seewhy.models.hub import timm
 from seewhy.models.preprocess import Interpolation, Preprocess
@@ -60,6 +62,7 @@ class Declaration(BaseModel):
     mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat] | tuple[FiniteFloat] | None = None
     std: tuple[Spread, Spread, Spread] | tuple[Spread] | None = None
     head: Head | None = None
+    units: tuple[str, ...] = ()
     default_layers: tuple[str, ...] = ()
     licence: str = "own"
 
@@ -99,7 +102,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
     preprocess = _preprocess(declaration)
     if len(preprocess.mean) != len(preprocess.std):
         raise ModelsFileError(f"{file.name}, [models.{name}]: mean and std need a number for each channel.")
-    if fault := head_fault(declaration.head, len(labels)):
+    if fault := head_fault(declaration.head, len(labels), declaration.units):
         raise ModelsFileError(f"{file.name}, [models.{name}], head: {fault}")
     weights = file.parent / declaration.weights
     return ModelSpec(
@@ -119,6 +122,7 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         ),
         default_layers=declaration.default_layers,
         declared_head=declaration.head,
+        units=declaration.units,
         prepare=partial(_imported, name, declaration.architecture) if ":" in declaration.architecture else nothing,
     )
 

@@ -229,7 +229,7 @@ def _survey(spec: ModelSpec, check: Callable[[], None]) -> Survey:
 
 def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
     try:
-        return survey(module, spec.image_shape, spec.default_layers)
+        return survey(module, spec.image_shape, spec.default_layers, spec.task)
     except LayerError as error:
         raise ModelsFileError(f"[models.{spec.name}], default_layers: {error}") from error
     except Exception as error:

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from seewhy.explainers.core.task import Task
 from seewhy.explainers.execution.accelerated import AcceleratedModel
 from seewhy.explainers.layers.survey import Survey
-from seewhy.explainers.tasks.classification import Classification, Head, head_of
+from seewhy.explainers.tasks.heads import Head, declared_head, task_with
 from seewhy.models.preprocess import Preprocess
 from seewhy.models.sources import Source
 
@@ -48,12 +49,13 @@ class ModelSpec:
         source: embedded, torchvision, timm or own.
         licence: of the weights, as their publisher names it.
         preprocess: picture to input.
-        labels: one per class.
+        labels: one per class, or per value.
         build: makes the architecture with random weights.
         fill: loads a state dict into the architecture that `build` made.
         weights: where to find the weights; None if none were published.
         default_layers: declared default layers; empty to find them.
-        declared_head: from logits to probabilities; None for the sigmoid of one and the softmax of several.
+        declared_head: what the outputs are; None for logits, with the sigmoid of one and the softmax of several.
+        units: of values, one for each; empty where none are known.
         prepare: imports what `build` needs. It is called before `build` and outside the process-wide lock.
     """
 
@@ -67,12 +69,18 @@ class ModelSpec:
     weights: WeightsSource | None
     default_layers: tuple[str, ...] = ()
     declared_head: Head | None = None
+    units: tuple[str, ...] = ()
     prepare: Callable[[], object] = nothing
 
     @property
     def head(self) -> Head:
-        """The function from logits to probabilities."""
-        return self.declared_head or head_of(len(self.labels))
+        """What the outputs are."""
+        return declared_head(self.declared_head, len(self.labels))
+
+    @cached_property
+    def task(self) -> Task:
+        """What the model was trained for."""
+        return task_with(self.head, self.labels, self.units)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -125,10 +133,10 @@ class LoadedModel:
         """One label per class."""
         return self.spec.labels
 
-    @cached_property
-    def task(self) -> Classification:
-        """What the model was trained for."""
-        return Classification(self.spec.labels, self.spec.head)
+    @property
+    def task(self) -> Task:
+        """What it was trained for."""
+        return self.spec.task
 
     @property
     def default_layers(self) -> tuple[str, ...]:
@@ -139,14 +147,15 @@ class LoadedModel:
     def fingerprint(self) -> str:
         """Hexadecimal digest of all that determines answers: weights, preprocessing, labels, head, default layers."""
         dtype = next((value.dtype for value in self.module.parameters()), None)
-        answers = self.labels, self.spec.head, self.default_layers
+        answers = self.labels, self.spec.head, self.spec.units, self.default_layers
         parts = self.name, self.sha256, self.preprocess, answers, self.device, dtype
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def __repr__(self) -> str:
         height, width = self.preprocess.size
+        kind = "outputs" if self.spec.head == "value" else "classes"
         return (
-            f"LoadedModel({self.name}, {height}x{width}, {len(self.labels)} classes, weights {self.weights or 'none'})"
+            f"LoadedModel({self.name}, {height}x{width}, {len(self.labels)} {kind}, weights {self.weights or 'none'})"
         )
 
     @property

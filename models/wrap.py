@@ -9,7 +9,7 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.registered import remove_leftovers
-from seewhy.explainers.tasks.classification import Classification, Head, head_fault
+from seewhy.explainers.tasks.heads import Head, head_fault, task_with
 from seewhy.explainers.tasks.pose import survey
 from seewhy.models.errors import ModelError
 from seewhy.models.preprocess import Interpolation, Preprocess
@@ -29,6 +29,7 @@ def wrap_model(
     name: str | None = None,
     accelerator: str = "auto",
     head: Head | None = None,
+    units: str | Sequence[str] = (),
     transform: Transform | None = None,
 ) -> LoadedModel:
     """Return a module as a model for `explain` and all other functions that take a picture.
@@ -38,8 +39,8 @@ def wrap_model(
     module may be trained in between.
 
     Args:
-        module: a classifier: (N, C, H, W) to logits (N, K), or to a tuple or dictionary that holds them.
-        labels: K of them, in the order of the logits; None for ``class 0``, ``class 1`` and so on.
+        module: (N, C, H, W) to logits or values (N, K), or to a tuple or dictionary that holds them.
+        labels: K of them, in the order of the outputs; None for ``class 0``, ``class 1`` and so on.
         input_size: side of the input in pixels, or (height, width).
         resize: length of a picture's shorter side before the centre crop to `input_size`; None for `input_size`.
         interpolation: of the resize: nearest, bilinear, bicubic or lanczos.
@@ -48,8 +49,10 @@ def wrap_model(
         default_layers: paths of the layers that CAMs use by default; empty to find them.
         name: of the model; None for that of the module's class.
         accelerator: see `load_model`.
-        head: what makes probabilities of the logits: ``softmax`` of classes that exclude each other, ``sigmoid`` of
-            labels of which several may apply; None for the sigmoid of a single logit and the softmax of several.
+        head: what the outputs are: logits, of which ``softmax`` makes probabilities where classes exclude each other,
+            and ``sigmoid`` where several labels may apply; or a ``value`` each, of a regression. None for the sigmoid
+            of a single logit and the softmax of several.
+        units: of the values, such as ``years``.
         transform: torchvision's or timm's transform of evaluation, instead of the five arguments about the input.
 
     Returns:
@@ -73,22 +76,29 @@ def wrap_model(
             raise ModelError("Give `transform`, or the size, interpolation, mean and std, not both.")
         preprocess = preprocess_of(transform)
     shape = (len(preprocess.mean), *preprocess.size)
+    task = task_with(head, ())
     name = name or type(module).__name__
     first = next(module.parameters(), torch.empty(0))
     empty = torch.zeros((1, *shape), device=first.device, dtype=first.dtype)
     try:
-        layers = survey(module, shape, tuple(default_layers))
+        layers = survey(module, shape, tuple(default_layers), task)
         with torch.no_grad(), evaluation_mode(module):
-            classes = Classification().outputs(module(empty)).shape[1]
+            count = task.outputs(module(empty)).shape[1]
     except ExplainerError as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:
         raise ModelError(f"{name} raised {type(error).__name__} on a picture of {shape}: {error}") from error
-    names = tuple(labels) if labels is not None else tuple(f"class {index}" for index in range(classes))
-    if len(names) != classes:
-        hint = " One logit has one label, that of the class whose probability is its sigmoid." if classes == 1 else ""
-        raise ModelError(f"{name} has {classes} classes, but {len(names)} labels are given.{hint}")
-    if fault := head_fault(head, classes):
+    kind = "output" if head == "value" else "class"
+    names = tuple(labels) if labels is not None else tuple(f"{kind} {index}" for index in range(count))
+    units = (units,) if isinstance(units, str) else tuple(units)
+    if len(names) != count:
+        hint = " One logit has one label, that of the class whose probability is its sigmoid." if count == 1 else ""
+        raise ModelError(
+            f"{name} has {count} values, but {len(names)} labels are given."
+            if head == "value"
+            else f"{name} has {count} classes, but {len(names)} labels are given.{hint}"
+        )
+    if fault := head_fault(head, count, units):
         raise ModelError(f"{name}: {fault}")
     spec = ModelSpec(
         name=name,
@@ -101,5 +111,6 @@ def wrap_model(
         weights=None,
         default_layers=tuple(default_layers),
         declared_head=head,
+        units=units,
     )
     return LoadedModel(spec, module, layers, first.device, None, None, choose(accelerator, first.device))

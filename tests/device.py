@@ -197,8 +197,8 @@ def answers(device: torch.device) -> dict[str, list[float]]:
     return {
         "explain": explain(model, cat).map.flatten().tolist(),
         "capture": [float(array.double().norm()) for array in captured.arrays.values()],
-        "sweep": [channel.logit_change for channel in sorted(swept.channels, key=lambda one: one.channel)],
-        "intervene": [intervened.logit_change, *intervened.map_change.flatten().tolist()],
+        "sweep": [channel.score_change for channel in sorted(swept.channels, key=lambda one: one.channel)],
+        "intervene": [intervened.score_change, *intervened.map_change.flatten().tolist()],
         "trace": [tensor.statistics.norm for event in traced.events for tensor in event.tensors if tensor.statistics],
     }
 

@@ -85,7 +85,7 @@ def ask(session: requests.Session, base: str, question: Question) -> Reply:
         return Reply(200, answer, rounding=rounding)
 
 
-UNSTEADY = ("timings_ms", "versions", "overlay", "microseconds", "logit_change", "probability_change")
+UNSTEADY = ("timings_ms", "versions", "overlay", "microseconds", "score_change", "probability_change")
 """Members of documents that are times, no numbers, or differences of two other members, which rounding makes rough."""
 
 
@@ -106,7 +106,7 @@ def _collect(value: object, name: str, by_name: dict[str, list[float]]) -> None:
             if (name, member) != ("predictions", "index"):
                 _collect(value[member], member, by_name)
     elif isinstance(value, list):
-        if value and isinstance(value[0], dict) and "logit_change" in value[0]:
+        if value and isinstance(value[0], dict) and "score_change" in value[0]:
             value = sorted(value, key=lambda effect: effect["channel"])
         for item in value:
             _collect(item, name, by_name)

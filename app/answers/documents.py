@@ -14,6 +14,8 @@ from PIL import Image
 from seewhy.app.answers.png import encode_png
 from seewhy.app.answers.schemas import (
     AgreementAnswer,
+    AnyPrediction,
+    AnyTarget,
     DiagnosticAnswer,
     DrawnAnswer,
     ExplainAnswer,
@@ -25,6 +27,8 @@ from seewhy.app.answers.schemas import (
     PredictionAnswer,
     RegionAnswer,
     TargetAnswer,
+    ValueAnswer,
+    ValueTargetAnswer,
 )
 from seewhy.app.answers.stream import Body, file_parts, json_parts
 from seewhy.app.errors import AnswerTooLargeError
@@ -34,6 +38,7 @@ from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
 from seewhy.app.pipeline.results import ExplainResult, PredictResult
 from seewhy.app.settings import Settings
+from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.imaging.render import (
     Style,
     default_colormap,
@@ -50,7 +55,7 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.explainers.results.array_files import ArrayFile
 from seewhy.explainers.results.explanation import Explanation
-from seewhy.explainers.tasks.classification import Prediction
+from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.models import LoadedModel
 
 _COPIES = 3
@@ -152,7 +157,7 @@ def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
         "heatmaps": heatmaps,
         **_raw_maps(explanations),
         **_regions(explanations),
-        "targets": np.array([explanation.target.index for explanation in explanations], dtype=np.int64),
+        "targets": np.array([explanation.target.name for explanation in explanations]),
         "methods": np.array([explanation.method for explanation in explanations]),
         "logits": result.outputs,
     }
@@ -214,8 +219,8 @@ def _explanation(explanation: Explanation, result: ExplainResult, style: Style, 
     heatmap, colours = _heatmap(explanation, style, with_map)
     return ExplanationAnswer(
         method=explanation.method,
-        target=TargetAnswer(**asdict(explanation.target)),
-        against=None if explanation.against is None else TargetAnswer(**asdict(explanation.against)),
+        target=target_answer(explanation.target),
+        against=None if explanation.against is None else target_answer(explanation.against),
         heatmap=heatmap,
         drawn=colours,
         overlay=data_url(png),
@@ -249,12 +254,12 @@ def _agreement(explanations: list[Explanation]) -> list[AgreementAnswer]:
     """Return the agreement of the maps of each pair of methods for each class."""
     return [
         AgreementAnswer(
-            target=first.target.index,
+            target=first.target.name,
             methods=(first.method, second.method),
             rank_correlation=rank_correlation(first.map, second.map),
         )
         for first, second in combinations(explanations, 2)
-        if first.target.index == second.target.index and first.method != second.method
+        if first.target.name == second.target.name and first.method != second.method
     ]
 
 
@@ -275,8 +280,7 @@ def _columns(result: ExplainResult) -> int:
 
 def _caption(explanation: Explanation, result: ExplainResult) -> str:
     target, against = explanation.target, explanation.against
-    text = f"{target.label} {target.probability:.1%}" if target.probability >= 0.001 else f"{target.label} <0.1%"
-    text += f" against {against.label}" if against else ""
+    text = f"{target.label} {target.text}" + (f" against {against.label}" if against else "")
     return f"{explanation.method}: {text}" if len(result.methods) > 1 else text
 
 
@@ -317,12 +321,20 @@ def data_url(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
 
 
-def ranked(predictions: tuple[Prediction, ...]) -> list[PredictionAnswer]:
+def ranked(predictions: Sequence[Prediction]) -> list[AnyPrediction]:
     """Return predictions for an answer."""
     return [
-        PredictionAnswer(index=prediction.index, label=prediction.label, probability=prediction.probability)
-        for prediction in predictions
+        ValueAnswer(index=row.index, label=row.label, value=row.value, unit=row.unit)
+        if isinstance(row, ValuePrediction)
+        else PredictionAnswer(index=row.index, label=row.label, probability=row.probability)
+        for row in predictions
     ]
+
+
+def target_answer(target: Prediction) -> AnyTarget:
+    """Return what is explained for an answer."""
+    kind = ValueTargetAnswer if isinstance(target, ValuePrediction) else TargetAnswer
+    return kind(**vars(target))
 
 
 def take_values(explanations: Sequence[Explanation], limit: int) -> None:

@@ -1,7 +1,6 @@
 """Bodies of answers about hooks: drawings, arrays and JSON documents."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from seewhy.app.answers.documents import (
     method_identity,
     model_identity,
     ranked,
+    target_answer,
 )
 from seewhy.app.answers.schemas import (
     CaptureAnswer,
@@ -26,7 +26,6 @@ from seewhy.app.answers.schemas import (
     InterveneAnswer,
     SideAnswer,
     SweepAnswer,
-    TargetAnswer,
     TraceAnswer,
 )
 from seewhy.app.answers.stream import Body, file_parts, json_parts
@@ -57,7 +56,7 @@ def trace_body(result: TraceResult, form: TraceFormat) -> bytes:
     # Matplotlib takes a second to import, and nothing else uses it.
     from seewhy.explainers.inspection.trace_chart import draw_trace
 
-    title = f"{result.model.name}: {result.target.label} {result.target.probability:.1%}"
+    title = f"{result.model.name}: {result.target.label} {result.target.text}"
     with result.timings.stage("render"):
         return draw_trace(result.trace.events, result.trace.summary, form, title)
 
@@ -170,7 +169,7 @@ def _head(result: TraceResult | CaptureResult | SweepResult) -> dict[str, Any]:
     """Return the members of all documents about hooks."""
     return {
         "model": model_identity(result.model),
-        "target": TargetAnswer(**asdict(result.target)),
+        "target": target_answer(result.target),
         "timings_ms": result.timings.milliseconds,
         "versions": VERSIONS,
     }
@@ -215,12 +214,12 @@ def _intervention_answer(result: InterveneResult, panel: bytes) -> InterveneAnsw
         model=model_identity(result.model),
         method=method_identity(result.method, result.explainer),
         layers=list(before.layers),
-        target=TargetAnswer(**asdict(before.target)),
+        target=target_answer(before.target),
         edits=list(intervention.edits),
         before=_side(before, heatmaps[0]),
         after=_side(after, heatmaps[1]),
         difference=DifferenceAnswer(
-            logit=intervention.logit_change, probability=intervention.probability_change, heatmap=heatmaps[2]
+            score=intervention.score_change, probability=intervention.probability_change, heatmap=heatmaps[2]
         ),
         applied=list(intervention.applied),
         panel=data_url(panel),
@@ -231,8 +230,7 @@ def _intervention_answer(result: InterveneResult, panel: bytes) -> InterveneAnsw
 
 def _side(explanation: Explanation, heatmap: HeatmapAnswer) -> SideAnswer:
     return SideAnswer(
-        logit=explanation.target.logit,
-        probability=explanation.target.probability,
+        target=target_answer(explanation.target),
         predictions=ranked(explanation.predictions),
         heatmap=heatmap,
         diagnostics=diagnostic_answers(explanation),

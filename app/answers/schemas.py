@@ -13,7 +13,8 @@ from seewhy.explainers.inspection.edits import AnyEdit
 from seewhy.explainers.inspection.statistics import Statistics
 from seewhy.explainers.inspection.sweep import ChannelEffect
 from seewhy.explainers.inspection.trace_events import Event, Summary
-from seewhy.explainers.tasks.classification import Head
+from seewhy.explainers.tasks.heads import Head
+from seewhy.explainers.tasks.values import Direction
 
 
 class FieldProblem(BaseModel):
@@ -42,20 +43,33 @@ class PredictionAnswer(BaseModel):
     probability: float
 
 
+class ValueAnswer(BaseModel):
+    """One value of a regression."""
+
+    index: int
+    label: str
+    value: float
+    unit: str = Field(description="Empty where none is declared.")
+
+
+AnyPrediction = PredictionAnswer | ValueAnswer
+"""What a model says of a class, or of a value."""
+
+
 class ModelIdentity(BaseModel):
     """Which model answered."""
 
     name: str
     weights: str | None
     sha256: str | None = Field(description="SHA-256 of the weights file.")
-    head: Head = Field(description="What makes probabilities of logits: `softmax`, or `sigmoid` of each.")
+    head: Head = Field(description="Logits under a `softmax`, or under a `sigmoid` each, or a `value` each.")
 
 
 class PredictAnswer(BaseModel):
     """Answer of POST /predict."""
 
     model: ModelIdentity
-    predictions: list[PredictionAnswer]
+    predictions: list[AnyPrediction]
 
 
 class MethodIdentity(BaseModel):
@@ -69,6 +83,16 @@ class TargetAnswer(PredictionAnswer):
     """The explained class."""
 
     logit: float
+
+
+class ValueTargetAnswer(ValueAnswer):
+    """The explained value."""
+
+    direction: Direction = Field(description="Whether what makes the value larger is explained, or smaller.")
+
+
+AnyTarget = TargetAnswer | ValueTargetAnswer
+"""What is explained."""
 
 
 class HeatmapAnswer(BaseModel):
@@ -114,15 +138,15 @@ class RegionAnswer(BaseModel):
     """A part of the picture with similar features in the layer."""
 
     gain: float = Field(description="The score with only this region in the layer, minus that of an empty layer.")
-    predictions: list[PredictionAnswer] = Field(description="Predictions if only its concept fills the layer.")
+    predictions: list[AnyPrediction] = Field(description="Predictions if only its concept fills the layer.")
 
 
 class ExplanationAnswer(BaseModel):
     """The explanation of one class by one method."""
 
     method: str
-    target: TargetAnswer
-    against: TargetAnswer | None = Field(None, description="The class that the target is contrasted with.")
+    target: AnyTarget
+    against: AnyTarget | None = Field(None, description="The class that the target is contrasted with.")
     heatmap: ExplainedHeatmapAnswer
     drawn: DrawnAnswer
     overlay: str = Field(description="The drawn answer as a data URL (PNG).")
@@ -135,7 +159,7 @@ class ExplanationAnswer(BaseModel):
 class AgreementAnswer(BaseModel):
     """The agreement of two methods' maps."""
 
-    target: int = Field(description="Index of the explained class.")
+    target: int | str = Field(description="Index of the explained class, or `output:INDEX` of a value.")
     methods: tuple[str, str]
     rank_correlation: float | None = Field(
         description="Spearman's correlation over the finer of the two grids, in [-1, 1]; null if a map is constant."
@@ -150,7 +174,7 @@ class ExplainAnswer(BaseModel):
     methods: list[MethodIdentity] = Field(description="All methods, with their options.")
     agreement: list[AgreementAnswer] = Field(description="One per pair of methods and class.")
     layers: list[str]
-    predictions: list[PredictionAnswer]
+    predictions: list[AnyPrediction]
     explanations: list[ExplanationAnswer]
     timings_ms: dict[str, float]
     versions: dict[str, str]
@@ -172,7 +196,7 @@ class TraceAnswer(BaseModel):
     """Answer of POST /hooks/trace with format=json."""
 
     model: ModelIdentity
-    target: TargetAnswer
+    target: AnyTarget
     summary: Summary
     events: list[Event]
     timings_ms: dict[str, float]
@@ -194,7 +218,7 @@ class CaptureAnswer(BaseModel):
     """Answer of POST /hooks/capture with format=json."""
 
     model: ModelIdentity
-    target: TargetAnswer
+    target: AnyTarget
     tensors: list[CapturedAnswer]
     timings_ms: dict[str, float]
     versions: dict[str, str]
@@ -203,9 +227,8 @@ class CaptureAnswer(BaseModel):
 class SideAnswer(BaseModel):
     """The model's answer without or with the edits."""
 
-    logit: float = Field(description="Logit of the target.")
-    probability: float = Field(description="Probability of the target.")
-    predictions: list[PredictionAnswer]
+    target: AnyTarget
+    predictions: list[AnyPrediction]
     heatmap: HeatmapAnswer
     diagnostics: list[DiagnosticAnswer]
 
@@ -213,8 +236,8 @@ class SideAnswer(BaseModel):
 class DifferenceAnswer(BaseModel):
     """The values with the edits minus those without."""
 
-    logit: float
-    probability: float
+    score: float = Field(description="Of the target's logit, or of its value.")
+    probability: float | None = Field(description="Of its probability; null for a value.")
     heatmap: HeatmapAnswer
 
 
@@ -224,7 +247,7 @@ class InterveneAnswer(BaseModel):
     model: ModelIdentity
     method: MethodIdentity
     layers: list[str]
-    target: TargetAnswer = Field(description="The class, with its logit and probability before the edits.")
+    target: AnyTarget = Field(description="The target, as it is before the edits.")
     edits: list[AnyEdit]
     before: SideAnswer
     after: SideAnswer
@@ -241,9 +264,9 @@ class SweepAnswer(BaseModel):
     model: ModelIdentity
     layer: str
     edit: AnyEdit
-    target: TargetAnswer = Field(description="The class, with its logit and probability without any edit.")
-    predictions: list[PredictionAnswer]
-    channels: list[ChannelEffect] = Field(description="The channel whose edit lowers the logit most comes first.")
+    target: AnyTarget = Field(description="The target, as it is without any edit.")
+    predictions: list[AnyPrediction]
+    channels: list[ChannelEffect] = Field(description="The channel whose edit lowers the score most comes first.")
     timings_ms: dict[str, float]
     versions: dict[str, str]
 
@@ -264,7 +287,7 @@ class ModelAnswer(BaseModel):
     licence: str
     input_size: tuple[int, int] = Field(description="Height and width.")
     classes: int
-    head: Head = Field(description="What makes probabilities of logits: `softmax`, or `sigmoid` of each.")
+    head: Head = Field(description="Logits under a `softmax`, or under a `sigmoid` each, or a `value` each.")
     default_layers: list[str] | None = Field(description="Null in the list of models for those not loaded.")
     weights: WeightsAnswer
     loaded: bool

@@ -29,7 +29,7 @@ def write_traces(items: list[Item], form: TraceFormat, fields: dict[str, Any], d
         facts = [f"{len(result.trace.events)} events", f"{dead} dead feature maps"]
         for name in _FINDINGS:
             facts += [f"{name.replace('_', ' ')}: {len(paths)}"] if (paths := getattr(summary, name)) else []
-        target = f"{result.target.label} {result.target.probability:.1%}"
+        target = f"{result.target.label} {result.target.text}"
         return f"{target}, {', '.join(facts)}", trace_body(result, form)
 
     write_each(items, form, answer)
@@ -60,7 +60,7 @@ def write_interventions(
     def answer(item: Item) -> tuple[str, Body]:
         result = hooks.intervene(read(item.picture), other_picture, options)
         before, after = result.intervention.before.target, result.intervention.after.target
-        line = f"{before.label} {before.probability:.1%} before, {after.probability:.1%} after"
+        line = f"{before.label} {before.text} before, {after.text} after"
         return line, intervention_body(result, form, options.values, service.settings.max_json_values)
 
     write_each(items, form, answer)
@@ -81,7 +81,7 @@ def write_sweeps(
     def answer(item: Item) -> tuple[str, Body]:
         result = hooks.sweep(read(item.picture), other_picture, options)
         channels = result.sweep.channels
-        ends = [f"{end.channel} ({end.logit_change:+.3f})" for end in (channels[0], channels[-1])]
+        ends = [f"{end.channel} ({end.score_change:+.3f})" for end in (channels[0], channels[-1])]
         line = f"{result.target.label} {len(channels)} channels, from {' to '.join(ends)}"
         return line, result.sweep.table() if form == "csv" else sweep_body(result, form, options)
 

@@ -21,6 +21,7 @@ from seewhy.app.pipeline.choices import DRAWINGS, Format
 from seewhy.app.pipeline.options import ExplainOptions, PredictOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.results import ExplainResult
+from seewhy.explainers.core.task import Prediction
 
 
 @dataclass(frozen=True)
@@ -185,14 +186,19 @@ def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | No
         note = ""
         if result.model.spec.head == "sigmoid":
             note = " (sigmoid of one logit)" if len(result.model.labels) == 1 else " (sigmoid)"
-        rows = [f"  {row.probability:7.2%}  {row.index:>5}  {row.label}{note}" for row in result.predictions]
+        rows = [f"  {_share(row):>7}  {row.index:>5}  {row.label}{note}" for row in result.predictions]
         return "\n".join([f"{printable(item.picture)}:", *rows])
 
     for_each(items, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
 
 
+def _share(prediction: Prediction) -> str:
+    """Return a probability to the hundredth of a percent, or a value with its unit."""
+    return prediction.text if prediction.probability is None else f"{prediction.probability:.2%}"
+
+
 def _classes(result: ExplainResult) -> str:
-    targets = ", ".join(f"{target.label} {target.probability:.1%}" for target in result.targets)
+    targets = ", ".join(f"{target.label} {target.text}" for target in result.targets)
     against = result.explanations[0].against
     return f"{targets} against {against.label}" if against else targets
 
@@ -204,10 +210,11 @@ def _rows(item: Item, result: ExplainResult, milliseconds: float) -> list[dict[s
             "output": str(item.output),
             "model": result.model.name,
             "method": explanation.method,
-            "target": explanation.target.index,
+            "target": explanation.target.name,
             "label": explanation.target.label,
             "probability": explanation.target.probability,
-            "logit": explanation.target.logit,
+            "logit": None if explanation.target.probability is None else explanation.target.score,
+            "value": explanation.target.score if explanation.target.probability is None else None,
             "contrast": explanation.against.label if explanation.against else None,
             "diagnostics": [diagnostic.code for diagnostic in explanation.diagnostics],
             "milliseconds": milliseconds,

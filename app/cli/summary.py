@@ -11,8 +11,8 @@ import click
 from seewhy.app.cli.files import write
 
 COLUMNS = (
-    *("picture", "output", "model", "method", "target", "label", "probability", "logit", "contrast", "diagnostics"),
-    *("error", "milliseconds"),
+    *("picture", "output", "model", "method", "target", "label", "probability", "logit", "value"),
+    *("contrast", "diagnostics", "error", "milliseconds"),
 )
 _EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS)
 

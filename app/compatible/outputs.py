@@ -16,22 +16,38 @@ from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.results import ExplainResult, PredictResult
 from seewhy.explainers.results.explanation import Explanation
-from seewhy.explainers.tasks.classification import best
+from seewhy.explainers.tasks.classification import best, probabilities
+from seewhy.explainers.tasks.heads import Head
 
-PREDICTED = ("logits", "probabilities", "indices", "classes")
-"""Outputs of infer."""
-
-EXPLAINED = ("heatmaps", "maps", "targets", "labels", "methods", "probabilities", "logits")
-"""Default outputs of explain."""
+_MAPS = ("heatmaps", "maps", "targets", "labels", "methods")
 
 DRAWN = ("overlays", "explanation")
 """Further outputs of explain."""
 
 
-def probabilities(results: Sequence[PredictResult]) -> Numbers:
-    """Return (N, K) float32 of N classified pictures."""
-    logits = np.stack([result.outputs for result in results]).astype(np.float64)
-    array: Numbers = results[0].model.task.probabilities(torch.from_numpy(logits)).float().numpy()
+def predicted_names(head: Head) -> tuple[str, ...]:
+    """Return the outputs of infer."""
+    return ("values", "indices", "classes") if head == "value" else ("logits", "probabilities", "indices", "classes")
+
+
+def explained_names(head: Head) -> tuple[str, ...]:
+    """Return the default outputs of explain."""
+    return (*_MAPS, "values") if head == "value" else (*_MAPS, "probabilities", "logits")
+
+
+def numbers(results: Sequence[PredictResult], name: str) -> Numbers:
+    """Return (N, K) float32 of N pictures: logits, probabilities or values.
+
+    Raises:
+        FieldError: the model gives none of these.
+    """
+    head = results[0].model.spec.head
+    rows = np.stack([result.outputs for result in results])
+    if name == ("values" if head == "value" else "logits"):
+        return rows
+    if name != "probabilities" or head == "value":
+        raise FieldError(f"The model gives no {name}: its head is {head!r}.", field="output")
+    array: Numbers = probabilities(torch.from_numpy(rows.astype(np.float64)), head).float().numpy()
     return array
 
 
@@ -40,16 +56,14 @@ def predicted_tensors(results: Sequence[PredictResult], outputs: Sequence[V2Requ
 
     Args:
         results: one per picture.
-        outputs: names of `PREDICTED`.
+        outputs: of `predicted_names`.
     """
     return [_named_classes(results, output) or Tensor(output.name, _array(results, output.name)) for output in outputs]
 
 
 def _array(results: Sequence[PredictResult], name: str) -> Numbers:
-    if name == "logits":
-        return np.stack([result.outputs for result in results])
-    if name == "probabilities":
-        return probabilities(results)
+    if name in ("logits", "probabilities", "values"):
+        return numbers(results, name)
     indices = [[prediction.index for prediction in result.predictions] for result in results]
     array = np.array(indices, dtype=np.int64)
     return array if name == "indices" else np.array(results[0].model.labels, dtype=object)[array]
@@ -81,7 +95,7 @@ def explained_tensors(
 
     Args:
         results: one per picture.
-        outputs: names of `EXPLAINED` and `DRAWN`.
+        outputs: of `explained_names` and `DRAWN`.
         values: whether documents include the values of heatmaps; see `document`.
         limits: maximum number of values in each output.
 
@@ -97,7 +111,7 @@ def explained_tensors(
         if name in _OF_MAPS:
             rows = [[_OF_MAPS[name](explanation) for explanation in result.explanations] for result in results]
             tensors.append(Tensor(name, _stacked(rows, name)))
-        elif name == "logits":
+        elif name in ("logits", "values"):
             tensors.append(Tensor(name, np.stack([result.outputs for result in results])))
         elif name == "overlays":
             tensors.append(Tensor(name, np.array([drawing(result, "png") for result in results], dtype=object)))
@@ -112,7 +126,7 @@ def explained_tensors(
 _OF_MAPS: Mapping[str, Callable[[Explanation], Any]] = {
     "heatmaps": lambda explanation: explanation.heatmap,
     "maps": lambda explanation: explanation.map,
-    "targets": lambda explanation: explanation.target.index,
+    "targets": lambda explanation: explanation.target.name,
     "labels": lambda explanation: explanation.target.label,
     "methods": lambda explanation: explanation.method,
     "probabilities": lambda explanation: np.float32(explanation.target.probability),

@@ -31,8 +31,8 @@ class ClassifyOptions(PredictOptions):
 class PredictParameters(ClassifyOptions):
     """Parameters of POST /v1/models/NAME:predict."""
 
-    output: Literal["labels", "probabilities", "logits"] = Field(
-        "labels", description="The `top` most probable classes with their labels, or a number for each class."
+    output: Literal["labels", "probabilities", "logits", "values"] = Field(
+        "labels", description="The `top` most probable classes with their labels, or a number for each class or value."
     )
 
 

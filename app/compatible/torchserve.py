@@ -116,15 +116,16 @@ def ping() -> Response:
     media={"application/json": {"type": "object", "additionalProperties": {"type": "number"}}},
 )
 def predict(name: str, version: str | None = None) -> Response:
-    """Classify a picture: the most probable classes with their probabilities."""
+    """Classify a picture: the most probable classes with their probabilities, or the values of a regression."""
     spec = _spec(name, version)
     data, fields = _read()
     options = parse(ClassifyOptions, options_of(fields, spec.name))
     (result,) = service().classify([_picture(data, spec, options.range)], spec.name, options.top)
-    probabilities: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for prediction in result.predictions:  # of two classes with the same label, the more probable one
-        probabilities.setdefault(prediction.label, prediction.probability)
-    return Response(json.dumps(probabilities), mimetype="application/json")
+        share = prediction.probability
+        numbers.setdefault(prediction.label, prediction.score if share is None else share)
+    return Response(json.dumps(numbers), mimetype="application/json")
 
 
 @blueprint.route("/explanations/<path:name>/<version>", methods=["POST", "PUT"])

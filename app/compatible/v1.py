@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import numpy as np
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.documents import json_documents, ranked
 from seewhy.app.answers.stream import json_parts, respond
 from seewhy.app.compatible.declarations import EXPLAIN, KServe, json_request
 from seewhy.app.compatible.instances import Range
-from seewhy.app.compatible.outputs import probabilities
+from seewhy.app.compatible.outputs import numbers
 from seewhy.app.compatible.routes import (
     answer,
     available_names,
@@ -67,8 +66,7 @@ def predict(name: str) -> Response:
     results = service().classify(_pictures(body, spec, options.range), name, options.top)
     if options.output == "labels":
         return answer(V1Predictions(predictions=[ranked(result.predictions) for result in results]))
-    rows = [result.outputs for result in results] if options.output == "logits" else probabilities(results)
-    return answer(V1Predictions(predictions=np.array(rows).tolist()))
+    return answer(V1Predictions(predictions=numbers(results, options.output).tolist()))
 
 
 @blueprint.post("/models/<model:name>:explain")

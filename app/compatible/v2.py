@@ -11,7 +11,7 @@ from seewhy.app.answers.stream import respond
 from seewhy.app.compatible.declarations import BYTES, EXPLAIN, KServe, json_request
 from seewhy.app.compatible.inference import InferRequest, read_request, write_answer
 from seewhy.app.compatible.instances import Range
-from seewhy.app.compatible.outputs import DRAWN, EXPLAINED, PREDICTED, explained_tensors, predicted_tensors
+from seewhy.app.compatible.outputs import DRAWN, explained_names, explained_tensors, predicted_names, predicted_tensors
 from seewhy.app.compatible.routes import (
     answer,
     available_names,
@@ -126,7 +126,7 @@ def infer(name: str, version: str = VERSION) -> Response:
     """Classify pictures."""
     spec, inference = _spec(name, version), _read()
     options = parse(ClassifyOptions, _options(inference, name))
-    outputs = inference.outputs_of(PREDICTED)
+    outputs = inference.outputs_of(predicted_names(spec.head))
     results = service().classify(_pictures(inference, spec, options.range), name, options.top)
     return _answer(name, inference, outputs, predicted_tensors(results, outputs))
 
@@ -138,7 +138,7 @@ def explain(name: str, version: str = VERSION) -> Response:
     """Explain pictures."""
     spec, inference = _spec(name, version), _read()
     options = parse(ExplainParameters, _options(inference, name))
-    outputs, settings = inference.outputs_of(EXPLAINED, DRAWN), service().settings
+    outputs, settings = inference.outputs_of(explained_names(spec.head), DRAWN), service().settings
     limits = [settings.max_values if inference.is_binary(output) else settings.max_json_values for output in outputs]
     has_drawing = any(output.name in DRAWN for output in outputs)
     pictures = _pictures(inference, spec, options.range)
@@ -201,9 +201,9 @@ def _inputs(spec: ModelSpec) -> list[V2TensorMetadata]:
 
 def _outputs(spec: ModelSpec) -> list[V2TensorMetadata]:
     classes = len(spec.labels)
+    numbers = [name for name in predicted_names(spec.head) if name not in ("indices", "classes")]
     return [
-        V2TensorMetadata(name="logits", datatype="FP32", shape=[-1, classes]),
-        V2TensorMetadata(name="probabilities", datatype="FP32", shape=[-1, classes]),
+        *(V2TensorMetadata(name=name, datatype="FP32", shape=[-1, classes]) for name in numbers),
         V2TensorMetadata(name="indices", datatype="INT64", shape=[-1, -1]),
         V2TensorMetadata(name="classes", datatype="BYTES", shape=[-1, -1]),
     ]

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from seewhy.app.pipeline.timings import Timings
+from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.results.explanation import Explanation
-from seewhy.explainers.tasks.classification import Prediction
 from seewhy.models import LoadedModel
 
 COST = "X-SeeWhy-Cost"
@@ -79,8 +79,8 @@ HEADERS = (
     ),
     Header(
         "X-SeeWhy-Target",
-        "Comma-separated indices of the explained classes.",
-        lambda facts: ", ".join(str(target.index) for target in facts.targets),
+        "Comma-separated indices of the explained classes, or `output:INDEX` of values.",
+        lambda facts: ", ".join(str(target.name) for target in facts.targets),
     ),
     Header("X-SeeWhy-Against", "Label of the class that the explained classes are contrasted with.", _against),
     Header(
@@ -90,8 +90,10 @@ HEADERS = (
     ),
     Header(
         "X-SeeWhy-Probability",
-        "Probabilities of the explained classes.",
-        lambda facts: ", ".join(f"{target.probability:.6f}" for target in facts.targets),
+        "Probabilities of the explained classes; absent where the model gives values.",
+        lambda facts: ", ".join(
+            f"{target.probability:.6f}" for target in facts.targets if target.probability is not None
+        ),
     ),
     Header(
         "X-SeeWhy-Diagnostics",

@@ -248,6 +248,8 @@ class Metrics(Observer):
             values = (*lies, explanation.target.probability)
             index, label = self._class(model, explanation.target.index, explanation.target.label)
             for histogram, summary, value in zip(self._drift, self._class_drift, values, strict=True):
+                if value is None:  # a value has no probability
+                    continue
                 histogram.labels(model.name, explanation.method).observe(value)
                 if index:
                     summary.labels(model.name, index, label).observe(value)

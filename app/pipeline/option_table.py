@@ -42,23 +42,27 @@ HEATMAP = {
     "values": Option("Include the heatmap's values in a JSON answer.", False),
 }
 
+_TARGET = "Class index or label; of values `output:INDEX`, or `output:INDEX:down` for what lowers it"
+
+_DEFAULT = "by default the most probable class, or the first value"
+
 EXPLAIN = {
-    "against": Option("Class index or label to contrast the target with: why this class rather than that one."),
-    "target": Option("Class index or label, repeatable; by default the most probable class.", []),
+    "against": Option("A second target to contrast the target with: why this class rather than that one."),
+    "target": Option(f"{_TARGET}, repeatable; {_DEFAULT}.", []),
     "top": Option("Explain the N most probable classes instead of `target`."),
 }
 
 PREDICT = {"top": Option("Number of most probable classes to return.", 5)}
 
 TRACE = {
-    "target": Option("Class index or label; by default the most probable class."),
+    "target": Option(f"{_TARGET}; {_DEFAULT}."),
     "layer": Option("Dotted module path or glob, repeatable; by default all modules without submodules.", []),
 }
 
 CAPTURE = {
     "layer": Option("Dotted module path or glob, repeatable."),
     "kind": Option("What to capture, repeatable.", ["output"]),
-    "target": Option("Class of the gradients, index or label; by default the most probable class."),
+    "target": Option(f"What the gradients are of. {_TARGET}; {_DEFAULT}."),
     "top": Option("Number of feature maps on a contact sheet.", 16),
     "rank": Option(
         "Rank the maps of a contact sheet by mean magnitude, or by the magnitude of the sum of output times "
@@ -73,6 +77,6 @@ INTERVENE = {
         "channels by its effect on the target.",
         False,
     ),
-    "target": Option("Class index or label; by default the most probable class before the edits."),
+    "target": Option(f"{_TARGET}; {_DEFAULT} before the edits."),
     "top": Option("Number of channels in a drawn sweep.", 16),
 }

@@ -16,7 +16,6 @@ from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.explainers.tasks.classification import contrasted_with_itself
 from seewhy.models import LoadedModel
 
 Methods = tuple[tuple[Method, Explainer], ...]
@@ -131,14 +130,15 @@ def explain_plan(
 
     Raises:
         LayerError, TargetError: the model has no such layer or class.
-        FieldError: a class is contrasted with itself.
+        FieldError: a target is contrasted with itself.
     """
     if options.layer:
         module_paths(model.module, tuple(options.layer))
     against = None if options.against is None else _contrast(options.against, model)
     targets = [model.task.target(target) for target in options.target]
     if against is not None and against in targets:
-        raise FieldError(str(contrasted_with_itself(against, len(model.labels))), field="against")
+        way_out = "name another target" if len(model.labels) > 1 else "the model has one output only"
+        raise FieldError(f"{options.against!r} is contrasted with itself; {way_out}.", field="against")
     return Plan(
         model=model,
         computation=Explain(tuple(explainer for _, explainer in methods)),

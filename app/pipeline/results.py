@@ -9,6 +9,7 @@ from seewhy.app.pipeline.decode import PreparedPicture
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.plan import Methods
 from seewhy.app.pipeline.timings import Timings
+from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection.capture import Capture
 from seewhy.explainers.inspection.intervene import Intervention
@@ -17,7 +18,6 @@ from seewhy.explainers.inspection.trace import Trace
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation
-from seewhy.explainers.tasks.classification import Prediction
 from seewhy.models import LoadedModel
 
 
@@ -64,7 +64,7 @@ class ExplainResult:
     def targets(self) -> tuple[Prediction, ...]:
         """The explained classes, each once: passes of several methods may differ by rounding."""
         targets = [explanation.target for explanation in reversed(self.explanations)]
-        return tuple({target.index: target for target in targets}.values())[::-1]
+        return tuple({target.name: target for target in targets}.values())[::-1]
 
 
 @dataclass(frozen=True)

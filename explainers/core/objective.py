@@ -32,11 +32,18 @@ class Objective(ABC):
 
     @abstractmethod
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """Return outputs (N, ...) as probabilities (N, ...) float32, which `scores` also accepts."""
+        """Return outputs (N, ...) as probabilities (N, ...) float32, which `scores` also accepts.
+
+        Outputs that are no logits, such as values with a unit, are returned as they are.
+        """
 
     @abstractmethod
     def log_probabilities(self, outputs: Tensor) -> Tensor:
-        """Return the logarithms of `probabilities`."""
+        """Return the logarithms of `probabilities`.
+
+        Raises:
+            TargetError: the model gives no probabilities.
+        """
 
     @abstractmethod
     def nearest(self, outputs: Tensor, count: int) -> Tensor:

@@ -1,13 +1,47 @@
 """What can be asked of a model: a task reads its outputs, turns them into scores, and describes them to people."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
+
+
+class Prediction(Protocol):
+    """What a model says of one thing that can be asked of it, such as a class or a value; a dataclass.
+
+    Its fields are what documents give of it.
+    """
+
+    @property
+    def index(self) -> int:
+        """Its place among the model's outputs."""
+
+    @property
+    def label(self) -> str:
+        """What it is called."""
+
+    @property
+    def name(self) -> int | str:
+        """What a user names to ask about it."""
+
+    @property
+    def score(self) -> float:
+        """The model's output, which is explained."""
+
+    @property
+    def probability(self) -> float | None:
+        """In [0, 1]; None where the model gives none."""
+
+    @property
+    def text(self) -> str:
+        """What the model says, for a person: ``37.1%``, ``41.2 years``."""
+
+    def change(self, before: Self) -> str:
+        """Return how far this is from an earlier one of the same index, for a person: ``+3.2 points``."""
 
 
 class Task(Protocol):
@@ -40,14 +74,24 @@ class Task(Protocol):
             TargetError: there is no such target, or it is one of several.
         """
 
-    def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> Sequence[Any]:
-        """Return what a person reads of one picture's outputs (...): some targets, then the `top` most probable."""
+    def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> tuple[Prediction, ...]:
+        """Return what a person reads of one picture's outputs (...): some targets, then the `top` first ones.
+
+        The first one is what is explained where no target is named.
+        """
 
     def remarks(self, outputs: Tensor, target: int) -> Sequence[Diagnostic]:
         """Return what the reader of a map of a target should know of one picture's outputs (...)."""
 
     def are_probabilities(self, outputs: Tensor) -> bool:
         """Whether outputs (N, ...) look like probabilities, which a model should not return."""
+
+
+def probability_change(before: Prediction, after: Prediction) -> float | None:
+    """Return by how much a probability has risen; None where the model gives none."""
+    if before.probability is None or after.probability is None:
+        return None
+    return after.probability - before.probability
 
 
 def named_ask(task: Task, target: int | str | None, against: int | str | None = None) -> Ask:

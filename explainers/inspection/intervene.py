@@ -15,7 +15,7 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
-from seewhy.explainers.core.task import named_ask
+from seewhy.explainers.core.task import named_ask, probability_change
 from seewhy.explainers.errors import EditError, NonFiniteError
 from seewhy.explainers.execution.accelerated import TOLERANCE
 from seewhy.explainers.execution.progress import SILENT, Progress
@@ -64,14 +64,14 @@ class Intervention(Drawing):
     applied: tuple[Applied, ...]
 
     @property
-    def logit_change(self) -> float:
-        """Logit of the target after the edits less that before."""
-        return self.after.target.logit - self.before.target.logit
+    def score_change(self) -> float:
+        """Logit, or value, of the target after the edits less that before."""
+        return self.after.target.score - self.before.target.score
 
     @property
-    def probability_change(self) -> float:
-        """Probability of the target after the edits less that before."""
-        return self.after.target.probability - self.before.target.probability
+    def probability_change(self) -> float | None:
+        """Probability of the target after the edits less that before; None for a value."""
+        return probability_change(self.before.target, self.after.target)
 
     @property
     def map_change(self) -> NDArray[np.float32]:
@@ -102,10 +102,7 @@ class Intervention(Drawing):
 
     def __repr__(self) -> str:
         before, after = self.before.target, self.after.target
-        return (
-            f"Intervention({len(self.edits)} edits; {before.label}: {before.probability:.2%} before, "
-            f"{after.probability:.2%} after)"
-        )
+        return f"Intervention({len(self.edits)} edits; {before.label}: {before.text} before, {after.text} after)"
 
 
 def intervene(
@@ -233,14 +230,13 @@ def intervention_panel(before: Explanation, after: Explanation, style: Style) ->
     name = "no difference"
     if np.any(change.map):
         name = "difference" if fixed else f"difference x{largest / rise:.3g}"
-    points = round((after.target.probability - before.target.probability) * 100, 1) + 0.0  # which has no sign if zero
     label = before.target.label
     return panel(
         [before.draw_map(maps), after.draw_map(maps), change.draw_map(difference)],
         [
-            f"before: {label} {before.target.probability:.1%}",
-            f"after: {label} {after.target.probability:.1%}",
-            f"{name}: {points:+.1f} points",
+            f"before: {label} {before.target.text}",
+            f"after: {label} {after.target.text}",
+            f"{name}: {after.target.change(before.target)}",
         ],
         columns=3,
     )

@@ -22,7 +22,7 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
-from seewhy.explainers.core.task import named_ask
+from seewhy.explainers.core.task import named_ask, probability_change
 from seewhy.explainers.errors import EditError, LayerError
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.execution.replay import Replay, UnreplayableError
@@ -54,16 +54,16 @@ class ChannelEffect:
 
     Attributes:
         channel: its index.
-        logit, probability: of the target with this channel edited.
-        logit_change, probability_change: with the edit less without it; negative if the unedited channel speaks for the
+        score, probability: of the target with this channel edited: its logit, or its value, which has no probability.
+        score_change, probability_change: with the edit less without it; negative if the unedited channel speaks for the
             target.
     """
 
     channel: int
-    logit: float
-    probability: float
-    logit_change: float
-    probability_change: float
+    score: float
+    probability: float | None
+    score_change: float
+    probability_change: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +75,8 @@ class Sweep:
         edit: of each channel.
         target: class index.
         logits: (K,) float32, without any edit.
-        probability: of the target without any edit.
-        channels: the channel whose edit lowers the logit most comes first.
+        probability: of the target without any edit; None for a value.
+        channels: the channel whose edit lowers the score most comes first.
         maps: (C, h, w) float32, the layer's feature maps without any edit; None if they are no grid.
         canvas: the picture and its geometry, for `sheet`; None in a sweep of a tensor.
     """
@@ -85,13 +85,13 @@ class Sweep:
     edit: Edit
     target: int
     logits: Tensor
-    probability: float
+    probability: float | None
     channels: tuple[ChannelEffect, ...]
     maps: Tensor | None
     canvas: Canvas | None = None
 
     def sheet(self, top: int = 16, **style: Any) -> Image.Image:
-        """Draw the feature maps of the first channels, with the change of the logit, over the model's input.
+        """Draw the feature maps of the first channels, with the change of the score, over the model's input.
 
         Args:
             top: most maps to draw, at least 1.
@@ -140,7 +140,7 @@ class Sweep:
     def __repr__(self) -> str:
         first, last = self.channels[0], self.channels[-1]
         change = (
-            f"{first.logit_change:+.4f} (channel {first.channel}) to {last.logit_change:+.4f} (channel {last.channel})"
+            f"{first.score_change:+.4f} (channel {first.channel}) to {last.score_change:+.4f} (channel {last.channel})"
         )
         action = f"{type(self.edit).__name__} of {len(self.channels)} channels of {self.layer!r}"
         return f"Sweep({action}; target {self.target}: {change})"
@@ -230,12 +230,10 @@ def sweep_images(
     target = int(objective.targets[0])
     before, *after = (task.describe(row, [target], top=0)[0] for row in (outputs[0].cpu(), *rows.cpu()))
     effects = [
-        ChannelEffect(
-            channel, new.logit, new.probability, new.logit - before.logit, new.probability - before.probability
-        )
+        ChannelEffect(channel, new.score, new.probability, new.score - before.score, probability_change(before, new))
         for channel, new in zip(channels, after, strict=True)
     ]
-    effects.sort(key=lambda effect: (effect.logit_change, effect.channel))
+    effects.sort(key=lambda effect: (effect.score_change, effect.channel))
     return Sweep(path, edit, target, outputs[0].cpu(), before.probability, tuple(effects), maps)
 
 
@@ -375,7 +373,7 @@ def _channel_axis(part: Part, values: Tensor) -> int:
 
 
 def sweep_sheet(sweep: Sweep, count: int, picture: Image.Image, geometry: Geometry, style: Style) -> Image.Image | None:
-    """Draw the feature maps of a sweep's first channels, with the change of the target's logit.
+    """Draw the feature maps of a sweep's first channels, with the change of the target's score.
 
     Returns:
         The sheet; None where the layer's output is no grid over the picture.
@@ -384,7 +382,7 @@ def sweep_sheet(sweep: Sweep, count: int, picture: Image.Image, geometry: Geomet
         return None
     ranked = sweep.channels[:count]
     captions = [
-        f"{rank}. ch {effect.channel}: {effect.logit_change:+.3f}" for rank, effect in enumerate(ranked, start=1)
+        f"{rank}. ch {effect.channel}: {effect.score_change:+.3f}" for rank, effect in enumerate(ranked, start=1)
     ]
-    title = f"{sweep.layer or '.'}: {len(ranked)} channels by the change of the logit"
+    title = f"{sweep.layer or '.'}: {len(ranked)} channels by the change of the score"
     return sheet([sweep.maps[effect.channel].numpy() for effect in ranked], captions, title, picture, geometry, style)

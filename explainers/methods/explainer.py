@@ -1,6 +1,7 @@
 """Explainers: frozen parameters, and one method that turns images into maps."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -104,7 +105,7 @@ class Explainer(ABC):
         self,
         model: AnyModel,
         images: Tensor,
-        targets: Tensor | None = None,
+        targets: Tensor | Callable[[Tensor], Tensor] | None = None,
         against: Tensor | None = None,
         progress: Progress = SILENT,
     ) -> Attribution:
@@ -119,7 +120,8 @@ class Explainer(ABC):
             images: (N, C, H, W) floating, normalised as the model wants them, on the model's device;
                 converted to the model's dtype.
             targets: (N,) int64 class indices, `MOST_PROBABLE` for some of them, or None for
-                the most probable class of each image.
+                the most probable class of each image; or a function from outputs (N, K) to the scores (N,) to
+                explain, such as ``lambda logits: logits[:, 3] - logits[:, 5]``.
             against: (N,) int64 class indices to contrast the targets with: what speaks for the one rather than the
                 other, by the difference of their scores; `NO_CONTRAST` for some of them, or None.
             progress: see `Progress`.
@@ -134,7 +136,8 @@ class Explainer(ABC):
             ModelOutputError: the model returns no outputs, or NaN.
             ValueError: images of the wrong shape or dtype.
         """
-        with pose(model, images, Ask(targets, against), progress) as question:
+        ask = Ask(against=against, function=targets) if callable(targets) else Ask(targets, against)
+        with pose(model, images, ask, progress) as question:
             return checked_maps(self.attribution(question))
 
     def attribution(self, question: Question) -> Attribution:

@@ -38,13 +38,13 @@ def must_show(top: int) -> None:
 
 
 def must_be_plain(path: Path, options: Iterable[str]) -> None:
-    """Refuse arguments of a sheet for a file without one.
+    """Refuse arguments of a drawing for a file of numbers.
 
     Raises:
         OptionError: there is such an argument.
     """
     for name in options:
-        raise OptionError(f"A {path.suffix} file holds no sheet; leave {name!r} out.", field=name)
+        raise OptionError(f"A {path.suffix} file holds no picture; leave {name!r} out.", field=name)
 
 
 def save_picture(path: Path, draw: Callable[[], Image.Image], *further: str) -> Path:

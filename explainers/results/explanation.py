@@ -1,7 +1,10 @@
 """Explanations: a map with its picture, its class and its diagnostics."""
 
-from dataclasses import dataclass, replace
+import json
+import os
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,14 +15,15 @@ from PIL import Image, ImageDraw
 from seewhy.explainers.core.ask import NO_CONTRAST
 from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.model import Model
+from seewhy.explainers.core.task import Prediction, Task
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
-from seewhy.explainers.results.display import Drawing
-from seewhy.explainers.tasks.classification import Prediction
+from seewhy.explainers.results.array_files import ArrayFile
+from seewhy.explainers.results.display import Drawing, must_be_plain, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,9 +137,9 @@ class Explanation(Drawing):
 
     @property
     def caption(self) -> str:
-        """One line: the class, its probability, its contrast, and the method."""
+        """One line: the target, what the model says of it, its contrast, and the method."""
         against = f" against {self.against.label}" if self.against else ""
-        return f"{self.target.label} {self.target.probability:.1%}{against} by {self.method}"
+        return f"{self.target.label} {self.target.text}{against} by {self.method}"
 
     def plot(
         self,
@@ -166,6 +170,57 @@ class Explanation(Drawing):
         """
         return _plot(self, ax, colorbar, title, render.Style(view, colormap, alpha, scale, max_side))
 
+    def save(self, path: str | os.PathLike[str], **style: Any) -> Path:
+        """Write a file whose suffix names the format, and return its path.
+
+        Args:
+            path: ``.json`` for `document`, ``.npz`` for `arrays`, or the suffix of a picture, such as ``.png``.
+            style: of a picture, see `render.Style`.
+
+        Raises:
+            OptionError: another suffix, a value out of bounds or an unknown name; a style for numbers.
+        """
+        path = Path(path)
+        if path.suffix.lower() not in (".json", ".npz"):
+            return save_picture(path, lambda: self._file_picture(**style), ".json", ".npz")
+        must_be_plain(path, style)
+        if path.suffix.lower() == ".json":
+            path.write_text(json.dumps(self.document(), ensure_ascii=False), encoding="utf-8")
+        else:
+            with path.open("wb") as file:
+                file.writelines(ArrayFile("npz", self.arrays()).pieces())
+        return path
+
+    def document(self) -> dict[str, Any]:
+        """Return everything but the picture for JSON, with the heatmap's values in rows."""
+        height, width = self.heatmap.shape
+        raw = self.raw_heatmap
+        return {
+            "method": self.method,
+            "layers": list(self.layers),
+            "target": vars(self.target),
+            "against": None if self.against is None else vars(self.against),
+            "predictions": [vars(prediction) for prediction in self.predictions],
+            "heatmap": {
+                "shape": [height, width],
+                "min": float(raw.min()),
+                "max": float(raw.max()),
+                "signed": self.signed,
+                "box": list(self.geometry.box),
+                "values": self.heatmap.tolist(),
+            },
+            "diagnostics": [asdict(diagnostic) for diagnostic in self.diagnostics],
+        }
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz, for one map: heatmaps (1, H, W), maps (1, h, w), targets."""
+        return {
+            "heatmaps": self.heatmap[None],
+            "maps": self.map[None],
+            "targets": np.array([self.target.name]),
+            "methods": np.array([self.method]),
+        }
+
     def _file_picture(self, **style: Any) -> Image.Image:
         return self.overlay(**style)
 
@@ -189,7 +244,7 @@ def draw_map(
 def region_sheet(explanation: Explanation, style: render.Style) -> Image.Image:
     """Draw the regions of an explanation, each with its best class and its gain."""
     captions = [
-        f"{rank}. {region.predictions[0].label} {region.predictions[0].probability:.0%}: {region.gain:+.2f}"
+        f"{rank}. {region.predictions[0].label} {region.predictions[0].text}: {region.gain:+.2f}"
         for rank, region in enumerate(explanation.regions, start=1)
     ]
     maps = [region.map for region in explanation.regions]
@@ -198,7 +253,12 @@ def region_sheet(explanation: Explanation, style: render.Style) -> Image.Image:
 
 
 def explanations(
-    model: Model, method: str, picture: Image.Image, geometry: Geometry, attribution: Attribution
+    model: Model,
+    method: str,
+    picture: Image.Image,
+    geometry: Geometry,
+    attribution: Attribution,
+    task: Task | None = None,
 ) -> list[Explanation]:
     """Return the explanation of each map of an attribution, all of the same picture.
 
@@ -208,7 +268,9 @@ def explanations(
         picture: the upright upload, or a smaller copy to draw on.
         geometry: of the upload itself.
         attribution: one map per explained class.
+        task: what was asked of the model; None for its own.
     """
+    task = task or model.task
     maps = attribution.maps.cpu().numpy()
     geometry = replace(geometry, reach=model.survey.reach(attribution.layers, (maps.shape[1], maps.shape[2])))
     outputs = attribution.outputs.cpu()
@@ -216,7 +278,7 @@ def explanations(
     rows = []
     for row, index in enumerate(attribution.targets.tolist()):
         contrast = [number for number in contrasts[row : row + 1] if number != NO_CONTRAST]
-        (target, *rest) = model.task.describe(outputs[row], [index, *contrast])
+        (target, *rest) = task.describe(outputs[row], [index, *contrast])
         rows.append(
             Explanation(
                 picture=picture,
@@ -230,7 +292,7 @@ def explanations(
                 against=rest[0] if contrast else None,
                 regions=_regions(attribution, row, model),
                 notes=_notes(attribution, row, method),
-                remarks=tuple(model.task.remarks(outputs[row], index)),
+                remarks=tuple(task.remarks(outputs[row], index)),
             )
         )
     return rows

@@ -1,9 +1,10 @@
 """Classification: a logit for each class; probabilities are their softmax, or the sigmoid of each."""
 
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
 
-Head = Literal["softmax", "sigmoid"]
+ClassHead = Literal["softmax", "sigmoid"]
 """From logits to probabilities: the softmax of classes that exclude each other, the sigmoid of labels that do not."""
 
 SATURATED = 0.9999
@@ -37,7 +38,7 @@ class Classification:
     """
 
     labels: Sequence[str] = ()
-    head: Head | None = None
+    head: ClassHead | None = None
 
     def outputs(self, raw: Any) -> Tensor:
         """Return the logits (N, K) in the module's result.
@@ -66,19 +67,19 @@ class Classification:
         against = ask.against.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
         contrasts = _checked(against, against == NO_CONTRAST, against, count)
         same = targets == contrasts
-        require(~same.any(), lambda: contrasted_with_itself(int(targets[same][0]), count))
+        require(~same.any(), lambda: _contrasted_with_itself(int(targets[same][0]), count))
         return ClassObjective(targets, contrasts, self.head)
 
     def target(self, target: int | str) -> int:
         """Return the index of a class; see `class_index`."""
         return class_index(target, self.labels)
 
-    def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> "tuple[Prediction, ...]":
+    def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> "tuple[ClassPrediction, ...]":
         """Return the targets of a picture with logits (K,), and then its `top` most probable classes."""
         logits = outputs.detach().float().cpu().numpy()
         likely = self.probabilities(torch.from_numpy(logits.astype(np.float64))).numpy()
         return tuple(
-            Prediction(index, self._label(index), float(likely[index]), float(logits[index]))
+            ClassPrediction(index, self._label(index), float(likely[index]), float(logits[index]))
             for index in (*targets, *best(logits, top))
         )
 
@@ -139,7 +140,7 @@ class ClassObjective(Objective):
         head: as of `Classification`.
     """
 
-    head: Head | None = None
+    head: ClassHead | None = None
 
     def scores(self, outputs: Tensor) -> Tensor:
         """Return (N,) float32: the target's logit of each row of logits (N, K), less that of its contrast."""
@@ -176,7 +177,7 @@ class ClassObjective(Objective):
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ClassPrediction:
     """One class with its probability.
 
     Attributes:
@@ -191,9 +192,29 @@ class Prediction:
     probability: float
     logit: float
 
+    @property
+    def name(self) -> int:
+        """The index."""
+        return self.index
+
+    @property
+    def score(self) -> float:
+        """The logit."""
+        return self.logit
+
+    @property
+    def text(self) -> str:
+        """The probability in percent."""
+        return f"{self.probability:.1%}" if self.probability >= 0.001 else "<0.1%"
+
+    def change(self, before: Self) -> str:
+        """Return the change of the probability in points of percent."""
+        points = round((self.probability - before.probability) * 100, 1) + 0.0  # which has no sign if it is zero
+        return f"{points:+.1f} points"
+
 
 def class_index(target: int | str, labels: Sequence[str]) -> int:
-    """Return the index of a class that a user names.
+    """Return the index of a class that a user names; an integer of another library is one too.
 
     A string that equals a label means that label. Case is ignored unless it distinguishes two labels (ImageNet has a
     dog named Cardigan and a cardigan). Any other string of digits is an index.
@@ -214,6 +235,9 @@ def class_index(target: int | str, labels: Sequence[str]) -> int:
             listing = f"`seewhy predict PICTURE --top {len(labels)}` or GET /models/NAME lists the labels."
             raise TargetError(f"The model has no class {target!r}. {near_matches(name, labels) or listing}")
         target = int(name)
+    if isinstance(target, bool) or not hasattr(target, "__index__"):
+        raise TargetError(f"A target is the index or the label of a class, not {target!r}.")
+    target = operator.index(target)
     if not 0 <= target < len(labels):
         raise outside(target, len(labels))
     return target
@@ -229,10 +253,10 @@ def outside(index: int, count: int) -> TargetError:
     return TargetError(f"Class {index} is out of range: the model has classes 0 to {count - 1}.")
 
 
-def contrasted_with_itself(index: int, count: int) -> TargetError:
+def _contrasted_with_itself(index: int, count: int) -> TargetError:
     """Return the error for a class, of `count`, that is contrasted with itself."""
     if count == 1:
-        return TargetError("The model has one logit, so there is no other class to contrast its class with.")
+        return TargetError("The model has one output, so there is no other class to contrast its class with.")
     return TargetError(f"Class {index} is contrasted with itself; name two classes.")
 
 
@@ -266,21 +290,12 @@ def logits_of(output: Any) -> Tensor:
     return matrices[0]
 
 
-def head_of(classes: int) -> Head:
+def head_of(classes: int) -> ClassHead:
     """Return the function from this many logits to probabilities, where none is declared."""
     return "sigmoid" if classes == 1 else "softmax"  # the softmax of one logit is always 1
 
 
-def head_fault(head: str | None, classes: int) -> str | None:
-    """Return why a model of this many logits cannot have a head; None if it can."""
-    if head not in (None, *get_args(Head)):
-        return f"There is no head {head!r}; " + " and ".join(map(repr, get_args(Head))) + " are known."
-    if head == "softmax" and classes == 1:
-        return "The softmax of one logit is always 1; declare the head 'sigmoid'."
-    return None
-
-
-def probabilities(logits: Tensor, head: Head | None = None) -> Tensor:
+def probabilities(logits: Tensor, head: ClassHead | None = None) -> Tensor:
     """Return the probabilities (..., K) of logits (..., K) under a head; None for that of `head_of`."""
     return logits.sigmoid() if (head or head_of(logits.shape[-1])) == "sigmoid" else logits.softmax(dim=-1)
 

@@ -16,6 +16,7 @@ from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.selection import as_module
 from seewhy.explainers.layers.survey import Survey, survey_module
 from seewhy.explainers.tasks.classification import Classification
+from seewhy.explainers.tasks.function import FunctionTask
 
 _PROBABILITIES = (
     "(The model returns probabilities: a softmax or sigmoid is its last step. Return the logits before it, which is "
@@ -26,12 +27,15 @@ _PROBABILITIES = (
 _BARE = Classification()
 
 
-def task_of(model: AnyModel) -> Task:
-    """Return the task of a model; a bare module classifies."""
-    return _BARE if isinstance(model, nn.Module) else model.task
+def task_of(model: AnyModel, ask: Ask = DEFAULT_ASK) -> Task:
+    """Return the task of a model, with the function that is asked for; a bare module classifies."""
+    task = _BARE if isinstance(model, nn.Module) else model.task
+    return task if ask.function is None else FunctionTask(task, ask.function)
 
 
-def survey(model: AnyModel, image_shape: tuple[int, int, int], layers: tuple[str, ...] = ()) -> Survey:
+def survey(
+    model: AnyModel, image_shape: tuple[int, int, int], layers: tuple[str, ...] = (), task: Task | None = None
+) -> Survey:
     """Run the model once on an empty picture and describe every module that ran.
 
     A model on the ``meta`` device is surveyed without any arithmetic. Compiled and scripted submodules, where hooks do
@@ -41,11 +45,12 @@ def survey(model: AnyModel, image_shape: tuple[int, int, int], layers: tuple[str
         model: an `nn.Module` or a `LoadedModel`.
         image_shape: (C, H, W) of the input.
         layers: the default layers, where they are declared and need not be found.
+        task: of a bare module that does not classify.
 
     Raises:
         LayerError: a declared layer that cannot carry a CAM.
     """
-    return survey_module(as_module(model), image_shape, task_of(model).outputs, layers)
+    return survey_module(as_module(model), image_shape, (task or task_of(model)).outputs, layers)
 
 
 @contextmanager
@@ -57,7 +62,7 @@ def pose(model: AnyModel, images: Tensor, ask: Ask = DEFAULT_ASK, progress: Prog
         if numbers is not None and (numbers.shape != images.shape[:1] or numbers.is_floating_point()):
             raise TargetError(f"Expected one integer target per image, {len(images)} in all, got {numbers!r}.")
     with deferred(), ready(model, images) as (module, copies):
-        question = Question(model, task_of(model), module, copies, ask, progress)
+        question = Question(model, task_of(model, ask), module, copies, ask, progress)
         try:
             yield question
         except (UnsuitableModelError, UnsupportedOperationError) as error:

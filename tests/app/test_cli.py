@@ -179,7 +179,7 @@ def test_intervene(run, tmp_path):
     assert result.exit_code == 0, result.output
     answer = json.loads(out.read_text())
     assert answer["method"] == {"name": "gradcam", "options": {"sign": "signed", "smooth": "none"}}
-    assert answer["target"]["logit"] == answer["before"]["logit"] > answer["after"]["logit"]
+    assert answer["target"]["logit"] == answer["before"]["target"]["logit"] > answer["after"]["target"]["logit"]
     result = run("intervene", EXAMPLES / "cat.png", *edit, "--each-channel", "-o", out)
     assert "1 channels" in result.output, result.output
     assert [channel["channel"] for channel in json.loads(out.read_text())["channels"]] == [112]

@@ -256,7 +256,7 @@ def test_numbers_of_a_document_are_compared_with_those_of_their_kind():
     other = {**document, "probability": 0.499, "predictions": [{"index": 8}]}
     assert set(soak.numbers(document)) == {"probability", "count"}
     assert soak.difference(soak.numbers(other), soak.numbers(document)) == pytest.approx(0.002)
-    channels = [{"channel": channel, "logit": float(channel), "logit_change": 0.0} for channel in range(3)]
+    channels = [{"channel": channel, "score": float(channel), "score_change": 0.0} for channel in range(3)]
     assert soak.difference(soak.numbers(channels), soak.numbers(channels[::-1])) == 0
 
 

@@ -134,10 +134,10 @@ def test_an_intervention_answers_as_python_does(ask, cat, lite0):
     expected = intervene(lite0, cat, ZERO, target="tabby")
     for side in ("before", "after"):
         target = getattr(expected, side).target
-        assert answer[side]["probability"] == pytest.approx(target.probability, rel=1e-4)
-        assert answer[side]["logit"] == pytest.approx(target.logit, rel=1e-4)
+        assert answer[side]["target"]["probability"] == pytest.approx(target.probability, rel=1e-4)
+        assert answer[side]["target"]["logit"] == pytest.approx(target.logit, rel=1e-4)
         assert answer[side]["heatmap"]["max"] == pytest.approx(getattr(expected, side).raw_heatmap.max(), rel=1e-3)
-    assert answer["difference"]["logit"] == pytest.approx(expected.logit_change, rel=1e-3)
+    assert answer["difference"]["score"] == pytest.approx(expected.score_change, rel=1e-3)
     assert answer["difference"]["probability"] < 0
     assert answer["applied"][0]["after"]["zeros"] > answer["applied"][0]["before"]["zeros"]
     assert answer["edits"] == [{**ZERO[0], "at": "output", "region": None, "calls": None, "parameter": None}]
@@ -156,7 +156,7 @@ def test_headers_tell_what_an_answer_is_about(post, cat):
         "Diagnostics": "improbable-target",
     }
     assert [diagnostic["code"] for diagnostic in found.get_json()["before"]["diagnostics"]] == ["improbable-target"]
-    assert found.get_json()["target"]["logit"] == found.get_json()["before"]["logit"]
+    assert found.get_json()["target"]["logit"] == found.get_json()["before"]["target"]["logit"]
     headers = post(cat, path="/hooks/trace", layer="bn2", target="tabby").headers
     assert (headers["X-SeeWhy-Label"], headers["X-SeeWhy-Model"]) == ("tabby", "efficientnet_lite0")
     assert "X-SeeWhy-Method" not in headers
@@ -179,7 +179,9 @@ def test_edits_arrive_by_all_carriers(client, post, cat):
     assert body.get_json()["after"]["predictions"] == form.get_json()["after"]["predictions"]
     raw = client.post("/hooks/intervene", query_string={"edits": json.dumps(ZERO)}, data=cat, content_type="image/png")
     plain = post(cat, path="/hooks/intervene", edits=json.dumps(ZERO))
-    assert raw.get_json()["after"]["logit"] == pytest.approx(plain.get_json()["after"]["logit"], rel=1e-4)
+    assert raw.get_json()["after"]["target"]["logit"] == pytest.approx(
+        plain.get_json()["after"]["target"]["logit"], rel=1e-4
+    )
 
 
 def test_a_panel_has_three_tiles_and_explains_itself_with_any_method(post, cat):
@@ -195,7 +197,7 @@ def test_a_sweep_ranks_channels_and_can_be_drawn(ask, post, cat, lite0):
     schemas.SweepAnswer.model_validate(answer)
     expected = sweep_channels(lite0, cat, {"layer": "bn2", "op": "zero"}, target="tabby")
     assert [one["channel"] for one in answer["channels"][:10]] == [one.channel for one in expected.channels[:10]]
-    changes = [channel["logit_change"] for channel in answer["channels"]]
+    changes = [channel["score_change"] for channel in answer["channels"]]
     assert len(changes) == 1280
     assert changes == sorted(changes)
     assert abs(changes[0]) > abs(changes[-1])
@@ -333,7 +335,7 @@ def test_a_form_names_the_model_itself_by_a_point(ask, refused, cat, lite0):
     traced = ask(cat, "trace", layer=".")
     assert {event["path"] for event in traced["events"]} == {""}
     answer = ask(cat, "intervene", edits='[{"layer": ".", "op": "scale", "value": 2}]')
-    assert answer["after"]["logit"] == pytest.approx(2 * answer["before"]["logit"], rel=1e-5)
+    assert answer["after"]["target"]["logit"] == pytest.approx(2 * answer["before"]["target"]["logit"], rel=1e-5)
     assert refused(cat, "intervene", edits='[{"layer": ".", "op": "zero", "calls": [1]}]', each_channel="1")[2] == [
         ("edits[0].calls", "The model runs once for this picture; choose a layer and calls that run.")
     ]
@@ -417,7 +419,7 @@ def test_interleaved_requests_do_not_touch_each_other(app, cat):
         at = "output" if kind == 2 else "grad_output"
         data |= {"edits": json.dumps([{"layer": layer, "op": op, "at": at}])}
         body = app.test_client().post("/hooks/intervene", data=data).get_json()
-        return body["before"]["logit"], body["after"]["logit"], body["after"]["heatmap"]["max"]
+        return body["before"]["target"]["logit"], body["after"]["target"]["logit"], body["after"]["heatmap"]["max"]
 
     alone = [send(number) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:

@@ -79,7 +79,7 @@ def test_a_contrast_is_refused_with_the_reason(model, client, cat):
     with pytest.raises(TargetError, match="no other class to contrast"):
         explain(model, CAT, against=0)
     answer = client.post("/explain?target=cat&against=cat", data=cat, content_type="image/png")
-    assert (answer.status_code, "one logit" in answer.json["detail"]) == (422, True)
+    assert (answer.status_code, "one output only" in answer.json["detail"]) == (422, True)
 
 
 def test_two_labels_for_one_logit_are_refused_with_the_reason():

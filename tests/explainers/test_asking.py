@@ -1,6 +1,7 @@
 """What `explain` and `explain_many` take in Python: several targets, modules as layers, tensors, files, loaders."""
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
-from seewhy import explain, explain_many, list_methods, wrap_model
+from seewhy import GradCAM, compare, explain, explain_many, list_methods, wrap_model
 from seewhy.explainers.errors import (
     LayerError,
     OptionError,
@@ -158,3 +159,97 @@ def test_a_network_of_other_channels_takes_tensors():
     assert result.heatmap.shape == (32, 32)
     with pytest.raises(UnreadablePictureError, match=r"5 channels.*give a tensor \(5, H, W\)"):
         explain(model, CAT)
+
+
+def lead(outputs):
+    return outputs[:, 2] - outputs[:, 1]
+
+
+@pytest.mark.parametrize("method", ["gradcam", "occlusion", "lrp", "deeplift", "scorecam", "dff"])
+def test_a_function_of_the_outputs_is_explained(method, model):
+    options = {"score": "logit"} if method == "occlusion" else {}
+    result = explain(model, CAT, method, target=lead, **options)
+    expected = explain(model, CAT, method, target=2, against=1, **options)
+    assert np.allclose(result.map, expected.map, atol=1e-4 * abs(expected.map).max())
+    logits = {row.index: row.logit for row in result.predictions}
+    assert result.target.value == pytest.approx(logits[2] - logits[1], rel=1e-4)
+    assert result.caption.startswith(f"lead {result.target.value:.4g} by")
+
+
+def test_functions_stand_beside_other_targets(model):
+    results = explain(model, CAT, target=["cow", lead, lambda outputs: outputs.logsumexp(dim=1)])
+    assert [result.target.label for result in results] == ["cow", "lead", "function of the outputs"]
+    assert same(results[0], explain(model, CAT, target="cow"))
+    assert same(results[1], explain(model, CAT, target=lead))
+    (alone,) = compare(model, CAT, ["gradcam"], target=lead)
+    assert same(alone, results[1])
+
+
+def test_many_pictures_are_asked_the_same_function(model):
+    results = list(explain_many(model, [CAT] * 3, target=lead, batch_size=2))
+    assert all(same(result, explain(model, CAT, target=lead)) for result in results)
+    with pytest.raises(TargetError, match="not pairs"):
+        list(explain_many(model, [(CAT, 1)], target=lead))
+
+
+def test_bare_modules_are_asked_functions(model):
+    images = torch.rand(3, 3, 32, 32)
+    attribution = GradCAM().explain(model.module, images, lead)
+    expected = GradCAM().explain(model.module, images, torch.tensor([2] * 3), torch.tensor([1] * 3))
+    assert torch.allclose(attribution.maps, expected.maps, atol=1e-6)
+    assert attribution.targets.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda outputs: outputs[:, 7], "raised IndexError for outputs of shape"),
+        (lambda outputs: outputs.sum(), r"a tensor \(1,\), not \(\)"),
+        (lambda outputs: outputs.argmax(dim=1), "not.*int64"),
+        (lambda outputs: 3.0, "not float"),
+        (lambda outputs: outputs.detach()[:, 0], "lost the gradient"),
+    ],
+)
+def test_functions_that_cannot_be_explained_are_refused(function, reason, model):
+    with pytest.raises(TargetError, match=reason):
+        explain(model, CAT, target=function)
+
+
+@pytest.mark.parametrize("method", ["finercam", "shapleycam"])
+def test_methods_that_compare_classes_refuse_functions(method, model):
+    with pytest.raises(TargetError, match="which a function of the outputs has not"):
+        explain(model, CAT, method, target=lead)
+
+
+def test_a_function_has_no_contrast(model):
+    with pytest.raises(TargetError, match="subtract the other score"):
+        explain(model, CAT, target=lead, against=1)
+
+
+@pytest.mark.parametrize("target", [1.0, True, None, {}, lead])
+def test_hooks_and_pairs_take_indices_and_labels(target, model):
+    with pytest.raises(TargetError, match="index or the label of a class"):
+        model.task.target(target)
+
+
+def test_indices_may_be_those_of_other_libraries(model):
+    assert (
+        explain(model, CAT, target=np.int64(2)).target.index == explain(model, CAT, target=torch.tensor(2)).target.index
+    )
+
+
+def test_results_are_saved_as_numbers(model, tmp_path):
+    result = explain(model, CAT, target="cow", against="cat")
+    document = json.loads(result.save(tmp_path / "out.json").read_text())
+    assert document["target"] == vars(result.target)
+    assert document["against"]["label"] == "cat"
+    assert np.allclose(document["heatmap"]["values"], result.heatmap)
+    assert document["heatmap"]["shape"] == list(result.heatmap.shape)
+    with np.load(result.save(tmp_path / "out.npz")) as arrays:
+        assert np.array_equal(arrays["heatmaps"], result.heatmap[None])
+        assert np.array_equal(arrays["maps"], result.map[None])
+        assert arrays["targets"].tolist() == [2]
+    with pytest.raises(OptionError, match="holds no picture; leave 'view' out"):
+        result.save(tmp_path / "out.npz", view="heatmap")
+    with pytest.raises(OptionError, match=r"\.json, \.npz, \.png"):
+        result.save(tmp_path / "out.numbers")

@@ -11,14 +11,14 @@ from seewhy.explainers import GradCAM, Saliency, compare, explain, rank_correlat
 from seewhy.explainers.errors import LayerError, OptionError, TargetError, UnreadablePictureError
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.explanation import Explanation, explanations
-from seewhy.explainers.tasks.classification import Classification, Prediction
+from seewhy.explainers.tasks.classification import Classification, ClassPrediction
 from seewhy.models import LoadedModel
 
 PICTURE = Image.effect_noise((300, 200), 80).convert("RGB")
 
 
 def made(values: list[list[float]], probabilities: tuple[float, ...] = (0.6, 0.4), target: int = 0) -> Explanation:
-    ranked = [Prediction(index, f"label {index}", value, value) for index, value in enumerate(probabilities)]
+    ranked = [ClassPrediction(index, f"label {index}", value, value) for index, value in enumerate(probabilities)]
     array = np.array(values, np.float32)
     height, width = array.shape
     return Explanation(

@@ -761,7 +761,7 @@ def norm(event: Any) -> float:
 
 def logits_of_sweep(net: nn.Module, image: Tensor, edit: dict[str, Any]) -> Tensor:
     effects = sweep_images(net, image, parse_edits([edit])[0], Ask.single(0)).channels
-    return torch.tensor([effect.logit for effect in sorted(effects, key=lambda one: one.channel)])
+    return torch.tensor([effect.score for effect in sorted(effects, key=lambda one: one.channel)])
 
 
 def test_different_interventions_in_eight_threads(frequent_switches, untouched, picture):
@@ -803,7 +803,7 @@ def test_an_intervention_on_the_embedded_model(lite0: LoadedModel, untouched):
     assert effect.after.target.label == "tabby"
     bias = float(lite0.module.classifier.bias[plain.target.index])
     assert effect.after.target.logit == pytest.approx(bias, rel=1e-4), "without features only the bias speaks"
-    assert effect.logit_change == pytest.approx(bias - plain.target.logit, rel=1e-4)
+    assert effect.score_change == pytest.approx(bias - plain.target.logit, rel=1e-4)
     assert effect.probability_change < 0
     assert effect.map_change.dtype == np.float32
     assert np.array_equal(effect.map_change, effect.after.map - plain.map)
@@ -816,19 +816,19 @@ def test_the_channels_that_a_sweep_ranks_first_speak_for_the_class(lite0: Loaded
     untouched(lite0.module)
     swept = sweep_channels(lite0, CAT, {"op": "zero", "layer": "bn2"}, target="tabby")
     assert len(swept.channels) == 1280
-    changes = [effect.logit_change for effect in swept.channels]
+    changes = [effect.score_change for effect in swept.channels]
     assert changes == sorted(changes)
     assert changes[0] < -0.05 < 0.01 < changes[-1]
     first, last = ([effect.channel for effect in part] for part in (swept.channels[:10], swept.channels[-10:]))
     lowered = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2", "channels": first}], target="tabby")
     raised = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2", "channels": last}], target="tabby")
     assert lowered.probability_change < -0.01
-    assert raised.logit_change > 0
-    assert abs(lowered.logit_change) > abs(raised.logit_change)
+    assert raised.score_change > 0
+    assert abs(lowered.score_change) > abs(raised.score_change)
     one = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2", "channels": first[:1]}], target="tabby")
-    least = min(swept.channels, key=lambda effect: abs(effect.logit_change))
-    assert one.logit_change == pytest.approx(changes[0], rel=1e-3, abs=1e-5)
-    assert abs(one.logit_change) > abs(least.logit_change)
+    least = min(swept.channels, key=lambda effect: abs(effect.score_change))
+    assert one.score_change == pytest.approx(changes[0], rel=1e-3, abs=1e-5)
+    assert abs(one.score_change) > abs(least.score_change)
     assert abs(changes[0]) > abs(changes[-1])
 
 
@@ -866,7 +866,7 @@ def test_wrong_arguments_are_named(arguments, field, lite0):
 
 def test_an_intervention_is_saved_as_its_panel(lite0, tmp_path):
     effect = intervene(lite0, CAT, [{"layer": "bn2", "op": "zero", "channels": [112]}], target="tabby")
-    assert repr(effect).startswith("Intervention(1 edits; tabby: 16.95% before")
+    assert repr(effect).startswith("Intervention(1 edits; tabby: 17.0% before")
     with Image.open(effect.save(tmp_path / "a.png", view="heatmap", max_side=300)) as drawn:
         assert drawn.size == effect.panel(view="heatmap", max_side=300).size
     assert max(drawn.size) <= 300

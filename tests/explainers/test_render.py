@@ -17,7 +17,7 @@ from seewhy.explainers.imaging.render import (
     normalize,
     panel,
 )
-from seewhy.explainers.tasks.classification import Prediction
+from seewhy.explainers.tasks.classification import ClassPrediction
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 WHOLE = Geometry(12, 8, (0.0, 0.0, 12.0, 8.0))
@@ -225,7 +225,15 @@ def test_what_the_model_never_saw_does_not_count_for_a_robust_scale():
     picture = Image.new("RGB", (400, 20))
     geometry = Geometry(400, 20, (190.0, 0.0, 210.0, 20.0))
     image = Explanation(
-        picture, geometry, shown, False, Prediction(0, "a", 1.0, 1.0), (Prediction(0, "a", 1.0, 1.0),), 2, "any", ()
+        picture,
+        geometry,
+        shown,
+        False,
+        ClassPrediction(0, "a", 1.0, 1.0),
+        (ClassPrediction(0, "a", 1.0, 1.0),),
+        2,
+        "any",
+        (),
     ).overlay("heatmap", scale="robust")
     brightest = np.asarray(image.crop((190, 0, 210, 20)))[-1, -2]
     np.testing.assert_array_equal(brightest, np.asarray(colour(np.ones((1, 1), np.float32), False))[0, 0])

@@ -91,8 +91,8 @@ def check(
         )
         before, after = single.before.logits[0].double(), single.after.logits[0].double()
         close = tolerance * float(max(before.abs().max(), after.abs().max()))
-        assert effect.logit == pytest.approx(float(after[1]), abs=close), (edit, effect.channel)
-        assert effect.logit_change == pytest.approx(float(after[1] - before[1]), abs=close)
+        assert effect.score == pytest.approx(float(after[1]), abs=close), (edit, effect.channel)
+        assert effect.score_change == pytest.approx(float(after[1] - before[1]), abs=close)
         assert effect.probability == pytest.approx(float(after.softmax(0)[1]), abs=tolerance)
         assert effect.probability_change == pytest.approx(
             float(after.softmax(0)[1] - before.softmax(0)[1]), abs=tolerance
@@ -133,13 +133,13 @@ def whole_models(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_ranks_by_hand(edit, target, expected, untouched):
     net = untouched(nets.Weighted(*ROWS))
     sweep = swept(net, ONES, {"layer": "conv", **edit}, target=target, other=2 * ONES)
-    assert [(effect.channel, effect.logit_change) for effect in sweep.channels] == expected
+    assert [(effect.channel, effect.score_change) for effect in sweep.channels] == expected
     assert sweep.logits.tolist() == [96, 48]
     assert sweep.layer == "conv"
     assert sweep.target == target
     assert sweep.probability == pytest.approx(float(torch.tensor([96.0, 48.0]).double().softmax(0)[target]))
     for effect in sweep.channels:
-        assert effect.logit == [96, 48][target] + effect.logit_change
+        assert effect.score == [96, 48][target] + effect.score_change
     assert sweep.edit == parse_edits([{"layer": "conv", **edit}])[0]
 
 
@@ -245,15 +245,15 @@ def test_batches_of_all_sizes(size, pictures, monkeypatch):
     expected = swept(net, pictures[0], {"op": "zero", "layer": "conv"})
     assert [channel.channel for channel in sweep.channels] == [one.channel for one in expected.channels]
     for one, other in zip(sweep.channels, expected.channels, strict=True):
-        assert one.logit == pytest.approx(other.logit, abs=1e-6)
+        assert one.score == pytest.approx(other.score, abs=1e-6)
 
 
 def test_more_channels_than_one_batch(pictures):
     net = nn.Sequential(nn.Conv2d(3, 70, 3), nn.ReLU(inplace=True), nets.Weighted(*(((0.01,) * 70),) * 2))
     summary = check(net.eval(), pictures[0], {"op": "zero", "layer": "0"}, channels=[0, 1, 31, 32, 33, 63, 64, 69])
-    whole = {one.channel: one.logit for one in swept(net, pictures[0], {"op": "zero", "layer": "0"}, target=1).channels}
+    whole = {one.channel: one.score for one in swept(net, pictures[0], {"op": "zero", "layer": "0"}, target=1).channels}
     assert len(whole) == 70
-    assert all(whole[channel.channel] == pytest.approx(channel.logit, rel=1e-5) for channel in summary.channels)
+    assert all(whole[channel.channel] == pytest.approx(channel.score, rel=1e-5) for channel in summary.channels)
 
 
 def test_small_batches_for_large_tensors(pictures, monkeypatch):
@@ -576,7 +576,7 @@ def test_sweeps_and_hooks_in_eight_threads_on_one_module(pictures, untouched):
         for one in rounds:
             assert [effect.channel for effect in one.channels] == [effect.channel for effect in expected.channels]
             for effect, other in zip(one.channels, expected.channels, strict=True):
-                assert effect.logit == pytest.approx(other.logit, abs=1e-6)
+                assert effect.score == pytest.approx(other.score, abs=1e-6)
 
 
 class frequent_switches:  # noqa: N801
@@ -619,11 +619,11 @@ def test_a_sweep_of_the_embedded_model(lite0: LoadedModel, untouched, monkeypatc
     assert sweep.target == lite0.labels.index("tabby")
     for effect in sweep.channels:
         single = intervene(lite0, CAT, [edit | {"channels": [effect.channel]}], target="tabby")
-        assert effect.logit == pytest.approx(single.after.target.logit, rel=1e-4)
+        assert effect.score == pytest.approx(single.after.target.logit, rel=1e-4)
         assert effect.probability_change == pytest.approx(single.probability_change, abs=1e-4)
         assert sweep.probability == pytest.approx(single.before.target.probability, abs=1e-5)
     swapped = sweep_channels(lite0, CAT, edit | {"op": "swap"}, other=CAT)
-    assert max(abs(effect.logit_change) for effect in swapped.channels) < 1e-3
+    assert max(abs(effect.score_change) for effect in swapped.channels) < 1e-3
     with pytest.raises(EditError) as caught:
         sweep_channels(lite0, CAT, {"op": "zero"})
     assert caught.value.field == "edits[0].layer"

@@ -6,7 +6,7 @@ import { Overlay } from "./overlay.js";
 import { problemBox } from "./problems.js";
 import { HEATMAP } from "./question.js";
 import { state } from "./state.js";
-import { duration, percent, progress } from "./words.js";
+import { duration, progress, reading } from "./words.js";
 
 export class Card {
   heatmap = null; // once it has arrived
@@ -114,6 +114,6 @@ export class Card {
     this.overlay.describe(`Heatmap of ${this.name} for ${first.target.label}`);
     const rather = first.against ? ` rather than ${first.against.label}` : "";
     const blank = first.diagnostics.some((diagnostic) => diagnostic.code === "blank-map") ? ", blank" : "";
-    this.#facts.textContent = `${first.target.label}${rather} ${percent(first.target.probability)} · ${duration(timings.explain)}${blank}`;
+    this.#facts.textContent = `${first.target.label}${rather} ${reading(first.target)} · ${duration(timings.explain)}${blank}`;
   }
 }

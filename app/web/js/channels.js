@@ -10,7 +10,7 @@ import { readNpz } from "./npz.js";
 import { problemBox, showProblem } from "./problems.js";
 import { methodNamed, usualScale } from "./question.js";
 import { change, state } from "./state.js";
-import { percent, signed } from "./words.js";
+import { reading, signed } from "./words.js";
 
 const STEP = 24; // tiles at a time
 const SIDE = 128; // side of a tile, in pixels
@@ -258,7 +258,7 @@ async function ask(signal) {
 
 function showEffect(before, after, moved) {
   byId("effect-summary").textContent = moved
-    ? `${moved.target.label}: ${percent(moved.target.probability)} before, ${percent(moved.after.probability)} now; logit ${signed(moved.difference.logit)}.`
+    ? `${moved.target.label}: ${reading(moved.target)} before, ${reading(moved.after.target)} now; ${moved.target.logit === undefined ? "value" : "logit"} ${signed(moved.difference.score)}.`
     : "";
   const now = new Map((after ?? before).map((prediction) => [prediction.index, prediction]));
   const then = new Map(before.map((prediction) => [prediction.index, prediction]));
@@ -272,13 +272,14 @@ function effectRow(label, before, after) {
     element.style.width = `${(prediction?.probability ?? 0) * 100}%`;
     return element;
   };
-  const change = before && after ? (after.probability - before.probability) * 100 : null;
+  const isValue = after?.value !== undefined;
+  const change = before && after ? (isValue ? after.value - before.value : (after.probability - before.probability) * 100) : null;
   const moved = change !== null && Math.abs(change) >= 0.05 ? ` ${signed(change, 1)}` : "";
   return make(
     "li",
     {},
     make("span", { class: "label", textContent: label }),
-    make("span", { class: "share" }, after ? percent(after.probability) : "lower", make("span", { class: "moved", textContent: moved })),
+    make("span", { class: "share" }, after ? reading(after) : "lower", make("span", { class: "moved", textContent: moved })),
     make("span", { class: "track", "aria-hidden": "true" }, bar("before", before), bar("after", after)),
   );
 }

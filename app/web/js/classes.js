@@ -3,7 +3,7 @@
 import { catalogue, modelPath } from "./api.js";
 import { byId, make } from "./dom.js";
 import { change, explained, onChange, state } from "./state.js";
-import { percent } from "./words.js";
+import { reading } from "./words.js";
 
 let labelled = null; // the model whose labels are suggested
 
@@ -31,7 +31,7 @@ function show() {
   if (focused) document.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
   document.title = `${target.label}: SeeWhy`;
   byId("answer-label").textContent = target.label;
-  byId("answer-probability").textContent = percent(target.probability);
+  byId("answer-probability").textContent = reading(target);
   byId("contrast").hidden = !against;
   if (against) byId("contrast-text").textContent = `Evidence for ${target.label} rather than ${against.label}.`;
   byId("diagnostics").replaceChildren(
@@ -44,20 +44,22 @@ function show() {
 function row(prediction, target, against) {
   const chosen = prediction.index === target.index;
   const contrasted = prediction.index === against?.index;
+  const next = chosen && target.direction === "up" ? "down" : "up"; // a second click asks what makes a value smaller
   const explain = make(
     "button",
     {
       type: "button",
       class: "class",
       "aria-pressed": String(chosen),
-      on: { click: (event) => (event.shiftKey ? contrast(prediction) : change({ target: prediction.index, against: null })) },
+      title: isValue(prediction) ? `Explain what makes it ${next === "down" ? "smaller" : "larger"}` : "",
+      on: { click: (event) => (event.shiftKey ? contrast(prediction) : change({ target: named(prediction, next), against: null })) },
     },
     make("span", { class: "label", textContent: prediction.label }),
-    make("span", { class: "share", textContent: percent(prediction.probability) }),
+    make("span", { class: "share", textContent: reading(prediction) + (chosen && target.direction === "down" ? " ↓" : "") }),
     make("span", { class: "track", "aria-hidden": "true" }, make("span", { class: "fill" })),
   );
   explain.dataset.focus = `class-${prediction.index}`;
-  explain.querySelector(".fill").style.width = `${prediction.probability * 100}%`;
+  explain.querySelector(".fill").style.width = `${(prediction.probability ?? 0) * 100}%`;
   const rather = make("button", {
     type: "button",
     class: "rather",
@@ -76,7 +78,16 @@ function contrast(prediction) {
   const target = explained();
   if (prediction.index === target.index) return;
   const same = state.answer.explanations[0].against?.index === prediction.index;
-  change({ target: target.index, against: same ? null : prediction.index });
+  change({ target: named(target, target.direction), against: same ? null : named(prediction, "up") });
+}
+
+function isValue(prediction) {
+  return prediction.value !== undefined;
+}
+
+/** How a request names a class, or what makes a value larger or smaller. */
+function named(prediction, direction) {
+  return isValue(prediction) ? `output:${prediction.index}:${direction}` : prediction.index;
 }
 
 async function offerLabels(model) {

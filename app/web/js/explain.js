@@ -8,7 +8,7 @@ import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, methodNamed, question } from "./question.js";
 import { DEFAULTS, change, explained, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
-import { percent, progress } from "./words.js";
+import { progress, reading } from "./words.js";
 
 const ASKS = ["picture", "model", "method", "options", "target", "against", "layer", "colormap", "scale"];
 
@@ -52,8 +52,8 @@ async function run() {
     const answer = await explain(state.picture.file, [...asked, ...HEATMAP], { signal: mine.signal, onProgress });
     if (pending !== mine) return;
     change({ answer, asked });
-    const { label, probability } = explained();
-    announce(`${label}, ${percent(probability)}, explained by ${answer.method.name}.`);
+    const target = explained();
+    announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}.`);
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;
     restore();

@@ -6,7 +6,7 @@ import { Overlay } from "./overlay.js";
 import { fromServer } from "./picture.js";
 import { change, explained, onChange, state } from "./state.js";
 import { markValue, showBar } from "./bar.js";
-import { percent } from "./words.js";
+import { reading } from "./words.js";
 
 export const overlay = new Overlay(byId("stage"));
 
@@ -57,7 +57,7 @@ async function showAnswer() {
   dress();
   const [height, width] = first.heatmap.shape;
   byId("unseen").hidden = String(seen(first.heatmap, width, height)) === String([0, 0, width, height]);
-  overlay.describe(`Heatmap of ${answer.method.name} for ${explained().label}, ${percent(explained().probability)}`);
+  overlay.describe(`Heatmap of ${answer.method.name} for ${explained().label}, ${reading(explained())}`);
 }
 
 /** Browsers ignore the orientation in some formats: if the sides do not match, the service's picture is shown. */

@@ -5,6 +5,11 @@ export function percent(probability) {
   return `${(probability * 100).toFixed(1)}%`;
 }
 
+/** What the model says of a class, or of a value of a regression. */
+export function reading({ probability, value, unit }) {
+  return probability === undefined ? `${number(value)} ${unit}`.trim() : percent(probability);
+}
+
 export function number(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);

@@ -193,7 +193,7 @@ def test_ablation_weighs_as_a_sweep_ranks(images, untouched):
     sweep = sweep_images(net, image, parse_edits([{"layer": layer, "op": "zero"}])[0], Ask.single(2))
     falls = torch.zeros(len(sweep.channels))
     for effect in sweep.channels:
-        falls[effect.channel] = -effect.logit_change
+        falls[effect.channel] = -effect.score_change
     expected = (falls[:, None, None] * sweep.maps).sum(dim=0) / sweep.logits[2].abs()
     maps = AblationCAM(layers=(layer,), sign="signed").explain(net, image, torch.tensor([2])).maps
     assert nets.relative_error(maps[0], expected) < 1e-3

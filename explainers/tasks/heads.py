@@ -1,0 +1,34 @@
+"""Heads: what a network's outputs are, as users declare it, and the task that follows from it."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from seewhy.explainers.core.task import Task
+from seewhy.explainers.tasks.classification import Classification, head_of
+from seewhy.explainers.tasks.values import Values
+
+Head = Literal["softmax", "sigmoid", "value"]
+"""Logits of classes that exclude each other, logits of labels that do not, or values."""
+
+
+def declared_head(head: Head | None, count: int) -> Head:
+    """Return the head of a network of this many outputs: as declared, otherwise that of a classifier."""
+    return head or head_of(count)
+
+
+def task_with(head: Head | None, labels: Sequence[str], units: Sequence[str] = ()) -> Task:
+    """Return the task of a network whose outputs have these labels."""
+    return Values(labels, units) if head == "value" else Classification(labels, head)
+
+
+def head_fault(head: str | None, count: int, units: Sequence[str] = ()) -> str | None:
+    """Return why a network of this many outputs cannot have a head, with these units of values; None if it can."""
+    if head not in (None, *get_args(Head)):
+        return f"There is no head {head!r}; " + ", ".join(map(repr, get_args(Head))) + " are known."
+    if head == "softmax" and count == 1:
+        return "The softmax of one logit is always 1; declare the head 'sigmoid'."
+    if units and head != "value":
+        return "Only values have units; declare the head 'value'."
+    if units and len(units) != count:
+        return f"There are {count} values and {len(units)} units; give a unit for each, '' where there is none."
+    return None

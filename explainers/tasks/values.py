@@ -1,0 +1,205 @@
+"""Regression: each output is a value, and what is explained is what makes it larger, or smaller."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask
+from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
+from seewhy.explainers.execution.deferred_checks import require
+
+Direction = Literal["up", "down"]
+"""What is explained of a value: what makes it larger, or smaller."""
+
+_NO_CLASSES = "The model gives values, not probabilities of classes, which this method compares; use gradcam."
+
+
+@dataclass(frozen=True)
+class Values:
+    """Tells how much of something a picture shows, such as an age, a distance or an angle.
+
+    Outputs are values (N, K), in the units of the training. A target K asks what makes value K larger; ``~K``, as of
+    integers in Python, what makes it smaller. Without a target, the first value is explained.
+
+    Attributes:
+        labels: one per value; empty for ``output 0``, ``output 1`` and so on.
+        units: one per value, such as ``years``; empty where none are known.
+    """
+
+    labels: Sequence[str] = ()
+    units: Sequence[str] = ()
+
+    def outputs(self, raw: Any) -> Tensor:
+        """Return the values (N, K) in the module's result; one that holds (N,) has one value.
+
+        Raises:
+            ModelOutputError: there are none, or several tensors that could be them.
+        """
+        tensors = [value for value in tree_flatten(raw)[0] if isinstance(value, Tensor) and value.is_floating_point()]
+        if len(tensors) != 1 or tensors[0].ndim not in (1, 2) or 0 in tensors[0].shape:
+            shapes = ", ".join(str(tuple(value.shape)) for value in tensors) or "none"
+            raise ModelOutputError(
+                f"Expected values of shape (N, K) or (N,) from the model, found {shapes} in its {type(raw).__name__}; "
+                "wrap the model so that it returns its values alone."
+            )
+        return tensors[0].reshape(len(tensors[0]), -1)
+
+    def objective(self, outputs: Tensor, ask: Ask) -> "ValueObjective":
+        """Return the checked values to explain.
+
+        Raises:
+            TargetError: a value that the outputs lack, or one that is contrasted with itself.
+        """
+        targets = torch.zeros(len(outputs), dtype=torch.int64, device=outputs.device)
+        if ask.targets is not None:
+            numbers = ask.targets.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
+            targets = torch.where(numbers == MOST_PROBABLE, targets, numbers)
+        _check(_places(targets), outputs.shape[1])
+        if ask.against is None:
+            return ValueObjective(targets)
+        against = ask.against.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
+        is_contrasted = against != NO_CONTRAST
+        _check(torch.where(is_contrasted, _places(against), 0), outputs.shape[1])
+        same = is_contrasted & (_places(targets) == _places(against))
+        require(~same.any(), lambda: TargetError("A value is contrasted with itself; name two values."))
+        return ValueObjective(targets, against)
+
+    def target(self, target: int | str) -> int:
+        """Return the number of a value: its index, ``output:INDEX`` or its label; with ``:down``, that of its fall.
+
+        Raises:
+            TargetError: there is no such value, or the label is that of several.
+        """
+        name, direction = str(target).strip(), "up"
+        if name not in self.labels and name.rpartition(":")[2] in ("up", "down"):
+            name, _, direction = name.rpartition(":")
+        places = [place for place, label in enumerate(self.labels) if label.casefold() == name.casefold()]
+        if len(places) > 1:
+            raise TargetError(f"The label {name!r} names the values {', '.join(map(str, places))}; give output:INDEX.")
+        digits = name.removeprefix("output:")
+        if not places and not (digits.isascii() and digits.isdecimal() and len(digits) < 10):
+            names = [f"output:{place}" for place in range(len(self.labels))]
+            hint = near_matches(name, [*self.labels, *names]) or "Give output:INDEX, and :down for what lowers it."
+            raise TargetError(f"The model has no value {name!r}. {hint}")
+        place = places[0] if places else int(digits)
+        if place >= len(self.labels):
+            raise _outside(place, len(self.labels))
+        return place if direction == "up" else ~place
+
+    def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> "tuple[ValuePrediction, ...]":
+        """Return the targets of a picture with values (K,), and then its first `top` values."""
+        values = outputs.detach().float().tolist()
+        return tuple(self._prediction(number, values) for number in (*targets, *range(min(top, len(values)))))
+
+    def _prediction(self, number: int, values: Sequence[float]) -> "ValuePrediction":
+        place = max(number, ~number)
+        label = self.labels[place] if self.labels else f"output {place}"
+        unit = self.units[place] if self.units else ""
+        return ValuePrediction(place, label, values[place], unit, "up" if number >= 0 else "down")
+
+    def remarks(self, outputs: Tensor, target: int) -> tuple[Diagnostic, ...]:
+        """Return nothing: a value is neither certain nor improbable."""
+        return ()
+
+    def are_probabilities(self, outputs: Tensor) -> bool:
+        """Return no: values of 0 to 1 are values."""
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class ValueObjective(Objective):
+    """For each picture a value, or its negative, or its lead over another value."""
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Return (N,) float32: the target's value of each row of values (N, K), less that of its contrast."""
+        outputs = outputs.float()
+        scores = _signed(outputs, self.targets)
+        if self.against is None:
+            return scores
+        return scores - torch.where(self.is_contrasted, _signed(outputs, self.against), 0)
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the values (N, K) as they are."""
+        return outputs.float()
+
+    def log_probabilities(self, outputs: Tensor) -> Tensor:
+        """Raise `TargetError`: values have no probabilities."""
+        raise TargetError(_NO_CLASSES)
+
+    def nearest(self, outputs: Tensor, count: int) -> Tensor:
+        """Raise `TargetError`: values of other things are no alternatives."""
+        raise TargetError(_NO_CLASSES)
+
+
+@dataclass(frozen=True)
+class ValuePrediction:
+    """One value.
+
+    Attributes:
+        index: its place among the outputs.
+        label: what it is of.
+        value: the model's, in the unit.
+        unit: empty where none is known.
+        direction: of a target: whether what makes it larger is explained, or what makes it smaller.
+    """
+
+    index: int
+    label: str
+    value: float
+    unit: str = ""
+    direction: Direction = "up"
+
+    @property
+    def name(self) -> str:
+        """The target, ``output:INDEX`` or ``output:INDEX:down``."""
+        return f"output:{self.index}" + (":down" if self.direction == "down" else "")
+
+    @property
+    def score(self) -> float:
+        """The value."""
+        return self.value
+
+    @property
+    def probability(self) -> None:
+        """None: a value is no probability."""
+        return None
+
+    @property
+    def text(self) -> str:
+        """The value with its unit, and with ``, down`` where its fall is explained."""
+        return _with_unit(f"{self.value:.4g}", self.unit) + (", down" if self.direction == "down" else "")
+
+    def change(self, before: Self) -> str:
+        """Return the change of the value."""
+        return _with_unit(f"{self.value - before.value:+.3g}", self.unit)
+
+
+def _places(numbers: Tensor) -> Tensor:
+    """Return the indices of the values that targets ask about, whatever their direction."""
+    return torch.maximum(numbers, ~numbers)
+
+
+def _signed(outputs: Tensor, numbers: Tensor) -> Tensor:
+    """Return the value (N,) of each number, negative where its fall is asked about."""
+    places = _places(numbers).clamp(0, outputs.shape[1] - 1)  # a check on a GPU is read later
+    values = outputs.gather(1, places[:, None])[:, 0]
+    return torch.where(numbers < 0, -values, values)
+
+
+def _check(places: Tensor, count: int) -> None:
+    beyond = places >= count
+    require(~beyond.any(), lambda: _outside(int(places[beyond][0]), count))
+
+
+def _outside(place: int, count: int) -> TargetError:
+    return TargetError(f"Output {place} is out of range: the model has outputs 0 to {count - 1}.")
+
+
+def _with_unit(number: str, unit: str) -> str:
+    return f"{number} {unit}" if unit else number

@@ -1,0 +1,272 @@
+"""Networks of values: the answer is a value with its unit, in Python, over HTTP and on the command line."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from seewhy import compare, explain, intervene, sweep_channels, wrap_model
+from seewhy.app import create_app
+from seewhy.app.cli import main
+from seewhy.app.settings import Settings
+from seewhy.explainers.errors import ModelOutputError, TargetError
+from seewhy.explainers.methods.catalogue import METHODS
+from seewhy.explainers.tasks.values import Values
+from seewhy.models import ModelError
+from seewhy.models.errors import ModelsFileError
+from seewhy.models.models_file import own_specs
+from tests import nets
+from tests.app.conftest import EXAMPLES
+from tests.grids import few
+
+CAT = EXAMPLES / "cat.png"
+LABELS, UNITS = ["age", "height", "age:down"], ["years", "cm", ""]
+DECLARED = (
+    '[models.patient]\narchitecture = "tests.nets:Net"\nweights = "w.pth"\ninput_size = 32\nhead = "value"\n'
+    f"labels = {json.dumps(LABELS)}\nunits = {json.dumps(UNITS)}\n"
+)
+COMPARES_CLASSES = ("finercam", "shapleycam")
+
+SAME = [
+    name
+    for name, entry in METHODS.items()
+    if not entry.rounding and name not in (*COMPARES_CLASSES, "recipro-cam", "cam")
+]
+"""Methods that explain a value as they explain a logit; Recipro-CAM takes probabilities, CAM another network."""
+
+
+class OneValue(nets.Net):
+    """Returns a number for each picture, without an axis of outputs."""
+
+    def forward(self, images):
+        return super().forward(images)[:, 0]
+
+
+@pytest.fixture(scope="module")
+def module():
+    return nets.seeded(nets.Net)
+
+
+@pytest.fixture(scope="module")
+def model(module):
+    return wrap_model(module, LABELS, input_size=32, head="value", units=UNITS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, module):
+    folder = tmp_path_factory.mktemp("values")
+    torch.save(module.state_dict(), folder / "w.pth")
+    (folder / "models.toml").write_text(DECLARED)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(folder):
+    app = create_app(Settings(models=folder / "models.toml", default_model="patient"))
+    yield app.test_client()
+    app.extensions["seewhy"].models.stop()
+
+
+def test_a_value_is_what_the_network_returns(model):
+    result = explain(model, CAT)
+    with torch.no_grad():
+        expected = model.module(model.preprocess(result.picture)[None])[0]
+    assert [row.value for row in result.predictions] == pytest.approx(expected.tolist(), rel=1e-5)
+    assert [(row.label, row.unit) for row in result.predictions] == list(zip(LABELS, UNITS, strict=True))
+    assert result.target == result.predictions[0]
+    assert result.caption == f"age {result.target.value:.4g} years by gradcam"
+
+
+@pytest.mark.parametrize("name", few(SAME, ["gradcam", "lrp", "rise", "dff"]))
+def test_the_map_is_that_of_a_logit(name, model, module):
+    options = {"samples": 150} if name in ("rise", "lime", "kernel-shap") else {}
+    options |= {"score": "logit"} if name in ("rise", "lime") else {}
+    logit = explain(wrap_model(module, input_size=32), CAT, name, target=1, **options).map
+    value = explain(model, CAT, name, target="height", **options).map
+    assert np.allclose(value, logit, atol=1e-4 * abs(logit).max())
+
+
+@pytest.mark.parametrize("name", ["gradcam", "occlusion", "input-x-gradient", "deeplift", "kernel-shap"])
+def test_what_lowers_a_value_is_the_negative_of_what_raises_it(name, model):
+    options = {"samples": 150} if name == "kernel-shap" else {}
+    rise, fall = (
+        explain(model, CAT, name, target=target, sign="signed", **options) for target in ("height", "output:1:down")
+    )
+    assert np.allclose(rise.map, -fall.map, atol=1e-5 * abs(rise.map).max())
+    assert (rise.target.direction, fall.target.direction) == ("up", "down")
+    assert rise.target.value == fall.target.value
+
+
+def test_methods_that_compare_classes_say_so(model):
+    for name in COMPARES_CLASSES:
+        with pytest.raises(TargetError, match="values, not probabilities"):
+            explain(model, CAT, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        (0, 0),
+        (np.int64(2), 2),
+        ("1", 1),
+        ("output:1", 1),
+        ("output:1:up", 1),
+        ("output:1:down", ~1),
+        ("HEIGHT:down", ~1),
+        ("age:down", 2),  # a label
+        ("age:down:down", ~2),
+    ],
+)
+def test_values_are_named_by_place_or_label(name, number):
+    assert Values(LABELS, UNITS).target(name) == number
+
+
+@pytest.mark.parametrize("name", [3, -1, "output:3", "output:-1", "hight", "output:", True, 1.5, "output:1:left"])
+def test_there_is_no_such_value(name):
+    with pytest.raises(TargetError, match=r"outputs 0 to 2|no value"):
+        Values(LABELS, UNITS).target(name)
+
+
+def test_a_contrast_is_the_difference_of_two_values(model, module):
+    both = explain(model, CAT, "input-x-gradient", target=1, against=0, sign="signed")
+    maps = [explain(model, CAT, "input-x-gradient", target=index, sign="signed").map for index in (1, 0)]
+    assert np.allclose(both.map, maps[0] - maps[1], atol=1e-5 * abs(maps[0]).max())
+    with pytest.raises(TargetError, match="contrasted with itself"):
+        explain(model, CAT, target=1, against="output:1:down")
+
+
+def test_a_network_may_return_one_number_for_each_picture():
+    model = wrap_model(nets.seeded(OneValue), ["age"], input_size=32, head="value", units="years")
+    results = compare(model, CAT, ["gradcam", "occlusion"])
+    assert {result.target.unit for result in results} == {"years"}
+    with pytest.raises(TargetError, match="outputs 0 to 0"):
+        explain(model, CAT, target=1)
+
+
+def test_bare_modules_and_strange_outputs_are_refused():
+    with pytest.raises(ModelOutputError, match=r"\(2, 3, 4\)"):
+        Values().outputs(torch.zeros(2, 3, 4))
+    with pytest.raises(ModelOutputError, match="none"):
+        Values().outputs({})
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"head": "value", "units": ["cm"]}, "3 values and 1 units"),
+        ({"units": ["cm"] * 3}, "Only values have units"),
+        ({"head": "value", "labels": ["age"]}, "3 values, but 1 labels"),
+    ],
+)
+def test_units_that_do_not_suit_are_refused(options, reason, module):
+    with pytest.raises(ModelError, match=reason):
+        wrap_model(module, **{"input_size": 32, **options})
+
+
+def test_units_are_declared_for_each_value(folder, tmp_path):
+    (tmp_path / "models.toml").write_text(DECLARED.replace(json.dumps(UNITS), '["cm"]'))
+    with pytest.raises(ModelsFileError, match="3 values and 1 units"):
+        own_specs(tmp_path / "models.toml")
+
+
+def test_edits_change_values(model):
+    edit = {"op": "zero", "layer": "conv"}
+    effect = intervene(model, CAT, [edit], target="height")
+    assert effect.score_change == effect.after.target.value - effect.before.target.value != 0
+    assert effect.probability_change is None
+    assert effect.panel()
+    effects = sweep_channels(model, CAT, edit, target="height").channels
+    assert {channel.probability for channel in effects} == {channel.probability_change for channel in effects} == {None}
+
+
+def test_answers_say_value_and_never_probability(client, model):
+    cat = CAT.read_bytes()
+    expected = explain(model, CAT, target="height").target
+    response = client.post(
+        "/explain", query_string={"target": "output:1:down", "format": "json"}, data=cat, content_type="image/png"
+    )
+    (explanation,) = response.json["explanations"]
+    assert explanation["target"] == {
+        "index": 1,
+        "label": "height",
+        "value": pytest.approx(expected.value, rel=1e-3),
+        "unit": "cm",
+        "direction": "down",
+    }
+    assert set(response.json["predictions"][0]) == {"index", "label", "value", "unit"}
+    assert response.json["model"]["head"] == client.get("/models/patient").json["head"] == "value"
+    assert "probability" not in response.text
+    assert response.headers["X-SeeWhy-Target"] == "output:1:down"
+    assert "X-SeeWhy-Probability" not in response.headers
+    top = client.post("/explain", query_string={"top": 2, "format": "json"}, data=cat, content_type="image/png").json
+    assert [part["target"]["label"] for part in top["explanations"]] == LABELS[:2]
+    assert client.post("/explain", data=cat, content_type="image/png").status_code == 200
+    assert b"seewhy_explained_probability_count" not in client.get("/metrics").data
+
+
+@pytest.mark.parametrize(("query", "field"), [("target=output:3", "target"), ("target=1&against=1", "against")])
+def test_wrong_values_are_the_clients_mistake(query, field, client):
+    response = client.post(f"/explain?{query}", data=CAT.read_bytes(), content_type="image/png")
+    assert (response.status_code, response.json["errors"][0]["field"]) == (422, field)
+
+
+@pytest.mark.parametrize("route", ["intervene", "trace", "capture"])
+def test_hooks_of_networks_of_values_are_reached_over_http(route, client):
+    options = {
+        "intervene": {"edits": '[{"op": "zero", "layer": "conv"}]'},
+        "trace": {},
+        "capture": {"layer": "conv", "kind": "grad_output"},
+    }[route]
+    response = client.post(
+        f"/hooks/{route}",
+        query_string={"target": "height", "format": "json", **options},
+        data=CAT.read_bytes(),
+        content_type="image/png",
+    )
+    assert response.json["target"]["unit"] == "cm"
+    if route == "intervene":
+        assert response.json["difference"]["probability"] is None
+        assert response.json["after"]["target"]["value"] != response.json["before"]["target"]["value"]
+
+
+def test_compatible_servers_give_values(client):
+    image = base64.b64encode(CAT.read_bytes()).decode()
+    v1 = {"instances": [image], "parameters": {"output": "values"}}
+    (values,) = client.post("/v1/models/patient:predict", json=v1).json["predictions"]
+    assert len(values) == 3
+    for output in ("probabilities", "logits"):
+        body = {"instances": [image], "parameters": {"output": output}}
+        assert client.post("/v1/models/patient:predict", json=body).status_code == 400
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [image]}
+    answer = client.post("/v2/models/patient/infer", json={"inputs": [tensor]}).json
+    assert [output["name"] for output in answer["outputs"]] == ["values", "indices", "classes"]
+    assert answer["outputs"][0]["data"] == pytest.approx(values)
+    assert client.get("/v2/models/patient").json["outputs"][0]["name"] == "values"
+    explained = client.post("/v2/models/patient/explain", json={"inputs": [tensor]}).json
+    assert {output["name"] for output in explained["outputs"]} >= {"values", "heatmaps", "targets"}
+    torchserve = client.post("/predictions/patient", data=CAT.read_bytes(), content_type="image/png").json
+    assert torchserve == {label: pytest.approx(value, rel=1e-4) for label, value in zip(LABELS, values, strict=True)}
+
+
+def test_the_command_line_prints_values(folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("SEEWHY_MODELS", str(folder / "models.toml"))
+    printed = CliRunner().invoke(main, ["predict", str(CAT), "--model", "patient"])
+    assert printed.exit_code == 0
+    assert " years " in printed.output
+    assert "%" not in printed.output
+    summary = tmp_path / "rows.jsonl"
+    arguments = ["explain", str(CAT), "--model", "patient", "--target", "height:down", "--summary", str(summary)]
+    explained = CliRunner().invoke(main, [*arguments, "-o", str(tmp_path / "cat.png")])
+    assert explained.exit_code == 0, explained.output
+    row = json.loads(summary.read_text())
+    assert (row["target"], row["probability"], row["logit"]) == ("output:1:down", None, None)
+    assert isinstance(row["value"], float)
+
+
+def test_a_sigmoid_at_the_end_is_no_fault_of_a_network_of_values(module):
+    model = wrap_model(nn.Sequential(module, nn.Sigmoid()), LABELS, input_size=32, head="value")
+    assert 0 <= explain(model, CAT).target.value <= 1
