@@ -82,7 +82,7 @@ def test_only_the_allowed_decoders_are_ever_tried(monkeypatch):
             return accept is None or accept(*args)
 
         monkeypatch.setitem(Image.OPEN, name, (factory, spied))
-    for content in [*pictures.sound().values(), *(file.content for file in pictures.others())]:
+    for content in [*pictures.sound().values(), *(file.content for file in pictures.foreign_files())]:
         try:
             read_picture(content)
         except UnreadablePictureError:
@@ -138,9 +138,9 @@ def test_tiles_of_a_tiff_count_as_its_pixels():
         read_picture(content, 128 * 128 - 1)
 
 
-@pytest.mark.parametrize(("kind", "kinds", "first"), [(17, (), False), (4, (16,), False), (4, (16,), True)])
-def test_a_tiff_whose_size_may_be_read_in_two_ways_is_refused(kind, kinds, first, monkeypatch):
-    content = pictures.hidden_tile(kind, *kinds, first=first)
+@pytest.mark.parametrize(("kind", "edges", "first"), [(17, (), False), (4, (16,), False), (4, (16,), True)])
+def test_a_tiff_whose_size_may_be_read_in_two_ways_is_refused(kind, edges, first, monkeypatch):
+    content = pictures.hidden_tile(kind, *edges, first=first)
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
     with pytest.raises(UnreadablePictureError, match="in two ways"):
         read_picture(content, 1_000_000)

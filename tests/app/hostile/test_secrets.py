@@ -119,7 +119,7 @@ def test_no_edit_and_no_resource_reads_a_path(client, small, shut, place):
 
 
 def test_a_picture_that_names_files_opens_none(client, shut):
-    for file in pictures.others():
+    for file in pictures.foreign_files():
         assert client.post("/predict", data=file.content, content_type="image/svg+xml").status_code != 500
     assert shut == []
 
@@ -201,7 +201,7 @@ def provoked(client, small, values):
         "/docs/assets/x",
     ):
         yield client.get(path)
-    for picture in [*pictures.others(), *pictures.exif(), *pictures.directories()]:
+    for picture in [*pictures.foreign_files(), *pictures.exif(), *pictures.directories()]:
         if picture.answers != {200}:
             yield client.post("/predict", data=picture.content, content_type="image/png")
 
