@@ -16,10 +16,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", action="store_true")
-    asked = parser.parse_args()
-    for part in () if asked.page else page.PARTS:
-        subprocess.run([sys.executable, "-m", f"benchmarks.{part}", *["--quick"] * asked.quick], check=True)
-    if not asked.quick:
+    arguments = parser.parse_args()
+    for part in () if arguments.page else page.PARTS:
+        subprocess.run([sys.executable, "-m", f"benchmarks.{part}", *["--quick"] * arguments.quick], check=True)
+    if not arguments.quick:
         page.write()
 
 

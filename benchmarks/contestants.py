@@ -121,8 +121,8 @@ def _torchcam(name: str) -> Callable[[Workload], Run]:
         def run() -> Tensor:
             with torch.inference_mode(forward_only):
                 scores = network(workload.images)
-            found: Tensor = (cam(classes) if forward_only else cam(classes, scores))[0]
-            return found
+            maps: Tensor = (cam(classes) if forward_only else cam(classes, scores))[0]
+            return maps
 
         return run
 

@@ -33,8 +33,8 @@ class Choice:
     @property
     def environment(self) -> dict[str, str]:
         """What the service gets in the environment."""
-        found = {"SEEWHY_WORKERS": str(self.workers), "SEEWHY_THREADS": str(self.threads)}
-        return found if self.each is None else {**found, "OMP_NUM_THREADS": str(self.each)}
+        variables = {"SEEWHY_WORKERS": str(self.workers), "SEEWHY_THREADS": str(self.threads)}
+        return variables if self.each is None else {**variables, "OMP_NUM_THREADS": str(self.each)}
 
     @property
     def row(self) -> list[str]:
@@ -49,11 +49,11 @@ class Choice:
 
 def choices(cores: int) -> list[Choice]:
     """Return what is tried on a machine of so many cores; the usual one first."""
-    found = [Choice(cores, 1, threads) for threads in (8, 4, 16, 32)]
+    combinations = [Choice(cores, 1, threads) for threads in (8, 4, 16, 32)]
     if cores > 1:
-        found += [Choice(cores, 1, 8, 1), Choice(cores, 1, 16, 1)]
-        found += [Choice(cores, cores, 8), Choice(cores, cores, 8, cores), Choice(cores, 2 * cores, 8)]
-    return found
+        combinations += [Choice(cores, 1, 8, 1), Choice(cores, 1, 16, 1)]
+        combinations += [Choice(cores, cores, 8), Choice(cores, cores, 8, cores), Choice(cores, 2 * cores, 8)]
+    return combinations
 
 
 def measured(choice: Choice, seconds: float) -> tuple[Load, int]:
@@ -61,8 +61,8 @@ def measured(choice: Choice, seconds: float) -> tuple[Load, int]:
     forms = bodies(pictures((512, 512), 16))
     with running(SERVE, choice.environment, choice.cores) as server:
         asyncio.run(load(server.url, forms, CLIENTS, min(seconds, 3)))
-        found = asyncio.run(load(server.url, forms, CLIENTS, seconds))
-        return found, server.memory()
+        result = asyncio.run(load(server.url, forms, CLIENTS, seconds))
+        return result, server.memory()
 
 
 HEAD = ("cores", "processes", "threads", "threads of a pass", "requests/s", "of the first", "p99, ms", "memory, MB")
@@ -88,17 +88,17 @@ def main() -> None:
     """Print the table and write the results; with --quick, one second of the first choice, and nothing is written."""
     quick, seconds, rounds = asked_for(main.__doc__, seconds=8.0, rounds=2)
     tried = [choice for count in dict.fromkeys((1, processors())) for choice in choices(count)][: 1 if quick else None]
-    found: dict[Choice, list[tuple[Load, int]]] = {choice: [] for choice in tried}
+    runs: dict[Choice, list[tuple[Load, int]]] = {choice: [] for choice in tried}
     for number in range(rounds):
         for choice in tried if number % 2 == 0 else reversed(tried):
-            found[choice].append(measured(choice, seconds))
-            print(choice, f"{found[choice][-1][0].rate:.1f}", file=sys.stderr, flush=True)
+            runs[choice].append(measured(choice, seconds))
+            print(choice, f"{runs[choice][-1][0].rate:.1f}", file=sys.stderr, flush=True)
     results = []
-    for choice, got in found.items():
+    for choice, got in runs.items():
         total = Load()
-        for one, _ in got:
-            total.add(one)
-        results.append((choice, [one.rate for one, _ in got], total, max(memory for _, memory in got)))
+        for result, _ in got:
+            total.add(result)
+        results.append((choice, [result.rate for result, _ in got], total, max(memory for _, memory in got)))
     text = tables(results)
     if not quick:
         cases = [

@@ -38,13 +38,13 @@ class Rise:
     answered: bool = False
 
 
-async def rise(url: str, form: bytes, samples: int, found: Rise) -> None:
+async def rise(url: str, form: bytes, samples: int, progress: Rise) -> None:
     """Ask for RISE as a stream of events, and note how far it is; closing the connection gives it up."""
     limit = aiohttp.ClientTimeout(total=MOST_SECONDS)
-    asked = f"{url}?method=rise&samples={samples}"
+    address = f"{url}?method=rise&samples={samples}"
     async with (
         aiohttp.ClientSession(timeout=limit) as session,
-        session.post(asked, data=form, headers={**HEADERS, "Accept": "text/event-stream"}) as answer,
+        session.post(address, data=form, headers={**HEADERS, "Accept": "text/event-stream"}) as answer,
     ):
         if answer.status != 200:
             raise RuntimeError(f"RISE was refused: {await answer.text()}")
@@ -53,35 +53,35 @@ async def rise(url: str, form: bytes, samples: int, found: Rise) -> None:
             name, _, value = line.decode().strip().partition(": ")
             kind = value if name == "event" else kind
             if name == "data" and kind == "progress":
-                told = json.loads(value)
-                found.share = told["done"] / told["total"] if told["total"] else 0.0
+                report = json.loads(value)
+                progress.share = report["done"] / report["total"] if report["total"] else 0.0
             elif name == "data":
-                found.answered = kind == "answer"
+                progress.answered = kind == "answer"
                 return
 
 
 async def beside(url: str, forms: Iterator[bytes], clients: int, seconds: float) -> tuple[Load, float]:
     """Return what clients of Grad-CAM got beside RISE, and how many of its samples a second were done."""
-    found = Rise()
-    running_rise = asyncio.create_task(rise(url, next(forms), SAMPLES, found))
-    while not found.share and not running_rise.done():
+    progress = Rise()
+    running_rise = asyncio.create_task(rise(url, next(forms), SAMPLES, progress))
+    while not progress.share and not running_rise.done():
         await asyncio.sleep(0.05)
-    before = found.share
+    before = progress.share
     got = await load(url, forms, clients, seconds)
-    done = (found.share - before) * SAMPLES / got.seconds
+    rate = (progress.share - before) * SAMPLES / got.seconds
     running_rise.cancel()
     await asyncio.gather(running_rise, return_exceptions=True)
-    return got, done
+    return got, rate
 
 
 async def finished(url: str, forms: Iterator[bytes], clients: int) -> float | None:
     """Return the seconds that a smaller RISE takes while clients ask for Grad-CAM all the time; None if it fails."""
-    found, started = Rise(), time.perf_counter()
-    asked = asyncio.create_task(rise(url, next(forms), FINISHED, found))
-    while not asked.done() and time.perf_counter() - started < MOST_SECONDS:
+    progress, started = Rise(), time.perf_counter()
+    task = asyncio.create_task(rise(url, next(forms), FINISHED, progress))
+    while not task.done() and time.perf_counter() - started < MOST_SECONDS:
         await load(url, forms, clients, 1.0)
-    await asyncio.gather(asked, return_exceptions=True)
-    return time.perf_counter() - started if found.answered else None
+    await asyncio.gather(task, return_exceptions=True)
+    return time.perf_counter() - started if progress.answered else None
 
 
 def measured(url: str, seconds: float, rounds: int, clients: int = CLIENTS) -> dict[str, object]:
@@ -114,30 +114,30 @@ def measured(url: str, seconds: float, rounds: int, clients: int = CLIENTS) -> d
     }
 
 
-def table(found: dict) -> str:
+def table(facts: dict) -> str:
     """Return what goes into the page."""
     rows = [
-        (name, f"{one['rate']:.1f}", f"{one['p50']:.0f}", f"{one['p99']:.0f}", str(one["errors"]))
-        for name, one in found["rows"].items()
+        (name, f"{row['rate']:.1f}", f"{row['p50']:.0f}", f"{row['p99']:.0f}", str(row["errors"]))
+        for name, row in facts["rows"].items()
     ]
-    ended = f"was answered after {found['finished']:.0f} s" if found["finished"] else "was not answered"
-    said = (
-        f"Beside RISE of {SAMPLES:,} samples the p99 of Grad-CAM is **{found['ratio']:.2f}** times as long (median of "
-        f"the rounds), and {found['samples']:.0f} samples a second are done of it. One of {FINISHED} samples under the "
+    ended = f"was answered after {facts['finished']:.0f} s" if facts["finished"] else "was not answered"
+    sentence = (
+        f"Beside RISE of {SAMPLES:,} samples the p99 of Grad-CAM is **{facts['ratio']:.2f}** times as long (median of "
+        f"the rounds), and {facts['samples']:.0f} samples a second are done of it. One of {FINISHED} samples under the "
         f"same load {ended}."
     )
     head = ("clients", "requests/s", "p50, ms", "p99, ms", "errors")
-    return f"{description(('seewhy', 'torch', 'onnxruntime'))}\n\n{page.table(head, rows)}\n{said}\n"
+    return f"{description(('seewhy', 'torch', 'onnxruntime'))}\n\n{page.table(head, rows)}\n{sentence}\n"
 
 
 def main() -> None:
     """Print the table and write the results; with --quick, one second of each, and nothing is written."""
     quick, seconds, rounds = asked_for(main.__doc__, seconds=5.0, rounds=3)
     with running(SERVE, SERVICE) as server:
-        found = measured(server.url, seconds, rounds)
-    text = table(found)
+        results = measured(server.url, seconds, rounds)
+    text = table(results)
     if not quick:
-        page.save("fairness", {"tables": text, **found})
+        page.save("fairness", {"tables": text, **results})
     print(text)
 
 

@@ -31,7 +31,7 @@ def explain() -> Response:
     heatmap = cam(input_tensor=model.preprocess(picture)[None], targets=None)[0]
     picture.thumbnail((MAX_SIDE, MAX_SIDE))
     pixels = np.asarray(picture, dtype=np.float32) / 255
-    drawn = show_cam_on_image(pixels, cv2.resize(heatmap, picture.size), use_rgb=True)
+    overlay = show_cam_on_image(pixels, cv2.resize(heatmap, picture.size), use_rgb=True)
     answer = io.BytesIO()
-    Image.fromarray(drawn).save(answer, "PNG")
+    Image.fromarray(overlay).save(answer, "PNG")
     return Response(answer.getvalue(), mimetype="image/png")

@@ -42,19 +42,19 @@ def timed(case: Case, model: Any, effort: Effort) -> tuple[Times, dict[str, int 
     """Return the times of all contestants of a case, and how busy SeeWhy and the plain forward keep the GPU."""
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other libraries
-        asked = workload(model, case.batch, stack)
-        runs = {**on_gpu(asked), **contestants(case.method, asked)}
-        found = interleaved(runs, effort, torch.cuda.synchronize)
+        work = workload(model, case.batch, stack)
+        runs = {**on_gpu(work), **contestants(case.method, work)}
+        times = interleaved(runs, effort, torch.cuda.synchronize)
         busy = {name: utilisation(runs[name]) if effort.seconds else None for name in (SEEWHY, EAGER)}
-        return found, busy
+        return times, busy
 
 
-def row(case: Case, found: Times, busy: dict[str, int | None]) -> list[str]:
+def row(case: Case, times: Times, busy: dict[str, int | None]) -> list[str]:
     """Return the row of a case."""
     return [
-        *beside(case, found),
-        page.times(ratio(found, SEEWHY, COMPILED)),
-        f"{case.batch / median(found[SEEWHY]):.0f}",
+        *beside(case, times),
+        page.times(ratio(times, SEEWHY, COMPILED)),
+        f"{case.batch / median(times[SEEWHY]):.0f}",
         *("" if busy[name] is None else f"{busy[name]} %" for name in (SEEWHY, EAGER)),
     ]
 
@@ -66,22 +66,22 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--methods", nargs="+", default=list(OPTIONS), choices=list(OPTIONS))
     parser.add_argument("--seconds", type=float, default=5.0, help="for each case; three rounds at least")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device")
         return
-    effort = QUICK if asked.quick else Effort(asked.seconds)
+    effort = QUICK if arguments.quick else Effort(arguments.seconds)
     rows, results = [], []
-    for name in asked.models:
+    for name in arguments.models:
         model = load(name, "cuda")
-        for case in cases([name], asked.methods, BATCHES[:1] if asked.quick else BATCHES):
-            found, busy = timed(case, model, effort)
-            rows.append(row(case, found, busy))
-            milliseconds = {who: round(median(one) * 1000, 3) for who, one in found.items()}
-            results.append({**vars(case), "rounds": len(found[SEEWHY]), "milliseconds": milliseconds, "busy": busy})
+        for case in cases([name], arguments.methods, BATCHES[:1] if arguments.quick else BATCHES):
+            times, busy = timed(case, model, effort)
+            rows.append(row(case, times, busy))
+            milliseconds = {contestant: round(median(seconds) * 1000, 3) for contestant, seconds in times.items()}
+            results.append({**vars(case), "rounds": len(times[SEEWHY]), "milliseconds": milliseconds, "busy": busy})
             print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     text = f"{torch.cuda.get_device_name()} in {description(PACKAGES)}\n\n{page.table(HEAD, rows)}"
-    if not asked.quick:
+    if not arguments.quick:
         page.save("gpu", {"tables": text, "cases": results})
     print(text)
 

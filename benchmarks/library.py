@@ -51,50 +51,50 @@ def cases(models: Sequence[str], methods: Sequence[str], batches: Sequence[int] 
 
 def kept_bytes(run: Run, module: torch.nn.Module) -> int:
     """Return the bytes of the tensors that a run keeps for its backward pass, without the weights of a module."""
-    weights = {one.untyped_storage().data_ptr() for one in (*module.parameters(), *module.buffers())}
-    kept: dict[int, Tensor] = {}
+    weights = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    tensors: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        tensors.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         run()
-    return sum(one.untyped_storage().nbytes() for place, one in kept.items() if place not in weights)
+    return sum(tensor.untyped_storage().nbytes() for place, tensor in tensors.items() if place not in weights)
 
 
 def timed(case: Case, model: Any, effort: Effort, side: int | None = None) -> Times:
     """Return the times of all contestants of a case."""
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other libraries
-        asked = workload(model, case.batch, stack, side)
-        return interleaved({**on_processor(asked), **contestants(case.method, asked)}, effort)
+        work = workload(model, case.batch, stack, side)
+        return interleaved({**on_processor(work), **contestants(case.method, work)}, effort)
 
 
 def memory(model: Any, side: int | None = None) -> dict[str, int]:
     """Return the bytes that Grad-CAM of one picture keeps for backward, with SeeWhy and with pytorch-grad-cam."""
     with ExitStack() as stack:
-        asked = workload(model, 1, stack, side)
-        found = contestants("gradcam", asked)
-        return {name: kept_bytes(found[name], model.module) for name in (SEEWHY, "pytorch-grad-cam")}
+        work = workload(model, 1, stack, side)
+        runs = contestants("gradcam", work)
+        return {name: kept_bytes(runs[name], model.module) for name in (SEEWHY, "pytorch-grad-cam")}
 
 
-def beside(case: Case, found: Times) -> list[str]:
+def beside(case: Case, times: Times) -> list[str]:
     """Return what the rows of a case begin with anywhere: its names, and SeeWhy beside other libraries."""
-    peers = [name for name in LIBRARIES if name in found]
-    lead = min((ratio(found, name, SEEWHY) or 0.0 for name in peers), default=None)
+    peers = [name for name in LIBRARIES if name in times]
+    lead = min((ratio(times, name, SEEWHY) or 0.0 for name in peers), default=None)
     return [
         f"`{case.method}`",
         case.model,
         str(case.batch),
-        *(page.times(ratio(found, name, EAGER)) for name in (SEEWHY, *LIBRARIES)),
+        *(page.times(ratio(times, name, EAGER)) for name in (SEEWHY, *LIBRARIES)),
         f"**{page.times(lead)}**",
     ]
 
 
-def row(case: Case, found: Times) -> list[str]:
+def row(case: Case, times: Times) -> list[str]:
     """Return the row of a case."""
-    return [*beside(case, found), *(page.times(ratio(found, SEEWHY, name)) for name in (ONNXRUNTIME, OPENVINO))]
+    return [*beside(case, times), *(page.times(ratio(times, SEEWHY, name)) for name in (ONNXRUNTIME, OPENVINO))]
 
 
 HEAD = (
@@ -103,24 +103,26 @@ HEAD = (
 )
 
 
-def tables(rows: Iterable[Sequence[str]], kept: Mapping[str, dict[str, int]]) -> str:
+def tables(rows: Iterable[Sequence[str]], sizes: Mapping[str, dict[str, int]]) -> str:
     """Return what goes into the page."""
-    kilobytes = [(model, *(f"{value / 1e3:,.0f}" for value in found.values())) for model, found in kept.items()]
+    kilobytes = [(model, *(f"{value / 1e3:,.0f}" for value in figures.values())) for model, figures in sizes.items()]
     head = ("model", "SeeWhy, kB", "pytorch-grad-cam, kB")
     return f"{description()}\n\n{page.table(HEAD, rows)}\n{page.table(head, kilobytes)}"
 
 
-def together(earlier: Mapping[str, Any], results: Sequence[dict[str, Any]], kept: Mapping[str, Any]) -> dict[str, Any]:
+def together(earlier: Mapping[str, Any], results: Sequence[dict[str, Any]], sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results of this run, and those of an earlier one for what this one did not time.
 
     Each row is a run of its own, in which the contestants take turns; so rows of several runs stand together.
     """
     order = list(cases(MODELS, OPTIONS))
-    found = {Case(one["method"], one["model"], one["batch"]): one for one in (*earlier.get("cases", ()), *results)}
-    listed = [case for case in order if case in found]
-    kept = {**earlier.get("kept_bytes", {}), **kept}
-    text = tables((found[case]["row"] for case in listed), kept)
-    return {"machine": description(), "tables": text, "cases": [found[case] for case in listed], "kept_bytes": kept}
+    by_case = {
+        Case(entry["method"], entry["model"], entry["batch"]): entry for entry in (*earlier.get("cases", ()), *results)
+    }
+    listed = [case for case in order if case in by_case]
+    sizes = {**earlier.get("kept_bytes", {}), **sizes}
+    text = tables((by_case[case]["row"] for case in listed), sizes)
+    return {"machine": description(), "tables": text, "cases": [by_case[case] for case in listed], "kept_bytes": sizes}
 
 
 def main() -> None:
@@ -133,23 +135,23 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--methods", nargs="+", default=list(OPTIONS), choices=list(OPTIONS))
     parser.add_argument("--seconds", type=float, default=Effort.seconds, help="for each case; three rounds at least")
-    asked = parser.parse_args()
-    effort, side = (QUICK, 96) if asked.quick else (Effort(asked.seconds), None)
+    arguments = parser.parse_args()
+    effort, side = (QUICK, 96) if arguments.quick else (Effort(arguments.seconds), None)
     results: list[dict[str, Any]] = []
-    kept: dict[str, Any] = {}
-    for name in asked.models:
+    sizes: dict[str, Any] = {}
+    for name in arguments.models:
         model = load(name)
-        for case in cases([name], asked.methods, BATCHES[:1] if asked.quick else BATCHES):
-            found = timed(case, model, effort, side)
-            cells = row(case, found)
-            milliseconds = {who: round(median(one) * 1000, 3) for who, one in found.items()}
-            results.append({**vars(case), "rounds": len(found[SEEWHY]), "milliseconds": milliseconds, "row": cells})
+        for case in cases([name], arguments.methods, BATCHES[:1] if arguments.quick else BATCHES):
+            times = timed(case, model, effort, side)
+            cells = row(case, times)
+            milliseconds = {contestant: round(median(seconds) * 1000, 3) for contestant, seconds in times.items()}
+            results.append({**vars(case), "rounds": len(times[SEEWHY]), "milliseconds": milliseconds, "row": cells})
             print(" | ".join(cells), file=sys.stderr, flush=True)
-        if "gradcam" in asked.methods:
-            kept[name] = memory(model, side)
-    earlier = {} if asked.quick else page.saved("library", description())
-    whole = together(earlier, results, kept)
-    if not asked.quick:
+        if "gradcam" in arguments.methods:
+            sizes[name] = memory(model, side)
+    earlier = {} if arguments.quick else page.saved("library", description())
+    whole = together(earlier, results, sizes)
+    if not arguments.quick:
         page.save("library", whole)
     print(whole["tables"])
 

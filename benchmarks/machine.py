@@ -14,7 +14,7 @@ PACKAGES = ("seewhy", "torch", "torchvision", "onnxruntime", "openvino", "grad-c
 def description(packages: Iterable[str] = PACKAGES) -> str:
     """Return the processor, its cores, memory and the versions of the software in one sentence."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    versions = ", ".join(f"{name} {found}" for name in packages if (found := _version(name)))
+    versions = ", ".join(f"{name} {release}" for name in packages if (release := _version(name)))
     return (
         f"{_processor()}, {processors()} cores, {memory:.0f} GiB of memory; "
         f"{platform.system()}, Python {platform.python_version()}, {versions}."

@@ -30,8 +30,8 @@ def save(part: str, results: dict[str, Any]) -> None:
 def saved(part: str, machine: str) -> dict[str, Any]:
     """Return the results of an earlier run of a benchmark if it ran on such a machine with such software; else none."""
     file = RESULTS / f"{part}.json"
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return found if found.get("machine") == machine else {}
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return results if results.get("machine") == machine else {}
 
 
 def filled(text: str) -> str:
@@ -40,7 +40,7 @@ def filled(text: str) -> str:
         file = RESULTS / f"{part}.json"
         tables = json.loads(file.read_text(encoding="utf-8"))["tables"] if file.is_file() else MISSING[part]
         between = re.compile(rf"(<!-- {part} -->\n).*?(<!-- end of {part} -->\n)", re.DOTALL)
-        text, count = between.subn(lambda found, tables=tables: f"{found[1]}\n{tables.strip()}\n\n{found[2]}", text)
+        text, count = between.subn(lambda match, tables=tables: f"{match[1]}\n{tables.strip()}\n\n{match[2]}", text)
         if count != 1:
             raise ValueError(f"{PAGE.name} has {count} places for {part}; it needs one.")
     return text

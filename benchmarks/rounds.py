@@ -59,16 +59,16 @@ def interleaved(runs: Mapping[str, Run], effort: Effort, finish: Callable[[], No
         for name in names[first:] + names[:first]:
             time.sleep(SETTLE)
             begun = time.perf_counter()
-            kept = runs[name]()
+            result = runs[name]()
             finish()
             times[name].append(time.perf_counter() - begun)
-            del kept
+            del result
         done += 1
     return times
 
 
-def ratio(times: Times, name: str, other: str) -> float | None:
+def ratio(times: Times, name: str, peer: str) -> float | None:
     """Return the median over the rounds of one contestant's time over another's; None where one did not run."""
-    if name not in times or other not in times:
+    if name not in times or peer not in times:
         return None
-    return median(one / two for one, two in zip(times[name], times[other], strict=True))
+    return median(seconds / peer_seconds for seconds, peer_seconds in zip(times[name], times[peer], strict=True))

@@ -88,12 +88,12 @@ class Load:
         """Answered requests per second."""
         return len(self.latencies) / self.seconds
 
-    def add(self, other: "Load") -> None:
+    def add(self, part: "Load") -> None:
         """Add what other clients got."""
-        self.latencies += other.latencies
-        self.errors += other.errors
-        self.seconds += other.seconds
-        for name, values in other.stages.items():
+        self.latencies += part.latencies
+        self.errors += part.errors
+        self.seconds += part.seconds
+        for name, values in part.stages.items():
             self.stages.setdefault(name, []).extend(values)
 
 
@@ -107,13 +107,13 @@ class Server:
     def memory(self) -> int:
         """Return the resident bytes of all its processes; pages are divided among all that share them."""
         parent = psutil.Process(self.process.pid)
-        found = [one.memory_full_info() for one in (parent, *parent.children(recursive=True))]
-        return sum(getattr(one, "pss", one.rss) for one in found)  # which shares only Linux counts
+        usages = [member.memory_full_info() for member in (parent, *parent.children(recursive=True))]
+        return sum(getattr(usage, "pss", usage.rss) for usage in usages)  # which shares only Linux counts
 
 
 def pictures(size: tuple[int, int], count: int) -> list[bytes]:
     """Return different photographs as JPEG: crops of the examples with a camera's noise."""
-    random, found = np.random.default_rng(0), []
+    random, uploads = np.random.default_rng(0), []
     names = itertools.cycle(("cat", "coffee"))
     for name in itertools.islice(names, count):
         with Image.open(page.ROOT / "examples" / f"{name}.png") as example:
@@ -124,8 +124,8 @@ def pictures(size: tuple[int, int], count: int) -> list[bytes]:
         noise = random.integers(-6, 7, pixels.shape, dtype=np.int16)
         buffer = io.BytesIO()
         Image.fromarray((pixels + noise).clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
-        found.append(buffer.getvalue())
-    return found
+        uploads.append(buffer.getvalue())
+    return uploads
 
 
 def bodies(photographs: Sequence[bytes]) -> Iterator[bytes]:
@@ -154,11 +154,11 @@ def running(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SEEWHY_", "OMP_"))}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("SEEWHY_", "OMP_"))}
     process = subprocess.Popen(
         [word.format(port=port) for word in command],
         cwd=folder,
-        env={**kept, **extra},
+        env={**environment, **extra},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         preexec_fn=cores and (lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])),
@@ -195,7 +195,7 @@ def _wait(url: str, process: "subprocess.Popen[bytes]", seconds: float = 120) ->
 
 async def load(url: str, forms: Iterator[bytes], clients: int, seconds: float) -> Load:
     """Let clients send one request after another for some seconds."""
-    found, started = Load(), time.perf_counter()
+    result, started = Load(), time.perf_counter()
 
     async def client(session: aiohttp.ClientSession) -> None:
         while time.perf_counter() - started < seconds:
@@ -203,22 +203,22 @@ async def load(url: str, forms: Iterator[bytes], clients: int, seconds: float) -
             try:
                 async with session.post(url, data=body, headers=HEADERS) as answer:
                     content = await answer.read()
-                    drawn = answer.status == 200 and content.startswith(b"\x89PNG")
+                    is_drawing = answer.status == 200 and content.startswith(b"\x89PNG")
                     timing = answer.headers.get("Server-Timing", "")
             except (aiohttp.ClientError, TimeoutError):
-                drawn, timing = False, ""
-            if not drawn:
-                found.errors += 1
+                is_drawing, timing = False, ""
+            if not is_drawing:
+                result.errors += 1
                 continue
-            found.latencies.append(time.perf_counter() - begun)
+            result.latencies.append(time.perf_counter() - begun)
             for name, value in re.findall(r"(\w+);dur=([\d.]+)", timing):
-                found.stages.setdefault(name, []).append(float(value))
+                result.stages.setdefault(name, []).append(float(value))
 
     limit = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=limit) as session:
         await asyncio.gather(*(client(session) for _ in range(clients)))
-    found.seconds = time.perf_counter() - started
-    return found
+    result.seconds = time.perf_counter() - started
+    return result
 
 
 def measured(case: Case, servers: dict[str, Server], seconds: float, rounds: int) -> dict[str, object]:
@@ -230,10 +230,10 @@ def measured(case: Case, servers: dict[str, Server], seconds: float, rounds: int
     rates: dict[str, list[float]] = {name: [] for name in servers}
     for _ in range(rounds):
         for name, server in servers.items():
-            found = asyncio.run(load(server.url, forms, case.clients, seconds))
-            totals[name].add(found)
+            result = asyncio.run(load(server.url, forms, case.clients, seconds))
+            totals[name].add(result)
             memory[name] = max(memory[name], server.memory())
-            rates[name].append(found.rate)
+            rates[name].append(result.rate)
     return {
         "name": case.name,
         "clients": case.clients,
@@ -253,9 +253,9 @@ def measured(case: Case, servers: dict[str, Server], seconds: float, rounds: int
     }
 
 
-def _ratio(ours: list[float], theirs: list[float]) -> float | None:
+def _ratio(rates: list[float], peers: list[float]) -> float | None:
     """Return the median over the rounds; None where the other answered nothing in one."""
-    return median(one / two for one, two in zip(ours, theirs, strict=True)) if all(theirs) else None
+    return median(rate / peer for rate, peer in zip(rates, peers, strict=True)) if all(peers) else None
 
 
 def percentile(values: list[float], percent: int) -> float:
@@ -270,33 +270,33 @@ STAGES = ("decode", "queue", "explain", "render", "encode")
 def tables(results: Sequence[dict]) -> str:
     """Return what goes into the page."""
     rows, stages = [], []
-    for one in results:
-        for name, got in one["servers"].items():
+    for case in results:
+        for name, got in case["servers"].items():
             numbers = (f"{got['rate']:.1f}", f"{got['p50']:.0f}", f"{got['p99']:.0f}", str(got["errors"]))
             ratio = "" if name == SEEWHY else f"**{page.times(got['ratio'])}**"
-            rows.append((one["name"], str(one["clients"]), name, *numbers, f"{got['memory'] / 1e6:.0f}", ratio))
-        spent = one["stages"]
+            rows.append((case["name"], str(case["clients"]), name, *numbers, f"{got['memory'] / 1e6:.0f}", ratio))
+        spent = case["stages"]
         busy = sum(value for name, value in spent.items() if name != "queue")
         share = f"{1 - spent.get('explain', 0) / busy:.0%}" if busy else ""
         stages.append(
-            (one["name"], str(one["clients"]), *(f"{spent.get(stage, 0):.1f}" for stage in STAGES), f"**{share}**")
+            (case["name"], str(case["clients"]), *(f"{spent.get(stage, 0):.1f}" for stage in STAGES), f"**{share}**")
         )
     head = ("upload", "clients", *(f"{stage}, ms" for stage in STAGES), "outside the explainer, of all but queue")
     return f"{description(PACKAGES)}\n\n{page.table(HEAD, rows)}\n{page.table(head, stages)}"
 
 
-def asked_for(told: str | None, seconds: float, rounds: int) -> tuple[bool, float, int]:
+def asked_for(purpose: str | None, seconds: float, rounds: int) -> tuple[bool, float, int]:
     """Return whether a benchmark of servers is to be quick, and its seconds of load and rounds, by the command line.
 
     From then on a termination ends the program in an orderly way, so that the servers are stopped too.
     """
-    parser = argparse.ArgumentParser(description=told)
+    parser = argparse.ArgumentParser(description=purpose)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seconds", type=float, default=seconds, help="of load in each round")
     parser.add_argument("--rounds", type=int, default=rounds)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    return (True, 1.0, 1) if asked.quick else (False, asked.seconds, asked.rounds)
+    return (True, 1.0, 1) if arguments.quick else (False, arguments.seconds, arguments.rounds)
 
 
 def main() -> None:

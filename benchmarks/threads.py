@@ -48,8 +48,8 @@ def in_process(where: str, policy: str, rounds: int) -> float:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OMP_")}
     command = [sys.executable, "-m", "benchmarks.threads", "--where", where, "--rounds", str(rounds)]
     environment |= {"OMP_WAIT_POLICY": policy} if policy else {}
-    done = subprocess.run(command, cwd=page.ROOT, env=environment, capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    process = subprocess.run(command, cwd=page.ROOT, env=environment, capture_output=True, text=True, check=True)
+    return float(process.stdout)
 
 
 def main() -> None:
@@ -58,24 +58,24 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=15, help="passes in each process")
     parser.add_argument("--where", choices=WHERE, help="print the milliseconds of this alone")
-    asked = parser.parse_args()
-    rounds = 1 if asked.quick else asked.rounds
-    if asked.where:
-        if asked.where == WHERE[2]:
+    arguments = parser.parse_args()
+    rounds = 1 if arguments.quick else arguments.rounds
+    if arguments.where:
+        if arguments.where == WHERE[2]:
             timed(1)
-        print(timed(rounds) if asked.where == WHERE[0] else elsewhere(lambda: timed(rounds)))
+        print(timed(rounds) if arguments.where == WHERE[0] else elsewhere(lambda: timed(rounds)))
         return
-    cases = [(where, policy) for where in WHERE for policy in POLICIES[: 1 if asked.quick else None]]
-    found: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
-    for _ in range(1 if asked.quick else 3):
+    cases = [(where, policy) for where in WHERE for policy in POLICIES[: 1 if arguments.quick else None]]
+    times: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
+    for _ in range(1 if arguments.quick else 3):
         for case in cases:
-            found[case].append(in_process(*case, rounds))
-            print(*case, found[case][-1], file=sys.stderr, flush=True)
-    first = median(found[cases[0]])
-    rows = [(where, policy or "not set", f"{median(found[where, policy]) / first:.2f}") for where, policy in cases]
+            times[case].append(in_process(*case, rounds))
+            print(*case, times[case][-1], file=sys.stderr, flush=True)
+    first = median(times[cases[0]])
+    rows = [(where, policy or "not set", f"{median(times[where, policy]) / first:.2f}") for where, policy in cases]
     text = f"{description()}\n\n{page.table(('a pass', 'OMP_WAIT_POLICY', 'time'), rows)}"
-    if not asked.quick:
-        cells = [{"where": where, "policy": policy, "milliseconds": found[where, policy]} for where, policy in cases]
+    if not arguments.quick:
+        cells = [{"where": where, "policy": policy, "milliseconds": times[where, policy]} for where, policy in cases]
         page.save("threads", {"tables": text, "cases": cells})
     print(text)
 

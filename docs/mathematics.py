@@ -58,12 +58,12 @@ def markdown(text: str) -> str:
     return re.sub(r"^>>> .*?(?=\n\n|\Z)", r"```pycon\n\g<0>\n```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-def _equation(found: re.Match[str]) -> str:
-    first, _, rest = found[1].strip("\n").partition("\n")
+def _equation(match: re.Match[str]) -> str:
+    first, _, rest = match[1].strip("\n").partition("\n")
     lines = "\n".join([first.strip(), dedent(rest).strip()]).strip()
-    return "".join(f"```math\n{one}\n```\n\n" for one in re.split(r"\n\s*\n", lines))
+    return "".join(f"```math\n{equation}\n```\n\n" for equation in re.split(r"\n\s*\n", lines))
 
 
-def _each(found: re.Match[str]) -> str:
+def _each(match: re.Match[str]) -> str:
     """Return one line for each of the arguments that a line describes together."""
-    return "\n".join(f"{found[1]}{name}: {found[3]}" for name in found[2].split(", "))
+    return "\n".join(f"{match[1]}{name}: {match[3]}" for name in match[2].split(", "))

@@ -37,8 +37,8 @@ def picture() -> Image.Image:
     """Return the picture of the page: the cat above, the cup of coffee below, RGB, 448 by 448."""
     sheet = Image.new("RGB", (448, 448))
     for top, name in ((0, "cat.png"), (224, "coffee.png")):
-        with Image.open(ROOT / "examples" / name) as one:
-            upright = one.convert("RGB")
+        with Image.open(ROOT / "examples" / name) as image:
+            upright = image.convert("RGB")
         height = round(upright.height * 448 / upright.width)
         resized = upright.resize((448, height), Image.Resampling.LANCZOS)
         start = (height - 224) // 2
@@ -49,13 +49,13 @@ def picture() -> Image.Image:
 def drawing(model: LoadedModel, method: Method) -> Image.Image:
     """Return the heatmaps of a method for both classes of the picture, beside each other."""
     options = CHEAPER.get(method.name, {})
-    found = [explain(model, picture(), method.name, target, **options) for target in TARGETS]
-    captions = [f"{method.name}: {one.target.label}" for one in found]
-    if found[0].regions:
-        return panel([one.overlay(max_side=600) for one in found], captions, columns=1)
+    explanations = [explain(model, picture(), method.name, target, **options) for target in TARGETS]
+    captions = [f"{method.name}: {explanation.target.label}" for explanation in explanations]
+    if explanations[0].regions:
+        return panel([explanation.overlay(max_side=600) for explanation in explanations], captions, columns=1)
     # Of maps as fine as the pixels a few are extreme.
     fine = {"scale": "robust", "alpha": 0.75} if method.fine else {}
-    return panel([one.overlay(max_side=300, **fine) for one in found], captions, columns=2)
+    return panel([explanation.overlay(max_side=300, **fine) for explanation in explanations], captions, columns=2)
 
 
 def page() -> str:
@@ -84,11 +84,11 @@ def page() -> str:
         "how much the maps agree.",
         "",
     ]
-    for family, (title, said) in FAMILIES.items():
+    for family, (title, summary) in FAMILIES.items():
         methods = [METHODS[name] for name in list_methods() if METHODS[name].family == family]
         if not methods:
             continue
-        lines += [f"## {title}", "", f"Methods {said}" if family != "concept" else f"Regions {said}", ""]
+        lines += [f"## {title}", "", f"Methods {summary}" if family != "concept" else f"Regions {summary}", ""]
         lines += ["| method | shows | forwards | backwards | signed |", "| --- | --- | --- | --- | --- |"]
         for method in methods:
             signed = "yes" if method.signed else "no"
@@ -116,8 +116,8 @@ def _section(method: Method) -> list[str]:
     for equation in re.split(r"\n\s*\n", method.equation):
         lines += ["```math", equation, "```", ""]
     if options := CHEAPER.get(method.name):
-        said = ", ".join(f"`{name}={value}`" for name, value in options.items())
-        lines += [f"The picture is drawn with {said}, for time's sake.", ""]
+        settings = ", ".join(f"`{name}={value}`" for name, value in options.items())
+        lines += [f"The picture is drawn with {settings}, for time's sake.", ""]
     lines += [notes, ""] if notes else []
     if method.rounding:
         lines += [f"Rounding can decide {method.rounding}; answers say so (`rounding-decides`).", ""]
@@ -142,12 +142,12 @@ def _options(method: Method, names: Iterable[str]) -> list[str]:
     lines = ["| option | meaning | values | default |", "| --- | --- | --- | --- |"]
     for name in names:
         schema = method.options[name]
-        shown = "layer" if name == "layers" else name
+        label = "layer" if name == "layers" else name
         default = schema.get("default")
-        told = "the model's own" if name == "layers" else f"`{default}`"
+        text = "the model's own" if name == "layers" else f"`{default}`"
         if method is METHODS["gradcam"] and name == "sign":
-            told = "`positive`, or as the method's own table has it"
-        lines.append(f"| `{shown}` | {schema['description']} | {_values(schema)} | {told} |")
+            text = "`positive`, or as the method's own table has it"
+        lines.append(f"| `{label}` | {schema['description']} | {_values(schema)} | {text} |")
     return lines
 
 
@@ -155,12 +155,12 @@ def _values(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if "anyOf" in schema:
-        return " or ".join(_values(one) for one in schema["anyOf"])
+        return " or ".join(_values(variant) for variant in schema["anyOf"])
     kind = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`", "string": "text"}
-    said = kind.get(schema.get("type", ""), "repeatable" if schema.get("type") == "array" else schema.get("type", ""))
+    noun = kind.get(schema.get("type", ""), "repeatable" if schema.get("type") == "array" else schema.get("type", ""))
     bounds = [("minimum", "from"), ("exclusiveMinimum", "over"), ("maximum", "to"), ("exclusiveMaximum", "under")]
-    found = [f"{word} {_number(schema[bound])}" for bound, word in bounds if bound in schema]
-    return " ".join([said, *found])
+    limits = [f"{word} {_number(schema[bound])}" for bound, word in bounds if bound in schema]
+    return " ".join([noun, *limits])
 
 
 def _number(value: float) -> str:

@@ -26,5 +26,5 @@ if __name__ == "__main__":
     for cell in ran.cells:
         cell.metadata.pop("execution", None)  # when it ran
         if "outputs" in cell:  # warnings name paths of this machine
-            cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     nbformat.write(ran, NOTEBOOK)

@@ -26,9 +26,9 @@ def pictures(model: LoadedModel) -> dict[str, Image.Image]:
     ranked = sweep_channels(model, cat, {"layer": "bn2", "op": "zero"}, target="tabby").channels
     ten = [effect.channel for effect in ranked[:10]]
     zeroed = intervene(model, cat, [{"layer": "bn2", "op": "zero", "channels": ten}], target="tabby")
-    drawn = io.BytesIO(draw_trace(trace(model, cat, target="tabby"), "png", "efficientnet_lite0: tabby"))
+    chart = io.BytesIO(draw_trace(trace(model, cat, target="tabby"), "png", "efficientnet_lite0: tabby"))
     return {
-        "trace.png": Image.open(drawn).convert("RGB"),
+        "trace.png": Image.open(chart).convert("RGB"),
         "capture.png": captured.sheet(rank="effect", max_side=1100),
         "intervene.png": zeroed.panel(),
         "heatmap.png": explain(model, cat).overlay(),
@@ -46,24 +46,24 @@ def _of_concepts(model: LoadedModel, cat: Path) -> dict[str, Image.Image]:
     """Return the pictures of the page about concepts."""
     layers = ("blocks.2", "blocks.4", "bn2")
     by_layer = [explain(model, cat, "layercam", "tabby", layer) for layer in layers]
-    contrasts = [explain(model, cat, target="tabby", against=other, sign="signed") for other in (None, "tiger cat")]
+    contrasts = [explain(model, cat, target="tabby", against=rival, sign="signed") for rival in (None, "tiger cat")]
     names, guessing = ("gradcam", "guided-backprop"), randomised(model, "classifier")
-    found = {
-        f"{name}{said}": explain(one, cat, name, "tabby")
+    explanations = {
+        f"{name}{suffix}": explain(variant, cat, name, "tabby")
         for name in names
-        for one, said in ((model, ""), (guessing, ", random head"))
+        for variant, suffix in ((model, ""), (guessing, ", random head"))
     }
-    drawn = [one.overlay(max_side=360, scale="robust", alpha=0.75) for one in found.values()]
+    overlays = [explanation.overlay(max_side=360, scale="robust", alpha=0.75) for explanation in explanations.values()]
     return {
         "layers.png": panel(
-            [one.overlay(max_side=300) for one in by_layer],
-            [f"{layer}: {one.map.shape[0]}x{one.map.shape[1]}" for layer, one in zip(layers, by_layer, strict=True)],
+            [cam.overlay(max_side=300) for cam in by_layer],
+            [f"{layer}: {cam.map.shape[0]}x{cam.map.shape[1]}" for layer, cam in zip(layers, by_layer, strict=True)],
             columns=3,
         ),
         "contrast.png": panel(
-            [one.overlay(max_side=360) for one in contrasts], ["tabby", "tabby rather than tiger cat"], columns=2
+            [cam.overlay(max_side=360) for cam in contrasts], ["tabby", "tabby rather than tiger cat"], columns=2
         ),
-        "sanity.png": panel(drawn, list(found), columns=2),
+        "sanity.png": panel(overlays, list(explanations), columns=2),
     }
 
 

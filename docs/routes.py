@@ -45,22 +45,22 @@ def _operation(verb: str, path: str, operation: dict[str, Any]) -> Iterator[str]
     yield from (f"## `{verb.upper()} {path}`", "", f"{operation['summary']}. {operation.get('description', '')}", "")
     of_methods = {name for method in METHODS.values() for name in method.options} - {"layers"}
     parameters = operation.get("parameters", [])
-    own = [one for one in parameters if one["name"] not in of_methods or verb == "get"]
+    own = [parameter for parameter in parameters if parameter["name"] not in of_methods or verb == "get"]
     if own:
         yield from ("| option | values | meaning |", "| --- | --- | --- |")
-        for one in own:
-            schema = one.get("schema") or one["content"]["application/json"]["schema"]
-            yield _row(one["name"], schema, one.get("description", ""))
+        for parameter in own:
+            schema = parameter.get("schema") or parameter["content"]["application/json"]["schema"]
+            yield _row(parameter["name"], schema, parameter.get("description", ""))
         yield ""
-    if others := [f"`{one['name']}`" for one in parameters if one not in own]:
-        yield from (f"Options of methods, which [their page](../methods.md) describes: {', '.join(others)}.", "")
+    if names := [f"`{parameter['name']}`" for parameter in parameters if parameter not in own]:
+        yield from (f"Options of methods, which [their page](../methods.md) describes: {', '.join(names)}.", "")
     if body := operation.get("requestBody"):
         yield from ("Bodies: " + ", ".join(f"`{media}`" for media in body["content"]) + ".", "")
     errors: dict[str, list[str]] = {}
     for status, answer in operation["responses"].items():
         if int(status) >= 400:
-            (one,) = answer["content"].values()
-            errors.setdefault(_kind(one["schema"]), []).append(status)
+            (form,) = answer["content"].values()
+            errors.setdefault(_kind(form["schema"]), []).append(status)
         elif "content" in answer:
             yield from (f"Answers: {_content(answer['content'])}.", "")
         else:
@@ -72,19 +72,19 @@ def _operation(verb: str, path: str, operation: dict[str, Any]) -> Iterator[str]
 
 
 def _headers(paths: dict[str, Any]) -> Iterator[str]:
-    answers = [one["responses"].get("200", {}) for operations in paths.values() for one in operations.values()]
-    told = {name: header for answer in answers for name, header in answer.get("headers", {}).items()}
+    answers = [route["responses"].get("200", {}) for operations in paths.values() for route in operations.values()]
+    headers = {name: header for answer in answers for name, header in answer.get("headers", {}).items()}
     yield from ("## Headers", "", "| header | tells |", "| --- | --- |")
-    yield from (f"| `{name}` | {header['description']} |" for name, header in told.items())
+    yield from (f"| `{name}` | {header['description']} |" for name, header in headers.items())
     yield ""
 
 
 def _content(content: dict[str, Any]) -> str:
-    found = []
-    for media, one in content.items():
-        told = _kind(one["schema"]) if "json" in media else ""
-        found.append(f"`{media}`: {told}" if told.startswith("[") else f"`{media}`")
-    return ", ".join(found)
+    parts = []
+    for media, form in content.items():
+        kind = _kind(form["schema"]) if "json" in media else ""
+        parts.append(f"`{media}`: {kind}" if kind.startswith("[") else f"`{media}`")
+    return ", ".join(parts)
 
 
 def _object(name: str, schema: dict[str, Any]) -> Iterator[str]:
@@ -93,14 +93,14 @@ def _object(name: str, schema: dict[str, Any]) -> Iterator[str]:
         yield from (schema["description"], "")
     if schema.get("properties"):
         yield from ("| member | values | meaning |", "| --- | --- | --- |")
-        for member, one in schema["properties"].items():
-            yield _row(member, one, one.get("description", ""))
+        for member, value_schema in schema["properties"].items():
+            yield _row(member, value_schema, value_schema.get("description", ""))
         yield ""
 
 
-def _row(name: str, schema: dict[str, Any], said: str) -> str:
-    said = " ".join(said.split()).replace("|", "\\|")
-    return f"| `{name}` | {_kind(schema)} | {said} |"
+def _row(name: str, schema: dict[str, Any], meaning: str) -> str:
+    meaning = " ".join(meaning.split()).replace("|", "\\|")
+    return f"| `{name}` | {_kind(schema)} | {meaning} |"
 
 
 def _kind(schema: dict[str, Any]) -> str:
@@ -114,7 +114,7 @@ def _kind(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     for several in ("anyOf", "oneOf"):
         if several in schema:
-            return " or ".join(dict.fromkeys(_kind(one) for one in schema[several]))
+            return " or ".join(dict.fromkeys(_kind(variant) for variant in schema[several]))
     bounds = " ".join(text.format(schema[name]) for name, text in BOUNDS.items() if name in schema)
     if schema.get("type") == "array":
         items = _kind(schema["items"]) if "items" in schema else "values"

@@ -32,9 +32,9 @@ def take(context: BrowserContext, url: str, name: str) -> bytes:
     page.wait_for_selector(ready)
     page.wait_for_function("() => [...document.querySelectorAll('.map')].every((map) => !map.hidden)")
     page.wait_for_load_state("networkidle")
-    taken = page.screenshot()
+    screenshot = page.screenshot()
     page.close()
-    return taken
+    return screenshot
 
 
 def main(port: int = 8765) -> None:

@@ -11,11 +11,11 @@ PAGE = Path(__file__).parent / "deployment.md"
 def filled(text: str) -> str:
     """Return the text of the page with the table of today."""
     lines = ["| variable | default | meaning |", "| --- | --- | --- |"]
-    for name, _, default, said in Settings.model_construct().rows():
-        lines.append(f"| `{name}` | {f'`{default}`' if default else ''} | {said} |")
+    for name, _, default, meaning in Settings.model_construct().rows():
+        lines.append(f"| `{name}` | {f'`{default}`' if default else ''} | {meaning} |")
     table = "\n".join(lines)
     between = re.compile(r"(<!-- settings -->\n).*?(<!-- end of settings -->\n)", re.DOTALL)
-    return between.sub(lambda found: f"{found[1]}\n{table}\n\n{found[2]}", text)
+    return between.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text)
 
 
 if __name__ == "__main__":

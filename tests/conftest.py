@@ -42,7 +42,7 @@ class Modules:
     def add(self, module: nn.Module) -> None:
         self._references.append(ref(module))
 
-    def left(self, count: int) -> list[nn.Module]:
+    def leftovers(self, count: int) -> list[nn.Module]:
         """Return those with hooks that had none, and those of the first so many whose parameters have gradients."""
         hooked = [
             module
@@ -56,12 +56,12 @@ class Modules:
             if value is not None and value.grad is not None
         ]
 
-    def forget(self, left: list[nn.Module]) -> None:
+    def forget(self, modules: list[nn.Module]) -> None:
         """Forget those that are gone, and the hooks of those that were left: they are not the next test's.
 
         The traceback of a failed test keeps its modules.
         """
-        self._hooked.update(module for module in left if any(map(vars(module).get, HOOKS)))
+        self._hooked.update(module for module in modules if any(map(vars(module).get, HOOKS)))
         references = self._references[:]
         self._references[: len(references)] = [reference for reference in references if reference() is not None]
 
@@ -100,14 +100,14 @@ def one_logger_of_torch() -> None:
 def nothing_left_behind(live_modules: Modules) -> Iterator[None]:
     count = len(live_modules)
     yield
-    if left := live_modules.left(count):
-        left = None
+    if modules := live_modules.leftovers(count):
+        modules = None
         gc.collect()  # what hangs in a reference cycle is not left behind, only late
         limit = time.monotonic() + GUARD  # and so is what a thread does whose work nobody waits for any more
-        while (left := live_modules.left(count)) and threading.active_count() > 1 and time.monotonic() < limit:
+        while (modules := live_modules.leftovers(count)) and threading.active_count() > 1 and time.monotonic() < limit:
             time.sleep(0.05)
-    live_modules.forget(left)
-    assert left == []
+    live_modules.forget(modules)
+    assert modules == []
     assert not any(vars(module_globals)[name] for name in GLOBAL_HOOKS)
     assert not process_wide.changes()
     assert torch.is_grad_enabled()

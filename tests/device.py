@@ -60,50 +60,50 @@ class Away(Tensor):
         looks: the operations so far for which the processor had to wait.
     """
 
-    held: Tensor
+    tensor: Tensor
     looks: ClassVar[list[str]] = []
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> "Away":
+    def __new__(cls, tensor: Tensor) -> "Away":
         """Hide a tensor."""
-        made: Away = Tensor._make_wrapper_subclass(
+        away: Away = Tensor._make_wrapper_subclass(
             cls,
-            held.shape,
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
-            layout=held.layout,
+            tensor.shape,
+            strides=tensor.stride(),
+            storage_offset=tensor.storage_offset(),
+            dtype=tensor.dtype,
+            layout=tensor.layout,
             device=AWAY,
         )
-        made.held = held
-        return made
+        away.tensor = tensor
+        return away
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation on what is hidden, and hide what comes out."""
         kwargs = dict(kwargs or {})
-        given = tree_leaves((args, kwargs))
-        others = [one for one in given if isinstance(one, Tensor) and not isinstance(one, Away)]
+        values = tree_leaves((args, kwargs))
+        strangers = [value for value in values if isinstance(value, Tensor) and not isinstance(value, Away)]
         copies = func in (aten.copy_.default, aten._to_copy.default)
         leaves = "device" in kwargs and torch.device(kwargs["device"]).type == "cpu"
         leaves = leaves or (func is aten.copy_.default and not isinstance(args[0], Away))
         if leaves or func.overloadpacket in LOOKS or (func.overloadpacket is aten.index and _masks(args[1])):
             cls.looks.append(str(func))
-        elif not copies and any(other.ndim for other in others) and func.overloadpacket is not aten.index:
+        elif not copies and any(stranger.ndim for stranger in strangers) and func.overloadpacket is not aten.index:
             raise RuntimeError(f"{func} takes tensors of two devices.")
-        if any(isinstance(one, torch.Generator) for one in given):
+        if any(isinstance(value, torch.Generator) for value in values):
             raise RuntimeError(f"{func} draws with the generator of the processor.")
         if "device" in kwargs:
             kwargs["device"] = torch.device("cpu")
-        result = func(*_shown(args), **_shown(kwargs))
+        result = func(*_plain_values(args), **_plain_values(kwargs))
         if leaves:
             return result
-        return return_and_correct_aliasing(func, args, kwargs, _hidden(result))
+        return return_and_correct_aliasing(func, args, kwargs, _away_values(result))
 
     def tolist(self) -> Any:
         """Return the numbers, as PyTorch does but for classes of one's own."""
         self.looks.append("tolist")
-        return self.held.tolist()
+        return self.tensor.tolist()
 
     def __repr__(self, **_: Any) -> str:
         return f"Away({tuple(self.shape)})"
@@ -122,12 +122,12 @@ def _masks(indices: Any) -> bool:
     return any(index is not None and index.dtype is torch.bool for index in indices)
 
 
-def _shown(values: Any) -> Any:
-    return tree_map(lambda one: one.held if isinstance(one, Away) else one, values)
+def _plain_values(values: Any) -> Any:
+    return tree_map(lambda value: value.tensor if isinstance(value, Away) else value, values)
 
 
-def _hidden(values: Any) -> Any:
-    return tree_map(lambda one: Away(one) if isinstance(one, Tensor) else one, values)
+def _away_values(values: Any) -> Any:
+    return tree_map(lambda value: Away(value) if isinstance(value, Tensor) else value, values)
 
 
 def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any) -> Tensor:
@@ -141,7 +141,7 @@ def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> Te
 def _copy_from(source: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor:
     if not isinstance(to, Away):
         Away.looks.append("copy")
-    _shown(to).copy_(_shown(source))
+    _plain_values(to).copy_(_plain_values(source))
     return to
 
 
@@ -197,7 +197,7 @@ def answers(device: torch.device) -> dict[str, list[float]]:
     return {
         "explain": explain(model, cat).map.flatten().tolist(),
         "capture": [float(array.double().norm()) for array in captured.arrays.values()],
-        "sweep": [channel.score_change for channel in sorted(swept.channels, key=lambda one: one.channel)],
+        "sweep": [channel.score_change for channel in sorted(swept.channels, key=lambda effect: effect.channel)],
         "intervene": [intervened.score_change, *intervened.map_change.flatten().tolist()],
         "trace": [tensor.statistics.norm for event in traced.events for tensor in event.tensors if tensor.statistics],
     }

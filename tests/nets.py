@@ -173,9 +173,9 @@ class InPlaceLater(Net):
 
 
 class Block(nn.Module):
-    def __init__(self, relu: nn.Module, given: int, returned: int) -> None:
+    def __init__(self, relu: nn.Module, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(given, returned, 3, padding=1)
+        self.conv = nn.Conv2d(inputs, outputs, 3, padding=1)
         self.relu = relu
 
     def forward(self, features: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ class SharedInside(nn.Module):
         super().__init__()
         self.relu = nn.ReLU()
         self.blocks = nn.Sequential(
-            *(Block(self.relu, given, width) for given, width in zip((3, *widths), widths, strict=False))
+            *(Block(self.relu, inputs, width) for inputs, width in zip((3, *widths), widths, strict=False))
         )
         self.head = nn.Linear(widths[-1], 3)
 
@@ -216,11 +216,11 @@ def seeded(kind: type[nn.Module], *args: Any) -> nn.Module:
         return kind(*args).eval()
 
 
-def relative_error(found: Tensor, expected: Tensor) -> float:
+def relative_error(actual: Tensor, expected: Tensor) -> float:
     """Return the largest difference over the largest expected magnitude."""
-    assert found.shape == expected.shape
+    assert actual.shape == expected.shape
     largest = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-    return float((found - expected).abs().max() / largest)
+    return float((actual - expected).abs().max() / largest)
 
 
 def modules_of_their_own(model: nn.Module) -> nn.Module:

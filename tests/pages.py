@@ -65,7 +65,7 @@ class Block:
 def blocks(page: Path) -> list[Block]:
     """Return the blocks of a page."""
     text = page.read_text(encoding="utf-8")
-    found = [
+    cases = [
         Block(
             page,
             text.count("\n", 0, match.start("content")),
@@ -77,9 +77,9 @@ def blocks(page: Path) -> list[Block]:
         for match in BLOCK.finditer(text)
     ]
     fences = len(re.findall(r"^\s*```", text, flags=re.MULTILINE))
-    assert fences == 2 * len(found), f"{page.name}: an indented or open fence, or one with more than a title"
-    assert text.count("<!-- not run") == sum(block.reason is not None for block in found), f"{page.name}: a stray mark"
-    return found
+    assert fences == 2 * len(cases), f"{page.name}: an indented or open fence, or one with more than a title"
+    assert text.count("<!-- not run") == sum(block.reason is not None for block in cases), f"{page.name}: a stray mark"
+    return cases
 
 
 @dataclass
@@ -120,7 +120,7 @@ class Run:
         if name == "seewhy" and not re.search(r"[|<>;&$`]", line):
             files = [sorted(glob.glob(word)) or [word] if "*" in word else [word] for word in arguments]
             with patch.dict(os.environ, assigned):
-                result = CliRunner().invoke(main, [word for some in files for word in some], catch_exceptions=False)
+                result = CliRunner().invoke(main, [word for group in files for word in group], catch_exceptions=False)
             assert result.exit_code == 0, f"{line}: {result.output}"
             return result.stdout
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -141,9 +141,9 @@ class Run:
         assert re.fullmatch(pattern, printed.strip(), flags=re.DOTALL), printed
 
     def _json(self, block: Block, printed: str | None) -> None:
-        shown = json.loads(block.content)
+        excerpt = json.loads(block.content)
         if printed:
-            assert part(shown, json.loads(printed)), printed
+            assert part(excerpt, json.loads(printed)), printed
 
     def _toml(self, block: Block, printed: str | None) -> None:
         for table in tomllib.loads(block.content).get("models", {}).values():
@@ -164,12 +164,12 @@ def commands(block: Block) -> list[str]:
     return [line for line in lines if line.strip() and not line.startswith("#")]
 
 
-def part(shown: Any, whole: Any) -> bool:
+def part(excerpt: Any, whole: Any) -> bool:
     """Say whether what is shown is a part of a JSON value: some members, the first items, numbers to a hundredth."""
-    if isinstance(shown, dict):
-        return isinstance(whole, dict) and all(name in whole and part(shown[name], whole[name]) for name in shown)
-    if isinstance(shown, list):
-        return isinstance(whole, list) and len(shown) <= len(whole) and all(map(part, shown, whole))
-    if isinstance(shown, float):
-        return isinstance(whole, float) and abs(shown - whole) <= 0.01 * max(abs(whole), 1e-3)
-    return bool(shown == whole)
+    if isinstance(excerpt, dict):
+        return isinstance(whole, dict) and all(name in whole and part(excerpt[name], whole[name]) for name in excerpt)
+    if isinstance(excerpt, list):
+        return isinstance(whole, list) and len(excerpt) <= len(whole) and all(map(part, excerpt, whole))
+    if isinstance(excerpt, float):
+        return isinstance(whole, float) and abs(excerpt - whole) <= 0.01 * max(abs(whole), 1e-3)
+    return bool(excerpt == whole)

@@ -78,9 +78,7 @@ def test_no_files_import_each_other():
     """Not even to name a type, or inside a function."""
     files = {".".join(["seewhy", *file.with_suffix("").parts]): file for file in MODULES if file.name != "__init__.py"}
     names = {name: {*imported(parsed(file))} for name, file in files.items()}
-    used = {
-        name: {*files} & {*others, *(other.rpartition(".")[0] for other in others)} for name, others in names.items()
-    }
+    used = {name: {*files} & {*needs, *(need.rpartition(".")[0] for need in needs)} for name, needs in names.items()}
     TopologicalSorter(used).prepare()  # which raises, and names the circle
 
 
@@ -129,7 +127,7 @@ def calls(tree: ast.AST, alone: bool = False) -> Iterator[tuple[str, bool]]:
         alone = alone or ast.unparse(node).startswith("exclusive(")
         yield from calls(node, alone)
     for node in ast.iter_child_nodes(tree):
-        if not any(node is other for other in entered):
+        if not any(node is expression for expression in entered):
             yield from calls(node, alone)
 
 

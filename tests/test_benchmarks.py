@@ -37,9 +37,9 @@ def workload(model):
         yield contestants.workload(model, 2, stack, SIDE)
 
 
-def shown(found) -> Tensor:
+def display_maps(heatmaps) -> Tensor:
     """Return maps as a picture shows them: as large as the input, each from 0 to 1."""
-    maps = torch.as_tensor(found).detach().float()[:, None]
+    maps = torch.as_tensor(heatmaps).detach().float()[:, None]
     maps = interpolate(maps, (SIDE, SIDE), mode="bilinear", align_corners=False)
     return (maps - maps.amin((2, 3), keepdim=True)) / (
         maps.amax((2, 3), keepdim=True) - maps.amin((2, 3), keepdim=True)
@@ -50,11 +50,11 @@ def shown(found) -> Tensor:
 @pytest.mark.filterwarnings("ignore")
 def test_contestants_compute_the_same_map(method, workload):
     runs = contestants.contestants(method, workload)
-    expected = shown(runs.pop(contestants.SEEWHY)())
+    expected = display_maps(runs.pop(contestants.SEEWHY)())
     assert expected.isfinite().all()
     assert set(runs) == set(contestants.PEERS[method])
     for name, run in runs.items():
-        assert (shown(run()) - expected).abs().max() < 0.01, name
+        assert (display_maps(run()) - expected).abs().max() < 0.01, name
 
 
 @pytest.mark.slow
@@ -75,8 +75,8 @@ def test_forwards_compute_the_same_logits(workload):
 
 
 def test_seewhy_keeps_less_for_its_backward_pass(model):
-    kept = library.memory(model)
-    assert 0 < kept["SeeWhy"] < kept["pytorch-grad-cam"] / 10
+    sizes = library.memory(model)
+    assert 0 < sizes["SeeWhy"] < sizes["pytorch-grad-cam"] / 10
 
 
 def test_contestants_run_in_turn():
@@ -99,9 +99,9 @@ def test_a_row_has_all_columns(model):
 def test_a_run_of_some_models_keeps_the_rows_of_others(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "RESULTS", tmp_path)
 
-    def timed(model, told):
+    def timed(model, mark):
         case = {"method": "gradcam", "model": model, "batch": 1}
-        return {**case, "row": [model, told, *[""] * (len(library.HEAD) - 2)]}
+        return {**case, "row": [model, mark, *[""] * (len(library.HEAD) - 2)]}
 
     earlier = library.together(
         {}, [timed("efficientnet_lite0", "first"), timed("vgg16", "first")], {"vgg16": {"SeeWhy": 1}}
@@ -110,7 +110,7 @@ def test_a_run_of_some_models_keeps_the_rows_of_others(tmp_path, monkeypatch):
     whole = library.together(
         page.saved("library", description()), [timed("resnet50", "second"), timed("vgg16", "second")], {}
     )
-    rows = [(one["model"], one["row"][1]) for one in whole["cases"]]
+    rows = [(case["model"], case["row"][1]) for case in whole["cases"]]
     assert rows == [("efficientnet_lite0", "first"), ("resnet50", "second"), ("vgg16", "second")]
     assert whole["kept_bytes"] == {"vgg16": {"SeeWhy": 1}}
     assert "| vgg16 | second |" in whole["tables"]

@@ -13,7 +13,7 @@ from seewhy.app.server.configuration import DRAIN_SECONDS, KEEPALIVE_SECONDS, Se
 from seewhy.app.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
-OBJECTS = {one["kind"]: one for one in yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_text())}
+OBJECTS = {entry["kind"]: entry for entry in yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_text())}
 POD = OBJECTS["Deployment"]["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 DEFAULTS = Settings.model_construct()
@@ -67,14 +67,14 @@ def test_the_image_gets_all_that_the_package_is_made_of():
 
 
 def test_what_runs_may_finish_before_a_pod_is_killed():
-    given = {one["name"]: one["value"] for one in CONTAINER["env"]}
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
-    assert {name for name in given if name.startswith(PREFIX)} <= known
+    variables = {entry["name"]: entry["value"] for entry in CONTAINER["env"]}
+    settings = {PREFIX + name.upper() for name in Settings.model_fields}
+    assert {name for name in variables if name.startswith(PREFIX)} <= settings
     pause = int(CONTAINER["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert POD["terminationGracePeriodSeconds"] > float(given["SEEWHY_DEADLINE"]) + pause + DRAIN_SECONDS
+    assert POD["terminationGracePeriodSeconds"] > float(variables["SEEWHY_DEADLINE"]) + pause + DRAIN_SECONDS
     assert Server(DEFAULTS).cfg.graceful_timeout == DEFAULTS.deadline + DRAIN_SECONDS
-    assert given["SEEWHY_TRUSTED_PROXIES"] == "1"
-    assert float(given["SEEWHY_DEADLINE"]) == DEFAULTS.deadline
+    assert variables["SEEWHY_TRUSTED_PROXIES"] == "1"
+    assert float(variables["SEEWHY_DEADLINE"]) == DEFAULTS.deadline
 
 
 def test_probes_ask_routes_that_there_are():
@@ -93,7 +93,7 @@ def test_nginx_takes_the_uploads_that_the_service_takes_and_waits_longer_than_it
     most, *of_probes = directives("client_max_body_size")
     assert int(most.removesuffix("m")) * 2**20 == DEFAULTS.max_upload_bytes
     assert of_probes == ["1k"] * 2  # nobody counts them, so they are to leave nothing in files
-    assert [int(one.removesuffix("s")) > DEFAULTS.deadline for one in directives("proxy_read_timeout")] == [True]
+    assert [int(limit.removesuffix("s")) > DEFAULTS.deadline for limit in directives("proxy_read_timeout")] == [True]
 
 
 def test_nginx_lets_go_of_a_connection_before_the_service_does():
@@ -112,15 +112,15 @@ def test_nginx_has_slow_clients_wait_and_repeats_nothing():
 
 
 def test_the_ingress_says_what_nginx_conf_says():
-    told = {
+    annotations = {
         name.removeprefix(ANNOTATION): value for name, value in OBJECTS["Ingress"]["metadata"]["annotations"].items()
     }
     for name in ("request-buffering", "buffering", "buffer-size", "max-temp-file-size", "next-upstream"):
-        assert [told[f"proxy-{name}"]] == directives(f"proxy_{name.replace('-', '_')}")
+        assert [annotations[f"proxy-{name}"]] == directives(f"proxy_{name.replace('-', '_')}")
     for name in ("connect", "send", "read"):
-        assert [f"{told[f'proxy-{name}-timeout']}s"] == directives(f"proxy_{name}_timeout")
-    assert told["proxy-body-size"] == directives("client_max_body_size")[0]
-    assert [told["limit-connections"]] == directives("limit_conn addresses")
+        assert [f"{annotations[f'proxy-{name}-timeout']}s"] == directives(f"proxy_{name}_timeout")
+    assert annotations["proxy-body-size"] == directives("client_max_body_size")[0]
+    assert [annotations["limit-connections"]] == directives("limit_conn addresses")
     (rule,) = OBJECTS["Ingress"]["spec"]["rules"]
     (path,) = rule["http"]["paths"]
     assert path["backend"]["service"]["name"] == OBJECTS["Service"]["metadata"]["name"]
@@ -158,7 +158,7 @@ def test_one_address_cannot_fill_the_proxy():
     sizes = {}
     for entry in COMPOSE["services"]["proxy"]["tmpfs"]:
         place, _, options = entry.partition(":")
-        sizes[place] = megabytes(dict(one.split("=") for one in options.split(","))["size"])
+        sizes[place] = megabytes(dict(option.split("=") for option in options.split(","))["size"])
     (uploads,) = directives("client_body_temp_path")
     (requests,), (large,) = directives("limit_conn addresses"), directives("limit_conn large")
     (upload, *_), (answer,) = directives("client_max_body_size"), directives("proxy_max_temp_file_size")
@@ -171,20 +171,20 @@ def test_one_address_cannot_fill_the_proxy():
 
 def test_compose_gives_the_service_what_the_manifest_gives_it():
     service = COMPOSE["services"]["seewhy"]
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
-    given = service["environment"]
-    assert {name for name in given if name.startswith(PREFIX)} <= known
-    assert given["SEEWHY_TRUSTED_PROXIES"] == "1"
-    assert float(given["SEEWHY_DEADLINE"]) == DEFAULTS.deadline
-    assert int(given["SEEWHY_MAX_UPLOAD_BYTES"]) == DEFAULTS.max_upload_bytes
+    settings = {PREFIX + name.upper() for name in Settings.model_fields}
+    variables = service["environment"]
+    assert {name for name in variables if name.startswith(PREFIX)} <= settings
+    assert variables["SEEWHY_TRUSTED_PROXIES"] == "1"
+    assert float(variables["SEEWHY_DEADLINE"]) == DEFAULTS.deadline
+    assert int(variables["SEEWHY_MAX_UPLOAD_BYTES"]) == DEFAULTS.max_upload_bytes
     assert int(service["stop_grace_period"].removesuffix("s")) > DEFAULTS.deadline + DRAIN_SECONDS
     assert service["image"] == CONTAINER["image"]
     assert (service["cpus"], service["mem_limit"]) == (2, "2g")
-    for one in COMPOSE["services"].values():
-        assert one["read_only"] is True
-        assert one["cap_drop"] == ["ALL"]
-        assert one["security_opt"] == ["no-new-privileges:true"]
-        assert any(place.startswith("/tmp") for place in one["tmpfs"])
+    for container in COMPOSE["services"].values():
+        assert container["read_only"] is True
+        assert container["cap_drop"] == ["ALL"]
+        assert container["security_opt"] == ["no-new-privileges:true"]
+        assert any(place.startswith("/tmp") for place in container["tmpfs"])
 
 
 def test_a_busy_container_is_not_killed_for_being_busy():
@@ -235,8 +235,8 @@ def test_pods_become_more_under_load_and_never_too_few():
 def test_a_check_looks_for_dangerous_code_and_known_holes():
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = text.partition("\ncheck:")[2].partition("\n\n")[0]
-    for one in ("ruff check .", "ruff format --check .", "mypy\n", "bandit "):
-        assert f"\t$(BIN)/{one}" in recipe, one
+    for command in ("ruff check .", "ruff format --check .", "mypy\n", "bandit "):
+        assert f"\t$(BIN)/{command}" in recipe, command
     assert "\t@$(AUDIT) --format json" in recipe
     assert "$(BIN)/pip-audit " in text.partition("\nAUDIT = ")[2].partition("\n\n")[0]
     assert "\nmake check\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

@@ -49,8 +49,8 @@ def unmet(requirements: list[Requirement], lock: str) -> list[str]:
     return [
         f"{requirement}: {locked.get(canonicalize_name(requirement.name))}"
         for requirement in requirements
-        if not (found := locked.get(canonicalize_name(requirement.name)))
-        or not all(requirement.specifier.contains(release, prereleases=True) for release in found)
+        if not (versions := locked.get(canonicalize_name(requirement.name)))
+        or not all(requirement.specifier.contains(release, prereleases=True) for release in versions)
     ]
 
 
@@ -65,9 +65,9 @@ def test_a_release_that_is_not_allowed_is_noticed():
 
 def test_what_builds_is_locked():
     lines = (ROOT / "requirements" / "build.in").read_text(encoding="utf-8").splitlines()
-    wanted = [line for line in lines if not line.startswith("#")]
-    assert wanted == PROJECT["build-system"]["requires"]
-    assert unmet([Requirement(line) for line in wanted], "build") == [], "make lock"
+    requirements = [line for line in lines if not line.startswith("#")]
+    assert requirements == PROJECT["build-system"]["requires"]
+    assert unmet([Requirement(line) for line in requirements], "build") == [], "make lock"
 
 
 def test_the_clients_of_other_servers_are_locked():
@@ -85,11 +85,11 @@ def test_a_lock_file_holds_releases_with_digests_and_nothing_else(lock):
 def test_lock_files_agree():
     tested = releases("tests")
     for lock in ("build", "bench", "service", "image", "image-cpu"):
-        others = {name: release for name, release in releases(lock).items() if release != tested.get(name, release)}
-        assert others == {}, f"{lock}: make lock"
-    left = {name for name in releases("image") if name not in releases("image-cpu")}
-    assert {"torch", "torchvision"} <= left
-    assert all(re.fullmatch(r"torch|torchvision|triton|(cuda|nvidia)-.+", name) for name in left)
+        deviations = {name: release for name, release in releases(lock).items() if release != tested.get(name, release)}
+        assert deviations == {}, f"{lock}: make lock"
+    gpu_packages = {name for name in releases("image") if name not in releases("image-cpu")}
+    assert {"torch", "torchvision"} <= gpu_packages
+    assert all(re.fullmatch(r"torch|torchvision|triton|(cuda|nvidia)-.+", name) for name in gpu_packages)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -102,9 +102,9 @@ def test_nothing_is_installed_but_by_digest(name):
     by_digest = [
         line for line in commands if re.search(r"--require-hashes --requirement requirements/[a-z-]+\.txt", line)
     ]
-    others = [line for line in commands if line not in by_digest]
+    exceptions = [line for line in commands if line not in by_digest]
     # SeeWhy itself, which is here, and the wheels of an index that somebody names.
-    assert all(line.split()[-1] == "." or "--index-url" in line for line in others), others
+    assert all(line.split()[-1] == "." or "--index-url" in line for line in exceptions), exceptions
     assert len(by_digest) >= 3
 
 

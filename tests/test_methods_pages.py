@@ -28,10 +28,10 @@ def test_the_page_of_methods_is_what_the_catalogue_says():
     ],
 )
 def test_pictures_of_methods_are_what_the_software_draws(name, lite0):
-    drawn = drawing(lite0, METHODS[name])
+    actual = drawing(lite0, METHODS[name])
     with Image.open(IMAGES / _file(METHODS[name])) as image:
         committed = image.convert("RGB")
-    assert drawn.size == committed.size
+    assert actual.size == committed.size
     # JPEG blurs the noise of fine maps; what is left must be the same.
-    coarse = [np.asarray(one.reduce(4)).astype(int) for one in (drawn, committed)]
+    coarse = [np.asarray(picture.reduce(4)).astype(int) for picture in (actual, committed)]
     assert np.abs(coarse[0] - coarse[1]).mean() < 2

@@ -13,15 +13,15 @@ def committed():
     return nbformat.read(NOTEBOOK, as_version=4)
 
 
-def shown(notebook):
+def cell_contents(notebook):
     """Return what each cell shows: text as it is, of pictures that there is one."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     results = []
     for cell in cells:
         texts = [output["text"] for output in cell.outputs if output.get("name") == "stdout"]
-        data = [one["data"] for one in cell.outputs if "data" in one]
-        kinds = [kind for one in data for kind in one if kind.startswith("image/")]
-        results.append((texts, [one["text/plain"] for one in data if not kinds], kinds))
+        data = [output["data"] for output in cell.outputs if "data" in output]
+        kinds = [kind for bundle in data for kind in bundle if kind.startswith("image/")]
+        results.append((texts, [bundle["text/plain"] for bundle in data if not kinds], kinds))
     return results
 
 
@@ -30,13 +30,13 @@ def test_the_notebook_runs_and_shows_what_it_says(committed):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="zmq")  # of its own event loop
         ran = executed()
-    assert shown(ran) == shown(committed)
+    assert cell_contents(ran) == cell_contents(committed)
 
 
 def test_it_is_committed_small_and_without_traces_of_a_machine(committed):
     text = NOTEBOOK.read_text(encoding="utf-8")
     assert len(text) < 1_200_000
-    assert not any(one.get("name") == "stderr" for cell in committed.cells for one in cell.get("outputs", ()))
+    assert not any(output.get("name") == "stderr" for cell in committed.cells for output in cell.get("outputs", ()))
     for word in ("site-packages", "/tmp/", "/home/", "/root"):
         assert word not in text
-    assert sum(any(kind for kind in kinds) for *_, kinds in shown(committed)) == 5
+    assert sum(any(kind for kind in kinds) for *_, kinds in cell_contents(committed)) == 5

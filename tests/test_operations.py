@@ -71,9 +71,9 @@ def test_dashboard_and_alerts_use_metrics_and_labels_that_exist(families):
             base = re.sub(r"_(bucket|sum|count)$", "", name)
             if name == "up":
                 continue
-            kind, known, _ = families[name] if name in families else families[base]
+            kind, label_names, _ = families[name] if name in families else families[base]
             assert name in families or kind in ("histogram", "summary"), name
-            assert set(labels) <= {*known, "instance", "job"}, (name, labels)
+            assert set(labels) <= {*label_names, "instance", "job"}, (name, labels)
             used.add(base if base in families else name)
     assert len(used) > 20
 
@@ -89,13 +89,13 @@ def test_values_that_dashboard_and_alerts_ask_for_exist():
 
 
 def test_panels_do_not_overlap_and_have_titles_of_their_own():
-    taken = set()
+    area = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
         cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert not cells & taken, panel["title"]
+        assert not cells & area, panel["title"]
         assert place["x"] + place["w"] <= 24
-        taken |= cells
+        area |= cells
     for name in ("id", "title"):
         assert len({panel[name] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 

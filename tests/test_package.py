@@ -77,10 +77,10 @@ def test_a_strict_type_checker_sees_the_types_of_the_installed_packages(installe
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", installed, "program.py"]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
-    said = [line for line in process.stdout.splitlines() if ": note:     def " not in line]
-    assert len(said) == 4, process.stdout + process.stderr
-    assert 'Revealed type is "torch._tensor.Tensor"' in said[0]
-    assert 'program.py:21: error: No overload variant of "explain_many"' in said[1]
+    messages = [line for line in process.stdout.splitlines() if ": note:     def " not in line]
+    assert len(messages) == 4, process.stdout + process.stderr
+    assert 'Revealed type is "torch._tensor.Tensor"' in messages[0]
+    assert 'program.py:21: error: No overload variant of "explain_many"' in messages[1]
 
 
 NETS = """
@@ -179,8 +179,8 @@ def test_models_methods_and_an_application_of_ones_own_stand_beside_the_package(
     command = "import sys; from seewhy.app.cli import main; sys.exit(main())"
     assert "tiny" in run("-c", command, "models", "--source", "own")
     assert "squarecam" in run("-c", command, "methods")
-    taken = "from importlib.util import find_spec; print([find_spec(name) for name in ('app', 'explainers', 'models')])"
-    assert run("-I", "-c", taken) == "[None, None, None]\n"
+    code = "from importlib.util import find_spec; print([find_spec(name) for name in ('app', 'explainers', 'models')])"
+    assert run("-I", "-c", code) == "[None, None, None]\n"
 
 
 def test_importing_the_package_and_listing_its_names_imports_no_library():

@@ -19,18 +19,18 @@ def places(tmp_path, recorded, present):
 
 
 def test_arrays_of_a_file_are_paired_by_member(tmp_path):
-    maps, other = np.ones((2, 3)), np.zeros((2, 3))
-    assert places(tmp_path, answer(maps_0=maps, maps_1=other), answer(maps_1=other, maps_0=maps)) == set()
-    assert places(tmp_path, answer(maps_0=maps, maps_1=other), answer(maps_0=maps, maps_1=maps)) == {".body.maps_1"}
+    maps, zeros = np.ones((2, 3)), np.zeros((2, 3))
+    assert places(tmp_path, answer(maps_0=maps, maps_1=zeros), answer(maps_1=zeros, maps_0=maps)) == set()
+    assert places(tmp_path, answer(maps_0=maps, maps_1=zeros), answer(maps_0=maps, maps_1=maps)) == {".body.maps_1"}
 
 
 def test_arrays_of_a_list_are_paired_by_key_or_number(tmp_path):
-    maps, other = np.ones((2, 3)), np.zeros((2, 3))
-    tensors = [{"key": "a/output/0", "values": maps}, {"key": "b/output/0", "values": other}]
+    maps, zeros = np.ones((2, 3)), np.zeros((2, 3))
+    tensors = [{"key": "a/output/0", "values": maps}, {"key": "b/output/0", "values": zeros}]
     assert places(tmp_path, tensors, tensors) == set()
     changed = [tensors[0], {"key": "b/output/0", "values": maps}]
     assert places(tmp_path, tensors, changed) == {"[b/output/0].values"}
-    assert places(tmp_path, [maps, other], [maps, other, other]) == {"", "[2]"}
+    assert places(tmp_path, [maps, zeros], [maps, zeros, zeros]) == {"", "[2]"}
 
 
 def test_numbers_of_a_member_are_compared_together(tmp_path):

@@ -27,9 +27,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [Path(sys.executable).parent / "zensical", "build", "--strict", "--clean"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
-    said = process.stdout + process.stderr
-    assert process.returncode == 0, said
-    assert "griffe" not in said, said  # of docstrings; the build goes on after these
+    output = process.stdout + process.stderr
+    assert process.returncode == 0, output
+    assert "griffe" not in output, output  # of docstrings; the build goes on after these
     return copy / "site"
 
 

@@ -119,15 +119,15 @@ def options_of(name: str, network: Network) -> dict[str, Any]:
 
 def pictures(side: int) -> Tensor:
     """Return eight pictures (8, 3, side, side), normalised: the examples, and parts of them."""
-    found = []
+    tensors = []
     for path in sorted(EXAMPLES.glob("*.png")):
         with Image.open(path) as image:
             upright = image.convert("RGB")
         width, height = upright.size
         boxes = (None, (width // 4, height // 4, 3 * width // 4, 3 * height // 4))
-        found += [torch.tensor(bytearray(upright.resize((side, side), box=box).tobytes())) for box in boxes]
-    pixels = torch.stack(found[:COUNT]).view(COUNT, side, side, 3).permute(0, 3, 1, 2).contiguous() / 255
-    mean, std = (torch.tensor(one).view(3, 1, 1) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+        tensors += [torch.tensor(bytearray(upright.resize((side, side), box=box).tobytes())) for box in boxes]
+    pixels = torch.stack(tensors[:COUNT]).view(COUNT, side, side, 3).permute(0, 3, 1, 2).contiguous() / 255
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     return (pixels - mean) / std
 
 
@@ -136,10 +136,10 @@ def explainer_of(name: str, model: Any, **options: Any) -> Explainer:
     method = METHODS[name]
     if name == "kernel-shap":  # which takes no fewer samples than determine its values
         options = {"samples": 16, "segments": 4, **options}
-    given = {option: value for option, value in FEW.items() if option in method.options}
-    for option, value in given.items():
-        given[option] = max(value, method.options[option].get("minimum", value))
-    return method.build({**given, **options})
+    settings = {option: value for option, value in FEW.items() if option in method.options}
+    for option, value in settings.items():
+        settings[option] = max(value, method.options[option].get("minimum", value))
+    return method.build({**settings, **options})
 
 
 @contextmanager
@@ -176,11 +176,11 @@ def answers(
                 yield "last of the batch, 2 threads", explain(*turned).maps[-1]
 
 
-def difference(found: Mapping[str, Tensor]) -> tuple[float, str]:
+def difference(maps: Mapping[str, Tensor]) -> tuple[float, str]:
     """Return by how much two maps differ at most, over the largest value, and which company made it."""
-    first, *others = found.items()
+    first, *rest = maps.items()
     largest = max(float(first[1].abs().max()), torch.finfo(torch.float32).tiny)
-    return max((float((other - first[1]).abs().max()) / largest, name) for name, other in others)
+    return max((float((heatmap - first[1]).abs().max()) / largest, name) for name, heatmap in rest)
 
 
 def targets_of(module: nn.Module, images: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ def measured(model: Any, name: str, images: Tensor, targets: Tensor, row: int = 
     if METHODS[name].forwards not in ("1", "2"):
         images, targets, row = images[row - 1 : row + 2], targets[row - 1 : row + 2], 1
     explainer = explainer_of(name, model, **options)
-    return difference(dict(answers(lambda *asked: explainer.explain(model, *asked), images, targets, row)))
+    return difference(dict(answers(lambda *inputs: explainer.explain(model, *inputs), images, targets, row)))
 
 
 def main() -> int:
@@ -220,15 +220,15 @@ def main() -> int:
                 options["sign"] = "signed"
             started = time.perf_counter()
             try:
-                found, company = measured(model, name, images, targets, ROW, **options)
+                gap, company = measured(model, name, images, targets, ROW, **options)
             except ExplainerError as error:
                 print(f"{network!s:50}{name:24}refused: {str(error)[:60]}", flush=True)
                 continue
-            said = bool(METHODS[name].rounding)
-            worst = max(worst, 0.0 if said else found)
-            mark = (" by rounding, as it says" if said else " <<<") if found > TOLERANCE else ""
+            is_rounded = bool(METHODS[name].rounding)
+            worst = max(worst, 0.0 if is_rounded else gap)
+            mark = (" by rounding, as it says" if is_rounded else " <<<") if gap > TOLERANCE else ""
             took = time.perf_counter() - started
-            print(f"{network!s:50}{name:24}{found:8.1e} {company:25} {took:5.1f} s{mark}", flush=True)
+            print(f"{network!s:50}{name:24}{gap:8.1e} {company:25} {took:5.1f} s{mark}", flush=True)
     return int(worst > TOLERANCE)
 
 

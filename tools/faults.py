@@ -9,8 +9,8 @@ import pytest
 class Fault:
     """What breaks, what is seen of it; how many tests passed, and which did not."""
 
-    what: str
-    seen: str
+    breakage: str
+    effect: str
     passed: int = 0
     failed: list[str] = field(default_factory=list)
 
@@ -19,7 +19,7 @@ class Faults:
     """A plugin of pytest that collects them."""
 
     def __init__(self) -> None:
-        self.found: dict[str, Fault] = {}
+        self.by_test: dict[str, Fault] = {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> "object":
@@ -27,7 +27,7 @@ class Faults:
         report = yield
         marker = item.get_closest_marker("fault")
         if marker is not None and (report.when == "call" or not report.passed):
-            fault = self.found.setdefault(item.function.__name__, Fault(*marker.args))
+            fault = self.by_test.setdefault(item.function.__name__, Fault(*marker.args))
             if report.passed:
                 fault.passed += 1
             else:
@@ -40,13 +40,13 @@ def faults() -> list[Fault]:
     plugin = Faults()
     options = ["-q", "-m", "fault", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     pytest.main([*options, "tests/app", "tests/models"], [plugin])
-    return list(plugin.found.values())
+    return list(plugin.by_test.values())
 
 
-def table(found: list[Fault]) -> list[str]:
+def table(entries: list[Fault]) -> list[str]:
     """Return the rows of a table."""
     rows = ["| what breaks | what users see | tests passed |", "| --- | --- | ---: |"]
-    for one in found:
-        count = f"{one.passed} of {one.passed + len(one.failed)}" if one.failed else str(one.passed)
-        rows.append(f"| {one.what} | {one.seen} | {count} |")
+    for fault in entries:
+        count = f"{fault.passed} of {fault.passed + len(fault.failed)}" if fault.failed else str(fault.passed)
+        rows.append(f"| {fault.breakage} | {fault.effect} | {count} |")
     return rows

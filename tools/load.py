@@ -114,14 +114,14 @@ class Question:
 
 def questions(models: Sequence[str] = MODELS, methods: Sequence[str] = tuple(METHODS)) -> list[Question]:
     """Return the requests: all routes that run a model, over models, methods, layers, targets, contrasts and edits."""
-    asked = []
+    kinds = []
     for model in models:
         quick = [*_explanations(model, methods), *_hooks(model)]
         long = [("/explain", _explanation(model, method, LONG[method])) for method in LONG if method in methods]
         for number, (path, fields) in enumerate([*quick, *long]):
             picture, form = PICTURES[number % len(PICTURES)], tuple({"model": model, **fields}.items())
-            asked.append(Question(path, picture, form, is_long=number >= len(quick)))
-    return asked
+            kinds.append(Question(path, picture, form, is_long=number >= len(quick)))
+    return kinds
 
 
 def _explanations(model: str, methods: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -146,32 +146,32 @@ def _explanation(model: str, method: str, options: dict[str, str]) -> dict[str, 
 def _hooks(model: str) -> Iterator[tuple[str, dict[str, str]]]:
     early, late = LAYERS[model]
     edits = json.dumps([{"layer": late, "op": "zero", "channels": [0, 1, 2]}])
-    each = json.dumps([{"layer": early, "op": "zero"}])
+    early_edit = json.dumps([{"layer": early, "op": "zero"}])
     yield "/predict", {}
     yield "/hooks/trace", {"format": "json"}
     yield "/hooks/trace", {"format": "json", "layer": late, "target": "282"}
     yield "/hooks/capture", {"layer": late, "format": "npz"}
     yield "/hooks/capture", {"layer": late, "kind": "grad_output", "target": "282", "format": "json"}
     yield "/hooks/intervene", {"edits": edits, "format": "json"}
-    yield "/hooks/intervene", {"edits": each, "each_channel": "true", "format": "json"}
+    yield "/hooks/intervene", {"edits": early_edit, "each_channel": "true", "format": "json"}
 
 
-def order(asked: Sequence[Question], count: int, models_at_once: int, seed: int = 0) -> list[Question]:
+def order(kinds: Sequence[Question], count: int, models_at_once: int, seed: int = 0) -> list[Question]:
     """Draw requests: bands of some that ask for a few models and repeat themselves, so that they meet in batches.
 
     In each band one is long.
     """
     draw = random.Random(seed)
-    models = sorted({question.model for question in asked})
-    drawn: list[Question] = []
-    while len(drawn) < count:
+    models = sorted({question.model for question in kinds})
+    sequence: list[Question] = []
+    while len(sequence) < count:
         few = draw.sample(models, min(models_at_once, len(models)))
-        fitting = [question for question in asked if question.model in few]
+        fitting = [question for question in kinds if question.model in few]
         quick = [question for question in fitting if not question.is_long]
         long = [question for question in fitting if question.is_long]
         band = [
             *draw.sample(long, min(1, len(long))),
             *draw.choices(draw.sample(quick, min(BAND // 3, len(quick))), k=BAND),
         ]
-        drawn += draw.sample(band[:BAND], BAND)
-    return drawn[:count]
+        sequence += draw.sample(band[:BAND], BAND)
+    return sequence[:count]

@@ -83,12 +83,12 @@ async def _overload(port: int, seconds: float) -> Report:
     answered = await _one_after_another(port, 6)
     report.capacity = answered / (time.monotonic() - begun)
     rate = FACTOR * report.capacity
-    begun, sent = time.monotonic(), []
+    begun, tasks = time.monotonic(), []
     while (now := time.monotonic() - begun) <= seconds:
-        await asyncio.sleep(max(0.0, len(sent) / rate - now))
-        sent.append(asyncio.create_task(_ask(port)))
-    report.offered = len(sent) / (time.monotonic() - begun)
-    for code, took, is_told in await asyncio.gather(*sent):
+        await asyncio.sleep(max(0.0, len(tasks) / rate - now))
+        tasks.append(asyncio.create_task(_ask(port)))
+    report.offered = len(tasks) / (time.monotonic() - begun)
+    for code, took, is_told in await asyncio.gather(*tasks):
         report.codes[code] += 1
         if code == 200:
             report.answered.append(took)

@@ -77,7 +77,7 @@ def difference(peer: Peer, name: str) -> float:
     explainer = get_method(peer.method).build(
         {**peer.options, **({"layers": (peer.layers[name],)} if get_method(peer.method).takes_layers else {})}
     )
-    found = explainer.explain(model, images, TARGETS).maps
+    maps = explainer.explain(model, images, TARGETS).maps
     copy = deepcopy(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -85,7 +85,7 @@ def difference(peer: Peer, name: str) -> float:
     expected = torch.as_tensor(expected).detach()
     if not expected.abs().max() > 0:
         raise ValueError(f"{peer.library} finds nothing for {peer.method} on {name}.")
-    return nets.relative_error(found, expected)
+    return nets.relative_error(maps, expected)
 
 
 def _grad_cam(name: str, scale: float = 1.0, **options: Any) -> Run:
@@ -102,7 +102,7 @@ def _grad_cam(name: str, scale: float = 1.0, **options: Any) -> Run:
         import pytorch_grad_cam
         from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
-        wanted = [ClassifierOutputTarget(int(target)) for target in targets]
+        class_targets = [ClassifierOutputTarget(int(target)) for target in targets]
         with getattr(pytorch_grad_cam, name)(model, [layer]) as peer:
             logits = peer.activations_and_grads(images.requires_grad_())
             logits[range(len(targets)), targets].sum().backward()
@@ -111,8 +111,8 @@ def _grad_cam(name: str, scale: float = 1.0, **options: Any) -> Run:
                 for kind in ("activations", "gradients")
             )
             options.setdefault("eigen_smooth", False)
-            found = peer.get_cam_image(images, layer, wanted, activations * scale, gradients / scale, **options)
-            return torch.as_tensor(found).float()
+            maps = peer.get_cam_image(images, layer, class_targets, activations * scale, gradients / scale, **options)
+            return torch.as_tensor(maps).float()
 
     return run
 
@@ -139,8 +139,8 @@ def _captum(name: str, **options: Any) -> Run:
     def run(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
         import captum.attr
 
-        found = getattr(captum.attr, name)(model).attribute(images.requires_grad_(), target=targets, **options)
-        return found.sum(dim=1)
+        attributions = getattr(captum.attr, name)(model).attribute(images.requires_grad_(), target=targets, **options)
+        return attributions.sum(dim=1)
 
     return run
 
@@ -163,7 +163,7 @@ def _captum_noise(kind: str) -> Run:
     def run(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
         from captum.attr import NoiseTunnel, Saliency
 
-        found = []
+        maps = []
         for image, target in zip(images.split(1), targets.split(1), strict=True):
             with torch.random.fork_rng():
                 torch.manual_seed(0)
@@ -171,8 +171,8 @@ def _captum_noise(kind: str) -> Run:
                 tunnel = NoiseTunnel(Saliency(model))
                 leaf = image.clone().requires_grad_()
                 options = {"nt_type": kind, "nt_samples": 6, "stdevs": deviation, "target": target, "abs": False}
-                found.append(tunnel.attribute(leaf, **options))
-        together = torch.cat(found)
+                maps.append(tunnel.attribute(leaf, **options))
+        together = torch.cat(maps)
         return together.abs().amax(dim=1) if kind == "smoothgrad" else together.sum(dim=1)
 
     return run
@@ -186,12 +186,12 @@ def _captum_superpixels(name: str, segmentation: str, segments: int) -> Run:
 
         from seewhy.explainers.methods.perturbation.base import superpixels
 
-        found = []
+        maps = []
         for image, target in zip(images, targets, strict=True):
             labels = superpixels(image, segmentation, segments)[None, None]
             peer = getattr(captum.attr, name)(model)
-            found.append(peer.attribute(image[None], target=int(target), feature_mask=labels)[:, 0])
-        return torch.cat(found)
+            maps.append(peer.attribute(image[None], target=int(target), feature_mask=labels)[:, 0])
+        return torch.cat(maps)
 
     return run
 
@@ -235,8 +235,8 @@ def _ablation_cam(model: nn.Module, layer: nn.Module, images: Tensor, targets: T
     with AblationCAM(model, [layer]) as peer:
         peer.activations_and_grads(images)
         activations = peer.activations_and_grads.activations[0].detach().numpy()
-        wanted = [ClassifierOutputTarget(int(target)) for target in targets]
-        return peer.get_cam_image(images, layer, wanted, activations, None)
+        class_targets = [ClassifierOutputTarget(int(target)) for target in targets]
+        return peer.get_cam_image(images, layer, class_targets, activations, None)
 
 
 def _score_cam(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
@@ -253,8 +253,8 @@ def _score_cam(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tens
     with ScoreCAM(model, [layer]) as peer, patch.object(nn, "UpsamplingBilinear2d", resize):
         peer.activations_and_grads(images)
         activations = peer.activations_and_grads.activations[0].detach().numpy()
-        wanted = [ClassifierOutputTarget(int(target)) for target in targets]
-        weights = peer.get_cam_weights(images, layer, wanted, activations, None)
+        class_targets = [ClassifierOutputTarget(int(target)) for target in targets]
+        weights = peer.get_cam_weights(images, layer, class_targets, activations, None)
         weights = weights * (activations.max(axis=(2, 3)) > activations.min(axis=(2, 3)))
         weights /= weights.sum(axis=1, keepdims=True)
         return (weights[:, :, None, None] * activations).sum(axis=1)
@@ -270,9 +270,9 @@ def _finer_cam(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tens
         distances = (logits - logits[range(len(targets)), targets][:, None]).abs()
         nearest = distances.argsort(dim=1)[:, 1]
         pairs = zip(logits, targets, nearest, strict=True)
-        sum(FinerWeightedTarget(int(own), [int(other)], 0.6)(row) for row, own, other in pairs).backward()
+        sum(FinerWeightedTarget(int(own), [int(rival)], 0.6)(row) for row, own, rival in pairs).backward()
         (activations,), (gradients,) = (
-            [one.detach().numpy() for one in getattr(peer.base_cam.activations_and_grads, kind)]
+            [tensor.detach().numpy() for tensor in getattr(peer.base_cam.activations_and_grads, kind)]
             for kind in ("activations", "gradients")
         )
         return peer.base_cam.get_cam_image(images, layer, [], activations, gradients, False)
@@ -287,29 +287,29 @@ def _lime(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -
     from seewhy.explainers.methods.perturbation.superpixels import LIME
 
     labels = superpixels(images[0], "grid", 8)
-    shown = LIME(samples=40).coalitions(int(labels.max()) + 1)
+    coalitions = LIME(samples=40).coalitions(int(labels.max()) + 1)
 
     def nearness(_original: Tensor, _perturbed: Tensor, sample: Tensor, **_: Any) -> Tensor:
         cosine = torch.nn.functional.cosine_similarity(sample, torch.ones_like(sample))
         return torch.exp(-((1 - cosine) ** 2) / 0.35**2)
 
-    def given(*_: Any, **__: Any) -> Iterator[Tensor]:
-        yield from shown[:, None]
+    def samples(*_: Any, **__: Any) -> Iterator[Tensor]:
+        yield from coalitions[:, None]
 
     peer = LimeBase(
         model,
         SkLearnRidge(alpha=1.0),
         nearness,
-        given,
+        samples,
         perturb_interpretable_space=True,
         from_interp_rep_transform=lambda sample, original, **_: original * sample[0][labels],
         to_interp_rep_transform=None,
     )
-    found = [
-        peer.attribute(image[None], target=int(target), n_samples=len(shown)).flatten()[labels]
+    maps = [
+        peer.attribute(image[None], target=int(target), n_samples=len(coalitions)).flatten()[labels]
         for image, target in zip(images, targets, strict=True)
     ]
-    return torch.stack(found)
+    return torch.stack(maps)
 
 
 def _captum_lrp(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -> Any:
@@ -331,7 +331,7 @@ def _xrai(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -
 
     from seewhy.explainers.methods.gradient.xrai import regions
 
-    found = []
+    maps = []
     for image, target in zip(images, targets, strict=True):
         total = torch.zeros_like(image[0])
         for baseline in (image.min(), image.max()):
@@ -340,8 +340,8 @@ def _xrai(model: nn.Module, layer: nn.Module, images: Tensor, targets: Tensor) -
                 IntegratedGradients(model).attribute(image[None].requires_grad_(), **options)[0].sum(dim=0).detach()
             )
         ranked, _ = XRAI._xrai((total / 2).numpy(), list(regions(image).numpy()), min_pixel_diff=5)
-        found.append(torch.as_tensor(ranked))
-    return torch.stack(found)
+        maps.append(torch.as_tensor(ranked))
+    return torch.stack(maps)
 
 
 _IN_PLACE = {"densenet121": "it lets the in-place ReLU after `features` overwrite the activations that it weighs"}
@@ -502,7 +502,7 @@ def page() -> str:
         "| method | peer | it |",
         "| --- | --- | --- |",
         *(
-            f"| {', '.join(f'`{one}`' for one in names.split(', '))} | {peer} | {how} |"
+            f"| {', '.join(f'`{method}`' for method in names.split(', '))} | {peer} | {how} |"
             for names, peer, how in DIFFERENT
         ),
     ]

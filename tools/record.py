@@ -144,13 +144,13 @@ class Place:
         """Return what a command says, how it ends, and the files that it writes."""
         folder = self.folder / "commands"
         command = [sys.executable, "-m", COMMAND, *shlex.split(line)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
+        process = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
         paths = [path for path in sorted(folder.rglob("*")) if "seewhy" in path.name or path.parent.name == "out"]
         files = {str(path.relative_to(folder)): decoded(path.suffix[1:], path.read_bytes()) for path in paths}
         for path in paths:
             path.unlink()
-        stdout = done.stdout if done.stdout.startswith("{") else done.stdout.splitlines()
-        return {"status": done.returncode, "stdout": stdout, "stderr": done.stderr, "files": files}
+        stdout = process.stdout if process.stdout.startswith("{") else process.stdout.splitlines()
+        return {"status": process.returncode, "stdout": stdout, "stderr": process.stderr, "files": files}
 
     def saved(self, result: Any, *suffixes: str) -> Any:
         """Return what is in the files that a result is saved as."""

@@ -17,7 +17,7 @@ from tools.faults import table as table_of_faults
 from tools.load import MAX_MODELS, MODELS, questions
 from tools.overload import DEADLINE, FACTOR, overload
 from tools.soak import THREADS, soak
-from tools.tables import printed, written
+from tools.tables import print_tables, write_tables
 
 MOST_SECONDS = 2.0
 """Until pictures are answered again after the only process was killed."""
@@ -34,48 +34,48 @@ MORE_THREADS, MORE_FILES = 8, THREADS
 
 def load(wrong: list[str], count: int) -> Iterator[str]:
     """Yield the rows about many requests at once."""
-    found = soak(count, THREADS)
-    first, last = found.states[len(found.states) // 4], found.states[-1]
-    hooks = max(one.hooks for one in found.states)
+    tally = soak(count, THREADS)
+    first, last = tally.states[len(tally.states) // 4], tally.states[-1]
+    hooks = max(state.hooks for state in tally.states)
     yield "| load held | |"
     yield "| --- | --- |"
     kinds = len(questions())
-    yield f"| requests, of {kinds} kinds, from {THREADS} threads | {found.asked:,} in {found.seconds:.0f} s |"
-    yield f"| models, of which {MAX_MODELS} have room | {len(MODELS)}, loaded {found.loads:,} times |"
-    yield f"| answers by status | {_counts(found.codes)} |"
-    yield f"| refused with 503 while no model could make room, and sent again after `Retry-After` | {found.refused:,} |"
-    yield f"| answers unlike those given alone | {len(found.wrong)}; largest difference {found.worst:.1g} |"
-    methods = ", ".join(f"`{method}`" for method in sorted(set(found.rounded)))
+    yield f"| requests, of {kinds} kinds, from {THREADS} threads | {tally.count:,} in {tally.seconds:.0f} s |"
+    yield f"| models, of which {MAX_MODELS} have room | {len(MODELS)}, loaded {tally.loads:,} times |"
+    yield f"| answers by status | {_counts(tally.codes)} |"
+    yield f"| refused with 503 while no model could make room, and sent again after `Retry-After` | {tally.refused:,} |"
+    yield f"| answers unlike those given alone | {len(tally.wrong)}; largest difference {tally.worst:.1g} |"
+    methods = ", ".join(f"`{method}`" for method in sorted(set(tally.rounded)))
     yield (
         "| answers that say that rounding can decide them or shows in them (`rounding-decides`, `faint-map`), and were "
-        f"decided otherwise | {len(found.rounded)}{f' (of {methods})' if methods else ''} |"
+        f"decided otherwise | {len(tally.rounded)}{f' (of {methods})' if methods else ''} |"
     )
-    yield f"| errors that do not say why | {len(found.failed)} |"
+    yield f"| errors that do not say why | {len(tally.failed)} |"
     early, late = first.resident / 1e6, last.resident / 1e6
     yield f"| resident memory, at rest, after a quarter of the run | {early:,.0f} MB, at the end {late:,.0f} MB |"
-    yield f"| growth of its median from the second quarter of the run to the last | {found.growth:+.1%} |"
+    yield f"| growth of its median from the second quarter of the run to the last | {tally.growth:+.1%} |"
     yield f"| open files | {first.files}, at the end {last.files} |"
     yield f"| threads | {first.threads}, at the end {last.threads} |"
     yield f"| hooks left on models | {hooks} |"
-    wrong += found.wrong + found.failed
-    if found.codes[200] < LEAST_ANSWERED * found.asked or not found.loads or hooks or found.growth > MOST_GROWTH:
-        wrong.append(f"soak: {dict(found.codes)}, {hooks} hooks, growth {found.growth:.1%}")
+    wrong += tally.wrong + tally.failed
+    if tally.codes[200] < LEAST_ANSWERED * tally.count or not tally.loads or hooks or tally.growth > MOST_GROWTH:
+        wrong.append(f"soak: {dict(tally.codes)}, {hooks} hooks, growth {tally.growth:.1%}")
     if last.files > first.files + MORE_FILES or last.threads > first.threads + MORE_THREADS:
         wrong.append(f"soak: files {first.files} to {last.files}, threads {first.threads} to {last.threads}")
 
 
 def crowd(wrong: list[str], seconds: float) -> Iterator[str]:
     """Yield the rows about more requests than can be answered."""
-    found = overload(seconds)
+    report = overload(seconds)
     yield f"| {FACTOR} times the capacity | |"
     yield "| --- | --- |"
-    yield f"| requests a second | {found.offered:.0f}, where {found.capacity:.0f} can be answered |"
-    yield f"| answers by status | {_counts(found.codes)} |"
-    yield f"| answered in | {found.late(found.answered)}, of {DEADLINE:.0f} s allowed |"
-    if found.refused:
-        yield f"| refused in | {found.late(found.refused)}; without `Retry-After`: {found.bare} |"
-    if not found.is_right:
-        wrong.append(f"overload: {dict(found.codes)}, {found.bare} without Retry-After")
+    yield f"| requests a second | {report.offered:.0f}, where {report.capacity:.0f} can be answered |"
+    yield f"| answers by status | {_counts(report.codes)} |"
+    yield f"| answered in | {report.late(report.answered)}, of {DEADLINE:.0f} s allowed |"
+    if report.refused:
+        yield f"| refused in | {report.late(report.refused)}; without `Retry-After`: {report.bare} |"
+    if not report.is_right:
+        wrong.append(f"overload: {dict(report.codes)}, {report.bare} without Retry-After")
 
 
 def killed(wrong: list[str], times: int = 5) -> float:
@@ -83,22 +83,22 @@ def killed(wrong: list[str], times: int = 5) -> float:
     port = free_port()
     process = start(port, SEEWHY_LOG_LEVEL="error")
     try:
-        found = statistics.median(recovery(process, port) for _ in range(times))
+        seconds = statistics.median(recovery(process, port) for _ in range(times))
     finally:
         process.terminate()
         process.wait(60)
-    if found > MOST_SECONDS:
-        wrong.append(f"after kill -9 the service took {found:.1f} s")
-    return found
+    if seconds > MOST_SECONDS:
+        wrong.append(f"after kill -9 the service took {seconds:.1f} s")
+    return seconds
 
 
 def broken(wrong: list[str]) -> Iterator[str]:
     """Yield the rows about what breaks."""
     yield f"After `kill -9` of the only process pictures are answered again in {killed(wrong):.1f} s (median of five)."
     yield ""
-    found = faults()
-    yield from table_of_faults(found)
-    wrong += [test for one in found for test in one.failed] or ([] if found else ["no test of faults ran"])
+    results = faults()
+    yield from table_of_faults(results)
+    wrong += [test for fault in results for test in fault.failed] or ([] if results else ["no test of faults ran"])
 
 
 def _counts(codes: dict[int, int]) -> str:
@@ -112,21 +112,21 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=60, help="of more requests than can be answered")
     parser.add_argument("--write", action="store_true", help="write the tables into docs/reliability.md")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     parts: dict[str, Callable[[list[str]], Iterator[str]]] = {
-        "load": lambda wrong: load(wrong, given.requests),
-        "crowd": lambda wrong: crowd(wrong, given.seconds),
+        "load": lambda wrong: load(wrong, arguments.requests),
+        "crowd": lambda wrong: crowd(wrong, arguments.seconds),
         "faults": broken,
     }
-    if unknown := set(given.parts) - set(parts):
+    if unknown := set(arguments.parts) - set(parts):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
     heading = f"Python {platform.python_version()}, {os.cpu_count()} processors; clients and service share them."
     everything: list[str] = []
-    for name in given.parts or parts:
+    for name in arguments.parts or parts:
         wrong: list[str] = []
-        lines = printed(heading, [parts[name](wrong)])
-        if given.write and not wrong:
-            written(name, lines)
+        lines = print_tables(heading, [parts[name](wrong)])
+        if arguments.write and not wrong:
+            write_tables(name, lines)
         everything += wrong
     print(*everything, sep="\n", file=sys.stderr)
     return bool(everything)

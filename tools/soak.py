@@ -114,15 +114,15 @@ def _collect(value: object, name: str, by_name: dict[str, list[float]]) -> None:
         by_name.setdefault(name, []).append(float(value))
 
 
-def difference(found: Answer, expected: Answer) -> float:
+def difference(answer: Answer, expected: Answer) -> float:
     """Return the largest difference between two answers, over the largest number of each array; infinity for NaN."""
-    if found.keys() != expected.keys() or any(found[name].shape != expected[name].shape for name in found):
+    if answer.keys() != expected.keys() or any(answer[name].shape != expected[name].shape for name in answer):
         return float("inf")
     gaps = [0.0]
-    for name, one in expected.items():
-        if one.size:
-            gap = np.abs(found[name].astype(float) - one.astype(float)).max()
-            gaps.append(gap / max(np.abs(one).max(), 1e-12))
+    for name, array in expected.items():
+        if array.size:
+            gap = np.abs(answer[name].astype(float) - array.astype(float)).max()
+            gaps.append(gap / max(np.abs(array).max(), 1e-12))
     return float(np.nan_to_num(np.max(gaps), nan=np.inf))
 
 
@@ -138,18 +138,18 @@ class State:
 
 def state(process: "subprocess.Popen[bytes]", base: str) -> State:
     """Return what a server holds now, while it rests."""
-    found = State()
+    snapshot = State()
     for line in requests.get(f"{base}/metrics", timeout=60).text.splitlines():
         if line.startswith("seewhy_hooks{"):
-            found.hooks += int(float(line.split()[-1]))
+            snapshot.hooks += int(float(line.split()[-1]))
     for pid in (process.pid, *children(process.pid)):
         status = dict(
             line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
         )
-        found.resident += int(status["VmRSS"].split()[0]) * 1024
-        found.threads += int(status["Threads"])
-        found.files += len(os.listdir(f"/proc/{pid}/fd"))
-    return found
+        snapshot.resident += int(status["VmRSS"].split()[0]) * 1024
+        snapshot.threads += int(status["Threads"])
+        snapshot.files += len(os.listdir(f"/proc/{pid}/fd"))
+    return snapshot
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Report:
         loads: of models, of how many the service had to make room.
     """
 
-    asked: int = 0
+    count: int = 0
     codes: "Counter[int]" = field(default_factory=Counter)
     refused: int = 0
     worst: float = 0.0
@@ -181,8 +181,8 @@ class Report:
     def growth(self) -> float:
         """How much resident memory grew between the second and the last quarter of the run, over what it was."""
         quarter = max(1, len(self.states) // 4)
-        early = statistics.median(one.resident for one in self.states[quarter : 2 * quarter] or self.states)
-        late = statistics.median(one.resident for one in self.states[-quarter:])
+        early = statistics.median(snapshot.resident for snapshot in self.states[quarter : 2 * quarter] or self.states)
+        late = statistics.median(snapshot.resident for snapshot in self.states[-quarter:])
         return late / early - 1
 
 
@@ -196,13 +196,13 @@ class Clients:
         self._own = local()
         self._alone: dict[Question, Answer] = {}
 
-    def ask_alone(self, asked: Sequence[Question]) -> None:
+    def ask_alone(self, kinds: Sequence[Question]) -> None:
         """Keep the answers given while nothing else is asked.
 
         Raises:
             RuntimeError: a request is not answered.
         """
-        for question in asked:
+        for question in kinds:
             reply, _ = self._insist(question)
             if reply.status != 200:
                 raise RuntimeError(f"{question} is answered with {reply.status}.")
@@ -272,9 +272,9 @@ def soak(
             SEEWHY_LOG_LEVEL="error",
         )
         try:
-            asked = questions(models, methods)
-            drawn = order(asked, count, max_models, seed)
-            return _soaked(process, f"http://127.0.0.1:{port}", asked, drawn, threads, models[:max_models])
+            kinds = questions(models, methods)
+            sequence = order(kinds, count, max_models, seed)
+            return _soaked(process, f"http://127.0.0.1:{port}", kinds, sequence, threads, models[:max_models])
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(120)
@@ -283,27 +283,27 @@ def soak(
 def _soaked(
     process: "subprocess.Popen[bytes]",
     base: str,
-    asked: Sequence[Question],
-    drawn: Sequence[Question],
+    kinds: Sequence[Question],
+    sequence: Sequence[Question],
     threads: int,
     resting: Sequence[str],
 ) -> Report:
-    count = len(drawn)
-    report = Report(asked=count)
+    count = len(sequence)
+    report = Report(count=count)
     clients = Clients(base, report)
-    clients.ask_alone(asked)
+    clients.ask_alone(kinds)
     loads = _loads(base)
     started = time.monotonic()
     step = max(2 * threads, count // 20)
     with ThreadPoolExecutor(threads) as pool:
         for first in range(0, count, step):
-            asking = drawn[first : first + step]
+            asking = sequence[first : first + step]
             for _ in pool.map(clients.ask, asking):
                 pass
             clients.settle(resting)
             time.sleep(REST)
-            report.states.append(held := state(process, base))
-            print(f"{first + len(asking):,} requests, {held.resident / 1e6:,.0f} MB", file=sys.stderr, flush=True)
+            report.states.append(snapshot := state(process, base))
+            print(f"{first + len(asking):,} requests, {snapshot.resident / 1e6:,.0f} MB", file=sys.stderr, flush=True)
     report.loads, report.seconds = _loads(base) - loads, time.monotonic() - started
     return report
 

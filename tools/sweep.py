@@ -144,9 +144,9 @@ def reference(module: nn.Module, images: Tensor, category: int) -> tuple[Tensor,
         call = Call()
         calls[paths[part]].append(call)
         running.append(call)
-        (args, kwargs), (kept, kept_kwargs), call.edges["grad_input"] = _cloned((args, kwargs))
+        (args, kwargs), (copies, keyword_copies), call.edges["grad_input"] = _cloned((args, kwargs))
         # As a session has it: the argument alone, or the tuple of several, keywords as a last dict.
-        call.input = (*kept, kept_kwargs) if kept_kwargs else kept[0] if len(kept) == 1 else kept
+        call.input = (*copies, keyword_copies) if keyword_copies else copies[0] if len(copies) == 1 else copies
         return args, kwargs
 
     def leave(part: nn.Module, args: Any, output: Any) -> Any:
@@ -162,10 +162,10 @@ def reference(module: nn.Module, images: Tensor, category: int) -> tuple[Tensor,
         for handle in handles:
             handle.remove()
     entries = [(call, kind) for per_path in calls.values() for call in per_path for kind in call.edges]
-    wanted = [edge for call, kind in entries for edge in call.edges[kind] if edge is not None]
-    found = iter(torch.autograd.grad(logits[0, category], wanted, allow_unused=True))
+    edges = [edge for call, kind in entries for edge in call.edges[kind] if edge is not None]
+    derivatives = iter(torch.autograd.grad(logits[0, category], edges, allow_unused=True))
     for call, kind in entries:
-        gradients = [None if edge is None else next(found) for edge in call.edges[kind]]
+        gradients = [None if edge is None else next(derivatives) for edge in call.edges[kind]]
         value = call.input if kind == "grad_input" else call.output
         setattr(call, kind, tree_unflatten(gradients, tree_flatten(value)[1]))
         call.edges[kind] = []
@@ -175,45 +175,45 @@ def reference(module: nn.Module, images: Tensor, category: int) -> tuple[Tensor,
 def _cloned(values: Any) -> tuple[Any, Any, list[GradientEdge | None]]:
     """Return what to hand on, what to keep of it, and the gradient edge of each leaf."""
     leaves, spec = tree_flatten(values)
-    given, kept = list(leaves), list(leaves)
+    clones, copies = list(leaves), list(leaves)
     edges: list[GradientEdge | None] = [None] * len(leaves)
     for index, leaf in enumerate(leaves):
         if not isinstance(leaf, Tensor):
             continue
         if leaf.is_floating_point() and not leaf.requires_grad:
             leaf = leaf.detach().requires_grad_()  # pictures and tables need none by themselves
-        given[index] = leaf.clone()
-        kept[index] = leaf.detach().clone()
+        clones[index] = leaf.clone()
+        copies[index] = leaf.detach().clone()
         if leaf.is_floating_point():
-            edges[index] = get_gradient_edge(given[index])
-    return tree_unflatten(given, spec), tree_unflatten(kept, spec), edges
+            edges[index] = get_gradient_edge(clones[index])
+    return tree_unflatten(clones, spec), tree_unflatten(copies, spec), edges
 
 
-def difference(found: Any, expected: Any) -> float:
+def difference(actual: Any, expected: Any) -> float:
     """Return the largest difference over the largest expected magnitude, of the worst tensor of a structure.
 
     It is infinite where anything else differs: structure, shape, type, None, a number that is not finite.
     """
-    found, found_spec = tree_flatten(found)
+    actual, actual_spec = tree_flatten(actual)
     expected, expected_spec = tree_flatten(expected)
-    if found_spec != expected_spec:
+    if actual_spec != expected_spec:
         return math.inf
-    return max((_difference(*pair) for pair in zip(found, expected, strict=True)), default=0.0)
+    return max((_difference(*pair) for pair in zip(actual, expected, strict=True)), default=0.0)
 
 
-def _difference(found: Any, expected: Any) -> float:
-    if not (isinstance(found, Tensor) and isinstance(expected, Tensor)):
-        same = type(found) is type(expected) and found == expected
+def _difference(actual: Any, expected: Any) -> float:
+    if not (isinstance(actual, Tensor) and isinstance(expected, Tensor)):
+        same = type(actual) is type(expected) and actual == expected
         return 0.0 if same else math.inf
-    found = found.detach()
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+    actual = actual.detach()
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return math.inf
-    if not (torch.isfinite(found).all() and torch.isfinite(expected).all()):
+    if not (torch.isfinite(actual).all() and torch.isfinite(expected).all()):
         return math.inf
-    if torch.equal(found, expected):
+    if torch.equal(actual, expected):
         return 0.0
     largest = float(expected.abs().max())
-    return float((found - expected).abs().max()) / largest if largest else math.inf
+    return float((actual - expected).abs().max()) / largest if largest else math.inf
 
 
 def check(name: str, bare: float | None = None) -> Row:
@@ -261,12 +261,12 @@ def compare(hooks: HookSession, calls: dict[str, list[Call]]) -> dict[str, float
     for path, expected in calls.items():
         gaps[path] = 0.0
         for kind, recorded in records.items():
-            found = recorded.get(path)
-            if found is None or len(found) != len(expected):
+            values = recorded.get(path)
+            if values is None or len(values) != len(expected):
                 gaps[path] = math.inf
                 continue
-            for one, call in zip(found, expected, strict=True):
-                gaps[path] = max(gaps[path], difference(one, getattr(call, kind)))
+            for value, call in zip(values, expected, strict=True):
+                gaps[path] = max(gaps[path], difference(value, getattr(call, kind)))
     return gaps
 
 
@@ -303,19 +303,19 @@ def table(rows: Iterable[Row], bare: bool = False) -> Iterator[str]:
     columns = COLUMNS if bare else COLUMNS[:-1]
     yield _line(*columns)
     yield _line("---", *["---:"] * (len(columns) - 1))
-    done = []
+    all_rows = []
     for row in rows:
-        done.append(row)
+        all_rows.append(row)
         raised = ("–" if row.bare is None else row.bare,) if bare else ()
         yield _line(row.name, row.side, *_figures(row), *raised)
     total = Row(
-        name=f"**all {len(done)}**",
+        name=f"**all {len(all_rows)}**",
         side=0,
-        **{name: sum(getattr(row, name) for row in done) for name in ("modules", "ran", "alive", "calls", "equal")},
-        worst=max(row.worst for row in done),
-        change=max(row.change for row in done),
+        **{name: sum(getattr(row, name) for row in all_rows) for name in ("modules", "ran", "alive", "calls", "equal")},
+        worst=max(row.worst for row in all_rows),
+        change=max(row.change for row in all_rows),
     )
-    tried = [row for row in done if row.bare is not None]
+    tried = [row for row in all_rows if row.bare is not None]
     raised = (f"{sum(row.bare or 0 for row in tried)} of {sum(row.modules for row in tried)}",) if bare else ()
     yield _line(total.name, "", *_figures(total), *raised)
 

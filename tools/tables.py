@@ -6,7 +6,7 @@ from pathlib import Path
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
 
 
-def printed(heading: str, tables: Iterable[Iterable[str]]) -> list[str]:
+def print_tables(heading: str, tables: Iterable[Iterable[str]]) -> list[str]:
     """Print tables line by line; return the heading and all lines."""
     lines = [heading]
     for table in tables:
@@ -17,7 +17,7 @@ def printed(heading: str, tables: Iterable[Iterable[str]]) -> list[str]:
     return lines
 
 
-def written(name: str, lines: list[str]) -> None:
+def write_tables(name: str, lines: list[str]) -> None:
     """Put lines between the marks of that name."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     page = PAGE.read_text(encoding="utf-8")

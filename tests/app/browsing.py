@@ -46,7 +46,7 @@ def upload(page, name="cat.png"):
     return answered(page)
 
 
-def drawn(page):
+def page_pixels(page):
     """The pixels of picture and heatmap as the page shows them, at their own size."""
     with page.expect_download() as download:
         page.click("#save-png")

@@ -27,9 +27,9 @@ EXAMPLES = ROOT / "examples"
 
 @pytest.fixture(scope="session")
 def app():
-    made = create_app(Settings(deadline=GUARD))  # however slow the machine
-    yield made
-    made.extensions["seewhy"].models.stop()
+    application = create_app(Settings(deadline=GUARD))  # however slow the machine
+    yield application
+    application.extensions["seewhy"].models.stop()
 
 
 @pytest.fixture(scope="session")
@@ -74,14 +74,14 @@ def run(one_model):
 @pytest.fixture
 def app_of(one_model):
     """Make applications with other settings."""
-    made = []
+    applications = []
 
     def make(**settings):
-        made.append(create_app(Settings(**settings)))
-        return made[-1]
+        applications.append(create_app(Settings(**settings)))
+        return applications[-1]
 
     yield make
-    for app in made:
+    for app in applications:
         app.extensions["seewhy"].models.stop()
 
 
@@ -118,10 +118,10 @@ class Tight:
         (folder / "my_methods.py").write_text(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0])
         (folder / "opentelemetry").mkdir()
         (folder / "opentelemetry" / "__init__.py").write_text("open(__file__ + '.imported', 'w')")
-        given = {"THREADS": 4, "MAX_IN_FLIGHT": 3, "TRUSTED_PROXIES": 1, "METHODS": "my_methods"}
-        given |= {"LOG_FORMAT": "json", "LOG_LEVEL": "debug"}
-        given["DEADLINE"] = 3600  # long methods are not refused, however slow the machine
-        variables = {f"SEEWHY_{name}": str(value) for name, value in given.items()} | container_variables(folder)
+        settings = {"THREADS": 4, "MAX_IN_FLIGHT": 3, "TRUSTED_PROXIES": 1, "METHODS": "my_methods"}
+        settings |= {"LOG_FORMAT": "json", "LOG_LEVEL": "debug"}
+        settings["DEADLINE"] = 3600  # long methods are not refused, however slow the machine
+        variables = {f"SEEWHY_{name}": str(value) for name, value in settings.items()} | container_variables(folder)
         variables |= {"HOME": "/proc/home", "TMPDIR": str(folder), "PYTHONPATH": f"{folder}:{ROOT}"}
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
@@ -138,10 +138,10 @@ class Tight:
 
 @pytest.fixture(scope="session")
 def tight(tmp_path_factory):
-    made = Tight(tmp_path_factory.mktemp("tight"))
-    yield made
-    made.process.terminate()
-    assert made.process.wait(GUARD) == 0
+    tight_service = Tight(tmp_path_factory.mktemp("tight"))
+    yield tight_service
+    tight_service.process.terminate()
+    assert tight_service.process.wait(GUARD) == 0
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def opened(browser, url):
     browser.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
     tab, problems = browser.new_page(), []
     tab.on("pageerror", lambda error: problems.append(str(error)))
-    tab.on("console", lambda said: problems.append(said.text) if is_fault(said) else None)
+    tab.on("console", lambda message: problems.append(message.text) if is_fault(message) else None)
     yield tab
     tab.close()
     assert problems == []
@@ -242,6 +242,6 @@ def page(tab, url):
     return tab
 
 
-def is_fault(said):
+def is_fault(message):
     """Whether a message of the console tells of a fault; answers of 4xx are the test's own doing."""
-    return said.type in ("error", "warning") and not said.text.startswith("Failed to load resource")
+    return message.type in ("error", "warning") and not message.text.startswith("Failed to load resource")

@@ -28,9 +28,9 @@ def nginx():
 def configured(folder, port, upstream):
     """Write the configuration with these ports, and return the command that runs it."""
     text = CONFIGURATION.read_text(encoding="utf-8")
-    for ours, theirs in (("listen 8080;", f"listen 127.0.0.1:{port};"), ("seewhy:8000", f"127.0.0.1:{upstream}")):
-        assert text.count(ours) == 1
-        text = text.replace(ours, theirs)
+    for line, replacement in (("listen 8080;", f"listen 127.0.0.1:{port};"), ("seewhy:8000", f"127.0.0.1:{upstream}")):
+        assert text.count(line) == 1
+        text = text.replace(line, replacement)
     file = folder / "nginx.conf"
     file.write_text(text)
     user = " user root;" if os.geteuid() == 0 else ""  # only root can read the folder of the tests
@@ -76,35 +76,35 @@ class Attack(threading.Thread):
 
     def run(self):
         while not self._over.is_set():
-            for place, one in enumerate(self._sockets):
-                if not self._goes_on(one):
+            for place, connection in enumerate(self._sockets):
+                if not self._goes_on(connection):
                     self._sockets[place] = self._opened(place)
             if all(self._sockets):
                 self.is_on.set()
             self._over.wait(0.3)
-        for one in filter(None, self._sockets):
-            one.close()
+        for connection in filter(None, self._sockets):
+            connection.close()
 
     def _opened(self, place):
         with suppress(OSError):
-            one = socket.create_connection(("127.0.0.1", self._port), timeout=GUARD)
-            one.sendall(self._openings[place])
-            one.setblocking(False)
-            return one
+            connection = socket.create_connection(("127.0.0.1", self._port), timeout=GUARD)
+            connection.sendall(self._openings[place])
+            connection.setblocking(False)
+            return connection
         return None
 
-    def _goes_on(self, one):
-        if one is None:
+    def _goes_on(self, connection):
+        if connection is None:
             return False
         try:
             with suppress(BlockingIOError):
-                if not one.recv(2**16):
-                    one.close()
+                if not connection.recv(2**16):
+                    connection.close()
                     return False
             with suppress(BlockingIOError):
-                one.send(self._drip)
+                connection.send(self._drip)
         except OSError:
-            one.close()
+            connection.close()
             return False
         return True
 

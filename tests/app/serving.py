@@ -60,8 +60,8 @@ def explain(url, picture=CAT, **fields):
 
 def declare(folder, architecture="tests.nets:Net", names=("mine",), **members):
     """Declare models of one's own, whose weights are in `w.pth` of a folder, and return the file that does."""
-    given = {"architecture": architecture, "weights": "w.pth", "labels": ["a", "b", "c"], "input_size": 32, **members}
-    table = "".join(f"{name} = {json.dumps(value)}\n" for name, value in given.items())
+    entry = {"architecture": architecture, "weights": "w.pth", "labels": ["a", "b", "c"], "input_size": 32, **members}
+    table = "".join(f"{name} = {json.dumps(value)}\n" for name, value in entry.items())
     (folder / "models.toml").write_text("".join(f"[models.{name}]\n{table}" for name in names))
     return folder / "models.toml"
 
@@ -87,7 +87,7 @@ def free_port():
 
 
 def children(pid):
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def underway(url):

@@ -31,10 +31,10 @@ def client_of(**settings):
 @pytest.fixture
 def keys(tmp_path):
     """A file with the keys of alice and bob, and what to send for each."""
-    made = {name: new_key(name) for name in ("alice", "bob")}
+    new_keys = {name: new_key(name) for name in ("alice", "bob")}
     file = tmp_path / "keys.toml"
-    file.write_text("\n".join(line for _, line in made.values()))
-    return file, {name: {"Authorization": f"Bearer {key}"} for name, (key, _) in made.items()}
+    file.write_text("\n".join(line for _, line in new_keys.values()))
+    return file, {name: {"Authorization": f"Bearer {key}"} for name, (key, _) in new_keys.items()}
 
 
 def test_without_a_file_of_keys_everybody_is_let_in(client):
@@ -43,27 +43,27 @@ def test_without_a_file_of_keys_everybody_is_let_in(client):
 
 
 def test_with_one_a_key_is_needed(keys):
-    file, sent = keys
+    file, logins = keys
     client = client_of(api_keys=file)
-    key = sent["alice"]["Authorization"].removeprefix("Bearer ")
+    key = logins["alice"]["Authorization"].removeprefix("Bearer ")
     for value in (None, "Basic YTpi", "Bearer", "Bearer a=b", key, f"Token {key}"):
         refused = client.get("/methods", headers={} if value is None else {"Authorization": value})
         assert "Authorization: Bearer" in problem(refused, 401)["detail"]
         assert refused.get_json()["type"].endswith(":key-required")
         assert refused.headers["WWW-Authenticate"].startswith("Bearer")
-    for key in ("wrong", sent["alice"]["Authorization"][7:-1], "ä", "x" * 3000):
+    for key in ("wrong", logins["alice"]["Authorization"][7:-1], "ä", "x" * 3000):
         refused = client.get("/methods", headers={"Authorization": f"Bearer {key}"})
         assert problem(refused, 401)["type"].endswith(":key-refused")
         assert key not in refused.get_data(as_text=True)
         assert refused.headers["WWW-Authenticate"].startswith("Bearer")
-    for headers in sent.values():
+    for headers in logins.values():
         assert client.get("/methods", headers=headers).status_code == 200
-    assert client.get("/methods", headers={"Authorization": sent["bob"]["Authorization"].lower()}).status_code == 401
+    assert client.get("/methods", headers={"Authorization": logins["bob"]["Authorization"].lower()}).status_code == 401
 
 
 def test_a_key_is_no_part_of_an_address(keys):
-    file, sent = keys
-    key = sent["alice"]["Authorization"].removeprefix("Bearer ")
+    file, logins = keys
+    key = logins["alice"]["Authorization"].removeprefix("Bearer ")
     client = client_of(api_keys=file)
     for query in (f"key={key}", f"access_token={key}", f"api_key={key}"):
         assert client.get(f"/methods?{query}").status_code == 401
@@ -98,16 +98,16 @@ def test_every_route_is_closed_but_those_that_are_listed(keys):
 
 
 def test_scrapes_of_metrics_count_against_their_own_key(keys):
-    file, sent = keys
+    file, logins = keys
     client = client_of(api_keys=file, rate_limit="1/hour")
-    said = [client.get("/metrics", headers=sent[name]).status_code for name in ("alice", "alice", "bob")]
-    assert said == [200, 429, 200]
+    statuses = [client.get("/metrics", headers=logins[name]).status_code for name in ("alice", "alice", "bob")]
+    assert statuses == [200, 429, 200]
 
 
 def test_routes_of_other_servers_refuse_in_their_own_form(keys):
     client = client_of(api_keys=keys[0], rate_limit="1/hour")
-    key, asked = keys[1]["alice"], "/predictions/nonesuch"
-    refused, _, late = client.post(asked), client.post(asked, headers=key), client.post(asked, headers=key)
+    key, route = keys[1]["alice"], "/predictions/nonesuch"
+    refused, _, late = client.post(route), client.post(route, headers=key), client.post(route, headers=key)
     assert (refused.status_code, refused.get_json()["type"]) == (401, "InvalidKeyException")
     assert "WWW-Authenticate" in refused.headers
     assert (late.status_code, late.get_json()["type"]) == (429, "TooManyRequestsException")
@@ -130,19 +130,19 @@ def test_a_picture_is_not_read_before_the_key_is_known(keys):
 
 
 def test_a_key_that_is_taken_out_of_the_file_is_refused_at_once(keys):
-    file, sent = keys
+    file, logins = keys
     client = client_of(api_keys=file)
-    assert client.get("/methods", headers=sent["alice"]).status_code == 200
+    assert client.get("/methods", headers=logins["alice"]).status_code == 200
     file.write_text(file.read_text().splitlines()[1])
-    assert client.get("/methods", headers=sent["alice"]).status_code == 401
-    assert client.get("/methods", headers=sent["bob"]).status_code == 200
+    assert client.get("/methods", headers=logins["alice"]).status_code == 401
+    assert client.get("/methods", headers=logins["bob"]).status_code == 200
 
 
 def test_a_file_that_breaks_lets_nobody_in_and_tells_the_log_alone(keys, caplog):
-    file, sent = keys
+    file, logins = keys
     client = client_of(api_keys=file)
     file.write_text("secret nonsense")
-    refused = client.get("/methods", headers=sent["alice"])
+    refused = client.get("/methods", headers=logins["alice"])
     assert problem(refused, 503)["type"].endswith(":keys-unavailable")
     assert refused.headers["Retry-After"]
     assert "keys.toml" not in refused.get_data(as_text=True)
@@ -159,8 +159,8 @@ def test_a_file_of_keys_that_cannot_be_used_is_told_at_the_start(tmp_path):
 
 def test_without_a_limit_nothing_is_counted(client):
     answers = [client.get("/methods") for _ in range(3)]
-    told = {name for answer in answers for name, _ in answer.headers}
-    assert not {"RateLimit", "RateLimit-Policy", "Retry-After"} & told
+    names = {name for answer in answers for name, _ in answer.headers}
+    assert not {"RateLimit", "RateLimit-Policy", "Retry-After"} & names
 
 
 def test_more_requests_than_the_limit_are_refused_until_it_is_over(monkeypatch):
@@ -231,11 +231,11 @@ def test_all_routes_count_together_and_open_ones_not_at_all():
 
 
 def test_each_key_has_its_own_count_and_shares_no_address(keys):
-    file, sent = keys
+    file, logins = keys
     client = client_of(api_keys=file, rate_limit="1/hour")
-    assert client.get(CLOSED, headers=sent["alice"]).status_code == 200
-    assert client.get(CLOSED, headers=sent["alice"], environ_base={"REMOTE_ADDR": "9.9.9.9"}).status_code == 429
-    assert client.get(CLOSED, headers=sent["bob"]).status_code == 200
+    assert client.get(CLOSED, headers=logins["alice"]).status_code == 200
+    assert client.get(CLOSED, headers=logins["alice"], environ_base={"REMOTE_ADDR": "9.9.9.9"}).status_code == 429
+    assert client.get(CLOSED, headers=logins["bob"]).status_code == 200
     # Who is not let in costs nobody else a request.
     assert client.get(CLOSED).status_code == 401
 
@@ -258,8 +258,8 @@ def test_who_has_one_address_has_one_count(first, second, same):
     assert (client.get(CLOSED, environ_base={"REMOTE_ADDR": second}).status_code == 429) is same
 
 
-def forwarded(client, said, peer="10.0.0.1"):
-    return client.get(CLOSED, headers={"X-Forwarded-For": said}, environ_base={"REMOTE_ADDR": peer}).status_code
+def forwarded(client, addresses, peer="10.0.0.1"):
+    return client.get(CLOSED, headers={"X-Forwarded-For": addresses}, environ_base={"REMOTE_ADDR": peer}).status_code
 
 
 def test_without_proxies_nobody_is_believed_about_addresses():
@@ -278,7 +278,7 @@ def test_behind_a_proxy_the_address_is_the_one_that_the_proxy_saw():
 
 
 @pytest.mark.parametrize(
-    ("said", "same"),
+    ("sender", "same"),
     [
         ("192.0.2.1:555", "192.0.2.1"),
         ("[2001:db8::1]:443", "2001:db8::1"),
@@ -288,13 +288,13 @@ def test_behind_a_proxy_the_address_is_the_one_that_the_proxy_saw():
         ("[unknown]:1", ":1"),
     ],
 )
-def test_what_a_proxy_says_is_an_address_or_else_its_own_counts(said, same):
+def test_what_a_proxy_says_is_an_address_or_else_its_own_counts(sender, same):
     client = client_of(rate_limit="1/hour", trusted_proxies=1)
-    assert forwarded(client, said) == 200
+    assert forwarded(client, sender) == 200
     assert forwarded(client, same) == 429
     assert forwarded(client, "192.0.2.77") == 200
-    told = said.startswith(("192", "[2001"))
-    assert forwarded(client, same, peer="10.0.0.2") == (429 if told else 200)
+    is_address = sender.startswith(("192", "[2001"))
+    assert forwarded(client, same, peer="10.0.0.2") == (429 if is_address else 200)
 
 
 def test_behind_two_proxies_the_address_is_the_one_that_the_first_saw():
@@ -339,9 +339,9 @@ def redis(monkeypatch):
 
 
 def test_processes_that_share_a_redis_count_together(redis):
-    one, other = (client_of(rate_limit="3/hour", rate_storage=redis) for _ in range(2))
-    assert [client.get(CLOSED).status_code for client in (one, other, one, other, one)] == [200] * 3 + [429] * 2
-    assert one.get(CLOSED).headers["RateLimit"].startswith('"3 per 1 hour";r=0;t=')
+    first, second = (client_of(rate_limit="3/hour", rate_storage=redis) for _ in range(2))
+    assert [client.get(CLOSED).status_code for client in (first, second, first, second, first)] == [200] * 3 + [429] * 2
+    assert first.get(CLOSED).headers["RateLimit"].startswith('"3 per 1 hour";r=0;t=')
     alone = client_of(rate_limit="3/hour")
     assert alone.get(CLOSED).status_code == 200
 
@@ -385,7 +385,7 @@ def test_pages_of_the_listed_origins_may(keys):
     assert allowed(refused)["Access-Control-Allow-Origin"] == ORIGIN
     assert "Origin" in refused.headers["Vary"]
     assert "Access-Control-Allow-Credentials" not in refused.headers
-    for other in (
+    for stranger in (
         "https://example.org",
         "https://evil.org",
         "http://app.example.org",
@@ -394,8 +394,8 @@ def test_pages_of_the_listed_origins_may(keys):
         "https://appXexample.org",
         "null",
     ):
-        assert allowed(client.get("/methods", headers={"Origin": other})) == {}
-        assert allowed(client.options("/explain", headers={**PREFLIGHT, "Origin": other})) == {}
+        assert allowed(client.get("/methods", headers={"Origin": stranger})) == {}
+        assert allowed(client.options("/explain", headers={**PREFLIGHT, "Origin": stranger})) == {}
 
 
 def test_what_an_answer_says_in_headers_can_be_read_by_such_a_page(post, cat):
@@ -409,8 +409,8 @@ def test_what_an_answer_says_in_headers_can_be_read_by_such_a_page(post, cat):
 
 
 @pytest.mark.parametrize(
-    "given", ["example.org", f"{ORIGIN}/", "https://*.example.org", "null", f"{ORIGIN};x", "https://"]
+    "origins", ["example.org", f"{ORIGIN}/", "https://*.example.org", "null", f"{ORIGIN};x", "https://"]
 )
-def test_what_is_no_origin_is_refused(given):
+def test_what_is_no_origin_is_refused(origins):
     with pytest.raises(ValueError, match=r"is not an origin; write https://example\.org"):
-        Settings(cors_origins=given)
+        Settings(cors_origins=origins)

@@ -39,8 +39,8 @@ def small(admission):
     def index():
         if "fail" in request.args:
             raise RuntimeError
-        told = f"{admission.requests}"
-        return Response(iter([told, " and more"]) if "stream" in request.args else told)
+        count = f"{admission.requests}"
+        return Response(iter([count, " and more"]) if "stream" in request.args else count)
 
     return app.test_client()
 
@@ -106,9 +106,9 @@ def test_chunks_that_lie_are_the_clients_mistake(tight, path, chunks):
 
 
 def test_heads_may_come_in_parts_and_several_at_once(tight):
-    asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     with socket.create_connection(("127.0.0.1", tight.port), timeout=GUARD) as connection:
-        for part in (asked[:3], asked[3:-1], asked[-1:] + asked + asked[:20], asked[20:]):
+        for part in (head[:3], head[3:-1], head[-1:] + head + head[:20], head[20:]):
             connection.sendall(part)
             time.sleep(0.2)
         result = b""
@@ -211,11 +211,11 @@ def test_a_new_first_process_takes_over():
     (worker,) = children(process.pid)
     process.send_signal(signal.SIGUSR2)
 
-    def others():
+    def new_processes():
         assert requests.get(f"http://127.0.0.1:{port}/healthz", timeout=GUARD).status_code == 200
         return [pid for pid in children(process.pid) if pid != worker and children(pid)]
 
-    new = until(others)
+    new = until(new_processes)
     process.terminate()
     assert process.wait(GUARD) == 0
     try:

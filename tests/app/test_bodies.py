@@ -43,16 +43,16 @@ def test_what_is_not_whole_is_told(client, bodies_of):
     for path, (body, kind) in bodies_of.items():
         packed = gzip.compress(body)
         bomb = gzip.compress(bytes(33 * 2**20))
-        for sent, encoding, status, said in (
+        for content, encoding, status, message in (
             (packed[:-20], "gzip", (400,), "is truncated"),
             (packed + packed, "gzip", (400,), "has data after its end"),
             (body, "gzip", (400,), "is not gzip"),
             (body, "br", (400, 415), "gzip or deflate"),
             (bomb, "gzip", (413,), "too large"),
         ):
-            response = client.post(path, data=sent, content_type=kind, headers={"Content-Encoding": encoding})
+            response = client.post(path, data=content, content_type=kind, headers={"Content-Encoding": encoding})
             assert response.status_code in status, path
-            assert said in response.get_data(as_text=True), path
+            assert message in response.get_data(as_text=True), path
 
 
 def test_a_bomb_is_blown_up_to_the_limit_alone(client):

@@ -115,7 +115,7 @@ def _soon():
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("/models?sauce=timm", "Near matches: source."),
         ("/models?x=1", "There is no such option. It takes source."),
@@ -127,8 +127,8 @@ def _soon():
         ("/colormaps?name=vik", "There is no such option. It takes none."),
     ],
 )
-def test_options_are_refused_as_those_of_pictures_are(client, path, said):
+def test_options_are_refused_as_those_of_pictures_are(client, path, message):
     response = client.get(path)
     assert (response.status_code, response.mimetype) == (422, "application/problem+json")
-    assert said in response.get_json()["errors"][0]["message"]
+    assert message in response.get_json()["errors"][0]["message"]
     assert client.get(f"{path.partition('?')[0]}?source=").status_code == 200  # a field left blank is none

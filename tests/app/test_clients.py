@@ -104,17 +104,17 @@ def generated(url, tmp_path_factory):
 
 @pytest.fixture
 def client(generated, url):
-    with generated("generated_client").Client(base_url=url, timeout=60) as made:
-        yield made
+    with generated("generated_client").Client(base_url=url, timeout=60) as api_client:
+        yield api_client
 
 
 @pytest.fixture
 def call(generated, client):
     """Call an operation of the generated client; return the typed answer."""
 
-    def run(operation, *place, **given):
+    def run(operation, *place, **arguments):
         module = generated(f"generated_client.api.default.{operation}")
-        response = module.sync_detailed(*place, client=client, **given)
+        response = module.sync_detailed(*place, client=client, **arguments)
         return response.status_code, response.parsed
 
     return run

@@ -11,7 +11,7 @@ from tests.app.serving import CAT, container_variables, explain, free_port, star
 from tests.waiting import GUARD
 
 
-def asked(url):
+def exercise(url):
     """Ask for what uses most of the software: models of both kinds of work, drawings, charts, a large upload."""
     picture = (EXAMPLES / "astronaut.png").read_bytes()
     for fields in ({"method": "gradcam,saliency"}, {"format": "npz"}, {"view": "side-by-side"}):
@@ -29,7 +29,7 @@ def asked(url):
     "nothing",
 )
 def test_nothing_need_be_writable_but_the_temporary_folder(tight):
-    asked(tight.url)
+    exercise(tight.url)
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_nothing_is_written_but_into_the_temporary_folder(tmp_path):
     port, variables = free_port(), {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
     process = start(port, folder, **variables, **container_variables(temporary))
     try:
-        asked(f"http://127.0.0.1:{port}")
+        exercise(f"http://127.0.0.1:{port}")
     finally:
         process.terminate()
         assert process.wait(GUARD) == 0

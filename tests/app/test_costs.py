@@ -40,7 +40,7 @@ def test_a_forward_and_a_backward_pass_of_a_small_picture_cost_one(passes, shape
 def test_costs_of_one_request_add_up_and_are_charged_once_its_work_is_accepted():
     charged = []
     begin(record := Record())
-    token = charge.set(lambda *told: charged.append(told))
+    token = charge.set(lambda *amounts: charged.append(amounts))
     try:
         announce(3)
         announce(4)
@@ -127,19 +127,19 @@ def ask(client, cat, **fields):
     return client.post("/explain", data=data, content_type="multipart/form-data")
 
 
-def left(answer):
+def balance(answer):
     return int(answer.headers["RateLimit"].split("r=")[1].split(";")[0])
 
 
 def test_an_answer_tells_its_cost_and_the_rate_counts_it(limited, cat):
     cheap = ask(limited, cat)
-    assert (cheap.headers["X-SeeWhy-Cost"], left(cheap)) == ("1", 39)
+    assert (cheap.headers["X-SeeWhy-Cost"], balance(cheap)) == ("1", 39)
     dear = ask(limited, cat, method="smoothgrad", samples="8")
-    assert (dear.headers["X-SeeWhy-Cost"], left(dear)) == ("9", 30)
+    assert (dear.headers["X-SeeWhy-Cost"], balance(dear)) == ("9", 30)
     refused = ask(limited, cat, method="smoothgrad", samples="40")
     assert problem(refused, 429)["type"].endswith(":rate-limited")
     assert "costs 41" in refused.get_json()["detail"]
-    assert (refused.headers["X-SeeWhy-Cost"], left(refused)) == ("41", 29)
+    assert (refused.headers["X-SeeWhy-Cost"], balance(refused)) == ("41", 29)
     assert int(refused.headers["Retry-After"]) > 3000
     assert ask(limited, cat).status_code == 200
 
@@ -147,7 +147,7 @@ def test_an_answer_tells_its_cost_and_the_rate_counts_it(limited, cat):
 def test_what_costs_more_than_a_whole_limit_is_answered_when_nothing_else_was_asked(limited, cat):
     answer = ask(limited, cat, method="smoothgrad", samples="45")
     assert answer.status_code == 200
-    assert (answer.headers["X-SeeWhy-Cost"], left(answer)) == ("46", 0)
+    assert (answer.headers["X-SeeWhy-Cost"], balance(answer)) == ("46", 0)
     assert ask(limited, cat).status_code == 429
 
 
@@ -171,30 +171,30 @@ def test_what_the_queue_refuses_has_cost_only_its_coming(path, fields, cost, lim
     service.models.model(None, Deadline.after(60))
     with monkeypatch.context() as patch:
         patch.setattr(service.models.engine.threads[service.settings.default_model], "submit", refuse)
-        assert (ask_again().status_code, left(ask_again())) == (503, 38)
+        assert (ask_again().status_code, balance(ask_again())) == (503, 38)
     answer = ask_again()
-    assert (answer.status_code, answer.headers["X-SeeWhy-Cost"], left(answer)) == (200, str(cost), 38 - cost)
+    assert (answer.status_code, answer.headers["X-SeeWhy-Cost"], balance(answer)) == (200, str(cost), 38 - cost)
 
 
 @pytest.mark.slow
 def test_of_two_requests_at_once_that_pass_the_test_one_is_refused(limited, cat, service, monkeypatch):
-    submit, other = service.models.engine._ready, []
+    submit, rivals = service.models.engine._ready, []
 
     def meanwhile(*args):
         """Let another request come between the test of the limit and the count."""
-        if not other:
-            other.append(None)
+        if not rivals:
+            rivals.append(None)
             with ThreadPoolExecutor(1) as pool:
                 client = limited.application.test_client()
-                other.append(pool.submit(ask, client, cat, method="smoothgrad", samples="24").result().status_code)
+                rivals.append(pool.submit(ask, client, cat, method="smoothgrad", samples="24").result().status_code)
         return submit(*args)
 
     service.models.model(None, Deadline.after(60))
     monkeypatch.setattr(service.models.engine, "_ready", meanwhile)
     refused = ask(limited, cat, method="smoothgrad", samples="24")
-    assert other == [None, 200]
+    assert rivals == [None, 200]
     assert problem(refused, 429)["type"].endswith(":rate-limited")
-    assert left(refused) == 14
+    assert balance(refused) == 14
 
 
 def test_a_sweep_costs_a_pass_for_each_channel(limited, cat, service):
@@ -204,9 +204,9 @@ def test_a_sweep_costs_a_pass_for_each_channel(limited, cat, service):
         return limited.post("/hooks/intervene", data=data, headers={"Accept": "application/json"})
 
     few = sweep(channels=[1, 2, 3, 4, 5])
-    assert (few.status_code, few.headers["X-SeeWhy-Cost"], left(few)) == (200, "3", 37)
+    assert (few.status_code, few.headers["X-SeeWhy-Cost"], balance(few)) == (200, "3", 37)
     refused = sweep()
-    assert (refused.status_code, refused.headers["X-SeeWhy-Cost"], left(refused)) == (429, "641", 36)
+    assert (refused.status_code, refused.headers["X-SeeWhy-Cost"], balance(refused)) == (429, "641", 36)
 
 
 def test_work_of_nobody_knows_how_many_passes_costs_as_much_as_medium_work(service, limited, cat, monkeypatch):
@@ -218,4 +218,4 @@ def test_work_of_nobody_knows_how_many_passes_costs_as_much_as_medium_work(servi
 def test_what_asks_no_model_costs_nothing(limited):
     answer = limited.get("/methods")
     assert "X-SeeWhy-Cost" not in answer.headers
-    assert left(answer) == 39
+    assert balance(answer) == 39

@@ -92,10 +92,10 @@ def module():
 
 @pytest.fixture
 def engine(module):
-    made = Engine(EngineOptions(lambda name: loaded(module, name), max_models=2, max_batch=4, queue_size=6))
-    yield made
+    small_engine = Engine(EngineOptions(lambda name: loaded(module, name), max_models=2, max_batch=4, queue_size=6))
+    yield small_engine
     module.gate.set()
-    made.stop()
+    small_engine.stop()
 
 
 def job(value=1.0, target=0, seconds=GUARD):
@@ -143,9 +143,9 @@ def test_each_caller_gets_the_answer_to_its_own_question(engine):
     questions = [(0.5 + 0.1 * number, number % 2) for number in range(6)]
     alone = [outcomes(engine, "slow", [job(*question)])[0] for question in questions]
     together = in_threads(*(lambda q=question: outcomes(engine, "slow", [job(*q)])[0] for question in questions))
-    for one, other in zip(alone, together, strict=True):
-        torch.testing.assert_close(one.result[0].maps, other.result[0].maps)
-        torch.testing.assert_close(one.result[0].logits, other.result[0].logits)
+    for expected, outcome in zip(alone, together, strict=True):
+        torch.testing.assert_close(expected.result[0].maps, outcome.result[0].maps)
+        torch.testing.assert_close(expected.result[0].logits, outcome.result[0].logits)
 
 
 def test_what_waits_shares_a_batch_whatever_its_targets(engine, module):
@@ -211,13 +211,13 @@ def test_a_job_past_its_deadline_is_given_up_and_never_run(engine, module):
 @pytest.mark.parametrize("seconds", [0.0, GUARD], ids=["its deadline is past", "its client is gone"])
 def test_a_job_that_is_wanted_no_more_never_runs_even_if_nobody_gave_it_up(engine, module, seconds):
     occupying = hold(engine, module)
-    left = replace(job(), deadline=Deadline.after(seconds, lambda: seconds > 1))
-    engine.submit("slow", [left])
+    orphan = replace(job(), deadline=Deadline.after(seconds, lambda: seconds > 1))
+    engine.submit("slow", [orphan])
     module.gate.set()
     occupying.join()
     outcomes(engine, "slow", [job()])
     assert module.batches == [1, 1]
-    assert not left.future.done()
+    assert not orphan.future.done()
 
 
 @pytest.mark.fault(
@@ -349,11 +349,11 @@ def test_models_that_make_room_for_each_other_under_load_lose_no_request():
 
 
 def test_a_failed_model_is_not_kept_in_memory():
-    made = []
+    modules = []
 
     def load(name):
         module = Slow()
-        made.append(weakref.ref(module))
+        modules.append(weakref.ref(module))
         try:
             raise RuntimeError("inner")
         except RuntimeError as error:
@@ -363,7 +363,7 @@ def test_a_failed_model_is_not_kept_in_memory():
     with pytest.raises(ModelError):
         engine.model("slow", Deadline.after(GUARD))
     gc.collect()
-    assert made[0]() is None
+    assert modules[0]() is None
 
 
 def test_a_failure_is_kept_without_what_those_who_waited_for_the_model_hold():
@@ -472,14 +472,14 @@ def test_a_batch_goes_on_while_one_of_its_jobs_is_wanted(engine, module):
     )
     results = []
 
-    def ask(one):
+    def ask(task):
         try:
-            results.append(outcomes(engine, "slow", [one])[0].result)
+            results.append(outcomes(engine, "slow", [task])[0].result)
         except DeadlineError as error:
             results.append(error)
 
     module.held = 0.01
-    waiting = [threading.Thread(target=ask, args=(one,)) for one in (short, long)]
+    waiting = [threading.Thread(target=ask, args=(task,)) for task in (short, long)]
     for thread in waiting:
         thread.start()
     until(lambda: len(engine.threads["slow"]._waiting) == 2)
@@ -491,7 +491,7 @@ def test_a_batch_goes_on_while_one_of_its_jobs_is_wanted(engine, module):
 
 
 def test_jobs_with_and_without_a_contrast_share_a_batch(engine, module):
-    def asked():
+    def questions():
         return [
             job(0.4, 0),
             replace(job(0.5), ask=Ask.single(0, against=1)),
@@ -499,32 +499,32 @@ def test_jobs_with_and_without_a_contrast_share_a_batch(engine, module):
             replace(job(0.7), ask=Ask.single(1, against=0)),
         ]
 
-    alone = [outcomes(engine, "slow", [one])[0].result[0] for one in asked()]
+    alone = [outcomes(engine, "slow", [question])[0].result[0] for question in questions()]
     module.batches.clear()
-    together = [done.result[0] for done in outcomes(engine, "slow", asked())]
+    together = [outcome.result[0] for outcome in outcomes(engine, "slow", questions())]
     assert module.batches == [4]
-    for one, other in zip(alone, together, strict=True):
-        torch.testing.assert_close(one.maps, other.maps)
-        assert int(one.targets) == int(other.targets)
-    assert [int(one.against) for one in together] == [NO_CONTRAST, 1, NO_CONTRAST, 0]
+    for expected, result in zip(alone, together, strict=True):
+        torch.testing.assert_close(expected.maps, result.maps)
+        assert int(expected.targets) == int(result.targets)
+    assert [int(result.against) for result in together] == [NO_CONTRAST, 1, NO_CONTRAST, 0]
 
 
 def test_a_busy_model_waits_a_moment_for_its_next_batch_to_fill_and_an_idle_one_does_not(module):
-    made = Engine(
+    waiting_engine = Engine(
         EngineOptions(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=8, max_wait=GUARD)
     )
-    occupying = hold(made, module)
-    first = threading.Thread(target=lambda: outcomes(made, "slow", [job(), job(target=None)]))
+    occupying = hold(waiting_engine, module)
+    first = threading.Thread(target=lambda: outcomes(waiting_engine, "slow", [job(), job(target=None)]))
     first.start()
-    until(lambda: len(made.threads["slow"]._waiting) == 2)
+    until(lambda: len(waiting_engine.threads["slow"]._waiting) == 2)
     module.gate.set()
     occupying.join()
     assert first.is_alive()
-    outcomes(made, "slow", [job(), job()])
+    outcomes(waiting_engine, "slow", [job(), job()])
     first.join()
     assert module.batches == [1, 4]
-    outcomes(made, "slow", [job()])  # or it would be too late for its deadline
-    made.stop()
+    outcomes(waiting_engine, "slow", [job()])  # or it would be too late for its deadline
+    waiting_engine.stop()
 
 
 def test_a_model_with_a_full_queue_does_not_keep_another_one_waiting():
@@ -548,8 +548,8 @@ def test_a_model_with_a_full_queue_does_not_keep_another_one_waiting():
 
 def test_a_job_whose_client_is_gone_never_runs(engine, module):
     occupying = hold(engine, module)
-    left = threading.Event()
-    waiting = Job(job().computation, torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD, left.is_set))
+    departure = threading.Event()
+    waiting = Job(job().computation, torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD, departure.is_set))
     results = []
 
     def ask():
@@ -560,7 +560,7 @@ def test_a_job_whose_client_is_gone_never_runs(engine, module):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    left.set()
+    departure.set()
     asking.join()
     assert isinstance(results[0], ClientGoneError)
     passes = len(module.batches)
@@ -627,9 +627,9 @@ def test_a_bad_contrast_does_not_take_the_others_apart(engine, module):
     engine.model("slow", Deadline.after(GUARD))
     module.batches.clear()
     engine.submit("slow", [*plain, class_zero, class_one])
-    failed = [one.future.exception(10) for one in (class_zero, class_one)]
-    assert [type(one) for one in failed].count(TargetError) == 1  # the most probable class, contrasted with itself
-    assert all(one.future.result(10).result[0].maps.isfinite().all() for one in plain)
+    failed = [task.future.exception(10) for task in (class_zero, class_one)]
+    assert [type(error) for error in failed].count(TargetError) == 1  # the most probable class, contrasted with itself
+    assert all(task.future.result(10).result[0].maps.isfinite().all() for task in plain)
     assert module.batches == [4, 2, 1, 1]
 
 
@@ -644,8 +644,8 @@ def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, modu
     module.batches.clear()
     result = outcomes(engine, "slow", [job(value) for value in (0.5, 0.6, 0.7)])
     assert module.batches == [3, 1, 1, 1]
-    for one, other in zip(result, expected, strict=True):
-        torch.testing.assert_close(one.result[0].maps, other)
+    for outcome, maps in zip(result, expected, strict=True):
+        torch.testing.assert_close(outcome.result[0].maps, maps)
 
 
 @pytest.mark.parametrize("runs_out", [allocate, give_up, out_of_cuda_memory])
@@ -707,13 +707,13 @@ class Stage:
 
     def submit(self, *works, seconds=GUARD):
         jobs = [Job(work, torch.zeros(3, 8, 8), Ask.single(0), Deadline.after(seconds)) for work in works]
-        for one in jobs:
-            self.engine.submit("slow", [one])
+        for task in jobs:
+            self.engine.submit("slow", [task])
         return jobs
 
     def end(self, jobs):
         """Wait for jobs, and then for the model to rest."""
-        entries = [one.future.exception(GUARD) for one in jobs]
+        entries = [task.future.exception(GUARD) for task in jobs]
         worker = self.engine._threads["slow"]
         with worker._changed:
             assert worker._changed.wait_for(lambda: not worker._batches and not worker._waiting, GUARD)
@@ -722,9 +722,9 @@ class Stage:
 
 @pytest.fixture
 def stage(module):
-    made = Stage(module)
-    yield made
-    made.engine.stop(10)
+    new_stage = Stage(module)
+    yield new_stage
+    new_stage.engine.stop(10)
 
 
 @dataclass(frozen=True, eq=False)
@@ -797,7 +797,7 @@ def test_long_batches_take_turns(stage):
     assert stage.passes[:10] == ["a"] * 10
     shared = stage.passes[10:50]
     assert shared.count("b") == 20
-    assert all(one != other for one, other in itertools.pairwise(shared))
+    assert all(earlier != later for earlier, later in itertools.pairwise(shared))
     assert stage.passes[50:] == ["a"] * 20
 
 
@@ -848,9 +848,9 @@ def test_a_batch_that_nobody_waits_for_ends_while_another_one_runs(stage):
             jobs[0].abandon()
 
     jobs = stage.submit(
-        Steps(stage, "left", 1000, LONG, lambda done: late.extend(stage.submit(other)) if done == 0 else None)
+        Steps(stage, "left", 1000, LONG, lambda done: late.extend(stage.submit(second)) if done == 0 else None)
     )
-    other, late = Steps(stage, "other", 50, LONG, leave), []
+    second, late = Steps(stage, "other", 50, LONG, leave), []
     assert isinstance(stage.end(jobs)[0], DeadlineError)
     assert stage.end(late) == [None]
     assert 5 <= stage.passes.count("left") <= 7
@@ -860,7 +860,7 @@ def test_a_batch_that_nobody_waits_for_ends_while_another_one_runs(stage):
 def test_the_threads_of_a_model_end_with_its_last_batch(stage):
     jobs = stage.submit(*(Steps(stage, f"long {number}", 20, LONG) for number in range(4)))
     stage.engine.stop(GUARD)
-    assert [one.future.exception(0) for one in jobs] == [None] * 4
+    assert [task.future.exception(0) for task in jobs] == [None] * 4
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("model-slow")]
 
 
@@ -869,7 +869,7 @@ def test_many_threads_ask_and_one_at_a_time_runs_the_model(stage):
 
     def ask(number):
         jobs = stage.submit(*(Steps(stage, f"{number} {turn}", 7, costs[(number + turn) % 4]) for turn in range(8)))
-        return [one.future.exception(60) for one in jobs]
+        return [task.future.exception(60) for task in jobs]
 
     assert in_threads(*(lambda number=number: ask(number) for number in range(6))) == [[None] * 8] * 6
     assert len(stage.passes) == 6 * 8 * 7
@@ -948,13 +948,13 @@ LONG_WORKS = {
 
 def values_of(result):
     """Return the tensors in what a job came to."""
-    return list(result.arrays.values()) if isinstance(result, Capture) else [one.maps for one in result]
+    return list(result.arrays.values()) if isinstance(result, Capture) else [explanation.maps for explanation in result]
 
 
-def same(found, expected):
+def same(task, expected):
     """Whether two jobs came to the same, to a ten-thousandth of the largest value."""
-    pairs = zip(values_of(found.future.result(30).result), values_of(expected), strict=True)
-    return all(nets.relative_error(one, other) < 1e-4 for one, other in pairs)
+    pairs = zip(values_of(task.future.result(30).result), values_of(expected), strict=True)
+    return all(nets.relative_error(maps, reference) < 1e-4 for maps, reference in pairs)
 
 
 @pytest.mark.parametrize("name", LONG_WORKS)
@@ -965,9 +965,9 @@ def test_what_runs_between_the_passes_of_another_batch_is_answered_as_if_it_were
     requests = []
 
     def ask(work):
-        made = Job(work, picture, Ask.single(1), Deadline.after(GUARD))
-        engine.submit("net", [made])
-        return made
+        task = Job(work, picture, Ask.single(1), Deadline.after(GUARD))
+        engine.submit("net", [task])
+        return task
 
     def explained(model, images, about, progress):
         if name == "an intervention":
@@ -984,13 +984,13 @@ def test_what_runs_between_the_passes_of_another_batch_is_answered_as_if_it_were
 
     engine.model("net", Deadline.after(GUARD))
     alone = [ask(Alone(explained, None)), *(ask(work) for work in short_works())]
-    long_alone, *short_alone = [one.future.result(30).result for one in alone]
+    long_alone, *short_alone = [task.future.result(30).result for task in alone]
     long = ask(Alone(interrupted, None))
     assert same(long, long_alone)
     assert len(requests) > 1
     for round_of in requests:
-        for found, expected in zip(round_of, short_alone, strict=True):
-            assert same(found, expected)
+        for task, expected in zip(round_of, short_alone, strict=True):
+            assert same(task, expected)
     engine.stop(20)
     assert count_hooks(model.module) == 0
     assert all(parameter.grad is None for parameter in model.module.parameters())

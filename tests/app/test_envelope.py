@@ -20,16 +20,16 @@ def test_a_request_without_an_id_gets_one_of_its_own(client):
     assert first != second
 
 
-@pytest.mark.parametrize("given", ["a", str(uuid.UUID(int=7)), "01ARZ3NDEKTSV4RRFFQ69G5FAV", "A.b_c-9", "x" * 128])
-def test_an_id_that_is_well_formed_is_kept(client, given):
-    assert client.get("/healthz", headers={"X-Request-ID": given}).headers["X-Request-ID"] == given
+@pytest.mark.parametrize("request_id", ["a", str(uuid.UUID(int=7)), "01ARZ3NDEKTSV4RRFFQ69G5FAV", "A.b_c-9", "x" * 128])
+def test_an_id_that_is_well_formed_is_kept(client, request_id):
+    assert client.get("/healthz", headers={"X-Request-ID": request_id}).headers["X-Request-ID"] == request_id
 
 
 @pytest.mark.parametrize(
-    "given", ["", "x" * 129, "a b", 'a"b', "a%0ab", "<script>", "ä", "a\tb", "a,b", "${jndi:ldap}"]
+    "request_id", ["", "x" * 129, "a b", 'a"b', "a%0ab", "<script>", "ä", "a\tb", "a,b", "${jndi:ldap}"]
 )
-def test_an_id_that_is_not_is_replaced(client, given):
-    response = client.get("/nowhere", headers={"X-Request-ID": given})
+def test_an_id_that_is_not_is_replaced(client, request_id):
+    response = client.get("/nowhere", headers={"X-Request-ID": request_id})
     assert MADE.fullmatch(response.headers["X-Request-ID"])
     assert response.get_json()["instance"] == f"urn:seewhy:request:{response.headers['X-Request-ID']}"
 
@@ -65,8 +65,8 @@ def small():
 
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_every_answer_carries_the_id_and_the_headers(small, kind):
-    method, path, given, status = ANSWERS[kind]
-    with getattr(small, method)(path, headers={"X-Request-ID": "mine"}, **given) as response:
+    method, path, arguments, status = ANSWERS[kind]
+    with getattr(small, method)(path, headers={"X-Request-ID": "mine"}, **arguments) as response:
         assert response.status_code == status
         assert response.headers.getlist("X-Request-ID") == ["mine"]
         assert "Strict-Transport-Security" not in response.headers

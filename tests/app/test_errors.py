@@ -194,7 +194,7 @@ def test_malformed_json(client):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "detail"),
     [
         ({"foo": {"a": 1}}, "foo: There is no such option."),
         ({"alhpa": [1, {}]}, "alhpa: There is no such option. Near matches: alpha."),
@@ -202,9 +202,9 @@ def test_malformed_json(client):
         ({"target": "a" * 201}, "target: It is too long; it may have 200 characters."),
     ],
 )
-def test_what_is_said_of_an_option_is_what_is_wrong_with_it(client, cat, given, said):
-    body = {"image": base64.b64encode(cat).decode(), **given}
-    assert problem(client.post("/explain", json=body), 422)["detail"].startswith(said)
+def test_what_is_said_of_an_option_is_what_is_wrong_with_it(client, cat, options, detail):
+    body = {"image": base64.b64encode(cat).decode(), **options}
+    assert problem(client.post("/explain", json=body), 422)["detail"].startswith(detail)
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,9 @@ def app(tmp_path_factory):
     """An application whose model is small, for many passes."""
     folder = tmp_path_factory.mktemp("small")
     torch.save(nets.seeded(nets.Net).state_dict(), folder / "w.pth")
-    made = create_app(Settings(deadline=GUARD, models=declare(folder), default_model="mine"))
-    yield made
-    made.extensions["seewhy"].models.engine.stop()
+    application = create_app(Settings(deadline=GUARD, models=declare(folder), default_model="mine"))
+    yield application
+    application.extensions["seewhy"].models.engine.stop()
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def parsed(text):
     """Return the events of a stream as pairs of name and data."""
     blocks = [block for block in text.split("\n\n") if block and not block.startswith(":")]
     lines = [dict(line.split(": ", 1) for line in block.splitlines()) for block in blocks]
-    return [(one["event"], json.loads(one["data"])) for one in lines]
+    return [(block["event"], json.loads(block["data"])) for block in lines]
 
 
 def picture(url):
@@ -56,18 +56,18 @@ def picture(url):
 
 
 @pytest.fixture
-def read(service, monkeypatch):
+def events_of(service, monkeypatch):
     """Return a function that reads a stream, while the model waits before each pass until more has been told.
 
     Streams look at the model ten times a second: they might see the end alone.
     """
     monkeypatch.setattr("seewhy.app.pipeline.batches._FRAME", 0.0)
     module = service.models.engine.model(service.settings.default_model, Deadline.after(GUARD)).module
-    told, is_over = threading.Semaphore(0), threading.Event()
+    reports, is_over = threading.Semaphore(0), threading.Event()
 
     def hold(*_):
         if not is_over.is_set():
-            told.acquire(timeout=5)
+            reports.acquire(timeout=5)
 
     handle = module.register_forward_pre_hook(hold)
 
@@ -75,7 +75,7 @@ def read(service, monkeypatch):
         pieces = []
         for piece in response.response:
             pieces.append(piece)
-            told.release()
+            reports.release()
         is_over.set()
         return parsed(b"".join(pieces).decode())
 
@@ -83,38 +83,38 @@ def read(service, monkeypatch):
     handle.remove()
 
 
-def test_a_stream_ends_with_the_answer(post, cat, read):
+def test_a_stream_ends_with_the_answer(post, cat, events_of):
     fields = {"method": "rise", "samples": "120", "top": "2", "values": "true"}
     response = post(cat, headers=EVENTS, **fields)
     assert response.mimetype == "text/event-stream"
     assert response.headers["X-Accel-Buffering"] == "no"
-    events = read(response)
+    events = events_of(response)
     assert [name for name, _ in events].count("answer") == 1
-    told = [data for name, data in events[:-1]]
-    assert len(told) > 3
-    assert {data["total"] for data in told} <= {0, 1000}
+    reports = [data for name, data in events[:-1]]
+    assert len(reports) > 3
+    assert {data["total"] for data in reports} <= {0, 1000}
     for key in ("done", "elapsed_ms"):
-        assert all(one[key] <= other[key] for one, other in itertools.pairwise(told))
-    assert any(0 < data["done"] < 500 for data in told)  # the first class
-    assert any(data["done"] >= 500 for data in told)
+        assert all(earlier[key] <= later[key] for earlier, later in itertools.pairwise(reports))
+    assert any(0 < data["done"] < 500 for data in reports)  # the first class
+    assert any(data["done"] >= 500 for data in reports)
     name, answer = events[-1]
     assert name == "answer"
     plain = post(cat, format="json", **fields).get_json()
     assert set(answer) == set(plain)
     assert len(answer["explanations"]) == 2
-    for one, other in zip(answer["explanations"], plain["explanations"], strict=True):
-        assert one["target"]["label"] == other["target"]["label"]
-        np.testing.assert_allclose(one["heatmap"]["values"], other["heatmap"]["values"], atol=1e-4)
+    for explanation, expected in zip(answer["explanations"], plain["explanations"], strict=True):
+        assert explanation["target"]["label"] == expected["target"]["label"]
+        np.testing.assert_allclose(explanation["heatmap"]["values"], expected["heatmap"]["values"], atol=1e-4)
 
 
-def distance(one, other):
-    return np.abs(np.asarray(one, int) - np.asarray(other, int)).mean()
+def distance(first, second):
+    return np.abs(np.asarray(first, int) - np.asarray(second, int)).mean()
 
 
-def test_the_picture_refines(post, cat, read):
+def test_the_picture_refines(post, cat, events_of):
     """Each preview is drawn like the answer for the first class; the last one is nearer to it than the first."""
     fields = {"method": "smoothgrad", "samples": "40", "view": "heatmap", "scale": "robust", "top": "2"}
-    events = read(post(cat, headers=EVENTS, **fields))
+    events = events_of(post(cat, headers=EVENTS, **fields))
     urls = [data["preview"] for name, data in events if name == "progress" and "preview" in data]
     assert len(urls) == len(set(urls)) >= 2
     final = picture(events[-1][1]["explanations"][0]["overlay"])
@@ -122,31 +122,31 @@ def test_the_picture_refines(post, cat, read):
     assert distance(picture(urls[-1]), final) < min(10, distance(picture(urls[0]), final))
 
 
-def test_a_preview_beside_the_picture_is_small_too(post, cat, read):
+def test_a_preview_beside_the_picture_is_small_too(post, cat, events_of):
     fields = {"method": "smoothgrad", "samples": "20", "view": "side-by-side"}
-    events = read(post(cat, headers=EVENTS, **fields))
+    events = events_of(post(cat, headers=EVENTS, **fields))
     sizes = [max(picture(data["preview"]).size) for name, data in events if name == "progress" and "preview" in data]
     assert sizes
     assert max(sizes) <= 530  # with the line between the two
 
 
 @pytest.mark.parametrize("broken", ["seewhy.app.http.events.draw_map", "seewhy.app.pipeline.jobs.np.isfinite"])
-def test_a_preview_that_fails_costs_nobody_the_answer(broken, post, cat, read, monkeypatch, caplog):
+def test_a_preview_that_fails_costs_nobody_the_answer(broken, post, cat, events_of, monkeypatch, caplog):
     def fail(*_args, **_kwargs):
         raise RuntimeError("no preview")
 
     monkeypatch.setattr(broken, fail)
-    events = read(post(cat, headers=EVENTS, method="smoothgrad", samples="20"))
+    events = events_of(post(cat, headers=EVENTS, method="smoothgrad", samples="20"))
     assert events[-1][0] == "answer"
     assert not any("preview" in data for _, data in events)
     assert "A preview could not be" in caplog.text
 
 
 @pytest.mark.slow
-def test_a_large_picture_has_small_previews(post, read):
+def test_a_large_picture_has_small_previews(post, events_of):
     buffer = io.BytesIO()
     Image.open(EXAMPLES / "cat.png").resize((1600, 1000)).save(buffer, "JPEG")
-    events = read(post(buffer.getvalue(), headers=EVENTS, method="smoothgrad", samples="20"))
+    events = events_of(post(buffer.getvalue(), headers=EVENTS, method="smoothgrad", samples="20"))
     previews = [picture(data["preview"]).size for name, data in events if name == "progress" and "preview" in data]
     assert set(previews) == {(512, 320)}
     assert picture(events[-1][1]["explanations"][0]["overlay"]).size == (1600, 1000)
@@ -168,8 +168,8 @@ def test_a_stream_has_its_deadline_and_the_time_to_be_read(service, post, cat, m
         return in_time(pieces, seconds)
 
     monkeypatch.setattr("seewhy.app.http.routes.pictures.in_time", noted)
-    other = service.settings.model_copy(update={"deadline": 500, "download_seconds": 7})
-    monkeypatch.setattr(service, "settings", other)
+    settings = service.settings.model_copy(update={"deadline": 500, "download_seconds": 7})
+    monkeypatch.setattr(service, "settings", settings)
     assert "event: answer" in post(cat, headers=EVENTS).get_data(as_text=True)
     (seconds,) = allowed
     assert 7 < seconds <= 507
@@ -223,8 +223,8 @@ def test_the_stream_is_negotiated(accept, form, expected, post, cat):
     "its work ends before the next pass",
 )
 def test_who_closes_the_stream_cancels_the_work(url):
-    sent = {"files": {"image": CAT}, "data": {"method": "rise", "samples": "20000"}, "stream": True, "timeout": GUARD}
-    with requests.post(f"{url}/explain", headers=EVENTS, **sent) as long:
+    call = {"files": {"image": CAT}, "data": {"method": "rise", "samples": "20000"}, "stream": True, "timeout": GUARD}
+    with requests.post(f"{url}/explain", headers=EVENTS, **call) as long:
         lines = long.iter_lines(decode_unicode=True, chunk_size=None)
         while '"total":1000' not in next(lines):
             pass

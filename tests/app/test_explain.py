@@ -44,10 +44,10 @@ def test_hot_region_of_the_cat_is_its_face(post, cat):
 
 @pytest.mark.parametrize(("width", "height"), [(256, 512), (300, 300), (400, 300)])
 def test_each_target_lights_its_own_half(post, cat, coffee, width, height):
-    both = Image.new("RGB", (2 * width, height))
+    collage = Image.new("RGB", (2 * width, height))
     for place, upload in enumerate((cat, coffee)):
-        both.paste(ImageOps.fit(Image.open(io.BytesIO(upload)), (width, height)), (place * width, 0))
-    content = arrays(post(encoded(both), target=["tabby", "espresso"], format="npz"))
+        collage.paste(ImageOps.fit(Image.open(io.BytesIO(upload)), (width, height)), (place * width, 0))
+    content = arrays(post(encoded(collage), target=["tabby", "espresso"], format="npz"))
     tabby, espresso = content["heatmaps"]
     assert content["targets"].tolist() == [281, 967]
     assert tabby[:, :width].sum() >= 0.7 * tabby.sum()
@@ -116,26 +116,26 @@ def test_values_are_left_out_unless_asked_for_and_map_is_the_raw_map_and_where_i
 def test_drawn_says_which_values_have_the_first_and_the_last_colour(post, cat, sign, scale):
     answer = post(cat, format="json", sign=sign, scale=scale, view="heatmap", values="map").get_json()
     (explanations,) = answer["explanations"]
-    drawn, heatmap = explanations["drawn"], explanations["heatmap"]
+    drawing, heatmap = explanations["drawn"], explanations["heatmap"]
     largest = max(heatmap["max"], -heatmap["min"])
     high = {"image": largest, "robust": np.percentile(np.abs(heatmap["map"]), 99), "-0.1,0.3": 0.3}[scale]
     low = -0.1 if scale == "-0.1,0.3" else 0
     assert heatmap["signed"] is (sign == "signed")
-    assert (drawn["low"], drawn["high"]) == pytest.approx((-high, high) if heatmap["signed"] else (low, high))
-    assert drawn["colormap"] == ("icefire" if heatmap["signed"] else "inferno")
+    assert (drawing["low"], drawing["high"]) == pytest.approx((-high, high) if heatmap["signed"] else (low, high))
+    assert drawing["colormap"] == ("icefire" if heatmap["signed"] else "inferno")
 
 
 def test_colours_of_a_drawing_are_those_of_its_colour_map(client, post, cat):
     maps = {colormap["name"]: colormap for colormap in client.get("/colormaps").get_json()["colormaps"]}
-    assert {name for name, one in maps.items() if one["diverging"]} == {"icefire", "berlin", "vik", "balance"}
-    assert {len(one["colors"]) for one in maps.values()} == {256}
+    assert {name for name, colormap in maps.items() if colormap["diverging"]} == {"icefire", "berlin", "vik", "balance"}
+    assert {len(colormap["colors"]) for colormap in maps.values()} == {256}
     (explanations,) = post(cat, format="json", view="heatmap", colormap="viridis").get_json()["explanations"]
     picture = Image.open(io.BytesIO(base64.b64decode(explanations["overlay"].partition(",")[2])))
     left, top, right, bottom = (round(edge) for edge in explanations["heatmap"]["box"])
-    seen = picture.crop((left + 1, top + 1, right - 1, bottom - 1))
-    drawn = {f"#{bytes(colour).hex()}" for colour in np.asarray(seen).reshape(-1, 3)}
-    assert drawn <= set(maps["viridis"]["colors"])
-    assert maps["viridis"]["colors"][-1] in drawn
+    heatmap = picture.crop((left + 1, top + 1, right - 1, bottom - 1))
+    colours = {f"#{bytes(colour).hex()}" for colour in np.asarray(heatmap).reshape(-1, 3)}
+    assert colours <= set(maps["viridis"]["colors"])
+    assert maps["viridis"]["colors"][-1] in colours
 
 
 def test_npz_holds_heatmaps_maps_targets_and_logits(post, cat):
@@ -245,9 +245,9 @@ def test_etag_repeats_and_saves_the_work(post, cat):
     again = post(cat, headers={"If-None-Match": first.headers["ETag"]})
     assert again.status_code == 304
     assert not again.data
-    other = post(cat, headers={"If-None-Match": first.headers["ETag"]}, alpha="0.4")
-    assert other.status_code == 200
-    assert other.headers["ETag"] != first.headers["ETag"]
+    changed_answer = post(cat, headers={"If-None-Match": first.headers["ETag"]}, alpha="0.4")
+    assert changed_answer.status_code == 200
+    assert changed_answer.headers["ETag"] != first.headers["ETag"]
 
 
 def test_a_picture_that_the_client_has_is_not_even_decoded(post, cat, monkeypatch):
@@ -298,12 +298,12 @@ def test_a_large_jpeg_is_decoded_at_the_scale_that_is_enough(small_answers, larg
     sizes = []
     decode = Probe.decode
     monkeypatch.setattr(Probe, "decode", lambda probe: sizes.append((picture := decode(probe)).size) or picture)
-    drawn = service.decode(large[0], lite0, Timings(), Deadline.after(60))
+    upload = service.decode(large[0], lite0, Timings(), Deadline.after(60))
     plain = service.decode(large[0], lite0, Timings(), Deadline.after(60), drawn=False)
     assert sizes == [(1600, 1064), (800, 532)]
-    assert drawn.picture.size == (800, 532)
-    assert drawn.geometry == plain.geometry == lite0.preprocess.geometry(3200, 2128)
-    assert (drawn.image - plain.image).abs().mean() < 0.02
+    assert upload.picture.size == (800, 532)
+    assert upload.geometry == plain.geometry == lite0.preprocess.geometry(3200, 2128)
+    assert (upload.image - plain.image).abs().mean() < 0.02
 
 
 def test_blank_form_fields_count_as_left_out(post, cat):
@@ -366,15 +366,15 @@ def test_several_methods_in_one_request_with_their_agreement(post, cat, client):
     answer = response.get_json()
     assert response.headers["X-SeeWhy-Method"] == "gradcam, saliency"
     assert response.headers["X-SeeWhy-Target"] == "281, 287"
-    assert [one["name"] for one in answer["methods"]] == ["gradcam", "saliency"]
+    assert [entry["name"] for entry in answer["methods"]] == ["gradcam", "saliency"]
     assert answer["method"] == answer["methods"][0]
-    asked = [(explanation["method"], explanation["target"]["label"]) for explanation in answer["explanations"]]
-    assert asked == [(method, label) for label in ("tabby", "lynx") for method in ("gradcam", "saliency")]
-    assert [(one["target"], one["methods"]) for one in answer["agreement"]] == [
+    pairs = [(explanation["method"], explanation["target"]["label"]) for explanation in answer["explanations"]]
+    assert pairs == [(method, label) for label in ("tabby", "lynx") for method in ("gradcam", "saliency")]
+    assert [(agreement["target"], agreement["methods"]) for agreement in answer["agreement"]] == [
         (281, ["gradcam", "saliency"]),
         (287, ["gradcam", "saliency"]),
     ]
-    assert all(-1 <= one["rank_correlation"] <= 1 for one in answer["agreement"])
+    assert all(-1 <= agreement["rank_correlation"] <= 1 for agreement in answer["agreement"])
     content = arrays(post(cat, method=["gradcam", "saliency"], format="npz", **fields))
     assert content["heatmaps"].shape == (4, 300, 451)
     assert content["methods"].tolist() == ["gradcam", "saliency"] * 2
@@ -387,15 +387,15 @@ def test_several_methods_in_one_request_with_their_agreement(post, cat, client):
 
 
 def test_a_panel_of_methods_has_a_column_for_each(post, cat):
-    with Image.open(io.BytesIO(post(cat, method="gradcam,saliency", target=["tabby", "lynx", "cup"]).data)) as drawn:
-        width, height = drawn.size
+    with Image.open(io.BytesIO(post(cat, method="gradcam,saliency", target=["tabby", "lynx", "cup"]).data)) as panel:
+        width, height = panel.size
     assert width == 2 * 451
     assert height > 3 * 300
 
 
 def test_a_contrast(post, cat, lite0):
     fields = {"target": "tabby", "sign": "signed", "format": "npz"}
-    tabby, tiger = (arrays(post(cat, **{**fields, "target": one}))["maps"] for one in ("tabby", "tiger cat"))
+    tabby, tiger = (arrays(post(cat, **{**fields, "target": label}))["maps"] for label in ("tabby", "tiger cat"))
     response = post(cat, against="tiger cat", **fields)
     np.testing.assert_allclose(arrays(response)["maps"], tabby - tiger, rtol=1e-3, atol=1e-5)
     assert response.headers["X-SeeWhy-Against"] == "tiger cat"
@@ -412,10 +412,10 @@ def test_smoothing_composes(post, cat):
         arrays(post(cat, smooth=smooth, target="tabby", format="npz"))["maps"] for smooth in ("none", "eigen", "tta")
     )
     assert plain.shape == eigen.shape == tta.shape
-    for one in (eigen, tta):
-        assert one.max() > 0
-        assert np.corrcoef(plain.ravel(), one.ravel())[0, 1] > 0.5
-        assert not np.allclose(plain, one)
+    for heatmap in (eigen, tta):
+        assert heatmap.max() > 0
+        assert np.corrcoef(plain.ravel(), heatmap.ravel())[0, 1] > 0.5
+        assert not np.allclose(plain, heatmap)
 
 
 def test_regions_with_their_classes(post, coffee):
@@ -427,17 +427,20 @@ def test_regions_with_their_classes(post, coffee):
     content = arrays(post(coffee, method="dff", concepts="3", target="espresso", format="npz"))
     assert content["regions"].shape == (1, 3, 7, 7)
     np.testing.assert_array_equal(content["regions"][0, 0], content["maps"][0])
-    with Image.open(io.BytesIO(post(coffee, method="gradcam,dff", concepts="3").data)) as drawn:
-        assert drawn.width == 2 * 600
-    with Image.open(io.BytesIO(post(coffee, method="dff", concepts="3", target="espresso").data)) as drawn:
-        assert drawn.width > 400
+    with Image.open(io.BytesIO(post(coffee, method="gradcam,dff", concepts="3").data)) as panel:
+        assert panel.width == 2 * 600
+    with Image.open(io.BytesIO(post(coffee, method="dff", concepts="3", target="espresso").data)) as panel:
+        assert panel.width > 400
 
 
 def test_the_contrast_is_left_out_of_the_most_probable_classes(post, cat):
     best = post(cat, format="json", top="3").get_json()["explanations"]
     second = best[1]["target"]["label"]
     explanations = post(cat, format="json", top="3", against=second).get_json()["explanations"]
-    assert [one["target"]["label"] for one in explanations] == [best[0]["target"]["label"], best[2]["target"]["label"]]
+    assert [explanation["target"]["label"] for explanation in explanations] == [
+        best[0]["target"]["label"],
+        best[2]["target"]["label"],
+    ]
     refused = post(cat, against=best[0]["target"]["label"])
     assert refused.status_code == 422
     assert [error["field"] for error in refused.get_json()["errors"]] == ["against"]

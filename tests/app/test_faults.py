@@ -44,7 +44,7 @@ class Pair:
     def total(self, name, **labels):
         """Return the sum of a metric over all processes."""
         text = requests.get(f"{self.service.url}/metrics", timeout=GUARD).text
-        samples = [one for family in text_string_to_metric_families(text) for one in family.samples if one.name == name]
+        samples = [row for family in text_string_to_metric_families(text) for row in family.samples if row.name == name]
         return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     def explained(self):
@@ -56,10 +56,10 @@ class Pair:
 def pair(tmp_path_factory):
     service = Small(tmp_path_factory.mktemp("pair"))
     with service.run(2):
-        made = Pair(service)
-        until(lambda: made.total("seewhy_model_info") == 2)
-        yield made
-    assert not made.folder.exists()
+        new_pair = Pair(service)
+        until(lambda: new_pair.total("seewhy_model_info") == 2)
+        yield new_pair
+    assert not new_pair.folder.exists()
 
 
 def test_several_processes_answer_as_one(pair):
@@ -154,12 +154,12 @@ def test_what_takes_the_place_of_a_killed_process_has_imported_already():
         assert "libtorch_cpu" in Path(f"/proc/{process.pid}/maps").read_text()
         assert recovery(process, port) < GUARD
         os.kill(children(process.pid)[0], signal.SIGKILL)
-        told = Counter()
-        while not told["readyz", 200]:
+        statuses = Counter()
+        while not statuses["readyz", 200]:
             for path in ("healthz", "readyz"):
                 with contextlib.suppress(requests.ConnectionError):  # of the process that was killed
-                    told[path, requests.get(f"http://127.0.0.1:{port}/{path}", timeout=GUARD).status_code] += 1
-        assert set(told) == {("healthz", 200), ("readyz", 503), ("readyz", 200)}
+                    statuses[path, requests.get(f"http://127.0.0.1:{port}/{path}", timeout=GUARD).status_code] += 1
+        assert set(statuses) == {("healthz", 200), ("readyz", 503), ("readyz", 200)}
     finally:
         process.terminate()
         assert process.wait(GUARD) == 0
@@ -171,7 +171,7 @@ def test_a_model_that_yields_nan_says_so_and_goes_on(service, post):
     assert before.status_code == 200
     model = service.models.engine.model("efficientnet_lite0", Deadline.after(60))
     *_, weight, _ = model.module.parameters()
-    kept = weight.detach().clone()
+    original = weight.detach().clone()
     with torch.no_grad():
         weight.fill_(float("nan"))
     try:
@@ -180,7 +180,7 @@ def test_a_model_that_yields_nan_says_so_and_goes_on(service, post):
         assert "NaN" in failed.get_json()["detail"]
     finally:
         with torch.no_grad():
-            weight.copy_(kept)
+            weight.copy_(original)
     assert post(CAT).status_code == 200
 
 
@@ -213,23 +213,23 @@ def test_at_four_times_the_capacity_each_is_answered_in_time_or_refused():
 
 def test_the_load_has_every_method_and_route_that_runs_a_model():
     assert set(load.METHODS) == set(list_methods())
-    asked = load.questions()
+    questions = load.questions()
     for model in load.MODELS:
-        fields = [dict(question.fields) for question in asked if question.model == model]
+        fields = [dict(question.fields) for question in questions if question.model == model]
         explained = {method for field in fields for method in field.get("method", "").split(",")} - {""}
         assert explained == set(load.METHODS) - set(load.UNFIT.get(model, ()))
-        assert any("each_channel" in one for one in fields)
-    assert {question.path for question in asked} == {
+        assert any("each_channel" in form for form in fields)
+    assert {question.path for question in questions} == {
         "/explain",
         "/predict",
         "/hooks/trace",
         "/hooks/capture",
         "/hooks/intervene",
     }
-    drawn = load.order(asked, 20 * load.BAND, load.MAX_MODELS)
-    assert len({question.model for question in drawn}) == len(load.MODELS) > load.MAX_MODELS
-    assert sum(question.is_long for question in drawn) == 20
-    assert load.order(asked, 99, load.MAX_MODELS) == load.order(asked, 99, load.MAX_MODELS)
+    sequence = load.order(questions, 20 * load.BAND, load.MAX_MODELS)
+    assert len({question.model for question in sequence}) == len(load.MODELS) > load.MAX_MODELS
+    assert sum(question.is_long for question in sequence) == 20
+    assert load.order(questions, 99, load.MAX_MODELS) == load.order(questions, 99, load.MAX_MODELS)
 
 
 def test_an_error_that_does_not_say_why_is_wrong(monkeypatch):
@@ -253,16 +253,16 @@ def test_an_error_that_does_not_say_why_is_wrong(monkeypatch):
 
 def test_numbers_of_a_document_are_compared_with_those_of_their_kind():
     document = {"probability": 0.5, "count": 1000, "timings_ms": {"queue": 3.0}, "predictions": [{"index": 7}]}
-    other = {**document, "probability": 0.499, "predictions": [{"index": 8}]}
+    changed = {**document, "probability": 0.499, "predictions": [{"index": 8}]}
     assert set(soak.numbers(document)) == {"probability", "count"}
-    assert soak.difference(soak.numbers(other), soak.numbers(document)) == pytest.approx(0.002)
+    assert soak.difference(soak.numbers(changed), soak.numbers(document)) == pytest.approx(0.002)
     channels = [{"channel": channel, "score": float(channel), "score_change": 0.0} for channel in range(3)]
     assert soak.difference(soak.numbers(channels), soak.numbers(channels[::-1])) == 0
 
 
 def test_the_comparison_sees_a_swapped_answer():
-    one, other = ({"maps": soak.np.full((2, 2), value)} for value in (1.0, 1.001))
-    assert soak.difference(one, one) == 0
-    assert soak.difference(one, other) > soak.TOLERANCE
-    assert soak.difference(one, {"maps": soak.np.ones(3)}) == float("inf")
-    assert soak.difference({"maps": soak.np.full((2, 2), float("nan"))}, one) == float("inf")
+    answer, swapped = ({"maps": soak.np.full((2, 2), value)} for value in (1.0, 1.001))
+    assert soak.difference(answer, answer) == 0
+    assert soak.difference(answer, swapped) > soak.TOLERANCE
+    assert soak.difference(answer, {"maps": soak.np.ones(3)}) == float("inf")
+    assert soak.difference({"maps": soak.np.full((2, 2), float("nan"))}, answer) == float("inf")

@@ -104,20 +104,20 @@ def test_probes_try_again_now_and_then_and_take_no_place(own_app, module, monkey
     with pytest.raises(ModelError):
         service.models.model(default, Deadline.after(GUARD))
     assert len(attempts) == 2  # who asks for it does not wait
-    others = [f"other-{number}" for number in range(service.settings.max_models)]
-    for name in others:
+    names = [f"other-{number}" for number in range(service.settings.max_models)]
+    for name in names:
         service.models.engine.model(name, Deadline.after(GUARD))
     monkeypatch.setattr("seewhy.app.pipeline.model_store.RETRY_SECONDS", 0.0)
     service._tried = time.monotonic()
     assert [probe(own_app, "/readyz") for _ in range(3)] == [503] * 3
     assert len(attempts) == 2
-    assert all(service.models.engine.loaded(name) for name in others)
+    assert all(service.models.engine.loaded(name) for name in names)
     # It is tried all the same, and one makes room.
     monkeypatch.setattr("seewhy.app.pipeline.model_store.FULL_RETRY_SECONDS", 0.0)
     probe(own_app, "/readyz")
     assert becomes(own_app, "model-unusable")
     assert len(attempts) > 2
-    assert sum(service.models.engine.loaded(name) is not None for name in others) == len(others) - 1
+    assert sum(service.models.engine.loaded(name) is not None for name in names) == len(names) - 1
     service.models.stop()
 
 
@@ -141,18 +141,18 @@ class Faulty(nets.Net):
 @pytest.fixture
 def declared(tmp_path):
     """Make services whose default model is one of our own, with weights that are written later."""
-    made = []
+    applications = []
 
     def make(architecture="tests.nets:Net", digest="", **settings):
         lines = ["[models.mine]", f'architecture = "{architecture}"', 'weights = "w.pth"', 'labels = ["a", "b", "c"]']
         (tmp_path / "models.toml").write_text(
             "\n".join([*lines, "input_size = 32", f'sha256 = "{digest}"' * bool(digest)])
         )
-        made.append(create_app(Settings(models=tmp_path / "models.toml", default_model="mine", **settings)))
-        return made[-1], tmp_path / "w.pth"
+        applications.append(create_app(Settings(models=tmp_path / "models.toml", default_model="mine", **settings)))
+        return applications[-1], tmp_path / "w.pth"
 
     yield make
-    for app in made:
+    for app in applications:
         app.extensions["seewhy"].models.stop()
 
 
@@ -175,15 +175,15 @@ def becomes(app, code):
     "digest", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["with a digest", "without"]
 )
 def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared, digest, monkeypatch):
-    kept = io.BytesIO()
-    torch.save(nets.seeded(nets.Net).state_dict(), kept)
-    content = kept.getvalue()
-    other = io.BytesIO()
-    torch.save(nn.Linear(2, 2).state_dict(), other)
+    buffer = io.BytesIO()
+    torch.save(nets.seeded(nets.Net).state_dict(), buffer)
+    content = buffer.getvalue()
+    foreign_weights = io.BytesIO()
+    torch.save(nn.Linear(2, 2).state_dict(), foreign_weights)
     monkeypatch.setattr("seewhy.app.pipeline.model_store.RETRY_SECONDS", 0.0)
     app, file = declared(digest=hashlib.sha256(content).hexdigest() if digest else "")
     assert becomes(app, "weights-unavailable")
-    for wrong in (content[: len(content) // 2], other.getvalue(), b""):
+    for wrong in (content[: len(content) // 2], foreign_weights.getvalue(), b""):
         file.write_bytes(wrong)
         assert becomes(app, "model-unusable")
         refused = app.test_client().get("/readyz")
@@ -196,8 +196,8 @@ def test_readiness_tells_of_weights_that_cannot_be_used_until_they_can(declared,
 
 @pytest.mark.fault("embedded weights that were altered", "503, `/readyz` too, which names the file and both digests")
 def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
-    other = EMBEDDED["efficientnet_lite0"].sha256[:8] + 56 * "0"
-    monkeypatch.setattr("seewhy.models.weights.sha256_of", lambda path: other)
+    digest = EMBEDDED["efficientnet_lite0"].sha256[:8] + 56 * "0"
+    monkeypatch.setattr("seewhy.models.weights.sha256_of", lambda path: digest)
     app = create_app(Settings())
     try:
         assert becomes(app, "model-unusable")
@@ -205,7 +205,7 @@ def test_readiness_tells_of_embedded_weights_that_were_altered(monkeypatch):
     finally:
         app.extensions["seewhy"].models.stop()
     assert EMBEDDED["efficientnet_lite0"].file_name in detail
-    assert f"its SHA-256 is {other}, not {EMBEDDED['efficientnet_lite0'].sha256}" in detail
+    assert f"its SHA-256 is {digest}, not {EMBEDDED['efficientnet_lite0'].sha256}" in detail
 
 
 @pytest.mark.fault(

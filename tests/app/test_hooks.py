@@ -50,7 +50,7 @@ def refused(post):
         document = response.get_json()
         assert response.mimetype == "application/problem+json"
         code = document["type"].removeprefix("urn:seewhy:problem:")
-        return response.status_code, code, [(one["field"], one["message"]) for one in document.get("errors", [])]
+        return response.status_code, code, [(error["field"], error["message"]) for error in document.get("errors", [])]
 
     return send
 
@@ -65,8 +65,8 @@ def test_a_trace_is_a_time_line_of_all_leaves(ask, cat, service):
     schemas.TraceAnswer.model_validate(answer)
     module = service.models.engine.loaded("efficientnet_lite0").module
     leaves = {path for path, part in module.named_modules() if not list(part.children())}
-    seen = {event["path"] for event in answer["events"]}
-    assert seen | set(answer["summary"]["not_run"]) == leaves
+    paths = {event["path"] for event in answer["events"]}
+    assert paths | set(answer["summary"]["not_run"]) == leaves
     assert answer["target"]["label"] == "tabby"
     assert [event["order"] for event in answer["events"]] == list(range(len(answer["events"])))
     assert {event["kind"] for event in answer["events"]} == {
@@ -78,7 +78,7 @@ def test_a_trace_is_a_time_line_of_all_leaves(ask, cat, service):
     }
     times = [event["microseconds"] for event in answer["events"]]
     assert times == sorted(times)
-    (stem,) = (one for one in answer["events"] if (one["path"], one["kind"]) == ("conv_stem", "after_forward"))
+    (stem,) = (event for event in answer["events"] if (event["path"], event["kind"]) == ("conv_stem", "after_forward"))
     assert stem["tensors"][0]["name"] == "output"
     assert stem["tensors"][0]["statistics"]["shape"] == [1, 32, 112, 112]
 
@@ -103,15 +103,15 @@ def test_a_capture_holds_what_python_captures(post, ask, cat, lite0):
     fields = {"layer": "bn2", "kind": kinds, "target": "tabby"}
     with np.load(io.BytesIO(post(cat, path="/hooks/capture", **fields, format="npz").data)) as arrays:
         npz = dict(arrays)
-    for found in (npz, load(post(cat, path="/hooks/capture", **fields, format="safetensors").data)):
-        assert set(found) == set(expected)
+    for tensors in (npz, load(post(cat, path="/hooks/capture", **fields, format="safetensors").data)):
+        assert set(tensors) == set(expected)
         for key, tensor in expected.items():
-            np.testing.assert_allclose(found[key], tensor.numpy(), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(tensors[key], tensor.numpy(), rtol=1e-4, atol=1e-5)
     document = ask(cat, "capture", **fields)
     schemas.CaptureAnswer.model_validate(document)
-    assert [one["key"] for one in document["tensors"]] == list(expected)
-    one = document["tensors"][0]["statistics"]
-    np.testing.assert_allclose(one["mean"], expected["bn2/output/0"].mean(), rtol=1e-4)
+    assert [entry["key"] for entry in document["tensors"]] == list(expected)
+    statistics = document["tensors"][0]["statistics"]
+    np.testing.assert_allclose(statistics["mean"], expected["bn2/output/0"].mean(), rtol=1e-4)
 
 
 def test_a_contact_sheet_shows_the_strongest_maps(post, cat, lite0, service):
@@ -146,8 +146,8 @@ def test_an_intervention_answers_as_python_does(ask, cat, lite0):
 
 def test_headers_tell_what_an_answer_is_about(post, cat):
     fields = {"edits": json.dumps(ZERO), "target": "espresso"}
-    found = post(cat, path="/hooks/intervene", **fields)
-    facts = {name: found.headers[f"X-SeeWhy-{name}"] for name in ("Model", "Method", "Layers", "Target", "Diagnostics")}
+    reply = post(cat, path="/hooks/intervene", **fields)
+    facts = {name: reply.headers[f"X-SeeWhy-{name}"] for name in ("Model", "Method", "Layers", "Target", "Diagnostics")}
     assert facts == {
         "Model": "efficientnet_lite0",
         "Method": "gradcam",
@@ -155,8 +155,8 @@ def test_headers_tell_what_an_answer_is_about(post, cat):
         "Target": "967",
         "Diagnostics": "improbable-target",
     }
-    assert [diagnostic["code"] for diagnostic in found.get_json()["before"]["diagnostics"]] == ["improbable-target"]
-    assert found.get_json()["target"]["logit"] == found.get_json()["before"]["target"]["logit"]
+    assert [diagnostic["code"] for diagnostic in reply.get_json()["before"]["diagnostics"]] == ["improbable-target"]
+    assert reply.get_json()["target"]["logit"] == reply.get_json()["before"]["target"]["logit"]
     headers = post(cat, path="/hooks/trace", layer="bn2", target="tabby").headers
     assert (headers["X-SeeWhy-Label"], headers["X-SeeWhy-Model"]) == ("tabby", "efficientnet_lite0")
     assert "X-SeeWhy-Method" not in headers
@@ -164,7 +164,7 @@ def test_headers_tell_what_an_answer_is_about(post, cat):
 
 def test_values_of_the_three_heatmaps_share_one_scale(ask, cat):
     answer = ask(cat, "intervene", edits=json.dumps(ZERO), target="tabby", values="true")
-    before, after, change = (np.array(answer[one]["heatmap"]["values"]) for one in ("before", "after", "difference"))
+    before, after, change = (np.array(answer[key]["heatmap"]["values"]) for key in ("before", "after", "difference"))
     assert before.shape == (300, 451)
     assert max(before.max(), after.max()) == pytest.approx(1)
     np.testing.assert_allclose(after - before, change, atol=1e-6)
@@ -172,16 +172,15 @@ def test_values_of_the_three_heatmaps_share_one_scale(ask, cat):
 
 def test_edits_arrive_by_all_carriers(client, post, cat):
     swap = [{"layer": "blocks.4", "op": "swap"}]
-    encoded = {name: base64.b64encode(one).decode() for name, one in (("image", cat), ("other", COFFEE))}
+    encoded = {name: base64.b64encode(content).decode() for name, content in (("image", cat), ("other", COFFEE))}
     form = post(cat, path="/hooks/intervene", edits=json.dumps(swap), other=(io.BytesIO(COFFEE), "coffee.jpg"))
     body = client.post("/hooks/intervene", json={**encoded, "edits": swap})
     assert form.get_json()["after"]["predictions"][0]["label"] == "espresso"
     assert body.get_json()["after"]["predictions"] == form.get_json()["after"]["predictions"]
     raw = client.post("/hooks/intervene", query_string={"edits": json.dumps(ZERO)}, data=cat, content_type="image/png")
     plain = post(cat, path="/hooks/intervene", edits=json.dumps(ZERO))
-    assert raw.get_json()["after"]["target"]["logit"] == pytest.approx(
-        plain.get_json()["after"]["target"]["logit"], rel=1e-4
-    )
+    logit = plain.get_json()["after"]["target"]["logit"]
+    assert raw.get_json()["after"]["target"]["logit"] == pytest.approx(logit, rel=1e-4)
 
 
 def test_a_panel_has_three_tiles_and_explains_itself_with_any_method(post, cat):
@@ -196,7 +195,7 @@ def test_a_sweep_ranks_channels_and_can_be_drawn(ask, post, cat, lite0):
     answer = ask(cat, "intervene", **fields)
     schemas.SweepAnswer.model_validate(answer)
     expected = sweep_channels(lite0, cat, {"layer": "bn2", "op": "zero"}, target="tabby")
-    assert [one["channel"] for one in answer["channels"][:10]] == [one.channel for one in expected.channels[:10]]
+    assert [row["channel"] for row in answer["channels"][:10]] == [row.channel for row in expected.channels[:10]]
     changes = [channel["score_change"] for channel in answer["channels"]]
     assert len(changes) == 1280
     assert changes == sorted(changes)
@@ -306,7 +305,7 @@ def test_bad_input_is_refused_with_its_field(route, fields, status, field, refus
 
 
 @pytest.mark.parametrize(
-    ("edits", "said"),
+    ("edits", "message"),
     [
         (json.dumps(ZERO[0]), "put the one edit in [ ]"),
         (edit(op="scal", value=2), "Near matches: scale."),
@@ -324,9 +323,9 @@ def test_bad_input_is_refused_with_its_field(route, fields, status, field, refus
         (edit(op="scale", value="2"), "It must be a number."),
     ],
 )
-def test_what_is_said_of_a_bad_edit_needs_no_python(edits, said, refused, cat):
+def test_what_is_said_of_a_bad_edit_needs_no_python(edits, message, refused, cat):
     (fault,) = refused(cat, "intervene", edits=edits)[2]
-    assert said in fault[1]
+    assert message in fault[1]
 
 
 def test_a_form_names_the_model_itself_by_a_point(ask, refused, cat, lite0):

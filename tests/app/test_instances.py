@@ -57,8 +57,8 @@ def test_whole_numbers_are_levels_of_a_picture_of_any_size(reader, transposed):
 @pytest.mark.parametrize("transposed", [False, True])
 def test_other_numbers_are_the_input_as_it_is(reader, transposed):
     values = np.linspace(-2, 2, 60, dtype=np.float32).reshape(3, 4, 5)
-    sent = np.moveaxis(values, 0, 2) if transposed else values
-    array = reader.from_json(sent.tolist(), "x")
+    layout = np.moveaxis(values, 0, 2) if transposed else values
+    array = reader.from_json(layout.tolist(), "x")
     assert isinstance(array, torch.Tensor)
     np.testing.assert_array_equal(array.numpy(), values)
     picture = np.asarray(drawable(array, reader.preprocess)).astype(float)
@@ -87,7 +87,7 @@ def test_levels_are_not_blown_up(reader):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (None, "must be base64"),
         (7, "must be base64"),
@@ -117,10 +117,10 @@ def test_levels_are_not_blown_up(reader):
         (np.full((3, 4, 5), np.nan).tolist(), "outside the range"),
     ],
 )
-def test_what_is_no_picture_is_refused(reader, value, said):
+def test_what_is_no_picture_is_refused(reader, value, message):
     with pytest.raises(FieldError) as refused:
         reader.from_json(value, "instances[2]")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert refused.value.field.startswith("instances[2]")
 
 
@@ -179,8 +179,8 @@ def test_levels_of_0_to_1_are_no_normalised_input(reader, unit, transposed):
 
 
 def test_what_is_or_is_said_to_be_normalised_is_taken(reader, unit):
-    said = PictureReader(reader.preprocess, 100, "normalized").from_array(unit, "x")
-    np.testing.assert_array_equal(said.numpy(), unit)
+    tensor = PictureReader(reader.preprocess, 100, "normalized").from_array(unit, "x")
+    np.testing.assert_array_equal(tensor.numpy(), unit)
     for value in (unit - 0.001, unit + 0.001):
         assert isinstance(reader.from_array(value, "x"), torch.Tensor)
     blank = np.broadcast_to(np.float32([0.0, 0.3, 1.0])[:, None, None], (3, 4, 5))
@@ -192,14 +192,14 @@ def test_what_is_or_is_said_to_be_normalised_is_taken(reader, unit):
 def test_all_routes_refuse_levels_of_0_to_1_and_say_what_to_send(client):
     levels = np.random.default_rng(0).random((3, 224, 224)).round(2)
     v2 = {"name": "x", "datatype": "FP32", "shape": list(levels.shape), "data": levels.ravel().tolist()}
-    for path, sent in (
+    for path, body in (
         (f"/v1/models/{MODEL}:predict", {"instances": [levels.tolist()]}),
         (f"/v1/models/{MODEL}:explain", {"instances": [levels.tolist()]}),
         (f"/v2/models/{MODEL}/infer", {"inputs": [v2]}),
         (f"/v2/models/{MODEL}/explain", {"inputs": [v2]}),
         (f"/predictions/{MODEL}", {"data": levels.tolist()}),
     ):
-        response = client.post(path, json=sent)
+        response = client.post(path, json=body)
         assert response.status_code == 400, path
         assert "range=unit" in response.get_data(as_text=True), path
     accepted = client.post(f"/v2/models/{MODEL}/infer", json={"inputs": [v2], "parameters": {"range": "unit"}})
@@ -208,8 +208,8 @@ def test_all_routes_refuse_levels_of_0_to_1_and_say_what_to_send(client):
 
 def test_pictures_of_one_request_share_a_pass(client, cat, coffee, monkeypatch):
     passes, run = [], Predict.run
-    monkeypatch.setattr(Predict, "run", lambda *given: passes.append(len(given[2].images)) or run(*given))
-    texts = [base64.b64encode(one).decode() for one in (cat, coffee, cat, coffee)]
+    monkeypatch.setattr(Predict, "run", lambda *arguments: passes.append(len(arguments[2].images)) or run(*arguments))
+    texts = [base64.b64encode(content).decode() for content in (cat, coffee, cat, coffee)]
     predictions = predict(client, *texts, top=1)
     assert [prediction[0]["label"] for prediction in predictions] == ["tiger cat", "espresso"] * 2
     assert passes == [4]

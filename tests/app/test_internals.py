@@ -50,9 +50,9 @@ def test_gunicorn_is_as_it_was_read(internal):
 
 def test_all_that_is_overridden_stands_in_the_table():
     listed = {internal.name: internal.use for internal in INTERNALS}
-    for ours, base in OURS.items():
-        theirs = thing(base)
-        overridden = {name for name in vars(ours) if hasattr(theirs, name) and not name.startswith("__")}
+    for subclass, base in OURS.items():
+        parent = thing(base)
+        overridden = {name for name in vars(subclass) if hasattr(parent, name) and not name.startswith("__")}
         overridden -= {"WORKER_BOOT_ERROR", "APP_LOAD_ERROR"}  # told of by `reap_workers`
         assert overridden == {
             name.removeprefix(f"{base}.")
@@ -62,7 +62,7 @@ def test_all_that_is_overridden_stands_in_the_table():
 
 
 def test_no_private_name_of_gunicorns_is_used():
-    private = {name for theirs in OURS.values() for name in dir(thing(theirs)) if name.startswith("_")}
+    private = {name for base in OURS.values() for name in dir(thing(base)) if name.startswith("_")}
     private |= {"_accepting", "_num_workers", "_DEFER"}
     for file in (Path(__file__).parents[2] / "app" / "server").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -18,11 +18,11 @@ def file(tmp_path):
     return tmp_path / "keys.toml"
 
 
-def written(file, *names):
+def write_keys(file, *names):
     """Write a file with keys of these names, and return them."""
-    made = [new_key(name) for name in names]
-    file.write_text("# who may come in\n" + "".join(line + "\n" for _, line in made))
-    return [key for key, _ in made]
+    pairs = [new_key(name) for name in names]
+    file.write_text("# who may come in\n" + "".join(line + "\n" for _, line in pairs))
+    return [key for key, _ in pairs]
 
 
 def test_a_key_is_256_random_bits_and_the_line_is_its_digest_alone():
@@ -41,7 +41,7 @@ def test_names_that_a_log_or_the_file_would_not_bear_are_refused(name):
 
 
 def test_every_key_has_its_owner_and_nothing_else_has(file):
-    alice, bob = written(file, "alice", "bob")
+    alice, bob = write_keys(file, "alice", "bob")
     key_file = KeyFile(file)
     assert key_file.owner(alice) == "alice"
     assert key_file.owner(bob) == "bob"
@@ -51,7 +51,7 @@ def test_every_key_has_its_owner_and_nothing_else_has(file):
 
 
 def test_keys_are_compared_in_constant_time_with_all_of_the_file(file, monkeypatch):
-    made = written(file, "alice", "bob", "carol")
+    known_keys = write_keys(file, "alice", "bob", "carol")
     key_file = KeyFile(file)
     compared = []
 
@@ -61,23 +61,23 @@ def test_keys_are_compared_in_constant_time_with_all_of_the_file(file, monkeypat
 
     hmac_compare = hmac.compare_digest
     monkeypatch.setattr(keys.hmac, "compare_digest", compare)
-    for key in (made[0], "wrong"):
+    for key in (known_keys[0], "wrong"):
         compared.clear()
         key_file.owner(key)
         assert len(compared) == 3
 
 
 def test_a_change_of_the_file_counts_from_the_next_request(file):
-    (alice,) = written(file, "alice")
+    (alice,) = write_keys(file, "alice")
     key_file = KeyFile(file)
-    (bob,) = written(file, "bob")
+    (bob,) = write_keys(file, "bob")
     assert key_file.owner(alice) is None
     assert key_file.owner(bob) == "bob"
     # As Kubernetes changes a mounted secret: another file takes the place of this one, perhaps with the same date.
-    other = file.with_name("other.toml")
-    (carol,) = written(other, "abc")
-    os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
-    other.replace(file)
+    mounted = file.with_name("other.toml")
+    (carol,) = write_keys(mounted, "abc")
+    os.utime(mounted, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
+    mounted.replace(file)
     assert key_file.owner(bob) is None
     assert key_file.owner(carol) == "abc"
 
@@ -88,18 +88,18 @@ def test_a_change_of_the_file_counts_from_the_next_request(file):
 )
 @pytest.mark.parametrize("ruin", [os.unlink, lambda file: file.write_text("alice ="), lambda file: file.write_text("")])
 def test_a_file_that_is_gone_or_broken_lets_nobody_in(file, ruin):
-    (alice,) = written(file, "alice")
+    (alice,) = write_keys(file, "alice")
     key_file = KeyFile(file)
     ruin(file)
     for _ in range(2):
         with pytest.raises((OSError, ValueError)):
             key_file.owner(alice)
-    (bob,) = written(file, "bob")
+    (bob,) = write_keys(file, "bob")
     assert key_file.owner(bob) == "bob"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "has no key; `seewhy key NAME`"),
         (b"# nothing\n", "has no key"),
@@ -117,11 +117,11 @@ def test_a_file_that_is_gone_or_broken_lets_nobody_in(file, ruin):
         ),
     ],
 )
-def test_a_file_that_is_none_of_keys_says_what_is_wrong(file, content, said):
+def test_a_file_that_is_none_of_keys_says_what_is_wrong(file, content, message):
     file.write_bytes(content)
     with pytest.raises(ValueError, match="keys") as caught:
         KeyFile(file).read()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_command_prints_the_line_and_shows_the_key_beside_it(file):

@@ -77,9 +77,9 @@ def leave_wrapper():
 @pytest.fixture
 def called():
     """Put `nn.Module.__call__` back at the end."""
-    kept = nn.Module.__call__
+    original = nn.Module.__call__
     yield
-    nn.Module.__call__ = kept
+    nn.Module.__call__ = original
 
 
 @pytest.mark.fault(
@@ -101,11 +101,11 @@ def test_probes_tell_of_a_change_that_stays(living, clock, called):
 
 def test_a_change_that_comes_and_goes_breaks_nothing(living, clock, called):
     app, _ = living
-    kept = nn.Module.__call__
+    original = nn.Module.__call__
     for _ in range(3):
         leave_wrapper()
         assert probe(app, "/healthz") == 200
-        nn.Module.__call__ = kept
+        nn.Module.__call__ = original
         clock.now += CHANGED_SECONDS
         assert probe(app, "/healthz") == 200
 
@@ -115,13 +115,13 @@ def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_bu
     engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, 1, 6))
     checks = Liveness(engine, 30.0, clock)
     engine.model("slow", Deadline.after(GUARD))
-    running, seen = threading.Semaphore(0), threading.Semaphore(0)
+    running, turns = threading.Semaphore(0), threading.Semaphore(0)
 
     def change(*_):
         torch.set_default_dtype(torch.float64)
         try:
             running.release()
-            seen.acquire(timeout=GUARD)
+            turns.acquire(timeout=GUARD)
         finally:
             torch.set_default_dtype(torch.float32)
 
@@ -134,7 +134,7 @@ def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_bu
         assert checks.faults() == []
         clock.now += CHANGED_SECONDS
         assert checks.faults() == []
-        seen.release()
+        turns.release()
     engine.stop(GUARD)
 
 
@@ -143,22 +143,22 @@ def test_what_a_model_leaves_changed_is_seen_between_its_turns_though_it_never_r
     engine = Engine(EngineOptions(lambda name: loaded(module, name), 2, 1, 6))
     checks = Liveness(engine, 30.0, clock)
     engine.model("slow", Deadline.after(GUARD))
-    running, seen = threading.Semaphore(0), threading.Semaphore(0)
+    running, turns = threading.Semaphore(0), threading.Semaphore(0)
 
     def leave(*_):
         torch.set_default_dtype(torch.float64)
         running.release()
-        seen.acquire(timeout=GUARD)
+        turns.acquire(timeout=GUARD)
 
     jobs = [Job(Alone(leave, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD)) for _ in range(3)]
     try:
         for job in jobs:
             engine.submit("slow", [job])
-        for said in ([], [], ["torch.get_default_dtype() has been changed for 10 s, for all threads."]):
+        for faults in ([], [], ["torch.get_default_dtype() has been changed for 10 s, for all threads."]):
             assert running.acquire(timeout=GUARD)
-            assert checks.faults() == said
+            assert checks.faults() == faults
             clock.now += CHANGED_SECONDS
-            seen.release()
+            turns.release()
     finally:
         engine.stop(GUARD)
         torch.set_default_dtype(torch.float32)
@@ -215,16 +215,16 @@ def test_a_pass_that_never_ends_is_told_of_and_one_of_many_is_not(clock):
     begun, released = threading.Semaphore(0), threading.Semaphore(0)
 
     def work(_model, _images, _targets, progress):
-        for done in range(3):
+        for step in range(3):
             begun.release()
             assert released.acquire(timeout=GUARD)
-            progress.report(done, 3)
+            progress.report(step, 3)
 
     engine.submit("slow", [Job(Alone(work, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD))])
-    for said in ([], [], ["A pass of the model 'slow' has not ended for 151 s."]):
+    for faults in ([], [], ["A pass of the model 'slow' has not ended for 151 s."]):
         assert begun.acquire(timeout=GUARD)
-        clock.now += 151.0 if said else 149.0
-        assert living.faults() == said
+        clock.now += 151.0 if faults else 149.0
+        assert living.faults() == faults
         released.release()
     until(lambda: engine.threads["slow"].idle)
     assert living.faults() == []
@@ -415,9 +415,9 @@ def test_models_that_load_at_once_and_make_room_for_each_other_all_answer(tmp_pa
         if name == "first":
             ready.wait(GUARD)
         while True:
-            said = app.test_client().post(f"/predict?model={name}", data=cat, content_type="image/png")
-            if not said.get_json().get("type", "").endswith(":overloaded"):  # none of the two has ended its work yet
-                return said
+            reply = app.test_client().post(f"/predict?model={name}", data=cat, content_type="image/png")
+            if not reply.get_json().get("type", "").endswith(":overloaded"):  # none of the two has ended its work yet
+                return reply
 
     monkeypatch.setattr(process_wide, "_lock", Lock(process_wide._lock, attempted))
     # The order that breaks it: the second saves, the first saves, the second puts back, the first puts back. The first
@@ -429,22 +429,25 @@ def test_models_that_load_at_once_and_make_room_for_each_other_all_answer(tmp_pa
     }
     for key, act in meanwhile.items():
         monkeypatch.setitem(MEANWHILE, key, act)
-    kept = nn.Module.__call__, nn.Module.__getattr__
+    originals = nn.Module.__call__, nn.Module.__getattr__
     try:
         with ThreadPoolExecutor(2) as pool:
             answers = list(pool.map(answer, ("first", "second")))
         MEANWHILE.clear()
         assert begun.is_set()
         answers += [answer(name) for _ in range(3) for name in reversed(names)]
-        assert [said.status_code for said in answers] == [200] * len(answers)
+        assert [reply.status_code for reply in answers] == [200] * len(answers)
         expected = answers[0].get_json()["predictions"]
         for response in answers:
-            for one, other in zip(response.get_json()["predictions"], expected, strict=True):
-                assert (one["label"], one["probability"]) == (other["label"], pytest.approx(other["probability"], 1e-4))
+            for row, reference in zip(response.get_json()["predictions"], expected, strict=True):
+                assert (row["label"], row["probability"]) == (
+                    reference["label"],
+                    pytest.approx(reference["probability"], 1e-4),
+                )
         assert process_wide.changes() == []
         assert probe(app, "/healthz") == 200
     finally:
-        nn.Module.__call__, nn.Module.__getattr__ = kept
+        nn.Module.__call__, nn.Module.__getattr__ = originals
         app.extensions["seewhy"].models.stop()
 
 

@@ -43,8 +43,8 @@ def client(own_app):
 @pytest.fixture
 def logged(monkeypatch):
     """Return a function that configures the logs and returns the stream that they go to."""
-    kept = {name: logging.getLogger(name) for name in (None, "seewhy", "gunicorn.error")}
-    state = {name: (one.level, one.handlers[:], one.propagate) for name, one in kept.items()}
+    loggers = {name: logging.getLogger(name) for name in (None, "seewhy", "gunicorn.error")}
+    state = {name: (logger.level, logger.handlers[:], logger.propagate) for name, logger in loggers.items()}
 
     def configure(**settings):
         stream = io.StringIO()
@@ -54,9 +54,9 @@ def logged(monkeypatch):
 
     yield configure
     for name, (level, handlers, propagate) in state.items():
-        kept[name].setLevel(level)
-        kept[name].handlers[:] = handlers
-        kept[name].propagate = propagate
+        loggers[name].setLevel(level)
+        loggers[name].handlers[:] = handlers
+        loggers[name].propagate = propagate
 
 
 def lines(stream):
@@ -149,9 +149,9 @@ def test_a_default_model_without_weights_is_warned_of_at_the_start_and_once(logg
     picture = (EXAMPLES / "cat.png").read_bytes()
     for name in ("resnet34", "resnet34", "resnet50"):
         app.test_client().post(f"/predict?model={name}", data=picture, content_type="image/png")
-    (told,) = [line for line in lines(stream)[1:] if line["logger"] != "seewhy.requests"]
-    assert told["message"].startswith("The model resnet34 cannot be loaded: The weights ")
-    assert told["request_id"]
+    (warning,) = [line for line in lines(stream)[1:] if line["logger"] != "seewhy.requests"]
+    assert warning["message"].startswith("The model resnet34 cannot be loaded: The weights ")
+    assert warning["request_id"]
 
 
 def test_the_level_is_a_setting_and_probes_are_for_debugging(logged, client, post):

@@ -44,9 +44,9 @@ class Attacked:
         self.most = 0
         assert self.post("/explain", data=PHOTO).status_code == 200
 
-    def post(self, path, **what):
-        headers = {"Content-Type": "image/png"} | what.pop("headers", {})
-        return requests.post(self.url + path, headers=headers, timeout=200, **what)
+    def post(self, path, **options):
+        headers = {"Content-Type": "image/png"} | options.pop("headers", {})
+        return requests.post(self.url + path, headers=headers, timeout=200, **options)
 
     def attack(self, *attackers):
         """Run all at a time; return what they do, and note the most memory that the worker has meanwhile."""
@@ -60,7 +60,7 @@ class Attacked:
         watcher.start()
         try:
             with ThreadPoolExecutor(len(attackers)) as pool:
-                return [one.result() for one in [pool.submit(attacker) for attacker in attackers]]
+                return [future.result() for future in [pool.submit(attacker) for attacker in attackers]]
         finally:
             over.set()
             watcher.join()
@@ -99,9 +99,9 @@ def test_many_captures_of_all_layers(service):
         return service.post(f"/hooks/capture?layer=*&{kinds}&format=npz", data=PHOTO)
 
     report = service.attack(*[capture] * 8)
-    print(Counter((one.status_code, len(one.content) // 2**20) for one in report), service.most // 2**20)
-    assert {one.status_code for one in report if not refused(one)} == {200}
-    assert all(len(one.content) == int(one.headers["Content-Length"]) for one in report if one.ok)
+    print(Counter((response.status_code, len(response.content) // 2**20) for response in report), service.most // 2**20)
+    assert {response.status_code for response in report if not refused(response)} == {200}
+    assert all(len(response.content) == int(response.headers["Content-Length"]) for response in report if response.ok)
     service.must_have_survived()
 
 
@@ -116,11 +116,11 @@ def test_many_bodies_that_unpack_to_numbers(service):
         return lambda: service.post(path, data=packed, headers=headers)
 
     report = service.attack(*[send("/explain")] * 12)
-    print(Counter(one.status_code for one in report), service.most // 2**20)
-    assert all(one.status_code == 413 or refused(one) for one in report)
+    print(Counter(response.status_code for response in report), service.most // 2**20)
+    assert all(response.status_code == 413 or refused(response) for response in report)
     report = service.attack(*[send(f"/v1/models/{model}:predict")] * 12)
-    print(Counter(one.status_code for one in report), service.most // 2**20)
-    assert {one.status_code for one in report} <= {400, 503}
+    print(Counter(response.status_code for response in report), service.most // 2**20)
+    assert {response.status_code for response in report} <= {400, 503}
     service.must_have_survived()
 
 

@@ -55,17 +55,17 @@ def test_accounts_share_a_budget_and_give_back_what_they_took():
 
 
 @pytest.mark.parametrize(
-    ("purpose", "error", "said"),
+    ("purpose", "error", "message"),
     [
         (BODY, BodyTooLargeError, "The body would take 101 bytes"),
         (PIXELS, PictureTooLargeError, "The picture"),
         (CAPTURE, CaptureTooLargeError, "name fewer layers"),
     ],
 )
-def test_what_could_never_fit_is_told_so(purpose, error, said):
+def test_what_could_never_fit_is_told_so(purpose, error, message):
     request = Account(MemoryBudget(100))
     request.take(50, BODY)
-    with pytest.raises(error, match=said) as raised:
+    with pytest.raises(error, match=message) as raised:
         request.take(51, purpose)
     assert "SEEWHY_MEMORY_BYTES" in str(raised.value)
     with pytest.raises(error):
@@ -153,9 +153,9 @@ class Waiting:
         self.arrived = threading.Semaphore(0)
         self.processors = threading.Semaphore(0)
 
-    def begin(self, size, held=0):
+    def begin(self, size, body=0):
         request = Account(self.budget)
-        request.take(held, BODY)
+        request.take(body, BODY)
 
         def wait():
             try:
@@ -200,10 +200,10 @@ def test_pixels_are_waited_for_in_order_and_small_ones_pass():
 
 def test_nobody_waits_for_what_is_held_for_long():
     budget = MemoryBudget(100)
-    answer, other = Account(budget), Account(budget)
+    answer, request = Account(budget), Account(budget)
     answer.take(40, ANSWER)
     with pytest.raises(OutOfMemoryError):
-        other.wait(61, PIXELS, pytest.fail, 1)
+        request.wait(61, PIXELS, pytest.fail, 1)
     decoded = Account(budget)
     decoded.wait(50, PIXELS, pytest.fail, 1)
     waiting = Waiting(budget)
@@ -336,10 +336,10 @@ def test_pixels_that_never_fit_are_refused_before_they_are_decoded():
 
 
 def test_what_is_captured_is_counted_before_it_is_recorded(narrow, budget):
-    held = Account(budget)
-    held.take(38 * 10**6, BODY)
+    request = Account(budget)
+    request.take(38 * 10**6, BODY)
     assert refused(send(narrow, SMALL, "/hooks/capture?layer=conv_stem&layer=bn2&format=npz"))
-    held.close()
+    request.close()
     response = send(narrow, SMALL, "/hooks/capture?layer=conv_stem&layer=bn2&format=npz")
     with np.load(io.BytesIO(response.data)) as arrays:
         assert len(arrays.files) == 2
@@ -356,11 +356,11 @@ def test_a_body_is_counted_while_it_is_unpacked(narrow, budget, monkeypatch):
     most = []
     real = budget.take
     monkeypatch.setattr(budget, "take", lambda *arguments: (real(*arguments), most.append(budget.used)))
-    held = Account(budget)
-    held.take(30 * 10**6, BODY)
+    request = Account(budget)
+    request.take(30 * 10**6, BODY)
     assert refused(send(narrow, **packed(b" " * 20 * 10**6)))
     assert max(most) <= 40 * 10**6
-    held.close()
+    request.close()
 
 
 def test_a_body_of_numbers_is_refused_unparsed_where_none_are_needed(narrow, budget, monkeypatch):
@@ -373,13 +373,13 @@ def test_a_body_of_numbers_is_refused_unparsed_where_none_are_needed(narrow, bud
 
 def test_numbers_are_counted_before_they_are_parsed(narrow, budget, monkeypatch):
     body = b'{"instances": [[' + b"0.5," * 300_000 + b"0]]}"
-    held = Account(budget)
-    held.take(20 * 10**6, BODY)
+    request = Account(budget)
+    request.take(20 * 10**6, BODY)
     with monkeypatch.context() as patched:
         patched.setattr("seewhy.app.http.bodies.loads", lambda *_, **__: pytest.fail("parsed"))
         response = send(narrow, path=f"/v1/models/{MODEL}:predict", **packed(body))
     assert (response.status_code, response.headers["Retry-After"]) == (503, "5")
-    held.close()
+    request.close()
     response = send(narrow, path=f"/v1/models/{MODEL}:predict", **packed(body))
     assert response.status_code == 400
     assert "has the shape" in response.get_json()["error"]
@@ -413,12 +413,12 @@ def test_a_server_error_gives_everything_back():
 
 
 def test_the_gauge_tells_what_requests_hold(narrow, budget):
-    held = Account(budget)
-    held.take(1000, BODY)
-    told = narrow.test_client().get("/metrics").text
-    assert "seewhy_memory_used_bytes 1000.0" in told
-    assert "seewhy_memory_limit_bytes 4e+07" in told
-    held.close()
+    request = Account(budget)
+    request.take(1000, BODY)
+    metrics = narrow.test_client().get("/metrics").text
+    assert "seewhy_memory_used_bytes 1000.0" in metrics
+    assert "seewhy_memory_limit_bytes 4e+07" in metrics
+    request.close()
     assert "seewhy_memory_used_bytes 0.0" in narrow.test_client().get("/metrics").text
 
 

@@ -81,8 +81,8 @@ def test_each_method_answers_over_http(model, name, client, cat):
     fields["sign"] = "signed" if "signed" in method.options["sign"]["enum"] else "positive"
     answer = client.post("/explain", data={**fields, "format": "npz"}, content_type="multipart/form-data")
     assert answer.status_code == 200, answer.get_data(as_text=True)
-    with np.load(io.BytesIO(answer.data)) as found:
-        heatmaps, maps = found["heatmaps"], found["maps"]
+    with np.load(io.BytesIO(answer.data)) as arrays:
+        heatmaps, maps = arrays["heatmaps"], arrays["maps"]
     assert heatmaps.shape == (1, 300, 451)
     assert np.isfinite(heatmaps).all()
     assert np.abs(maps).max() > 0

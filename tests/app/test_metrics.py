@@ -52,27 +52,27 @@ def client(own_app):
 def samples(text):
     """All samples: name and labels, as frozen pairs, to values."""
     families = text_string_to_metric_families(text)
-    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+    return {(row.name, frozenset(row.labels.items())): row.value for family in families for row in family.samples}
 
 
 @pytest.fixture
-def read(client):
+def metric(client):
     """Return a function from a name and labels to a value, 0 where there is none."""
 
     def value(name, **labels):
-        found = samples(client.get("/metrics").text)
-        return found.get((name, frozenset(labels.items())), 0.0)
+        figures = samples(client.get("/metrics").text)
+        return figures.get((name, frozenset(labels.items())), 0.0)
 
     return value
 
 
 @pytest.fixture
-def gained(read):
+def gained(metric):
     """Return a function that says by how much a value has changed since it was asked first."""
     before = {}
 
     def change(name, **labels):
-        now = read(name, **labels)
+        now = metric(name, **labels)
         return now - before.setdefault((name, *sorted(labels.items())), now)
 
     return change
@@ -83,7 +83,7 @@ def operations():
     return Operations(Settings())
 
 
-def told(operations, name, **labels):
+def reading(operations, name, **labels):
     body, _ = operations.metrics.exposition("")
     return samples(body.decode()).get((name, frozenset(labels.items())))
 
@@ -129,9 +129,9 @@ def test_several_methods_are_one_label(post, cat, gained):
 @pytest.mark.parametrize("error", [*KINDS, ClientGoneError], ids=lambda error: error.__name__)
 def test_rejections_are_counted_by_reason(own_app, post, cat, gained, monkeypatch, error):
     def refuse(*_, **__):
-        made = error.__new__(error, "no")
-        made.faults, made.field, made.fault, made.retry_after = [("target", "bad")], "target", "bad", 5
-        raise made
+        refusal = error.__new__(error, "no")
+        refusal.faults, refusal.field, refusal.fault, refusal.retry_after = [("target", "bad")], "target", "bad", 5
+        raise refusal
 
     monkeypatch.setattr(own_app.extensions["seewhy"], "explain", refuse)
     reason = "client-gone" if error is ClientGoneError else KINDS[error].code
@@ -141,9 +141,9 @@ def test_rejections_are_counted_by_reason(own_app, post, cat, gained, monkeypatc
 
 
 def test_every_reason_is_there_before_anything_is_refused():
-    shown = create_app(Settings()).test_client().get("/metrics").get_data(as_text=True)
+    exposition = create_app(Settings()).test_client().get("/metrics").get_data(as_text=True)
     for reason in {kind.code for kind in KINDS.values()} | {"client-gone", "rate-limited", "internal"}:
-        assert f'seewhy_rejections_total{{reason="{reason}"}} 0.0' in shown
+        assert f'seewhy_rejections_total{{reason="{reason}"}} 0.0' in exposition
 
 
 def test_a_body_too_large_is_a_reason(client, gained):
@@ -152,20 +152,20 @@ def test_a_body_too_large_is_a_reason(client, gained):
     assert gained("seewhy_rejections_total", reason="upload-too-large") == 1
 
 
-def test_a_stream_is_over_when_it_is_closed(post, cat, gained, read):
+def test_a_stream_is_over_when_it_is_closed(post, cat, gained, metric):
     labels = {"route": "/explain", "model": LITE0, "method": "rise", "status": "200"}
     gained("seewhy_requests_total", **labels), gained("seewhy_rejections_total", reason="client-gone")
     gc.collect()  # a stream that an earlier test left is over now, and not meanwhile
-    open_before = read("seewhy_requests_in_progress")
+    open_before = metric("seewhy_requests_in_progress")
     response = post(cat, method="rise", samples="2000", headers={"Accept": "text/event-stream"})
     next(response.response)
     assert gained("seewhy_requests_total", **labels) == 0
-    assert read("seewhy_requests_in_progress") == open_before + 1
+    assert metric("seewhy_requests_in_progress") == open_before + 1
     response.close()
     assert gained("seewhy_requests_total", **labels) == 1
     assert gained("seewhy_rejections_total", reason="client-gone") == 1
-    assert read("seewhy_requests_in_progress") == open_before
-    until(lambda: not read("seewhy_jobs_running", model=LITE0))  # the pass that runs ends by itself
+    assert metric("seewhy_requests_in_progress") == open_before
+    until(lambda: not metric("seewhy_jobs_running", model=LITE0))  # the pass that runs ends by itself
 
 
 def test_answers_that_the_client_has_are_counted(post, coffee, gained):
@@ -207,8 +207,8 @@ def test_what_a_map_means_is_what_it_says(post, cat, gained):
     for name in names:
         gained(name, **label)
     response = post(cat, method="xgradcam", target="tabby", format="npz")
-    with np.load(io.BytesIO(response.data)) as found:
-        (values,), logits = found["maps"], found["logits"]
+    with np.load(io.BytesIO(response.data)) as arrays:
+        (values,), logits = arrays["maps"], arrays["logits"]
     shares = values.astype(float) / values.sum()
     probability = np.exp(logits[281] - logits.max()) / np.exp(logits - logits.max()).sum()
     assert gained(names[0], **label) == pytest.approx(probability, rel=1e-4)
@@ -270,19 +270,19 @@ def test_queue_and_batches(operations, module):  # noqa: F811
     occupying = hold(engine, module)
     waiting = [job() for _ in range(3)]
     engine.submit("slow", waiting)
-    assert told(operations, "seewhy_jobs_waiting", model="slow") == 3
-    assert told(operations, "seewhy_jobs_running", model="slow") == 1
+    assert reading(operations, "seewhy_jobs_waiting", model="slow") == 3
+    assert reading(operations, "seewhy_jobs_running", model="slow") == 1
     module.gate.set()
-    for one in waiting:
-        one.result()
+    for future in waiting:
+        future.result()
     occupying.join()
     in_threads(lambda: outcomes(engine, "slow", [job(value=float("nan"))]))
-    until(lambda: not told(operations, "seewhy_jobs_running", model="slow"))
-    assert told(operations, "seewhy_jobs_waiting", model="slow") == 0
-    assert told(operations, "seewhy_jobs_running", model="slow") == 0
-    assert told(operations, "seewhy_batch_size_sum", model="slow") == 5
-    assert told(operations, "seewhy_batch_size_bucket", model="slow", le="2.0") == 2
-    assert told(operations, "seewhy_batch_size_count", model="slow") == 3
+    until(lambda: not reading(operations, "seewhy_jobs_running", model="slow"))
+    assert reading(operations, "seewhy_jobs_waiting", model="slow") == 0
+    assert reading(operations, "seewhy_jobs_running", model="slow") == 0
+    assert reading(operations, "seewhy_batch_size_sum", model="slow") == 5
+    assert reading(operations, "seewhy_batch_size_bucket", model="slow", le="2.0") == 2
+    assert reading(operations, "seewhy_batch_size_count", model="slow") == 3
     engine.stop()
 
 
@@ -292,7 +292,7 @@ def test_hooks_that_stay_on_a_resting_model_are_counted(operations, module):  # 
 
     def counted(expected):
         outcomes(engine, "slow", [job()])
-        return until(lambda: told(operations, "seewhy_hooks", model="slow") == expected)
+        return until(lambda: reading(operations, "seewhy_hooks", model="slow") == expected)
 
     assert counted(0)
     handle = module.register_forward_hook(lambda *_: None)
@@ -311,13 +311,13 @@ def test_models_come_and_go(operations, module):  # noqa: F811
     engine = Engine(EngineOptions(load, 1, max_batch=4, queue_size=6, observer=operations))
     result = engine.model("first", Deadline.after(GUARD))
     labels = {"model": "first", "fingerprint": result.fingerprint, "device": "cpu"}
-    assert told(operations, "seewhy_model_info", **labels) == 1
-    assert told(operations, "seewhy_model_load_duration_seconds_count", model="first") == 1
+    assert reading(operations, "seewhy_model_info", **labels) == 1
+    assert reading(operations, "seewhy_model_load_duration_seconds_count", model="first") == 1
     with pytest.raises(ModelError):
         engine.model("broken", Deadline.after(GUARD))
-    assert told(operations, "seewhy_model_load_failures_total", model="broken") == 1
+    assert reading(operations, "seewhy_model_load_failures_total", model="broken") == 1
     engine.model("second", Deadline.after(GUARD))
-    until(lambda: told(operations, "seewhy_model_info", **labels) == 0)
+    until(lambda: reading(operations, "seewhy_model_info", **labels) == 0)
     engine.stop()
 
 
@@ -338,21 +338,21 @@ def test_what_cannot_be_recorded_ends_no_request_and_no_model(own_app, post, cat
     assert post(cat, method="layercam", format="json").status_code == 200
 
 
-def test_the_processes_themselves(read, monkeypatch):
+def test_the_processes_themselves(metric, monkeypatch):
     pid = str(os.getpid())
-    assert 2**25 < read("process_resident_memory_bytes", pid=pid) < 2**36
-    assert read("process_threads", pid=pid) >= 2
-    assert 3 < read("process_open_fds", pid=pid) <= read("process_max_fds", pid=pid)
-    assert 0 < time.time() - read("process_start_time_seconds", pid=pid) < 86_400
-    assert read("process_cpu_seconds_total", pid=pid) > 0.1
-    assert read("seewhy_queue_limit") == 64
+    assert 2**25 < metric("process_resident_memory_bytes", pid=pid) < 2**36
+    assert metric("process_threads", pid=pid) >= 2
+    assert 3 < metric("process_open_fds", pid=pid) <= metric("process_max_fds", pid=pid)
+    assert 0 < time.time() - metric("process_start_time_seconds", pid=pid) < 86_400
+    assert metric("process_cpu_seconds_total", pid=pid) > 0.1
+    assert metric("seewhy_queue_limit") == 64
 
 
 def test_a_system_that_tells_nothing_of_processes_has_no_such_metrics(client, monkeypatch, tmp_path):
     monkeypatch.setattr("seewhy.app.observability.metrics.PROC", tmp_path)
-    found = samples(client.get("/metrics").text)
-    assert not [name for name, _ in found if name.startswith("process_")]
-    assert "seewhy_build_info" in {name for name, _ in found}
+    figures = samples(client.get("/metrics").text)
+    assert not [name for name, _ in figures if name.startswith("process_")]
+    assert "seewhy_build_info" in {name for name, _ in figures}
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_what_a_dead_process_counted_takes_little_space(shared):
     workers_module.forget_figures(pid)
     assert not (folder / f"gauge_livesum_{pid}.db").exists()
     assert sum(file.stat().st_size for file in folder.iterdir()) < 1000
-    assert [one.samples[0].value for one in MultiProcessCollector(None, folder).collect()] == [3]
+    assert [family.samples[0].value for family in MultiProcessCollector(None, folder).collect()] == [3]
 
 
 def test_folders_of_services_that_were_killed_are_removed_and_no_others(tmp_path, monkeypatch):
@@ -438,13 +438,13 @@ os._exit(9)  # as if it were killed: nothing is removed
         folder = Path(killed.stdout.readline().strip())
         assert killed.wait(60) == 9
         remove = share_figures(2)
-        ours = Path(os.environ[FOLDER])
-        assert set(tmp_path.iterdir()) == {folder, ours}
+        current = Path(os.environ[FOLDER])
+        assert set(tmp_path.iterdir()) == {folder, current}
         killed.stdin.close()  # now the worker ends
         killed.stdout.read()
-    others = tmp_path / "seewhy-other"
-    others.mkdir()
+    foreign = tmp_path / "seewhy-other"
+    foreign.mkdir()
     share_figures(1)
-    assert set(tmp_path.iterdir()) == {ours, others}
+    assert set(tmp_path.iterdir()) == {current, foreign}
     remove()
-    assert set(tmp_path.iterdir()) == {others}
+    assert set(tmp_path.iterdir()) == {foreign}

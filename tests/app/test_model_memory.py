@@ -149,10 +149,10 @@ def test_bytes_come_back_with_the_weights_and_not_before(models, modules):
         module = modules["a"]
         assert models.engine.evict((), GUARD)
         assert models.memory.size == 300 * MIB - SMALL  # somebody has the weights still
-        gone = threading.Event()
-        weakref.finalize(module, gone.set)
+        end = threading.Event()
+        weakref.finalize(module, end.set)
         del module
-        until(lambda: gc.collect() >= 0 and gone.is_set())  # a thread that ends may hold the model for a moment longer
+        until(lambda: gc.collect() >= 0 and end.is_set())  # a thread that ends may hold the model for a moment longer
         assert models.memory.size == 300 * MIB
     finally:
         gc.enable()

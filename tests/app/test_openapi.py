@@ -82,7 +82,7 @@ def _method_options():
 
 
 def test_an_option_of_several_methods_takes_what_any_of_them_takes(client):
-    parameters = {one["name"]: one for one in document(client)["paths"]["/explain"]["post"]["parameters"]}
+    parameters = {entry["name"]: entry for entry in document(client)["paths"]["/explain"]["post"]["parameters"]}
     for name in _method_options():
         schema = parameters[name]["schema"]
         assert "default" not in schema, name  # forms would fill it in, and send it to methods without the option
@@ -130,26 +130,26 @@ def test_what_must_be_given_stands_in_the_form_and_in_the_example(client):
         assert name in content["multipart/form-data"]["schema"]["properties"]
         assert set(content["application/json"]["example"]) == {"image", name}
     layer = content["application/json"]["schema"]["properties"]["layer"]
-    assert [one["type"] for one in layer["anyOf"]] == ["string", "array"]
+    assert [schema["type"] for schema in layer["anyOf"]] == ["string", "array"]
 
 
 def test_edits_are_described_op_by_op(client):
-    found = document(client)
-    content = found["paths"]["/hooks/intervene"]["post"]["requestBody"]["content"]
+    description = document(client)
+    content = description["paths"]["/hooks/intervene"]["post"]["requestBody"]["content"]
     edits = content["application/json"]["schema"]["properties"]["edits"]
     assert edits["type"] == "array"
     assert edits["maxItems"] == MAX_EDITS
     named = edits["items"]["discriminator"]["mapping"]
     assert set(named) == set(OPS)
-    scale = found["components"]["schemas"]["Scale"]
+    scale = description["components"]["schemas"]["Scale"]
     assert set(scale["required"]) == {"layer", "value", "op"}
     assert scale["additionalProperties"] is False
 
 
 def test_every_status_of_explain_is_described(client):
     responses = document(client)["paths"]["/explain"]["post"]["responses"]
-    wanted = {kind.status for kind in KINDS.values()} - {404}
-    assert {str(status) for status in wanted} <= set(responses)
+    statuses = {kind.status for kind in KINDS.values()} - {404}
+    assert {str(status) for status in statuses} <= set(responses)
     assert {404, 405} < set(HTTP_KINDS)
 
 
@@ -188,10 +188,10 @@ def test_documentation_page_loads_nothing_from_elsewhere(client):
 
 
 def test_the_document_is_written_once_for_all_who_ask_at_once(monkeypatch):
-    written = []
+    documents = []
 
     def slowly(app):
-        written.append(1)
+        documents.append(1)
         time.sleep(0.1)
         return "{}"
 
@@ -200,4 +200,4 @@ def test_the_document_is_written_once_for_all_who_ask_at_once(monkeypatch):
     with ThreadPoolExecutor(8) as pool:
         texts = set(pool.map(lambda _: app.test_client().get("/openapi.json").text, range(8)))
     assert texts == {"{}"}
-    assert len(written) == 1
+    assert len(documents) == 1

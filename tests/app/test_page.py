@@ -18,14 +18,14 @@ from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.models import Registry
 from seewhy.models.weights import missing_reason
-from tests.app.browsing import accessible, answered, ask, clipboard, drawn, explained_anew, levels, upload
+from tests.app.browsing import accessible, answered, ask, clipboard, explained_anew, levels, page_pixels, upload
 from tests.app.conftest import EXAMPLES, opened
 from tests.grids import few
 from tests.waiting import GUARD
 
 
 @pytest.fixture(scope="module")
-def shown(browser, url):
+def cat_page(browser, url):
     """The page with the answer to the picture of the cat, for tests that leave it as it was."""
     with opened(browser, url) as tab:
         tab.goto(url)
@@ -39,26 +39,26 @@ def test_an_upload_is_answered_in_place(page, url):
     expect(page.locator("#predictions .class")).to_have_count(5)
     expect(page.locator("#predictions [aria-pressed=true] .label")).to_have_text(["tiger cat"])
     expect(page).to_have_title("tiger cat: SeeWhy")
-    assert np.abs(drawn(page) - levels(ask(url).content)).max() <= 2
+    assert np.abs(page_pixels(page) - levels(ask(url).content)).max() <= 2
     bar = ask(url, format="json").json()["explanations"][0]["drawn"]
     assert float(page.inner_text("#bar-high")) == pytest.approx(bar["high"], rel=5e-3)
     expect(page.locator("#bar-range")).to_contain_text("map 0 to")
 
 
 @pytest.mark.slow
-def test_strength_is_drawn_in_the_browser(shown, url):
-    sent = []
-    shown.on("request", lambda request: sent.append(request.url))
-    slider = shown.locator("#alpha")
+def test_strength_is_drawn_in_the_browser(cat_page, url):
+    urls = []
+    cat_page.on("request", lambda request: urls.append(request.url))
+    slider = cat_page.locator("#alpha")
     slider.focus()
     slider.press("End")
-    expect(shown.locator("#alpha-value")).to_have_text("100%")
-    assert np.abs(drawn(shown) - levels(ask(url, alpha="1").content)).max() <= 2
+    expect(cat_page.locator("#alpha-value")).to_have_text("100%")
+    assert np.abs(page_pixels(cat_page) - levels(ask(url, alpha="1").content)).max() <= 2
     slider.press("Home")
     whole = levels(EXAMPLES / "cat.png")
-    assert np.abs(drawn(shown) - whole)[100:200, 150:300].max() <= 2  # inside what the model saw
+    assert np.abs(page_pixels(cat_page) - whole)[100:200, 150:300].max() <= 2  # inside what the model saw
     slider.fill("0.5")
-    assert not [path for path in sent if path.endswith("/explain")]
+    assert not [path for path in urls if path.endswith("/explain")]
 
 
 @pytest.mark.slow
@@ -103,29 +103,29 @@ def test_an_example_is_a_click_away(page, url):
     assert page.url == f"{url}/?example=coffee"
 
 
-def test_a_class_is_explained_by_a_click(shown):
-    before = drawn(shown)
-    fields = explained_anew(shown, lambda: shown.click("#predictions .class:has-text('tabby')"))
+def test_a_class_is_explained_by_a_click(cat_page):
+    before = page_pixels(cat_page)
+    fields = explained_anew(cat_page, lambda: cat_page.click("#predictions .class:has-text('tabby')"))
     assert ("target", "281") in fields
-    expect(shown.locator("#answer-label")).to_have_text("tabby")
-    expect(shown.locator("#predictions [aria-pressed=true] .label")).to_have_text(["tabby"])
-    assert np.abs(drawn(shown) - before).mean() > 1
-    explained_anew(shown, lambda: shown.click("#predictions .class:has-text('tiger cat')"))
+    expect(cat_page.locator("#answer-label")).to_have_text("tabby")
+    expect(cat_page.locator("#predictions [aria-pressed=true] .label")).to_have_text(["tabby"])
+    assert np.abs(page_pixels(cat_page) - before).mean() > 1
+    explained_anew(cat_page, lambda: cat_page.click("#predictions .class:has-text('tiger cat')"))
 
 
 @pytest.mark.parametrize("way", few(["button", "shift-click"], short=["button"]))
-def test_two_classes_are_contrasted(shown, url, way):
-    row = shown.locator("#predictions li", has_text="tabby")
+def test_two_classes_are_contrasted(cat_page, url, way):
+    row = cat_page.locator("#predictions li", has_text="tabby")
     if way == "button":
-        fields = explained_anew(shown, row.get_by_role("button", name="Contrast with tabby").click)
+        fields = explained_anew(cat_page, row.get_by_role("button", name="Contrast with tabby").click)
     else:
-        fields = explained_anew(shown, lambda: row.locator(".class").click(modifiers=["Shift"]))
+        fields = explained_anew(cat_page, lambda: row.locator(".class").click(modifiers=["Shift"]))
     assert {("target", "282"), ("against", "281")} <= set(fields)
-    expect(shown.locator("#contrast")).to_contain_text("tiger cat rather than tabby")
-    assert np.abs(drawn(shown) - levels(ask(url, target="282", against="281").content)).max() <= 2
-    fields = explained_anew(shown, shown.get_by_role("button", name="Explain it alone").click)
+    expect(cat_page.locator("#contrast")).to_contain_text("tiger cat rather than tabby")
+    assert np.abs(page_pixels(cat_page) - levels(ask(url, target="282", against="281").content)).max() <= 2
+    fields = explained_anew(cat_page, cat_page.get_by_role("button", name="Explain it alone").click)
     assert "against" not in dict(fields)
-    expect(shown.locator("#contrast")).to_be_hidden()
+    expect(cat_page.locator("#contrast")).to_be_hidden()
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_controls_are_made_from_the_methods(page, url):
     assert sorted(page.evaluate("[...document.querySelectorAll('#method option')].map((one) => one.value)")) == sorted(
         method["name"] for method in methods
     )
-    made = page.evaluate(
+    controls_of = page.evaluate(
         """(names) => Object.fromEntries(names.map((name) => {
             const method = document.querySelector("#method");
             method.value = name;
@@ -167,7 +167,7 @@ def test_controls_are_made_from_the_methods(page, url):
     )
     kinds = {"boolean": "checkbox", "integer": "number", "number": "number", "array": "text"}
     for method in methods:
-        controls = made[method["name"]]
+        controls = controls_of[method["name"]]
         assert set(controls) == set(method["options"]) - {"layer"}
         for name, control in controls.items():
             schema = method["options"][name]
@@ -175,8 +175,8 @@ def test_controls_are_made_from_the_methods(page, url):
             assert control["type"] == ("select-one" if "enum" in schema else kinds[schema["type"]])
             assert control["choices"] == schema.get("enum", [])
             for bound, keys in (("min", ("minimum", "exclusiveMinimum")), ("max", ("maximum",))):
-                wanted = next((schema[key] for key in keys if key in schema), None)
-                assert wanted is None or float(control[bound]) == wanted
+                limit = next((schema[key] for key in keys if key in schema), None)
+                assert limit is None or float(control[bound]) == limit
             default = schema["default"]
             if isinstance(default, bool):
                 assert control["value"] == str(default).lower()
@@ -234,7 +234,7 @@ def test_fine_maps_are_scaled_to_their_percentile_by_default(page, url):
     page.click("#copy-curl")
     assert "-F scale=robust" in clipboard(page)
     expected = levels(ask(url, method="saliency", scale="robust").content)
-    assert np.abs(drawn(page) - expected).max() <= 2
+    assert np.abs(page_pixels(page) - expected).max() <= 2
     page.click("#drawing > summary")
     fields = explained_anew(page, lambda: page.select_option("#scale", "image"))
     assert "scale" not in dict(fields)
@@ -271,9 +271,9 @@ def test_layers_are_chosen_from_the_tree(page, url):
 @pytest.mark.slow
 def test_a_model_is_chosen_and_one_without_weights_says_why_it_cannot_be(tab, url):
     answer = requests.get(f"{url}/models", timeout=GUARD).json()
-    some = [model for model in answer["models"] if model["name"] in ("efficientnet_lite0", "resnet18")]
-    some.sort(key=lambda model: model["weights"]["available"])
-    tab.route("**/models", lambda route: route.fulfill(json={**answer, "models": some}))  # to judge all takes long
+    models = [model for model in answer["models"] if model["name"] in ("efficientnet_lite0", "resnet18")]
+    models.sort(key=lambda model: model["weights"]["available"])
+    tab.route("**/models", lambda route: route.fulfill(json={**answer, "models": models}))  # to judge all takes long
     tab.goto(f"{url}/?example=cat&model=efficientnet_lite9")
     expect(tab.locator("#model")).to_have_attribute("aria-invalid", "true")
     tab.click("#model")
@@ -328,21 +328,21 @@ def test_a_method_of_regions_is_shown_as_its_sheet(tab, url):
     expect(tab.locator("#wipe")).to_be_hidden()
 
 
-def test_the_value_under_the_pointer_is_that_of_the_arrays(shown, url):
+def test_the_value_under_the_pointer_is_that_of_the_arrays(cat_page, url):
     with np.load(io.BytesIO(ask(url, format="npz").content)) as arrays:
         heatmap = arrays["heatmaps"][0]
-    box = shown.locator("#stage").bounding_box()
+    box = cat_page.locator("#stage").bounding_box()
     for x, y in ((200, 150), (90, 260), (3, 3), (300, 40)):
-        shown.mouse.move(box["x"] + (x + 0.5) / 451 * box["width"], box["y"] + (y + 0.5) / 300 * box["height"])
-        expect(shown.locator("#reading")).to_have_text(f"x {x}, y {y}: {heatmap[y, x]:.3f}")
-    reader = shown.locator("#reader")
+        cat_page.mouse.move(box["x"] + (x + 0.5) / 451 * box["width"], box["y"] + (y + 0.5) / 300 * box["height"])
+        expect(cat_page.locator("#reading")).to_have_text(f"x {x}, y {y}: {heatmap[y, x]:.3f}")
+    reader = cat_page.locator("#reader")
     reader.focus()
-    expect(shown.locator("#reading")).to_have_text(f"x 225, y 150: {heatmap[150, 225]:.3f}")
+    expect(cat_page.locator("#reading")).to_have_text(f"x 225, y 150: {heatmap[150, 225]:.3f}")
     reader.press("Shift+ArrowRight")
     expect(reader).to_have_attribute("aria-valuetext", f"x 226, y 150: {heatmap[150, 226]:.3f}")
 
 
-def test_the_page_lays_maps_back_as_the_service_does(shown):
+def test_the_page_lays_maps_back_as_the_service_does(cat_page):
     generator = np.random.default_rng(0)
     for _ in range(12):
         width, height = (int(side) for side in generator.integers(5, 60, 2))
@@ -358,7 +358,7 @@ def test_the_page_lays_maps_back_as_the_service_does(shown):
             "min": float(laid.min()),
             "max": float(laid.max()),
         }
-        found = shown.evaluate(
+        page_heatmap = cat_page.evaluate(
             """async (heatmap) => {
                 const { valueAt } = await import("/static/js/maps.js");
                 const [height, width] = heatmap.shape;
@@ -367,29 +367,29 @@ def test_the_page_lays_maps_back_as_the_service_does(shown):
             }""",
             heatmap,
         )
-        np.testing.assert_allclose(found, laid / (np.abs(laid).max() or 1), atol=2e-5)
+        np.testing.assert_allclose(page_heatmap, laid / (np.abs(laid).max() or 1), atol=2e-5)
 
 
-def test_the_page_correlates_ranks_as_the_service_does(shown):
+def test_the_page_correlates_ranks_as_the_service_does(cat_page):
     generator = np.random.default_rng(1)
     maps = [generator.integers(0, 9, shape).astype(np.float32) for shape in ((7, 7), (14, 14), (9, 20), (1, 1))]
     for first in maps:
         for second in maps:
-            values = shown.evaluate(
+            values = cat_page.evaluate(
                 "async (maps) => (await import('/static/js/maps.js')).rankCorrelation(...maps)",
                 [first.tolist(), second.tolist()],
             )
             assert values == pytest.approx(rank_correlation(first, second), abs=1e-3)  # ties differ by a rounding
 
 
-def test_downloads(shown, url):
-    with shown.expect_download() as download:
-        shown.click("#save-npz")
+def test_downloads(cat_page, url):
+    with cat_page.expect_download() as download:
+        cat_page.click("#save-npz")
     assert download.value.suggested_filename == "cat-gradcam.npz"
-    with np.load(download.value.path()) as saved, np.load(io.BytesIO(ask(url, format="npz").content)) as wanted:
-        np.testing.assert_allclose(saved["heatmaps"], wanted["heatmaps"], atol=1e-4)
-    with shown.expect_download() as download:
-        shown.click("#save-json")
+    with np.load(download.value.path()) as saved, np.load(io.BytesIO(ask(url, format="npz").content)) as expected:
+        np.testing.assert_allclose(saved["heatmaps"], expected["heatmaps"], atol=1e-4)
+    with cat_page.expect_download() as download:
+        cat_page.click("#save-json")
     answer = json.loads(download.value.path().read_text(encoding="utf-8"))
     assert answer["explanations"][0]["target"]["label"] == "tiger cat"
 
@@ -409,7 +409,7 @@ def test_the_copied_command_makes_what_is_shown(tab, url, tmp_path):
     command = clipboard(page)
     assert command.startswith("curl ")
     subprocess.run(command, shell=True, cwd=tmp_path, check=True, timeout=GUARD)
-    assert np.abs(drawn(page) - levels(tmp_path / "heatmap.png")).max() <= 2
+    assert np.abs(page_pixels(page) - levels(tmp_path / "heatmap.png")).max() <= 2
     assert shlex.split(command.replace("\\\n", ""))[-1] == "heatmap.png"
 
 
@@ -423,7 +423,7 @@ def test_what_is_copied_of_an_example_needs_no_file(tab, url, tmp_path, language
     tab.click(f"#copy-{language}")
     command = ["sh", "-c", clipboard(tab)] if language == "curl" else [sys.executable, "-c", clipboard(tab)]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=GUARD)
-    assert np.abs(drawn(tab) - levels(tmp_path / "heatmap.png")).mean() < 2  # decoders of JPEG differ by a little
+    assert np.abs(page_pixels(tab) - levels(tmp_path / "heatmap.png")).mean() < 2  # decoders of JPEG differ by a little
 
 
 @pytest.mark.slow
@@ -434,7 +434,7 @@ def test_copied_python_makes_what_is_shown(tab, url, tmp_path):
     tab.click("#copy-python")
     assert clipboard(tab).startswith("# pip install requests\n")
     subprocess.run([sys.executable, "-c", clipboard(tab)], cwd=tmp_path, check=True, timeout=GUARD)
-    assert np.abs(drawn(tab) - levels(tmp_path / "heatmap.png")).max() <= 2
+    assert np.abs(page_pixels(tab) - levels(tmp_path / "heatmap.png")).max() <= 2
 
 
 def test_a_link_shows_the_whole_view_again(tab, url, browser):
@@ -448,13 +448,13 @@ def test_a_link_shows_the_whole_view_again(tab, url, browser):
     page.click("#copy-link")
     link = clipboard(page)
     assert link == f"{url}/?example=cat&method=layercam&target=281&against=285&alpha=0.8"
-    other = browser.new_page()
-    other.goto(link)
-    answered(other)
-    expect(other.locator("#contrast")).to_contain_text("tabby rather than Egyptian cat")
-    expect(other.locator("#alpha-value")).to_have_text("80%")
-    assert np.array_equal(drawn(other), drawn(page))
-    other.close()
+    visitor = browser.new_page()
+    visitor.goto(link)
+    answered(visitor)
+    expect(visitor.locator("#contrast")).to_contain_text("tabby rather than Egyptian cat")
+    expect(visitor.locator("#alpha-value")).to_have_text("80%")
+    assert np.array_equal(page_pixels(visitor), page_pixels(page))
+    visitor.close()
 
 
 def test_a_long_method_refines_and_can_be_cancelled(page):
@@ -525,10 +525,10 @@ FAULTS = {
 
 @pytest.mark.parametrize("query", few(FAULTS, short=list(FAULTS)[:3]))
 def test_an_error_stands_beside_its_control(tab, url, query):
-    control, said = FAULTS[query]
+    control, message = FAULTS[query]
     tab.goto(f"{url}?example=cat&{query}")
     fault = tab.locator(".faulty .fault")
-    expect(fault).to_contain_text(said)
+    expect(fault).to_contain_text(message)
     expect(fault).to_be_visible()
     expect(tab.locator(control)).to_have_attribute("aria-invalid", "true")
     edge, colour = (
@@ -540,14 +540,14 @@ def test_an_error_stands_beside_its_control(tab, url, query):
     expect(tab.locator("#problem")).to_be_hidden()
 
 
-@pytest.mark.parametrize(("name", "said"), [("gradcm", "Near matches: gradcam"), ("nonsense", "GET /methods lists")])
+@pytest.mark.parametrize(("name", "message"), [("gradcm", "Near matches: gradcam"), ("nonsense", "GET /methods lists")])
 @pytest.mark.slow
-def test_a_link_with_an_unknown_method_is_answered_by_the_default_one(tab, url, name, said):
+def test_a_link_with_an_unknown_method_is_answered_by_the_default_one(tab, url, name, message):
     tab.goto(f"{url}/?example=cat&method={name}&samples=3&target=281")
     answered(tab)
     expect(tab.locator("#method")).to_have_value("gradcam")
     expect(tab.locator("#method-fault")).to_contain_text(f"There is no method '{name}'. ")
-    expect(tab.locator("#method-fault")).to_contain_text(said)
+    expect(tab.locator("#method-fault")).to_contain_text(message)
     assert len(tab.inner_text("#method-fault")) < 120
     expect(tab.locator("#answer-label")).to_have_text("tabby")
     expect(tab).to_have_url(f"{url}/?example=cat&target=281")

@@ -10,7 +10,7 @@ import requests
 from PIL import Image
 from playwright.sync_api import expect
 
-from tests.app.browsing import answered, drawn, explained_anew, upload
+from tests.app.browsing import answered, explained_anew, page_pixels, upload
 from tests.app.conftest import EXAMPLES
 
 pytestmark = pytest.mark.slow
@@ -69,14 +69,14 @@ def test_the_picture_chosen_last_is_shown(page):
 
 def test_a_preview_has_no_values_and_is_never_taken_for_the_answer(page):
     upload(page)
-    before = drawn(page)
+    before = page_pixels(page)
     page.click("#options > summary")
     refining(page)
     page.locator("#stage").hover()
     page.locator("#reader").focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator("#bar")).to_be_hidden()
-    assert np.array_equal(drawn(page), before)
+    assert np.array_equal(page_pixels(page), before)
     page.keyboard.press("Escape")
     expect(page.locator("#bar")).to_be_visible()
     page.locator("#stage").hover()
@@ -132,9 +132,9 @@ def test_what_would_fail_again_is_not_offered_again(page):
 def test_quick_answers_move_nothing(page, url):
     upload(page)
     with (EXAMPLES / "cat.png").open("rb") as picture:
-        asked = {"view": "heatmap", "values": "map", "target": "281"}
+        form = {"view": "heatmap", "values": "map", "target": "281"}
         events = {"Accept": "text/event-stream"}
-        body = requests.post(f"{url}/explain", files={"image": picture}, data=asked, headers=events, timeout=60).content
+        body = requests.post(f"{url}/explain", files={"image": picture}, data=form, headers=events, timeout=60).content
     page.route("**/explain", lambda route: route.fulfill(content_type="text/event-stream", body=body))
     page.evaluate(
         """() => {
@@ -195,12 +195,12 @@ def test_layers_are_those_of_the_default_model_before_any_answer(page, url):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_classes_are_kept_for_a_model_that_has_the_same_ones(page, url, same):
-    def others(route):
+    def rename_labels(route):
         document = route.fetch().json()
         route.fulfill(json={**document, "labels": [f"another {label}" for label in document["labels"]]})
 
     if not same:
-        page.route("**/models/efficientnet_lite1", others)
+        page.route("**/models/efficientnet_lite1", rename_labels)
     page.goto(f"{url}/?example=cat&target=281")
     answered(page)
     page.click("#model")

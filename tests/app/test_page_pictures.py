@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from tests.app.browsing import answered, ask, drawn, levels, upload
+from tests.app.browsing import answered, ask, levels, page_pixels, upload
 from tests.app.conftest import EXAMPLES, opened
 from tests.grids import few
 
@@ -66,7 +66,7 @@ def test_the_picture_is_the_one_that_the_service_reads(dark, url, tmp_path, coff
     expected = levels(ask(url, picture=tmp_path / name, alpha="0").content)
     assert expected.shape == (200, 300, 3)
     dark.locator("#alpha").fill("0")
-    assert np.abs(drawn(dark) - expected).mean() < 2
+    assert np.abs(page_pixels(dark) - expected).mean() < 2
     dark.locator("#wipe").evaluate("handle => handle.hidden = true")
     box = dark.locator("#stage").bounding_box()
     inside = {"x": box["x"] + 0.4 * box["width"], "y": box["y"] + 200, "width": 0.2 * box["width"], "height": 200}
@@ -74,8 +74,8 @@ def test_the_picture_is_the_one_that_the_service_reads(dark, url, tmp_path, coff
     assert len(shots) == 1  # it stands still
     scale = 300 / box["width"]
     left, top = 120, round(200 * scale)
-    wanted = expected[top : top + round(200 * scale), left : left + 60]
-    assert np.abs(levels(shots.pop()).mean((0, 1)) - wanted.mean((0, 1))).max() < 6
+    area = expected[top : top + round(200 * scale), left : left + 60]
+    assert np.abs(levels(shots.pop()).mean((0, 1)) - area.mean((0, 1))).max() < 6
 
 
 @pytest.mark.slow

@@ -64,12 +64,12 @@ def test_back_leads_from_view_to_view_without_asking_anew(page):
     page.wait_for_timeout(STRIDE)
     page.click("#tab-inside")
     expect(page.locator(".tile")).to_have_count(24)
-    sent = []
-    page.on("request", lambda request: sent.append(request.url))
+    urls = []
+    page.on("request", lambda request: urls.append(request.url))
     page.go_back()
     expect(page.locator("#panel-explain")).to_be_visible()
     page.wait_for_timeout(300)
-    assert sent == []
+    assert urls == []
 
 
 def test_options_and_a_dialog_follow_back(page):

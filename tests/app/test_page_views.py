@@ -98,8 +98,8 @@ def test_one_pixel_is_read_in_all_compared_maps(page, url):
     expect(page.locator("#compare-pixel")).to_have_text("x 200, y 150")
     for card, method in enumerate(["gradcam", "gradcam++", "layercam", "saliency"]):
         with np.load(io.BytesIO(ask(url, method=method, format="npz").content)) as arrays:
-            wanted = arrays["heatmaps"][0, 150, 200]
-        assert float(page.locator(".card .value").nth(card).inner_text()) == pytest.approx(wanted, abs=2e-3)
+            value = arrays["heatmaps"][0, 150, 200]
+        assert float(page.locator(".card .value").nth(card).inner_text()) == pytest.approx(value, abs=2e-3)
 
 
 @pytest.mark.slow
@@ -130,12 +130,12 @@ def test_feature_maps_are_ranked_by_effect(inside, url):
         effects = (arrays["blocks.5/output/0"] * arrays["blocks.5/grad_output/0"]).sum((0, 2, 3))
     order = np.argsort(-np.abs(effects))[:24]
     assert (effects[order] < 0).any()
-    shown = inside.locator(".tile input").evaluate_all("all => all.map((one) => [one.value, one.ariaLabel])")
-    for channel, (number, label) in zip(order, shown[:24], strict=True):
+    tiles = inside.locator(".tile input").evaluate_all("all => all.map((one) => [one.value, one.ariaLabel])")
+    for channel, (number, label) in zip(order, tiles[:24], strict=True):
         assert effects[int(number)] == pytest.approx(effects[channel], abs=1e-3)
         assert label == f"Channel {number}, effect {effects[int(number)]:+.2f}".replace("-", "−")
     inside.click("#more-maps")
-    expect(inside.locator(".tile")).to_have_count(len(shown) + 24)
+    expect(inside.locator(".tile")).to_have_count(len(tiles) + 24)
 
 
 def test_the_answer_moves_when_channels_are_switched_off(inside, url):
@@ -145,8 +145,8 @@ def test_the_answer_moves_when_channels_are_switched_off(inside, url):
     boxes.nth(3).uncheck()
     edits = json.dumps([{"layer": "blocks.5", "op": "zero", "channels": channels}])
     document = ask(url, "/hooks/intervene", edits=edits).json()
-    wanted = f"{document['before']['probability']:.1%} before, {document['after']['probability']:.1%} now"
-    expect(inside.locator("#effect-summary")).to_contain_text(wanted)
+    summary = f"{document['before']['probability']:.1%} before, {document['after']['probability']:.1%} now"
+    expect(inside.locator("#effect-summary")).to_contain_text(summary)
     expect(inside.locator("#effect-title")).to_have_text("Without 2 channels of blocks.5")
     assert inside.locator("#effect-image").evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
     assert inside.url.endswith(f"off={channels[0]}%2C{channels[1]}")
@@ -360,14 +360,14 @@ def test_the_page_runs_nothing_that_is_not_its_own(browser, url):
 @pytest.mark.slow
 def test_pictures_of_the_page_show_it_as_it_is(browser, url, name):
     """Roughly: fonts differ between machines."""
-    taken, committed = levels(take(browser, url, name)), levels(IMAGES / name)
-    assert taken.shape == committed.shape
-    assert np.abs(taken - committed).mean() < 12
+    screenshot, committed = levels(take(browser, url, name)), levels(IMAGES / name)
+    assert screenshot.shape == committed.shape
+    assert np.abs(screenshot - committed).mean() < 12
 
 
 @pytest.mark.parametrize("name", ["astronaut", "cat", "coffee", "rocket"])
 def test_examples_of_the_page_are_those_of_the_repository(name):
-    ours = levels(EXAMPLES / f"{name}.png")
-    height, width = ours.shape[:2]
+    original = levels(EXAMPLES / f"{name}.png")
+    height, width = original.shape[:2]
     with Image.open(EXAMPLES.parent / "app" / "web" / "examples" / f"{name}.jpg") as example:
-        assert np.abs(np.asarray(example.convert("RGB").resize((width, height))).astype(int) - ours).mean() < 4
+        assert np.abs(np.asarray(example.convert("RGB").resize((width, height))).astype(int) - original).mean() < 4

@@ -29,9 +29,9 @@ from tools.hostile import pictures
 
 def bomb(edge, kind="WEBP"):
     """A picture of some bytes and many pixels."""
-    written = io.BytesIO()
-    Image.new("RGB", (edge, edge), "red").save(written, kind, lossless=True, method=0)
-    return written.getvalue()
+    file = io.BytesIO()
+    Image.new("RGB", (edge, edge), "red").save(file, kind, lossless=True, method=0)
+    return file.getvalue()
 
 
 def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypatch):
@@ -40,7 +40,7 @@ def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypat
     model = service.models.model(None, Deadline.after(60))
     memory = service.models.memory
     most, wait = [], memory.wait
-    monkeypatch.setattr(memory, "wait", lambda *given: (wait(*given), most.append(memory.used)))
+    monkeypatch.setattr(memory, "wait", lambda *arguments: (wait(*arguments), most.append(memory.used)))
     content, large = bomb(70, "PNG"), bomb(600)
 
     def ask(upload, seconds=60.0):
@@ -57,12 +57,12 @@ def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypat
         assert service.models.memory.used == 0
         assert 600 * 600 * PIXEL_BYTES <= max(most) <= 9 * 2**20
         assert service.processors._value == 4
-        held = Account(service.models.memory)
-        held.wait(5 * 2**20, PIXELS, pytest.fail, 4)
+        holder = Account(service.models.memory)
+        holder.wait(5 * 2**20, PIXELS, pytest.fail, 4)
         with pytest.raises(DeadlineError):
             ask(large, 0.2)
         assert ask(content) == 70
-        held.leave(5 * 2**20)
+        holder.leave(5 * 2**20)
         assert ask(large) == 600
         assert service.processors._value == 4
     finally:
@@ -85,9 +85,9 @@ def test_only_what_is_decoded_of_a_jpeg_counts(monkeypatch):
 
     monkeypatch.setattr("seewhy.app.pipeline.decode.account", lambda: Watched(None))
     for progressive in (False, True):
-        written = io.BytesIO()
-        Image.new("RGB", (6400, 3200)).save(written, "JPEG", progressive=progressive)
-        service.decode(written.getvalue(), model, Timings(), Deadline.after(60), drawn=False)
+        file = io.BytesIO()
+        Image.new("RGB", (6400, 3200)).save(file, "JPEG", progressive=progressive)
+        service.decode(file.getvalue(), model, Timings(), Deadline.after(60), drawn=False)
     service.models.stop()
     assert pixels == [1600 * 800, 1600 * 800 + 6400 * 3200 // 2]
 
@@ -131,18 +131,18 @@ KINDS = {
 }
 
 
-def made(mode, kind, options):
+def large_picture(mode, kind, options):
     """Return a picture of 9 megapixels."""
     grey = Image.fromarray(np.add.outer(np.arange(3000), np.arange(3000)).astype(np.uint8))
-    for one in ("RGB", "LAB") if mode == "LAB" else (mode,):
-        grey = grey.convert(one)
+    for space in ("RGB", "LAB") if mode == "LAB" else (mode,):
+        grey = grey.convert(space)
     if options.get("save_all"):
         options = options | {"append_images": [grey.transpose(Image.Transpose.ROTATE_90)]}
     if kind == "DIVIDED":
         return pictures.divided(grey.getchannel(0), len(mode))
-    written = io.BytesIO()
-    grey.save(written, kind, **options)
-    return written.getvalue()
+    file = io.BytesIO()
+    grey.save(file, kind, **options)
+    return file.getvalue()
 
 
 def taken_per_pixel(content):
@@ -157,7 +157,7 @@ def taken_per_pixel(content):
 
 
 def most_resident():
-    (line,) = (one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM"))
+    (line,) = (entry for entry in Path("/proc/self/status").read_text().splitlines() if entry.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 
@@ -170,10 +170,10 @@ SOME = ("turned, with a profile",)
 def test_no_kind_of_picture_takes_more_memory_than_is_counted_for_it(names):
     results = {}
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        pool.submit(taken_per_pixel, made(*KINDS["turned, with a profile"])).result()
+        pool.submit(taken_per_pixel, large_picture(*KINDS["turned, with a profile"])).result()
         for name in names:
             kind = KINDS[name]
-            results[f"{kind[1]} {name}"] = pool.submit(taken_per_pixel, made(*kind)).result()
+            results[f"{kind[1]} {name}"] = pool.submit(taken_per_pixel, large_picture(*kind)).result()
     assert {name: most for name, most in results.items() if most > PIXEL_BYTES + 0.5} == {}
     if names != SOME:
         assert max(results.values()) > PIXEL_BYTES - 2, results  # no more is kept free than need be
@@ -203,17 +203,17 @@ def test_many_large_pictures_take_the_memory_of_one():
     try:
         (worker,) = children(process.pid)
         assert ask(bomb(400)) == 200  # all threads are there
-        before, actual, done = resident(worker), [], threading.Event()
+        before, actual, end = resident(worker), [], threading.Event()
 
         def watch():
-            while not done.wait(0.01):
+            while not end.wait(0.01):
                 actual.append(resident(worker))
 
         watcher = threading.Thread(target=watch)
         watcher.start()
         with ThreadPoolExecutor(8) as pool:
             statuses = set(pool.map(ask, [bomb(8000)] * 8))
-        done.set()
+        end.set()
         watcher.join()
         assert 200 in statuses
         assert statuses <= {200, 503}

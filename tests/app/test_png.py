@@ -27,15 +27,15 @@ def deflate(request, monkeypatch):
 @pytest.mark.parametrize("size", [(1, 1), (1, 700), (700, 1), (3, 2), (257, 130)])
 def test_every_pixel_comes_back(size):
     picture = noise(*size)
-    with Image.open(io.BytesIO(encode_png(picture))) as found:
-        assert (found.format, found.mode, found.size) == ("PNG", "RGB", size)
-        assert found.tobytes() == picture.tobytes()
+    with Image.open(io.BytesIO(encode_png(picture))) as image:
+        assert (image.format, image.mode, image.size) == ("PNG", "RGB", size)
+        assert image.tobytes() == picture.tobytes()
 
 
 def test_other_modes_become_rgb():
     picture = noise(20, 30, "L")
-    with Image.open(io.BytesIO(encode_png(picture))) as found:
-        assert found.tobytes() == picture.convert("RGB").tobytes()
+    with Image.open(io.BytesIO(encode_png(picture))) as image:
+        assert image.tobytes() == picture.convert("RGB").tobytes()
 
 
 def test_the_chunks_are_those_of_the_format():

@@ -77,10 +77,10 @@ class Library:
     """A C library that notes what malloc is told."""
 
     def __init__(self):
-        self.told, self.trimmed = [], []
+        self.options, self.trimmed = [], []
 
-    def mallopt(self, *what):
-        self.told.append(what)
+    def mallopt(self, *option):
+        self.options.append(option)
 
     def malloc_trim(self, pad):
         self.trimmed.append(pad)
@@ -92,7 +92,7 @@ def test_threads_share_two_heaps_unless_the_environment_says_otherwise(variable,
     monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: library)
     monkeypatch.setattr(os, "environ", {} if variable is None else {variable: "1"})
     heaps.share_heaps()
-    assert library.told == ([(-8, 2)] if variable is None else [])
+    assert library.options == ([(-8, 2)] if variable is None else [])
     monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: object())  # another C library
     heaps.share_heaps()
 
@@ -117,10 +117,10 @@ def test_memory_is_given_back_once_after_work(monkeypatch):
     rest = heaps.Rest()
     never, unseen = -math.inf, 10.1
     looks = [(5, never, 0), (6, 6, 0), (7, 6, 0), (8, 6, 1), (9, 6, 1), (20, unseen, 2), (21, unseen, 2), (22, 22, 2)]
-    for second, worked, given in [*looks, (23, 22, 2), (24, 22, 3), (25, 22, 3)]:
+    for second, worked, trims in [*looks, (23, 22, 2), (24, 22, 3), (25, 22, 3)]:
         now[0] = second
         rest.look(worked)
-        assert len(library.trimmed) == given
+        assert len(library.trimmed) == trims
     monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: object())  # another C library
     now[0] = 30
     rest.look(26)

@@ -35,7 +35,7 @@ def proxied(tight, tmp_path_factory):
         yield f"http://127.0.0.1:{port}"
 
 
-def gone(url):
+def departures(url):
     """Return how many clients have left before their answer."""
     return sum(figures(url, 'seewhy_rejections_total{reason="client-gone"}'))
 
@@ -71,21 +71,21 @@ def test_slow_clients_are_the_proxys(attack, proxied, tight):
 
 @pytest.mark.fault("behind nginx: a client that reads no more of its events", "its work ends before the next pass")
 def test_events_pass_as_they_come_and_end_with_their_client(proxied, tight):
-    before = gone(tight.url)
+    before = departures(tight.url)
     request = {"files": {"image": CAT}, "data": {"method": "rise", "samples": "8000"}, "stream": True, "timeout": GUARD}
     with requests.post(f"{proxied}/explain", headers={"Accept": "text/event-stream"}, **request) as stream:
         assert stream.status_code == 200
         assert b"event" in next(stream.iter_content(None))  # minutes before the last one
-    until(lambda: gone(tight.url) > before)
+    until(lambda: departures(tight.url) > before)
 
 
 def test_a_client_that_leaves_ends_its_work(proxied, tight):
-    before = gone(tight.url)
+    before = departures(tight.url)
     with socket.create_connection(("127.0.0.1", urlsplit(proxied).port)) as connection:
         head = "POST /explain?method=rise&samples=8000 HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
         connection.sendall(f"{head}Content-Length: {len(CAT)}\r\n\r\n".encode() + CAT)
         until(lambda: underway(tight.url))
-    until(lambda: gone(tight.url) > before)
+    until(lambda: departures(tight.url) > before)
 
 
 def test_an_upload_that_is_too_large_is_refused_as_the_service_refuses_it(proxied):
@@ -108,9 +108,9 @@ def test_the_service_knows_its_clients_by_what_the_proxy_saw(proxied, tight):
     assert answer.headers["X-Request-ID"] == "request-of-a-client"
     (line,) = until(lambda: [line for line in tight.lines() if line.get("request_id") == "request-of-a-client"])
     assert line["address"] == "127.0.0.1"
-    made = [requests.get(f"{proxied}/methods", timeout=GUARD).headers["X-Request-ID"] for _ in range(2)]
-    assert made[0] != made[1]
-    assert all(re.fullmatch("[0-9a-f]{32}", one) for one in made)
+    request_ids = [requests.get(f"{proxied}/methods", timeout=GUARD).headers["X-Request-ID"] for _ in range(2)]
+    assert request_ids[0] != request_ids[1]
+    assert all(re.fullmatch("[0-9a-f]{32}", request_id) for request_id in request_ids)
 
 
 def test_figures_are_not_for_the_public(proxied):
@@ -158,7 +158,7 @@ def test_an_address_has_few_large_uploads_at_a_time(length, tight, tmp_path):
 
         uploads = [opened(head + length) for _ in range(17)]  # one more than it may have
         refused, _, _ = select.select(uploads, [], [], GUARD)  # the others say nothing for 10 seconds
-        assert [one.recv(12) for one in refused] == [b"HTTP/1.1 429"]
+        assert [upload.recv(12) for upload in refused] == [b"HTTP/1.1 429"]
         assert explain(f"http://127.0.0.1:{port}").status_code == 200
 
 

@@ -29,9 +29,9 @@ def test_what_is_short_goes_first():
     assert Shares().choose(("long", "short", "medium")) == "short"
 
 
-@pytest.mark.parametrize("other", ["medium", "long"])
-def test_longer_work_has_a_third_of_the_time_beside_short_work(other):
-    assert turns(Shares(), ("short", other), 300).count(other) == 100
+@pytest.mark.parametrize("kind", ["medium", "long"])
+def test_longer_work_has_a_third_of_the_time_beside_short_work(kind):
+    assert turns(Shares(), ("short", kind), 300).count(kind) == 100
 
 
 def test_all_tiers_have_the_shares_of_their_weights():

@@ -43,7 +43,7 @@ def test_values_out_of_bounds_are_refused(monkeypatch, variable, value):
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "fault"),
     [
         ("WORKERS", "0", "It must be greater than or equal to 1."),
         ("WORKERS", "two", "It must be a whole number."),
@@ -62,11 +62,11 @@ def test_values_out_of_bounds_are_refused(monkeypatch, variable, value):
         ("PORT", "tcp://10.0.0.1:80", "It must be a whole number, not 'tcp://10.0.0.1:80'. Kubernetes sets this "),
     ],
 )
-def test_a_bad_value_is_told_by_its_variable_in_plain_words(monkeypatch, variable, value, said):
+def test_a_bad_value_is_told_by_its_variable_in_plain_words(monkeypatch, variable, value, fault):
     monkeypatch.setenv(f"SEEWHY_{variable}", value)
     with pytest.raises(ValidationError) as caught:
         Settings()
-    assert setting_faults(caught.value).startswith(f"SEEWHY_{variable}: {said}")
+    assert setting_faults(caught.value).startswith(f"SEEWHY_{variable}: {fault}")
 
 
 def test_a_folder_of_weights_that_may_not_be_read_is_told(monkeypatch, tmp_path):
@@ -81,10 +81,10 @@ def test_a_folder_of_weights_that_may_not_be_read_is_told(monkeypatch, tmp_path)
 def test_what_an_option_of_the_command_gave_is_told_by_the_option(monkeypatch):
     monkeypatch.setenv("SEEWHY_WORKERS", "2")
     monkeypatch.setenv("SEEWHY_THREADS", "1")
-    given = {"workers": 0}
+    options = {"workers": 0}
     with pytest.raises(ValidationError) as caught:
-        Settings(**given)
-    assert setting_faults(caught.value, given).splitlines() == [
+        Settings(**options)
+    assert setting_faults(caught.value, options).splitlines() == [
         "--workers: It must be greater than or equal to 1.",
         "SEEWHY_THREADS: It must be greater than or equal to 2.",
     ]
@@ -102,8 +102,8 @@ def test_a_password_in_an_address_that_does_not_fit_is_not_told(monkeypatch):
     [("SEEWHY_WORKER", "SEEWHY_WORKERS"), ("seewhy_max_pixel", "SEEWHY_MAX_PIXELS"), ("SEEWHY_PROT", "SEEWHY_PORT")],
 )
 def test_a_misspelt_variable_is_told_with_near_matches(variable, near):
-    (said,) = misspelt({"PATH": "/bin", variable: "2"})
-    assert said.startswith(f"{variable} is not a setting and has no effect. Near matches: {near}")
+    (warning,) = misspelt({"PATH": "/bin", variable: "2"})
+    assert warning.startswith(f"{variable} is not a setting and has no effect. Near matches: {near}")
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_settings_and_what_kubernetes_sets_are_not_misspelt():
         }.items()
     }
     settings = {variable: "" for variable, *_ in Settings.model_construct().rows()}
-    others = {"WORKERS": "2", "_SEEWHY_COMPLETE": "bash_source", "SEEWHY_XYZZY": "1", "seewhy_workers": "2"}
-    assert list(misspelt({**services, **settings, **others})) == []
+    unrelated = {"WORKERS": "2", "_SEEWHY_COMPLETE": "bash_source", "SEEWHY_XYZZY": "1", "seewhy_workers": "2"}
+    assert list(misspelt({**services, **settings, **unrelated})) == []
 
 
 def test_a_device_that_the_machine_lacks_is_refused_by_name():
@@ -146,12 +146,12 @@ def test_a_device_that_the_machine_lacks_is_refused_by_name():
 
 
 def test_every_setting_has_help_and_a_default():
-    for variable, _, _, said in Settings().rows():
+    for variable, _, _, help_text in Settings().rows():
         assert variable.startswith("SEEWHY_")
-        assert said.endswith(".")
+        assert help_text.endswith(".")
 
 
 def test_a_password_in_an_address_is_not_shown():
-    shown = {name: value for name, value, *_ in Settings(rate_storage="redis://user:s3cret@redis:6379/0").rows()}
-    assert shown["SEEWHY_RATE_STORAGE"] == "redis://***@redis:6379/0"
+    values = {name: value for name, value, *_ in Settings(rate_storage="redis://user:s3cret@redis:6379/0").rows()}
+    assert values["SEEWHY_RATE_STORAGE"] == "redis://***@redis:6379/0"
     assert Settings().rate_storage == "memory://"

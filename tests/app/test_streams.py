@@ -24,8 +24,8 @@ def test_arrays_become_nested_lists(shape):
 
 
 def test_no_text_is_taken_for_the_place_of_an_array():
-    told = {'"values":[]': np.zeros(2), "[]": "0" * 32}
-    assert json.loads(json_parts(told).join()) == {'"values":[]': [0.0, 0.0], "[]": "0" * 32}
+    document = {'"values":[]': np.zeros(2), "[]": "0" * 32}
+    assert json.loads(json_parts(document).join()) == {'"values":[]': [0.0, 0.0], "[]": "0" * 32}
 
 
 def test_an_array_is_text_in_small_pieces_only():
@@ -34,47 +34,47 @@ def test_an_array_is_text_in_small_pieces_only():
 
 @pytest.mark.parametrize("body", [json_parts(np.zeros(100_000)), bytes(2**20 + 1)], ids=["pieces", "bytes"])
 def test_who_does_not_read_in_time_is_given_up(body):
-    ours, theirs = socket.socketpair()
+    server_end, client_end = socket.socketpair()
     application, shut = Flask("small"), threading.Event()
 
     def wait():
-        theirs.settimeout(20)
-        assert theirs.recv(1) == b""
+        client_end.settimeout(20)
+        assert client_end.recv(1) == b""
         shut.set()
 
     reader = threading.Thread(target=wait)
     reader.start()
-    with application.test_request_context(environ_overrides={"gunicorn.socket": ours}):
+    with application.test_request_context(environ_overrides={"gunicorn.socket": server_end}):
         response = respond(body, "application/json", seconds=0.05)
         pieces = iter(response.response)
         assert next(pieces)
         assert shut.wait(20)  # while it is in the midst of being sent
         pieces.close()
     reader.join(20)
-    ours.close()
-    theirs.close()
+    server_end.close()
+    client_end.close()
 
 
 def test_who_reads_in_time_keeps_the_connection(monkeypatch):
     timers = []
 
     class Noted(threading.Timer):
-        def __init__(self, *given):
-            super().__init__(*given)
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
             timers.append(self)
 
     monkeypatch.setattr("seewhy.app.answers.stream.threading.Timer", Noted)
-    ours, theirs = socket.socketpair()
+    server_end, client_end = socket.socketpair()
     application = Flask("small")
-    with application.test_request_context(environ_overrides={"gunicorn.socket": ours}):
+    with application.test_request_context(environ_overrides={"gunicorn.socket": server_end}):
         response = respond(json_parts(np.zeros(10)), "application/json", seconds=60)
         assert b"".join(response.response) == b"[0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0]"
     (timer,) = timers
     assert timer.finished.is_set()
-    ours.send(b"x")
-    assert theirs.recv(1) == b"x"
-    ours.close()
-    theirs.close()
+    server_end.send(b"x")
+    assert client_end.recv(1) == b"x"
+    server_end.close()
+    client_end.close()
 
 
 def test_an_answer_in_time_closes_what_makes_it():
@@ -89,7 +89,7 @@ def test_an_answer_in_time_closes_what_makes_it():
 
     source = pieces()  # which a reference keeps alive
     with application.test_request_context():
-        told = in_time(source, math.inf)
-        assert next(told) == b"first"
-        told.close()
+        stream = in_time(source, math.inf)
+        assert next(stream) == b"first"
+        stream.close()
     assert closed.is_set()

@@ -74,8 +74,8 @@ def test_explanations_are_those_of_one_class_and_add_up(client, post, cat):
         client.post(f"/explanations/{MODEL}", json={"data": base64.b64encode(cat).decode(), "target": 281}).get_json()
     )
     assert values.shape == (3, 224, 224)
-    given = {"method": "integrated-gradients", "steps": "15", "target": "281", "format": "npz"}
-    with np.load(io.BytesIO(post(cat, **given).data)) as expected:
+    fields = {"method": "integrated-gradients", "steps": "15", "target": "281", "format": "npz"}
+    with np.load(io.BytesIO(post(cat, **fields).data)) as expected:
         np.testing.assert_allclose(values.sum(axis=0), expected["maps"][0], atol=1e-3 * np.abs(expected["maps"]).max())
 
 
@@ -144,9 +144,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("route", ["predictions", "explanations"])
-@pytest.mark.parametrize(("given", "said"), HOSTILE)
-def test_a_mistake_is_told(client, route, given, said):
-    assert said in refused(client.post(f"/{route}/{MODEL}", **given), 400, "BadRequestException")
+@pytest.mark.parametrize(("arguments", "message"), HOSTILE)
+def test_a_mistake_is_told(client, route, arguments, message):
+    assert message in refused(client.post(f"/{route}/{MODEL}", **arguments), 400, "BadRequestException")
 
 
 def test_too_large_a_body(cat):

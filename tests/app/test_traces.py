@@ -90,7 +90,7 @@ def test_a_batch_and_its_requests_are_linked(own_app, cat, spans):
     for span in tree:
         if span.name == "explain":
             (link,) = span.links
-            assert span.parent.span_id in [one.context.span_id for one in batches[link.context.span_id].links]
+            assert span.parent.span_id in [peer.context.span_id for peer in batches[link.context.span_id].links]
 
 
 def test_failures_are_marked_and_strange_parents_ignored(own_app, client, post, cat, spans, monkeypatch):

@@ -48,7 +48,7 @@ def test_a_model_without_weights_is_not_ready(client):
 def test_predictions_are_those_of_predict(ask, text, post, cat):
     expected = post(cat, "/predict", top="3").get_json()["predictions"]
     predictions = ask("predict", {"instances": [text], "parameters": {"top": 3}}).get_json()["predictions"]
-    assert [one["index"] for one in predictions[0]] == [one["index"] for one in expected]
+    assert [prediction["index"] for prediction in predictions[0]] == [prediction["index"] for prediction in expected]
     assert predictions[0][0]["probability"] == pytest.approx(expected[0]["probability"], abs=1e-5)
     numbers = ask("predict", {"instances": [text], "parameters": {"output": "probabilities"}}).get_json()
     assert numbers["predictions"][0][282] == pytest.approx(expected[0]["probability"], abs=1e-5)
@@ -56,44 +56,44 @@ def test_predictions_are_those_of_predict(ask, text, post, cat):
 
 
 def test_explanations_are_those_of_explain(ask, text, post, cat):
-    given = {"method": "gradcam", "target": ["tabby", "lynx"], "values": True, "view": "heatmap"}
-    expected = post(cat, format="json", **given).get_json()
-    body = ask("explain", {"instances": [text, {"b64": text}], "parameters": given}).get_json()
+    parameters = {"method": "gradcam", "target": ["tabby", "lynx"], "values": True, "view": "heatmap"}
+    expected = post(cat, format="json", **parameters).get_json()
+    body = ask("explain", {"instances": [text, {"b64": text}], "parameters": parameters}).get_json()
     assert set(body) == {"explanations"}
-    for found in body["explanations"]:
-        schemas.ExplainAnswer.model_validate(found)
-        assert [explanation["target"]["label"] for explanation in found["explanations"]] == ["tabby", "lynx"]
-        for one, other in zip(found["explanations"], expected["explanations"], strict=True):
-            np.testing.assert_allclose(one["heatmap"]["values"], other["heatmap"]["values"], atol=1e-3)
-        assert found["explanations"][0]["overlay"].startswith("data:image/png")
+    for answer in body["explanations"]:
+        schemas.ExplainAnswer.model_validate(answer)
+        assert [explanation["target"]["label"] for explanation in answer["explanations"]] == ["tabby", "lynx"]
+        for explanation, reference in zip(answer["explanations"], expected["explanations"], strict=True):
+            np.testing.assert_allclose(explanation["heatmap"]["values"], reference["heatmap"]["values"], atol=1e-3)
+        assert answer["explanations"][0]["overlay"].startswith("data:image/png")
 
 
 def test_each_picture_has_its_own_best_classes(ask, text, coffee):
-    other = base64.b64encode(coffee).decode()
-    explanations = ask("explain", {"instances": [text, other], "parameters": {"top": 2}}).get_json()["explanations"]
-    labels = [[explanation["target"]["label"] for explanation in each["explanations"]] for each in explanations]
+    second = base64.b64encode(coffee).decode()
+    explanations = ask("explain", {"instances": [text, second], "parameters": {"top": 2}}).get_json()["explanations"]
+    labels = [[explanation["target"]["label"] for explanation in answer["explanations"]] for answer in explanations]
     assert labels == [["tiger cat", "Egyptian cat"], ["espresso", "cup"]]
 
 
 def test_an_instance_may_name_its_class(ask, text, coffee):
     """As KServe's examples of TorchServe do, which send the same to both verbs."""
-    other = base64.b64encode(coffee).decode()
-    body = {"instances": [{"data": text, "target": 281}, {"data": other, "target": ["cup"]}, {"data": text}]}
+    second = base64.b64encode(coffee).decode()
+    body = {"instances": [{"data": text, "target": 281}, {"data": second, "target": ["cup"]}, {"data": text}]}
     explanations = ask("explain", body).get_json()["explanations"]
-    assert [one["explanations"][0]["target"]["label"] for one in explanations] == ["tabby", "cup", "tiger cat"]
+    assert [answer["explanations"][0]["target"]["label"] for answer in explanations] == ["tabby", "cup", "tiger cat"]
     explanations = ask("predict", body | {"parameters": {"top": 1}}).get_json()["predictions"]
     assert [explanation[0]["label"] for explanation in explanations] == ["tiger cat", "espresso", "tiger cat"]
-    for given in ({"target": "lynx"}, {"top": 2}):
-        assert "in one place" in refused(ask("explain", body | {"parameters": given}))
-    for target, said in (("tabbi", "tabby"), ({}, "target"), (1000, "0 to 999")):
-        assert said in refused(ask("explain", {"instances": [{"data": text, "target": target}]}))
+    for parameters in ({"target": "lynx"}, {"top": 2}):
+        assert "in one place" in refused(ask("explain", body | {"parameters": parameters}))
+    for target, message in (("tabbi", "tabby"), ({}, "target"), (1000, "0 to 999")):
+        assert message in refused(ask("explain", {"instances": [{"data": text, "target": target}]}))
     bad = {"data": base64.b64encode(b"no picture").decode(), "target": 1}
     assert refused(ask("explain", {"instances": [{"data": text}, bad]})).startswith("Picture 2 of 2")
 
 
 def test_an_input_is_explained_in_its_own_coordinates(ask):
-    sent = np.linspace(-1, 1, 3 * 224 * 224).reshape(3, 224, 224).tolist()
-    body = ask("explain", {"instances": [sent], "parameters": {"values": True}}).get_json()
+    pixels = np.linspace(-1, 1, 3 * 224 * 224).reshape(3, 224, 224).tolist()
+    body = ask("explain", {"instances": [pixels], "parameters": {"values": True}}).get_json()
     assert body["explanations"][0]["explanations"][0]["heatmap"]["shape"] == [224, 224]
 
 
@@ -104,7 +104,7 @@ def test_null_parameters_are_none(ask, text):
 
 @pytest.mark.parametrize("verb", ["predict", "explain"])
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({}, "instances"),
         ({"instances": []}, "There is no picture"),
@@ -128,8 +128,8 @@ def test_null_parameters_are_none(ask, text):
         ("text", "JSON object"),
     ],
 )
-def test_a_mistake_is_told(ask, verb, body, said):
-    assert said in refused(ask(verb, body))
+def test_a_mistake_is_told(ask, verb, body, message):
+    assert message in refused(ask(verb, body))
 
 
 @pytest.mark.parametrize("verb", ["predict", "explain"])
@@ -167,7 +167,7 @@ def test_unknown_models_paths_and_verbs(client, ask, text):
 
 
 def test_bad_options_of_a_method_are_told(ask, text):
-    for parameters, said in [
+    for parameters, message in [
         ({"method": "grad-cam"}, "gradcam"),
         ({"target": "tabbi"}, "tabby"),
         ({"layer": "nonesuch"}, "layer"),
@@ -175,7 +175,7 @@ def test_bad_options_of_a_method_are_told(ask, text):
         ({"top": 3, "target": 1}, "not both"),
         ({"steps": 1e9, "method": "integrated-gradients"}, "steps"),
     ]:
-        assert said in refused(ask("explain", {"instances": [text], "parameters": parameters}))
+        assert message in refused(ask("explain", {"instances": [text], "parameters": parameters}))
 
 
 def test_limits_are_told(text):

@@ -23,9 +23,9 @@ MODEL = "efficientnet_lite0"
 
 
 def test_binary_numbers_are_not_copied_and_items_are_counted():
-    def asked(datatype, shape, binary):
-        sent = {"name": "x", "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": len(binary)}}
-        head = json.dumps({"inputs": [sent]}).encode()
+    def parse(datatype, shape, binary):
+        entry = {"name": "x", "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": len(binary)}}
+        head = json.dumps({"inputs": [entry]}).encode()
         body = head + binary
         budget = MemoryBudget(10**6)
         account.begin(Account(budget))
@@ -34,10 +34,10 @@ def test_binary_numbers_are_not_copied_and_items_are_counted():
         finally:
             account.begin(account.Account(None))
 
-    body, numbers, _ = asked("UINT8", [100, 100, 3], bytes(30_000))
+    body, numbers, _ = parse("UINT8", [100, 100, 3], bytes(30_000))
     assert np.shares_memory(numbers, np.frombuffer(body, np.uint8))
-    _, empty, least = asked("BYTES", [1], struct.pack("<I", 0))
-    _, items, counted = asked("BYTES", [1], struct.pack("<I", 50_000) + bytes(50_000))
+    _, empty, least = parse("BYTES", [1], struct.pack("<I", 0))
+    _, items, counted = parse("BYTES", [1], struct.pack("<I", 50_000) + bytes(50_000))
     assert (empty, items) == ([b""], [bytes(50_000)])
     assert 50_000 <= counted - least < 50_100
 
@@ -62,12 +62,12 @@ def ask(client):
 
 @pytest.fixture
 def ask_binary(client):
-    """Post a request whose tensor is binary; `told` replaces what its length is said to be, `size` that of the JSON."""
+    """Post a request whose tensor is binary; `length` replaces the length said of it, `size` that of the JSON."""
 
-    def run(array, datatype, verb="infer", shape=None, told=None, size=None, tail=b"", **members):
+    def run(array, datatype, verb="infer", shape=None, length=None, size=None, tail=b"", **members):
         binary = array if isinstance(array, bytes) else array.tobytes()
         shape = list(array.shape) if shape is None else shape
-        parameters = {"binary_data_size": len(binary) if told is None else told}
+        parameters = {"binary_data_size": len(binary) if length is None else length}
         body = {"name": "x", "shape": shape, "datatype": datatype, "parameters": parameters}
         head = json.dumps({"inputs": [body], **members}).encode()
         headers = {HEADER: str(len(head) if size is None else size)}
@@ -76,8 +76,8 @@ def ask_binary(client):
     return run
 
 
-def tensor(text, **given):
-    return {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [text]} | given]}
+def tensor(text, **members):
+    return {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [text]} | members]}
 
 
 def outputs(response):
@@ -129,7 +129,7 @@ def test_server_and_models(client):
 def test_inference(ask, text, post, cat):
     response = ask(tensor(text) | {"id": "seven", "parameters": {"top": 2}})
     tensors = outputs(response)
-    assert {name: (one["datatype"], one["shape"]) for name, one in tensors.items()} == {
+    assert {name: (output["datatype"], output["shape"]) for name, output in tensors.items()} == {
         "logits": ("FP32", [1, 1000]),
         "probabilities": ("FP32", [1, 1000]),
         "indices": ("INT64", [1, 2]),
@@ -154,7 +154,7 @@ def test_arrays_in_each_layout_and_encoding_say_the_same(ask, ask_binary, pixels
     batch = pixels[np.newaxis]
     input_ = lite0.preprocess(Image.open(io.BytesIO(cat)).convert("RGB")).numpy()[np.newaxis]
     options = {"outputs": [{"name": "logits"}]}
-    asked = [
+    responses = [
         ask_binary(batch, "UINT8", **options),
         ask_binary(pixels, "UINT8", **options),
         ask_binary(np.ascontiguousarray(batch.transpose(0, 3, 1, 2)), "UINT8", **options),
@@ -165,14 +165,14 @@ def test_arrays_in_each_layout_and_encoding_say_the_same(ask, ask_binary, pixels
         ask(tensor(None, shape=list(batch.shape), datatype="UINT8", data=batch.ravel().tolist()) | options),
         ask(tensor(None, shape=list(input_.shape), datatype="FP32", data=input_.tolist()) | options),
     ]
-    for response in asked:
+    for response in responses:
         np.testing.assert_allclose(outputs(response)["logits"]["data"], expected, atol=1e-3)
     half = outputs(ask_binary(input_.astype("<f2"), "FP16", **options))["logits"]["data"]
     np.testing.assert_allclose(half, expected, atol=0.1)
 
 
 def test_binary_in_and_out(ask_binary, cat, coffee):
-    encoded = b"".join(struct.pack("<I", len(one)) + one for one in (cat, coffee))
+    encoded = b"".join(struct.pack("<I", len(picture)) + picture for picture in (cat, coffee))
     tensors = binary_outputs(
         ask_binary(encoded, "BYTES", shape=[2, 1], parameters={"binary_data_output": True, "priority": 3, "timeout": 9})
     )
@@ -191,17 +191,17 @@ def test_binary_in_and_out(ask_binary, cat, coffee):
 
 
 def test_classification_extension(ask, text):
-    wanted = [{"name": name, "parameters": {"classification": 2}} for name in ("probabilities", "logits")]
-    tensors = outputs(ask(tensor(text) | {"outputs": wanted}))
+    requested = [{"name": name, "parameters": {"classification": 2}} for name in ("probabilities", "logits")]
+    tensors = outputs(ask(tensor(text) | {"outputs": requested}))
     assert tensors["probabilities"]["shape"] == [1, 2]
-    assert [one.split(":")[1:] for one in tensors["logits"]["data"]] == [["282", "tiger cat"], ["285", "Egyptian cat"]]
+    assert [row.split(":")[1:] for row in tensors["logits"]["data"]] == [["282", "tiger cat"], ["285", "Egyptian cat"]]
     assert 0.39 < float(tensors["probabilities"]["data"][0].split(":")[0]) < 0.4
 
 
 def test_explanation(ask, text, post, cat):
-    given = {"target": ["tabby", "lynx"]}
-    tensors = outputs(ask(tensor(text) | {"parameters": given}, "explain"))
-    with np.load(io.BytesIO(post(cat, format="npz", **given).data)) as expected:
+    parameters = {"target": ["tabby", "lynx"]}
+    tensors = outputs(ask(tensor(text) | {"parameters": parameters}, "explain"))
+    with np.load(io.BytesIO(post(cat, format="npz", **parameters).data)) as expected:
         for name in ("maps", "heatmaps", "targets"):
             values = np.array(tensors[name]["data"]).reshape(tensors[name]["shape"])
             np.testing.assert_allclose(values[0], expected[name], atol=1e-3)
@@ -211,8 +211,8 @@ def test_explanation(ask, text, post, cat):
 
 def test_explanations_of_several_pictures_binary(ask_binary, cat):
     encoded = (struct.pack("<I", len(cat)) + cat) * 3
-    given = {"binary_data_output": True, "explain_parameters": {"top": 2}}
-    tensors = binary_outputs(ask_binary(encoded, "BYTES", "explain", shape=[3], parameters=given))
+    parameters = {"binary_data_output": True, "explain_parameters": {"top": 2}}
+    tensors = binary_outputs(ask_binary(encoded, "BYTES", "explain", shape=[3], parameters=parameters))
     assert tensors["heatmaps"].shape == (3, 2, 300, 451)
     assert tensors["heatmaps"].max() == 1
     assert tensors["targets"].tolist() == [[282, 285]] * 3
@@ -309,9 +309,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("verb", ["infer", "explain"])
-@pytest.mark.parametrize(("body", "said"), HOSTILE)
-def test_a_mistake_is_told(ask, verb, body, said):
-    assert said in refused(ask(body, verb))
+@pytest.mark.parametrize(("body", "message"), HOSTILE)
+def test_a_mistake_is_told(ask, verb, body, message):
+    assert message in refused(ask(body, verb))
 
 
 @pytest.mark.parametrize("count", [0, -1, 1001, "2", True, None, 1.5])
@@ -327,11 +327,11 @@ def test_bad_classifications(ask, text, count):
 def test_lies_about_binary_data_are_told(ask_binary, client, verb):
     grey = np.zeros((1, 2, 2, 3), dtype=np.uint8)
     lies = [
-        ask_binary(grey, "UINT8", verb, told=11),
-        ask_binary(grey, "UINT8", verb, told=-12),
-        ask_binary(grey, "UINT8", verb, told="12"),
-        ask_binary(grey, "UINT8", verb, told=True),
-        ask_binary(grey, "UINT8", verb, told=2**70),
+        ask_binary(grey, "UINT8", verb, length=11),
+        ask_binary(grey, "UINT8", verb, length=-12),
+        ask_binary(grey, "UINT8", verb, length="12"),
+        ask_binary(grey, "UINT8", verb, length=True),
+        ask_binary(grey, "UINT8", verb, length=2**70),
         ask_binary(grey, "UINT8", verb, tail=b"more"),
         ask_binary(grey, "UINT8", verb, shape=[2**31 - 1] * 8),
         ask_binary(grey, "FP32", verb),
@@ -339,7 +339,7 @@ def test_lies_about_binary_data_are_told(ask_binary, client, verb):
         ask_binary(b"\xff\xff\xff\xff", "BYTES", verb, shape=[1]),
         ask_binary(b"", "BYTES", verb, shape=[1]),
         ask_binary(b"\0\0\0\0", "BYTES", verb, shape=[1]),
-        ask_binary(b"\0\0\0\0" * 5000, "BYTES", verb, shape=[5000], told=20_000),
+        ask_binary(b"\0\0\0\0" * 5000, "BYTES", verb, shape=[5000], length=20_000),
         *(ask_binary(grey, "UINT8", verb, size=size) for size in (0, -1, 3, 10**9, "9" * 5000, "abc", "", "１")),
     ]
     for number, response in enumerate(lies):

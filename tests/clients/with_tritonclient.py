@@ -14,9 +14,9 @@ MODEL = "efficientnet_lite0"
 
 
 def tensor(name, values, datatype, binary=True):
-    made = triton.InferInput(name, list(values.shape), datatype)
-    made.set_data_from_numpy(values, binary_data=binary)
-    return made
+    entry = triton.InferInput(name, list(values.shape), datatype)
+    entry.set_data_from_numpy(values, binary_data=binary)
+    return entry
 
 
 def ask(url, picture):
@@ -30,16 +30,16 @@ def ask(url, picture):
 
         encoded = tensor("image", np.array([picture, picture], dtype=object), "BYTES")
         result = client.infer(MODEL, [encoded])  # all outputs, binary
-        results["classes"] = [one.decode() for one in result.as_numpy("classes")[:, 0]]
+        results["classes"] = [label.decode() for label in result.as_numpy("classes")[:, 0]]
         results["logits"] = result.as_numpy("logits")[0].tolist()
 
         pixels = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))[np.newaxis]
         for layout, values in (("hwc", pixels), ("chw", np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))):
-            wanted = [triton.InferRequestedOutput("indices", binary_data=False)]
+            outputs = [triton.InferRequestedOutput("indices", binary_data=False)]
             result = client.infer(
                 MODEL,
                 [tensor("pixels", values, "UINT8")],
-                outputs=wanted,
+                outputs=outputs,
                 request_id="7",
                 model_version="1",
                 request_compression_algorithm="gzip",
@@ -51,7 +51,7 @@ def ask(url, picture):
         results["grey"] = list(result.as_numpy("probabilities").shape)
         named = [triton.InferRequestedOutput("probabilities", class_count=2)]
         results["named"] = [
-            one.decode() for one in client.infer(MODEL, [encoded], outputs=named).as_numpy("probabilities")[0]
+            row.decode() for row in client.infer(MODEL, [encoded], outputs=named).as_numpy("probabilities")[0]
         ]
         try:
             client.infer(MODEL + "x", [encoded])

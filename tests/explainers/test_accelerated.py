@@ -75,13 +75,13 @@ def steady(explainer: Explainer, module: nn.Module, images: Tensor) -> Tensor:
     """Return the pictures at which no unit is so near to a kink that rounding decides about its gradient."""
     noise = 1e-5 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
     there, one_way, other_way = (explainer.explain(module, images + shift).maps for shift in (0, noise, -noise))
-    kept = [
+    places = [
         place
         for place, expected in enumerate(there)
-        if max(nets.relative_error(found[place], expected) for found in (one_way, other_way)) < 1e-4
+        if max(nets.relative_error(maps[place], expected) for maps in (one_way, other_way)) < 1e-4
     ]
-    assert len(kept) > 1
-    return images[kept]
+    assert len(places) > 1
+    return images[places]
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -118,7 +118,7 @@ def test_every_kind_of_method_takes_the_parts(method, name, images):
 
 def check(explainer: Explainer, model: Carried, images: Tensor) -> None:
     """Compare the explanations of the accelerated model with those of its module."""
-    expected, actual = (explainer.explain(each, images) for each in (model.module, model))
+    expected, actual = (explainer.explain(carrier, images) for carrier in (model.module, model))
     assert nets.relative_error(actual.maps, expected.maps) < 1e-4
     assert nets.relative_error(actual.logits, expected.logits) < 1e-5
     assert torch.equal(actual.targets, expected.targets)
@@ -257,7 +257,7 @@ def test_changed_weights_run_whole(change, warm, images):
         warm.module.stem[0] = nn.Conv2d(3, 6, 1).requires_grad_(False)
     else:
         norm.running_mean.add_(1)
-    expected, actual = (GradCAM(layers=("layer",)).explain(each, images) for each in (warm.module, warm))
+    expected, actual = (GradCAM(layers=("layer",)).explain(carrier, images) for carrier in (warm.module, warm))
     assert warm.accelerated.parts(("layer",), images) is None
     assert torch.equal(actual.maps, expected.maps)
 
@@ -274,20 +274,20 @@ def test_hooks_of_others_are_run(warm, images):
 
 def test_hooks_in_a_new_dictionary_are_seen(warm, images):
     part = warm.module.stem
-    kept, part._forward_hooks = part._forward_hooks, OrderedDict()
+    hooks, part._forward_hooks = part._forward_hooks, OrderedDict()
     handle = part.register_forward_hook(lambda module, args, output: None)
     try:
         assert warm.accelerated.parts(("layer",), images) is None
     finally:
         handle.remove()
-        part._forward_hooks = kept
+        part._forward_hooks = hooks
 
 
 @pytest.mark.parametrize(
-    "given", [torch.zeros(2, 3, 64, 65), torch.zeros(2, 3, 64, 64, dtype=torch.float64)], ids=["size", "dtype"]
+    "pictures", [torch.zeros(2, 3, 64, 65), torch.zeros(2, 3, 64, 64, dtype=torch.float64)], ids=["size", "dtype"]
 )
-def test_other_pictures_run_whole(given, warm):
-    assert warm.accelerated.parts(("layer",), given) is None
+def test_other_pictures_run_whole(pictures, warm):
+    assert warm.accelerated.parts(("layer",), pictures) is None
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -331,9 +331,9 @@ class TracedBeside(nets.Net):
 
 
 def test_other_threads_run_models_while_one_is_traced(images):
-    other, actual = nets.seeded(nets.Net), list[Tensor]()
-    expected = other(images)
-    cut_before(nets.seeded(TracedBeside, lambda: actual.append(other(images))), ("conv",), images[:1])
+    net, actual = nets.seeded(nets.Net), list[Tensor]()
+    expected = net(images)
+    cut_before(nets.seeded(TracedBeside, lambda: actual.append(net(images))), ("conv",), images[:1])
     assert torch.equal(*actual, expected)
 
 
@@ -445,7 +445,9 @@ def test_padding_computed_from_the_size_of_the_picture_is_folded(images):
     network = nn.Sequential(SamePadding(3, 4, 3, stride=2), SamePadding(4, 4, 3, stride=2), nn.ReLU())
     part = cut_before(network.eval().requires_grad_(False), ("2",), images[:1]).prefix
     exported = _exported(part, images[:1])
-    steps = [{step.op_type for step in onnx.load_from_string(one).graph.node} for one in (exported, _folded(exported))]
+    steps = [
+        {step.op_type for step in onnx.load_from_string(blob).graph.node} for blob in (exported, _folded(exported))
+    ]
     assert {"Shape", "Conv"} <= steps[0]
     assert "Conv" in steps[1]
     assert "Shape" not in steps[1]

@@ -30,12 +30,12 @@ def test_an_npz_holds_what_was_put_in():
     file = ArrayFile("npz", arrays)
     whole = b"".join(file.pieces())
     assert len(whole) == file.length
-    with np.load(io.BytesIO(whole)) as found:
-        assert set(found) == set(arrays)
+    with np.load(io.BytesIO(whole)) as archive:
+        assert set(archive) == set(arrays)
         for name, array in arrays.items():
             expected = plain(array) if isinstance(array, torch.Tensor) else array
-            assert found[name].dtype == expected.dtype
-            np.testing.assert_array_equal(found[name], expected)
+            assert archive[name].dtype == expected.dtype
+            np.testing.assert_array_equal(archive[name], expected)
 
 
 def test_a_safetensors_file_holds_what_was_put_in():

@@ -29,8 +29,10 @@ def model():
     return wrap_model(nets.seeded(nets.Net), LABELS, input_size=32)
 
 
-def same(one, other):
-    return one.target.index == other.target.index and np.allclose(one.map, other.map, atol=1e-4 * abs(other.map).max())
+def same(first, second):
+    return first.target.index == second.target.index and np.allclose(
+        first.map, second.map, atol=1e-4 * abs(second.map).max()
+    )
 
 
 @pytest.mark.parametrize("against", [None, "dog"])
@@ -66,8 +68,8 @@ def test_a_module_is_a_layer(model, several):
     stem = model.module.stem
     result = explain(model, CAT, layer=[stem, "conv"] if several else stem)
     assert result.layers == (("stem", "conv") if several else ("stem",))
-    (one,) = explain_many(model, [CAT], layer=[stem, "conv"] if several else stem)
-    assert same(one, result)
+    (explanation,) = explain_many(model, [CAT], layer=[stem, "conv"] if several else stem)
+    assert same(explanation, result)
 
 
 def test_files_that_are_open_and_their_bytes_are_pictures(model):

@@ -45,7 +45,7 @@ def test_a_contrast_is_the_map_of_the_difference_of_two_logits(net, images):
         attribution = explainer.explain(net, images, TARGETS, OTHERS)
         assert torch.equal(attribution.against, OTHERS)
         assert torch.equal(attribution.targets, TARGETS)
-    maps = [GradCAM(layers=("1",), sign="signed").explain(net, images, one).maps for one in (TARGETS, OTHERS)]
+    maps = [GradCAM(layers=("1",), sign="signed").explain(net, images, target).maps for target in (TARGETS, OTHERS)]
     contrast = GradCAM(layers=("1",), sign="signed").explain(net, images, TARGETS, OTHERS).maps
     torch.testing.assert_close(contrast, maps[0] - maps[1])
 
@@ -87,11 +87,11 @@ def test_contrasts_of_the_wrong_shape_are_refused(against, net, images):
 def test_the_principal_component_is_the_first_of_a_singular_value_decomposition(shape):
     values = torch.randn(shape, generator=torch.Generator().manual_seed(1)) + 0.3
     result = principal_component(values)
-    for one, projected in zip(values, result, strict=True):
-        matrix = one.flatten(1).T
+    for activation, projected in zip(values, result, strict=True):
+        matrix = activation.flatten(1).T
         vector = torch.linalg.svd(matrix.double()).Vh[0]
         expected = (matrix.double() @ vector).reshape(shape[2:])
-        expected = expected * torch.sign((expected * one.sum(dim=0)).sum())
+        expected = expected * torch.sign((expected * activation.sum(dim=0)).sum())
         torch.testing.assert_close(projected.double(), expected, rtol=1e-4, atol=1e-5)
     assert torch.equal(principal_component(torch.zeros(shape)), torch.zeros(shape[0], *shape[2:]))
     with pytest.raises(NonFiniteError):
@@ -124,9 +124,9 @@ def test_a_pass_holds_what_memory_allows(monkeypatch, net, images):
 
     assert chunk_size(net, images, backward=True) == chunk_size(net, images, backward=True, copies=2) == MOST
     largest = 6 * 64 * 64 * 4  # of the convolution
-    kept = images[0].nbytes + 2 * largest + 2 * 6 * 4 + 5 * 4
+    footprint = images[0].nbytes + 2 * largest + 2 * 6 * 4 + 5 * 4
     monkeypatch.setattr(room, "MOST", 32)
-    monkeypatch.setattr(room, "MEMORY", 10 * 2 * kept)
+    monkeypatch.setattr(room, "MEMORY", 10 * 2 * footprint)
     assert chunk_size(net, images, backward=True) == 10
     assert chunk_size(net, images, backward=True, copies=2) == 5
     monkeypatch.setattr(room, "MEMORY", 7 * 4 * largest)
@@ -151,9 +151,9 @@ def test_methods_of_one_pass_share_it(net, images):
         assert explain_jointly((GradCAM(layers=("0", "1")), GradCAM(layers=("1",))), net, images)
         assert calls == [4] * 4
     net._forward_hooks.clear()
-    for explainer, found in zip(explainers, together, strict=True):
+    for explainer, attribution in zip(explainers, together, strict=True):
         alone: Tensor = explainer.explain(net, images).maps
-        assert torch.equal(found.maps, alone)
+        assert torch.equal(attribution.maps, alone)
 
 
 def test_methods_explain_the_class_that_the_first_one_finds(net, images):

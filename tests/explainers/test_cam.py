@@ -189,25 +189,25 @@ def test_wrappers_whose_submodules_never_run_are_refused(images):
 class Checkpoint(nn.Module):
     """Notes how much autograd has kept when the forward pass comes by."""
 
-    def __init__(self, kept: list[int]) -> None:
+    def __init__(self, sizes: list[int]) -> None:
         super().__init__()
-        self.kept = kept
+        self.sizes = sizes
 
     def forward(self, features: Tensor) -> Tensor:
-        self.seen = sum(self.kept)
+        self.total = sum(self.sizes)
         return features
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_nothing_before_the_layer_is_kept_for_backward(frozen, images):
-    kept: list[int] = []
+    sizes: list[int] = []
     stem = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)]
     head = [nn.ReLU(), nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)]
-    net = nn.Sequential(*stem, nn.Conv2d(8, 4, 3), Checkpoint(kept), *head).requires_grad_(not frozen)
-    with saved_tensors_hooks(lambda tensor: kept.append(tensor.nbytes) or tensor, lambda tensor: tensor):
+    net = nn.Sequential(*stem, nn.Conv2d(8, 4, 3), Checkpoint(sizes), *head).requires_grad_(not frozen)
+    with saved_tensors_hooks(lambda tensor: sizes.append(tensor.nbytes) or tensor, lambda tensor: tensor):
         GradCAM(layers=("4",)).explain(net, images)
-    assert net[5].seen == 0
-    assert sum(kept) > 0
+    assert net[5].total == 0
+    assert sum(sizes) > 0
 
 
 def test_a_channels_last_layer_gives_the_map_of_its_channels_first_twin(generator, untouched):

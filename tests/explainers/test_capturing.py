@@ -85,10 +85,10 @@ def test_against_autograd(kind, picture, untouched):
     features = net.stem(leaf)
     into = net.conv(features)
     logits = net.head(net.middle(into.clone()).mean(dim=(2, 3)))
-    wanted = [leaf, features, into, net.stem.weight, net.conv.bias, net.head.weight]
+    leaves = [leaf, features, into, net.stem.weight, net.conv.bias, net.head.weight]
     names = ["stem/grad_input/0", "stem/grad_output/0", "conv/grad_output/0"]
     names += ["stem/parameter_grad/weight", "conv/parameter_grad/bias", "head/parameter_grad/weight"]
-    for name, gradient in zip(names, torch.autograd.grad(logits[0, 2], wanted), strict=True):
+    for name, gradient in zip(names, torch.autograd.grad(logits[0, 2], leaves), strict=True):
         assert nets.relative_error(arrays[name], gradient) < 1e-5, name
     assert torch.equal(arrays["conv/grad_input/0"], arrays["stem/grad_output/0"])
     assert torch.equal(arrays["conv/output/0"], into.detach()), "before anything overwrote it"
@@ -105,8 +105,8 @@ def test_calls_and_names_are_in_the_keys_and_in_order(picture):
         "again/grad_output/0",
         "again/grad_output/1",
     ]
-    one = tensors.tensors[-1]
-    assert (one.layer, one.kind, one.call, one.name) == ("again", "grad_output", 1, None)
+    entry = tensors.tensors[-1]
+    assert (entry.layer, entry.kind, entry.call, entry.name) == ("again", "grad_output", 1, None)
     parameter = capture_images(nets.seeded(nets.Twice), picture, ("again",), ("parameter_grad",)).tensors[0]
     assert (parameter.call, parameter.name, parameter.key) == (None, "weight", "again/parameter_grad/weight")
 
@@ -181,7 +181,7 @@ class Beside(nets.Net):
 def test_no_gradient_is_none_and_not_zero(trainable, picture):
     net = nets.seeded(Beside).requires_grad_(trainable)
     tensors = capture_images(net, picture, ("side", "conv"), KINDS)
-    by_key = {one.key: one.tensor for one in tensors.tensors}
+    by_key = {entry.key: entry.tensor for entry in tensors.tensors}
     beside = [key for key, tensor in by_key.items() if tensor is None]
     assert beside == [
         "side/grad_input/0",
@@ -263,7 +263,7 @@ def test_a_capture_that_is_too_large_is_refused_before_the_backward_pass(picture
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"),
+    ("layers", "message"),
     [
         (("conv3",), "Near matches: conv"),
         (("unused",), "never runs"),
@@ -274,10 +274,10 @@ def test_a_capture_that_is_too_large_is_refused_before_the_backward_pass(picture
     ],
     ids=nets.label,
 )
-def test_layers_that_are_not_there_or_never_run(layers, said, picture, untouched):
+def test_layers_that_are_not_there_or_never_run(layers, message, picture, untouched):
     net = untouched(nets.seeded(nets.Net))
     for kinds in (("output",), KINDS):
-        with pytest.raises(LayerError, match=said):
+        with pytest.raises(LayerError, match=message):
             capture_images(net, picture, layers, kinds)
 
 
@@ -285,7 +285,7 @@ def test_globs_and_types_may_match_layers_that_never_run(picture):
     tensors = capture_images(nets.seeded(nets.Net), picture, ("*",))
     assert [tensor.layer for tensor in tensors.tensors] == ["", "stem", "conv", "head"]
     tensors = capture_images(nets.seeded(nets.Net), picture, (nn.Conv2d,))
-    assert [one.layer for one in tensors.tensors] == ["stem", "conv"]
+    assert [entry.layer for entry in tensors.tensors] == ["stem", "conv"]
 
 
 def test_other_faults(picture, untouched):
@@ -354,18 +354,20 @@ def test_in_threads(resnet18, generator, untouched):
 
     alone = [work(number) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        for expected, found in zip(alone, pool.map(work, range(8)), strict=True):
-            assert list(found) == list(expected)
-            assert all(nets.relative_error(found[key], expected[key]) < 1e-5 for key in found)
+        for expected, arrays in zip(alone, pool.map(work, range(8)), strict=True):
+            assert list(arrays) == list(expected)
+            assert all(nets.relative_error(arrays[key], expected[key]) < 1e-5 for key in arrays)
 
 
 # The strongest maps
 
 
 def test_the_strongest_maps_by_hand():
-    found = capture_images(nets.Weighted(*ROWS), ONES, ("conv",), ("output", "grad_output", "input"), ask=Ask.single(1))
-    maps = strongest(found, 9)
-    assert [(one.source.key, one.channel, one.strength) for one in maps] == [
+    tensors = capture_images(
+        nets.Weighted(*ROWS), ONES, ("conv",), ("output", "grad_output", "input"), ask=Ask.single(1)
+    )
+    maps = strongest(tensors, 9)
+    assert [(feature.source.key, feature.channel, feature.strength) for feature in maps] == [
         ("conv/output/0", 0, 6),
         ("conv/output/0", 1, 3),
         ("conv/input/0", 0, 1),
@@ -375,9 +377,9 @@ def test_the_strongest_maps_by_hand():
         ("conv/grad_output/0", 0, 0),
     ]
     assert torch.equal(maps[0].map, torch.full((4, 4), 6.0))
-    assert [(one.channel, one.strength) for one in strongest(found, 1)] == [(0, 6)]
-    by_effect = strongest(found, 9, by_effect=True)
-    assert [(one.source.key, one.channel, one.strength) for one in by_effect] == [
+    assert [(feature.channel, feature.strength) for feature in strongest(tensors, 1)] == [(0, 6)]
+    by_effect = strongest(tensors, 9, by_effect=True)
+    assert [(feature.source.key, feature.channel, feature.strength) for feature in by_effect] == [
         ("conv/output/0", 1, 48),
         ("conv/output/0", 0, 0),
     ]
@@ -388,10 +390,12 @@ def test_effects_add_up_to_what_the_gradient_says(picture):
     tensors = capture_images(net, picture, ("conv",), ("output", "grad_output"))
     output, gradient = tensors.arrays["conv/output/0"], tensors.arrays["conv/grad_output/0"]
     maps = strongest(tensors, 99, by_effect=True)
-    assert sum(one.strength for one in maps) == pytest.approx(float((output * gradient).sum()), rel=1e-5)
-    assert [abs(one.strength) for one in maps] == sorted((abs(one.strength) for one in maps), reverse=True)
-    for one in maps:
-        assert torch.equal(one.map, output[0, one.channel])
+    assert sum(feature.strength for feature in maps) == pytest.approx(float((output * gradient).sum()), rel=1e-5)
+    assert [abs(feature.strength) for feature in maps] == sorted(
+        (abs(feature.strength) for feature in maps), reverse=True
+    )
+    for feature in maps:
+        assert torch.equal(feature.map, output[0, feature.channel])
 
 
 def test_maps_with_the_channels_last(images):
@@ -402,8 +406,8 @@ def test_maps_with_the_channels_last(images):
     output = tensors.arrays["norm/output/0"]
     assert output.shape == (1, 8, 8, 16)
     for by_effect in (False, True):
-        for one in strongest(tensors, 16, by_effect):
-            assert torch.equal(one.map, output[0, :, :, one.channel])
+        for feature in strongest(tensors, 16, by_effect):
+            assert torch.equal(feature.map, output[0, :, :, feature.channel])
 
 
 def test_without_a_map_there_is_none_to_show(picture):
@@ -477,8 +481,8 @@ def test_a_capture_is_drawn_as_a_sheet(lite0, tmp_path):
         by_effect = rank == "effect"
         expected = contact_sheet(strongest(tensors, 5, by_effect), upright, geometry, style, by_effect)
         path = tensors.save(tmp_path / f"{rank}.png", top=5, rank=rank, view="heatmap", max_side=400)
-        with Image.open(path) as drawn:
-            assert np.array_equal(np.asarray(drawn), np.asarray(expected))
+        with Image.open(path) as image:
+            assert np.array_equal(np.asarray(image), np.asarray(expected))
     values = capture(lite0, CAT, "bn2")
     for wrong, field in (({"rank": "size"}, "rank"), ({"top": 0}, "top"), ({"view": "x"}, "view")):
         with pytest.raises(OptionError) as caught:

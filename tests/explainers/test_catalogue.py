@@ -29,7 +29,7 @@ LAYERS = {"cam": ("last",), "dff": ("last",)}
 
 TARGETS, AGAINST = torch.tensor([0, 3, 2]), torch.tensor([1, NO_CONTRAST, 0])
 
-every = pytest.mark.parametrize("name", METHODS)
+every_method = pytest.mark.parametrize("name", METHODS)
 
 
 class Small(nn.Module):
@@ -93,20 +93,20 @@ def small_segmentations(monkeypatch) -> None:
     monkeypatch.setattr(xrai, "SIDE", 48)  # of the pictures that XRAI segments, which takes most of its time
 
 
-def made(name: str, **options: object) -> Explainer:
+def cheap_method(name: str, **options: object) -> Explainer:
     """Return a method that is as cheap as can be, at the layer that has a grid."""
     method = METHODS[name]
-    given: dict[str, object] = {option: value for option, value in FEW.items() if option in method.options}
-    for option, value in given.items():
+    settings: dict[str, object] = {option: value for option, value in FEW.items() if option in method.options}
+    for option, value in settings.items():
         schema = method.options[option]
-        given[option] = max(value, schema.get("minimum", value))
+        settings[option] = max(value, schema.get("minimum", value))
     if method.takes_layers:
-        given["layers"] = LAYERS.get(name, ("conv",))
-    return method.build({**given, "sign": fullest(name), **options})
+        settings["layers"] = LAYERS.get(name, ("conv",))
+    return method.build({**settings, "sign": fullest(name), **options})
 
 
 def explained(name: str, model: nn.Module, images: Tensor, targets: Tensor | None = TARGETS, **options) -> Attribution:
-    return made(name, **options).explain(model, images, targets)
+    return cheap_method(name, **options).explain(model, images, targets)
 
 
 @cache
@@ -120,12 +120,12 @@ def fullest(name: str) -> str:
     return "signed" if "signed" in METHODS[name].options["sign"]["enum"] else "positive"
 
 
-def close(found: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
+def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
     assert expected.abs().max() > 0
-    assert nets.relative_error(found, expected) <= tolerance
+    assert nets.relative_error(actual, expected) <= tolerance
 
 
-@every
+@every_method
 def test_maps_are_finite_and_of_the_pictures_proportions(name, net, wide, untouched):
     method = METHODS[name]
     explanation = explained(name, untouched(net), wide)
@@ -147,7 +147,7 @@ def test_maps_are_finite_and_of_the_pictures_proportions(name, net, wide, untouc
 PARTS = {"signed": lambda maps: maps, "absolute": torch.abs, "positive": lambda maps: maps.clamp_min(0)}
 
 
-@every
+@every_method
 def test_signs(name, net, wide):
     schema = METHODS[name].options["sign"]
     assert (schema["default"] == "signed") is METHODS[name].signed
@@ -171,7 +171,7 @@ VARIANTS = [
 
 @pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in METHODS), *VARIANTS])
 def test_a_batch_of_mixed_targets_and_contrasts_is_as_its_pictures_alone(name, options, net, wide):
-    explainer, expected = made(name, **options), explained(name, net, wide, **options).maps
+    explainer, expected = cheap_method(name, **options), explained(name, net, wide, **options).maps
     mixed = explainer.explain(net, wide, TARGETS, AGAINST)
     assert torch.equal(mixed.against, AGAINST)
     for row in range(3):
@@ -183,7 +183,7 @@ def test_a_batch_of_mixed_targets_and_contrasts_is_as_its_pictures_alone(name, o
         assert nets.relative_error(mixed.maps[[0, 2]], expected[[0, 2]]) > 1e-3
 
 
-@every
+@every_method
 def test_the_same_question_has_the_same_answer_to_the_bit_whatever_the_modes(name, net, wide, untouched):
     state, before, leaf = torch.get_rng_state(), wide.clone(), wide.clone().requires_grad_()
     trainable = small().train().requires_grad_(True)
@@ -194,22 +194,22 @@ def test_the_same_question_has_the_same_answer_to_the_bit_whatever_the_modes(nam
         assert torch.equal(explained(name, net, wide.clone()).maps, expected(name).maps)
     assert torch.equal(wide, before)
     assert torch.equal(torch.get_rng_state(), state)
-    assert made(name) == made(name)
-    assert hash(made(name)) == hash(made(name))
+    assert cheap_method(name) == cheap_method(name)
+    assert hash(cheap_method(name)) == hash(cheap_method(name))
 
 
-@every
+@every_method
 def test_nothing_of_an_answer_stays_in_memory(name, net, wide):
-    left = []
+    counts = []
     gc.freeze()  # what other tests hold is not looked through again and again
     try:
         for _ in range(3):
             explained(name, net, wide)
             gc.collect()
-            left.append(sum(issubclass(type(one), Tensor) for one in gc.get_objects()))
+            counts.append(sum(issubclass(type(candidate), Tensor) for candidate in gc.get_objects()))
     finally:
         gc.unfreeze()
-    assert left[1] == left[2]
+    assert counts[1] == counts[2]
 
 
 SEEDED = {"kernel-shap": {"segmentation": "grid", "segments": 24, "samples": 100}}
@@ -231,14 +231,14 @@ LINEAR = {
 """The methods for which the map of a difference is the difference of two maps."""
 
 
-@every
+@every_method
 def test_maps_of_classes_and_of_their_contrast(name, net, wide):
     classes = torch.tensor([1, 1, 0])
-    one, other = expected(name).maps, explained(name, net, wide, classes).maps
+    first, second = expected(name).maps, explained(name, net, wide, classes).maps
     if METHODS[name].family == "cam":
-        assert torch.equal(one, other) is not METHODS[name].discriminates
+        assert torch.equal(first, second) is not METHODS[name].discriminates
     if name in LINEAR:
-        close(made(name).explain(net, wide, TARGETS, classes).maps, one - other, 1e-5)
+        close(cheap_method(name).explain(net, wide, TARGETS, classes).maps, first - second, 1e-5)
 
 
 class Writes(Small):
@@ -253,32 +253,32 @@ class Detaches(Small):
         return super().forward(images).detach()
 
 
-@every
+@every_method
 def test_a_model_that_writes_into_its_input_is_explained_like_another(name, wide):
     assert torch.equal(explained(name, like(Writes), wide).maps, expected(name).maps)
 
 
-@every
+@every_method
 def test_gradients_are_needed_or_not_made(name, net, wide, untouched, monkeypatch):
     if METHODS[name].backwards == "0":
         monkeypatch.setattr(torch.autograd, "grad", None)
-        seen = list[bool]()
-        with net.conv.register_forward_pre_hook(lambda module, args: seen.append(torch.is_grad_enabled())):
+        modes = list[bool]()
+        with net.conv.register_forward_pre_hook(lambda module, args: modes.append(torch.is_grad_enabled())):
             explained(name, net, wide)
-        assert not any(seen)
+        assert not any(modes)
     else:
         with pytest.raises(ExplainerError, match="No gradient flows"):
             explained(name, untouched(like(Detaches)), wide)
 
 
-@every
+@every_method
 def test_methods_together_are_the_methods_alone(name, net, wide):
-    together = explain_jointly((made(name), made("hirescam")), net, wide, Ask(TARGETS))
-    for found, alone in zip(together, (expected(name), expected("hirescam")), strict=True):
-        assert torch.equal(found.maps, alone.maps)
+    together = explain_jointly((cheap_method(name), cheap_method("hirescam")), net, wide, Ask(TARGETS))
+    for attribution, alone in zip(together, (expected(name), expected("hirescam")), strict=True):
+        assert torch.equal(attribution.maps, alone.maps)
 
 
-@every
+@every_method
 def test_precision_and_memory_format_do_not_matter(name, net, wide):
     last = net.to(memory_format=torch.channels_last)
     close(explained(name, last, wide.to(memory_format=torch.channels_last)).maps, expected(name).maps)
@@ -287,8 +287,8 @@ def test_precision_and_memory_format_do_not_matter(name, net, wide):
     close(expected(name).maps, double, 1e-3)
     half = explained(name, net.bfloat16(), wide)
     assert [half.maps.dtype, half.logits.dtype] == [torch.float32, torch.float32]
-    both = torch.stack([half.maps.flatten(), expected(name).maps.flatten()])
-    assert torch.corrcoef(both)[0, 1] > (0.7 if name in ("recipro-cam", "xrai") else 0.9)
+    pair = torch.stack([half.maps.flatten(), expected(name).maps.flatten()])
+    assert torch.corrcoef(pair)[0, 1] > (0.7 if name in ("recipro-cam", "xrai") else 0.9)
     if METHODS[name].family == "cam" and name not in ("ablationcam", "recipro-cam"):
         close(half.maps, expected(name).maps, 0.05)
 
@@ -300,11 +300,11 @@ ONE_CHANNEL = {
 """The methods of maps that are their own principal component."""
 
 
-@every
+@every_method
 def test_smoothing_composes_with_contrasts(name, net, wide):
-    contrasted = made(name).explain(net, wide, TARGETS, AGAINST)
+    contrasted = cheap_method(name).explain(net, wide, TARGETS, AGAINST)
     for smooth in ("eigen", "tta"):
-        attribution = made(name, smooth=smooth).explain(net, wide, TARGETS, AGAINST)
+        attribution = cheap_method(name, smooth=smooth).explain(net, wide, TARGETS, AGAINST)
         assert torch.equal(attribution.against, AGAINST)
         assert attribution.maps.isfinite().all()
         change = nets.relative_error(attribution.maps, contrasted.maps)
@@ -322,27 +322,27 @@ class EndedError(Exception):
     """Nobody waits for the answer any more."""
 
 
-@every
+@every_method
 def test_passes_stay_small_and_report_and_show_maps_as_they_grow(name, net, wide, untouched, monkeypatch):
     whole, method = expected(name).maps, METHODS[name]
     monkeypatch.setattr(chunks, "MOST", 2)
-    rows, told, seen = list[int](), list[tuple[int, int]](), list[Tensor]()
-    progress = Progress(lambda *pair: told.append(pair), show=lambda maps: seen.append(maps().clone()))
+    rows, steps, previews = list[int](), list[tuple[int, int]](), list[Tensor]()
+    progress = Progress(lambda *pair: steps.append(pair), show=lambda maps: previews.append(maps().clone()))
     with net.register_forward_pre_hook(lambda module, args: rows.append(len(args[0]))):
-        heatmaps = made(name).explain(net, wide, TARGETS, progress=progress).maps
+        heatmaps = cheap_method(name).explain(net, wide, TARGETS, progress=progress).maps
     close(heatmaps, whole)
-    assert (name in SHOWING) is bool(seen)
+    assert (name in SHOWING) is bool(previews)
     if name in SHOWING:
-        assert len(seen) > 1
-        assert not torch.equal(seen[0], seen[-1])
-        assert all(maps.shape == heatmaps.shape and maps.isfinite().all() for maps in seen)
-        close(seen[-1], heatmaps)
-    if not told:
+        assert len(previews) > 1
+        assert not torch.equal(previews[0], previews[-1])
+        assert all(maps.shape == heatmaps.shape and maps.isfinite().all() for maps in previews)
+        close(previews[-1], heatmaps)
+    if not steps:
         assert {method.forwards, method.backwards} <= {*"0123"}
         return
     assert max(rows[1:]) <= 2, "all but the one that counts what memory allows"
-    assert told == sorted(told)
-    assert (told[0][0], *told[-1]) == (0, told[0][1], told[0][1])
+    assert steps == sorted(steps)
+    assert (steps[0][0], *steps[-1]) == (0, steps[0][1], steps[0][1])
 
     def report(*pair: int) -> None:
         reports.append(pair)
@@ -351,29 +351,29 @@ def test_passes_stay_small_and_report_and_show_maps_as_they_grow(name, net, wide
 
     reports = list[tuple[int, ...]]()
     with pytest.raises(EndedError):
-        made(name).explain(untouched(net), wide, TARGETS, progress=Progress(report))
-    assert reports == told[:2]
+        cheap_method(name).explain(untouched(net), wide, TARGETS, progress=Progress(report))
+    assert reports == steps[:2]
 
 
 def test_augmented_maps_are_shown_as_they_grow(net, wide):
     records: list[Tensor] = []
-    attribution = made("rise", smooth="tta").explain(
+    attribution = cheap_method("rise", smooth="tta").explain(
         net, wide, TARGETS, progress=Progress(show=lambda maps: records.append(maps()))
     )
     assert len(records) == len(AUGMENTATIONS) - 1
-    first = made("rise").explain(net, wide, TARGETS).maps
+    first = cheap_method("rise").explain(net, wide, TARGETS).maps
     close(records[0], first)
     assert not torch.allclose(attribution.maps, first)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].takes_layers and name not in LAYERS])
 def test_several_layers_are_fused(name, net, wide):
-    told = list[float]()
-    progress = Progress(lambda done, total: told.append(done / total))
-    attribution = made(name, layers=("conv", "stem")).explain(net, wide, TARGETS, progress=progress)
+    shares = list[float]()
+    progress = Progress(lambda done, total: shares.append(done / total))
+    attribution = cheap_method(name, layers=("conv", "stem")).explain(net, wide, TARGETS, progress=progress)
     assert attribution.layers == ("stem", "conv")
-    assert told == sorted(told)
-    assert not told or (told[0], told[-1]) == (0, 1)
+    assert shares == sorted(shares)
+    assert not shares or (shares[0], shares[-1]) == (0, 1)
     if name in ("refinecam", "guided-gradcam"):  # products
         assert attribution.maps.shape in ((3, 8, 12), (3, 16, 24))
         assert attribution.maps.isfinite().all()

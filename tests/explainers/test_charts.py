@@ -25,13 +25,13 @@ def traced(*parts: nn.Module) -> Trace:
     return trace_images(net.eval(), torch.ones(1, 3, 4, 4))
 
 
-def svg(found: Trace) -> str:
-    return draw_trace(found.events, found.summary, "svg", "a title").decode()
+def svg(trace: Trace) -> str:
+    return draw_trace(trace.events, trace.summary, "svg", "a title").decode()
 
 
-def markers(drawn: str, colour: str) -> int:
+def markers(chart: str, colour: str) -> int:
     """Count the markers of a colour, those of the legend among them."""
-    return len(re.findall(rf"<use [^>]*fill: {colour}", drawn))
+    return len(re.findall(rf"<use [^>]*fill: {colour}", chart))
 
 
 def test_dead_maps_are_drawn_where_they_are_known():
@@ -50,14 +50,16 @@ def test_the_limits_can_be_told_apart():
 
 @pytest.mark.parametrize("count", few([1, 2, 60, 320], short=[2, 60]))
 def test_nets_of_all_lengths(count):
-    found = traced(*(nn.ReLU() for _ in range(count - 3))) if count > 3 else traced()
+    trace = traced(*(nn.ReLU() for _ in range(count - 3))) if count > 3 else traced()
     if count < 3:
-        found = Trace(tuple(one for one in found.events if one.path in "01"[:count]), found.summary, 0, found.logits)
-    chart = svg(found)
+        trace = Trace(
+            tuple(event for event in trace.events if event.path in "01"[:count]), trace.summary, 0, trace.logits
+        )
+    chart = svg(trace)
     root = ElementTree.fromstring(chart)
     assert "a title" in chart
     wide = float(root.attrib["width"].removesuffix("pt")) / 72
     assert wide == pytest.approx({1: 7.5, 2: 7.5, 60: 12, 320: 18}[count])
     assert 0 < len(re.findall(r"rotate\(-90\)|rotate\(-90 ", chart)) - 3 <= min(count, 60), "named modules"
-    picture = Image.open(io.BytesIO(draw_trace(found.events, found.summary, "png")))
+    picture = Image.open(io.BytesIO(draw_trace(trace.events, trace.summary, "png")))
     assert picture.width == pytest.approx(wide * 110, abs=1)

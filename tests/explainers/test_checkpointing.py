@@ -61,7 +61,7 @@ class Checkpointed(nn.Module):
         return self.head(self.second(self.first(self.stem(images))).mean((2, 3)))
 
 
-def made(reentrant: bool | None, frozen: bool = True) -> nn.Module:
+def checkpointed_net(reentrant: bool | None, frozen: bool = True) -> nn.Module:
     return nets.seeded(Checkpointed, reentrant).eval().requires_grad_(not frozen)
 
 
@@ -144,8 +144,8 @@ def test_flags_that_are_set_within_a_session_stay_and_others_are_not_touched():
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("layer", ["first.conv", "first", "second.norm", "second"])
 def test_layers_in_checkpointed_code_are_explained_as_without(layer, frozen, small):
-    expected = GradCAM(layers=(layer,)).explain(made(None), small).maps
-    maps = GradCAM(layers=(layer,)).explain(made(False, frozen), small).maps
+    expected = GradCAM(layers=(layer,)).explain(checkpointed_net(None), small).maps
+    maps = GradCAM(layers=(layer,)).explain(checkpointed_net(False, frozen), small).maps
     assert expected.abs().max() > 0
     assert torch.equal(maps, expected)
 
@@ -154,19 +154,19 @@ def test_layers_in_checkpointed_code_are_explained_as_without(layer, frozen, sma
 @pytest.mark.parametrize("name", sorted(METHODS))
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_all_methods_explain_checkpointed_code_as_without_or_say_what_to_do(name, reentrant, small):
-    method, expected = explainer(name), explainer(name).explain(made(None), small).maps
+    method, expected = explainer(name), explainer(name).explain(checkpointed_net(None), small).maps
     if reentrant and name in GRADIENTS_OF_THE_PICTURE:
         with pytest.raises(UnsupportedModuleError, match=r"set_grad_checkpointing\(False\)"):
-            method.explain(made(True), small)
+            method.explain(checkpointed_net(True), small)
     else:
-        torch.testing.assert_close(method.explain(made(reentrant), small).maps, expected)
+        torch.testing.assert_close(method.explain(checkpointed_net(reentrant), small).maps, expected)
 
 
 @pytest.mark.parametrize("name", ["saliency", "lrp", "integrated-gradients"])
 def test_checkpointing_by_reentrant_autograd_is_refused_with_what_to_do(name, small):
     with pytest.raises(UnsupportedModuleError, match=r"set_grad_checkpointing\(False\)"):
-        explainer(name).explain(made(True), small)
-    net = made(True)
+        explainer(name).explain(checkpointed_net(True), small)
+    net = checkpointed_net(True)
     with HookSession(net) as hooks:
         hooks.record("*")
         logits = net(small)
@@ -177,12 +177,12 @@ def test_checkpointing_by_reentrant_autograd_is_refused_with_what_to_do(name, sm
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_records_have_one_entry_for_a_call_that_runs_again(reentrant, frozen, small):
-    expected = recorded(made(None, frozen), small)
-    records = recorded(made(reentrant, frozen), small)
+    expected = recorded(checkpointed_net(None, frozen), small)
+    records = recorded(checkpointed_net(reentrant, frozen), small)
     for kind in ("inputs", "outputs", "grad_inputs", "grad_outputs"):
         for path, (value,) in getattr(expected, kind).items():
-            (other,) = getattr(records, kind)[path]
-            torch.testing.assert_close(other, value, msg=f"{kind} of {path}")
+            (record,) = getattr(records, kind)[path]
+            torch.testing.assert_close(record, value, msg=f"{kind} of {path}")
 
 
 def recorded(net: nn.Module, images: Tensor) -> HookSession:
@@ -195,16 +195,16 @@ def recorded(net: nn.Module, images: Tensor) -> HookSession:
 
 
 def test_hooks_can_tell_a_call_that_runs_again(small):
-    net, calls = made(False), []
+    net, calls = checkpointed_net(False), []
     with HookSession(net) as hooks:
         hooks.after_forward(lambda *_: calls.append((hooks.current.number, hooks.current.again)), "first.conv")
         hooks.after_forward(lambda module, args, output: 2 * output, "first.conv")
         hooks.record("stem")
         hooks.backward(net(small)[:, 0].sum())
-        plain = made(None)
-    with HookSession(plain) as others:
-        others.after_forward(lambda module, args, output: 2 * output, "first.conv")
-        others.record("stem")
-        others.backward(plain(small)[:, 0].sum())
+        plain = checkpointed_net(None)
+    with HookSession(plain) as plain_hooks:
+        plain_hooks.after_forward(lambda module, args, output: 2 * output, "first.conv")
+        plain_hooks.record("stem")
+        plain_hooks.backward(plain(small)[:, 0].sum())
     assert calls == [(0, False), (0, True)]
-    assert torch.equal(hooks.grad_outputs["stem"][0], others.grad_outputs["stem"][0])
+    assert torch.equal(hooks.grad_outputs["stem"][0], plain_hooks.grad_outputs["stem"][0])

@@ -45,14 +45,14 @@ def test_a_condition_on_a_gpu_is_looked_at_at_the_end(waits):
         require(torch.tensor(False), KeyError)
 
 
-@pytest.mark.parametrize(("held", "told"), [(False, KeyError), (True, ZeroDivisionError)])
-def test_a_condition_that_failed_is_told_rather_than_what_came_of_it(held, told, waits):
+@pytest.mark.parametrize(("condition", "error"), [(False, KeyError), (True, ZeroDivisionError)])
+def test_a_condition_that_failed_is_told_rather_than_what_came_of_it(condition, error, waits):
     @deferred()
     def batch():
-        require(torch.tensor(held), KeyError)
+        require(torch.tensor(condition), KeyError)
         raise ZeroDivisionError
 
-    with pytest.raises(told):
+    with pytest.raises(error):
         batch()
 
 

@@ -55,13 +55,13 @@ class Indifferent(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["occlusion", "feature-ablation", "kernel-shap", "ablationcam"])
-@pytest.mark.parametrize(("share", "drawn", "codes"), [(1e-6, False, ["blank-map"]), (1e-2, True, ["faint-map"])])
-def test_a_score_that_only_rounding_changes_draws_nothing(name, share, drawn, codes):
+@pytest.mark.parametrize(("share", "is_drawn", "codes"), [(1e-6, False, ["blank-map"]), (1e-2, True, ["faint-map"])])
+def test_a_score_that_only_rounding_changes_draws_nothing(name, share, is_drawn, codes):
     model = wrap_model(nets.seeded(Indifferent, share), input_size=24)
     explainer = company.explainer_of(name, model, sign="signed")
     images = company.pictures(24)[:2]
     attribution = explainer.explain(model, images, torch.tensor([0, 3]))
-    assert bool(attribution.maps.any()) is drawn
+    assert bool(attribution.maps.any()) is is_drawn
     if name == "ablationcam":
         return
     picture = Image.new("RGB", (24, 24))

@@ -41,8 +41,8 @@ def test_explanations_of_one_module_in_eight_threads(explainer, train, untouched
     pictures = torch.randn(THREADS, 1, 3, 24, 24, generator=generator)
     alone = [explainer.explain(net, picture).maps for picture in pictures]
     untouched(net.train(train))
-    found = together(lambda number: explainer.explain(net, pictures[number]).maps)
-    for expected, maps in zip(alone, found, strict=True):
+    results = together(lambda number: explainer.explain(net, pictures[number]).maps)
+    for expected, maps in zip(alone, results, strict=True):
         assert all(torch.equal(values, expected) for values in maps)
 
 

@@ -40,21 +40,21 @@ COPIES = {
 
 @pytest.mark.parametrize("kind", sorted(COPIES))
 def test_a_copy_runs_no_hook_and_fills_no_record(kind):
-    net, images, seen = small(), torch.randn(2, 3, 8, 8), []
+    net, images, modules = small(), torch.randn(2, 3, 8, 8), []
     expected = net(images)
     with HookSession(net) as hooks:
         hooks.record("*")
-        hooks.before_forward(lambda module, args, kwargs: seen.append(module), "*", with_kwargs=True)
+        hooks.before_forward(lambda module, args, kwargs: modules.append(module), "*", with_kwargs=True)
         hooks.after_forward(lambda module, args, output: 2 * output, "3")
         hooks.cut("0")
         net(images)
-        calls = len(seen)
+        calls = len(modules)
         twin = COPIES[kind](net)
         assert torch.equal(twin(images), expected)
         score = twin(images)[:, 0].sum()
         score.backward()
         assert [len(entries) for entries in hooks.outputs.values()] == [1] * 5
-        assert len(seen) == calls
+        assert len(modules) == calls
         assert torch.equal(net(images), 2 * expected)
     assert count_hooks(net) == 0
     assert torch.equal(twin(images), expected)

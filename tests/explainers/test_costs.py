@@ -48,8 +48,8 @@ def model():
     ],
 )
 def test_expressions_are_sums_and_products_of_whole_numbers_that_are_known(expression, number):
-    known = {"channels": 2, "samples": 8, "concepts": 5, "cells": 3, "share": 0.5, "nothing": None}
-    assert evaluate(expression, known) == number
+    variables = {"channels": 2, "samples": 8, "concepts": 5, "cells": 3, "share": 0.5, "nothing": None}
+    assert evaluate(expression, variables) == number
 
 
 def test_names_are_those_in_the_expression():
@@ -82,8 +82,8 @@ def test_every_method_of_the_catalogue_tells_its_passes_and_takes_no_more(name, 
     if entry.takes_layers:
         options["layers"] = ("conv",)
     explainer = entry.build(options)
-    told = entry.passes(explainer, model, model.spec.image_shape)
-    assert told is not None
+    passes = entry.passes(explainer, model, model.spec.image_shape)
+    assert passes is not None
     images = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     for backward in (True, False):
         chunk_size(model.module, images, backward)  # counts activations, by a pass of its own
@@ -94,11 +94,11 @@ def test_every_method_of_the_catalogue_tells_its_passes_and_takes_no_more(name, 
     with model.module.register_forward_pre_hook(lambda _, args: forwards.append(len(args[0]))):
         explainer.explain(model, images, torch.tensor([1]))
     if explainer.runs_whole:  # others run a part of the model, with an unedited row in each pass
-        assert sum(forwards) <= told.forwards
+        assert sum(forwards) <= passes.forwards
     else:
         assert name in ("ablationcam", "recipro-cam")
     if name in EXACT:
-        assert (sum(forwards), sum(backwards)) == (told.forwards, told.backwards)
+        assert (sum(forwards), sum(backwards)) == (passes.forwards, passes.backwards)
     assert set(entry.counted) <= set(entry.options)
 
 
@@ -143,8 +143,8 @@ def test_augmentations_multiply_the_passes_and_several_layers_add_up(model):
     shape = model.spec.image_shape
     plain, augmented = (METHODS["gradcam"].build({"smooth": smooth}) for smooth in ("none", "tta"))
     assert passes_of(augmented, model, shape) == passes_of(plain, model, shape) * 6
-    both = METHODS["scorecam"].build({"layers": ("stem", "conv")})
-    assert passes_of(both, model, shape) == Passes(1 + 4 + 5)
+    fused = METHODS["scorecam"].build({"layers": ("stem", "conv")})
+    assert passes_of(fused, model, shape) == Passes(1 + 4 + 5)
     everywhere = METHODS["recipro-cam"].build({"layers": ("conv",)})
     assert passes_of(everywhere, model, shape) == Passes(1 + 8 * 8)
 

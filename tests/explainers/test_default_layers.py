@@ -158,11 +158,11 @@ def test_the_default_layer_is_the_last_that_is_a_grid(name, size, layer, grid):
         assert "the patch embedding" in layers.reason
         return
     assert layers.default_layers == (layer,)
-    (chosen,) = (row for row in layers.layers if row.default)
-    assert chosen.cam
-    assert chosen.calls == 1
-    _, rows, columns = chosen.grid.axes
-    assert (chosen.output_shape[rows], chosen.output_shape[columns]) == grid
+    (default,) = (row for row in layers.layers if row.default)
+    assert default.cam
+    assert default.calls == 1
+    _, rows, columns = default.grid.axes
+    assert (default.output_shape[rows], default.output_shape[columns]) == grid
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_r_s16_p8_224", "levit_128s", "deit_tiny_patch16_224"])

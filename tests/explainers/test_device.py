@@ -18,8 +18,8 @@ LOOK = {"cam", "deeplift", "excitation-backprop", "fullgrad", "lrp"} | EIGEN
 ONE_PASS = {name for name in list_methods() if {get_method(name).forwards, get_method(name).backwards} <= {*"0123"}}
 
 
-def run(*what):
-    command = [sys.executable, "-W", "ignore", "-m", "tests.device", *what]
+def run(*arguments):
+    command = [sys.executable, "-W", "ignore", "-m", "tests.device", *arguments]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
@@ -49,6 +49,6 @@ def test_the_methods_that_do_not_look_are_most_of_those_of_a_pass():
 def test_the_embedded_model_gives_the_same_on_another_device():
     here, away = run("answers")
     assert set(here) == {"explain", "capture", "sweep", "intervene", "trace"}
-    for what, numbers in here.items():
+    for operation, numbers in here.items():
         assert len(numbers) > 5
-        np.testing.assert_allclose(away[what], numbers, rtol=0, atol=TOLERANCE * np.abs(numbers).max())
+        np.testing.assert_allclose(away[operation], numbers, rtol=0, atol=TOLERANCE * np.abs(numbers).max())

@@ -17,13 +17,13 @@ VALUES = {"scale": {"value": 2.0}, "add": {"value": 2.0}, "set": {"value": 2.0},
 }
 
 
-def made(op: str, **fields: object) -> Edit:
+def edit_of(op: str, **fields: object) -> Edit:
     (edit,) = parse_edits([{"op": op, "layer": "conv", **VALUES.get(op, {}), **fields}])
     return edit
 
 
 def applied(op: str, values: Tensor, swapped: Tensor | None = None, **fields: object) -> Tensor:
-    edit = made(op, **fields)
+    edit = edit_of(op, **fields)
     return edit.apply(values, edit.part(values, IMAGE, swapped))
 
 
@@ -37,20 +37,20 @@ def grid(generator: torch.Generator) -> Tensor:
 
 
 def test_every_op_is_made_from_a_mapping_and_comes_back_as_one():
-    assert set(OPS) == {type(made(op)).model_fields["op"].default for op in OPS}
+    assert set(OPS) == {type(edit_of(op)).model_fields["op"].default for op in OPS}
     assert len(set(OPS)) == 11
     for op in OPS:
-        edit = made(op, at="input", channels=[2, 0], region=[0, 0, 2, 2], calls=[1])
+        edit = edit_of(op, at="input", channels=[2, 0], region=[0, 0, 2, 2], calls=[1])
         assert (edit.channels, edit.region, edit.calls) == ((2, 0), (0, 0, 2, 2), (1,))
         assert parse_edits([edit.model_dump()]) == parse_edits([edit]) == (edit,)
         assert EDITS.validate_json(EDITS.dump_json((edit,))) == (edit,)
-        assert hash(edit) == hash(made(op, at="input", channels=[2, 0], region=[0, 0, 2, 2], calls=[1]))
+        assert hash(edit) == hash(edit_of(op, at="input", channels=[2, 0], region=[0, 0, 2, 2], calls=[1]))
 
 
 def test_edits_may_come_from_any_iterable_and_keep_their_order():
-    given = [Zero(layer="a"), {"op": "scale", "layer": "b", "value": 2}]
-    assert parse_edits(iter(given)) == parse_edits(tuple(given)) == (Zero(layer="a"), Scale(layer="b", value=2))
-    assert len(parse_edits(given * (MAX_EDITS // 2))) == MAX_EDITS
+    edits = [Zero(layer="a"), {"op": "scale", "layer": "b", "value": 2}]
+    assert parse_edits(iter(edits)) == parse_edits(tuple(edits)) == (Zero(layer="a"), Scale(layer="b", value=2))
+    assert len(parse_edits(edits * (MAX_EDITS // 2))) == MAX_EDITS
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_a_fault_is_named_by_index_and_field(second, place):
 
 
 def test_missing_fields_are_named():
-    for given, place in [
+    for edit, place in [
         ({"op": "zero"}, "edits[0].layer"),
         ({"layer": "conv"}, "edits[0].op"),
         ({}, "edits[0].op"),
     ]:
         with pytest.raises(EditError) as caught:
-            parse_edits([given])
+            parse_edits([edit])
         assert caught.value.field == place
     for missing in ("scale", "add", "set", "noise"):
         with pytest.raises(EditError) as caught:
@@ -166,7 +166,7 @@ def test_an_edit_cannot_be_changed():
 
 
 def test_without_channels_and_region_all_is_meant(grid):
-    part = made("zero").part(grid, IMAGE)
+    part = edit_of("zero").part(grid, IMAGE)
     assert part.mask.shape == (1, 1, 1, 1)
     assert bool(part.mask.all())
     assert (part.channel, part.spatial) == (1, (2, 3))
@@ -186,18 +186,18 @@ def test_without_channels_and_region_all_is_meant(grid):
     ids=nets.label,
 )
 def test_axes_of_channels_and_positions(shape, channel, spatial):
-    part = made("zero").part(torch.ones(shape), IMAGE)
+    part = edit_of("zero").part(torch.ones(shape), IMAGE)
     assert (part.channel, part.spatial) == (channel, spatial)
     if channel is None:
         with pytest.raises(MisfitError) as caught:
-            made("zero", channels=[0]).part(torch.ones(shape), IMAGE)
+            edit_of("zero", channels=[0]).part(torch.ones(shape), IMAGE)
         assert caught.value.field == "channels"
         return
     changed = applied("zero", torch.ones(shape), channels=[1])
     assert torch.equal(changed.sum(dim=channel), torch.full_like(changed.sum(dim=channel), shape[channel] - 1))
     assert not changed.select(channel, 1).any()
     with pytest.raises(MisfitError, match=f"0 to {shape[channel] - 1}") as caught:
-        made("zero", channels=[0, shape[channel]]).part(torch.ones(shape), IMAGE)
+        edit_of("zero", channels=[0, shape[channel]]).part(torch.ones(shape), IMAGE)
     assert caught.value.field == "channels"
 
 
@@ -205,7 +205,7 @@ def test_axes_of_channels_and_positions(shape, channel, spatial):
     ("shape", "channel", "spatial"), [((1, 6, 3, 2, 2), 1, ()), ((1, 6, 3), 1, ()), ((1, 6), 1, ()), ((1,), None, ())]
 )
 def test_channels_of_a_parameter_are_those_of_its_output(shape, channel, spatial):
-    part = made("zero", at="parameter_grad").part(torch.ones(shape), IMAGE)
+    part = edit_of("zero", at="parameter_grad").part(torch.ones(shape), IMAGE)
     assert (part.channel, part.spatial) == (channel, spatial)
 
 
@@ -227,14 +227,14 @@ def test_a_region_is_half_open_and_of_both_layouts(grid):
 )
 def test_a_region_that_is_empty_or_outside_is_refused(region, grid):
     with pytest.raises(MisfitError, match="4x4") as caught:
-        made("zero", region=region).part(grid, IMAGE)
+        edit_of("zero", region=region).part(grid, IMAGE)
     assert caught.value.field == "region"
 
 
 @pytest.mark.parametrize("shape", [(1, 5), (1, 4, 5), (1,), (1, 1, 1, 1, 1)], ids=nets.label)
 def test_a_region_needs_a_feature_map(shape):
     with pytest.raises(MisfitError, match="no feature map") as caught:
-        made("zero", region=[0, 0, 1, 1]).part(torch.ones(shape), IMAGE)
+        edit_of("zero", region=[0, 0, 1, 1]).part(torch.ones(shape), IMAGE)
     assert caught.value.field == "region"
 
 
@@ -297,13 +297,13 @@ def test_mean_and_normalize_do_not_see_what_is_outside_of_their_part(odd, grid):
 
 def test_normalize_makes_its_part_one(grid):
     fields = {"region": [0, 1, 3, 4], "channels": [0, 2]}
-    for to, one in [
+    for to, measure in [
         ("sum", lambda part: part.sum(dim=(1, 2, 3))),
         ("norm", lambda part: part.square().sum(dim=(1, 2, 3)).sqrt()),
         ("maximum", lambda part: part.abs().amax(dim=(1, 2, 3))),
     ]:
         changed = applied("normalize", grid, to=to, **fields)
-        torch.testing.assert_close(one(changed[:, [0, 2], 0:3, 1:4]), torch.ones(2))
+        torch.testing.assert_close(measure(changed[:, [0, 2], 0:3, 1:4]), torch.ones(2))
         assert torch.equal(changed[:, 1], grid[:, 1])
         assert torch.equal(changed[:, :, 3], grid[:, :, 3])
 
@@ -376,9 +376,9 @@ def test_misfits_are_named(grid):
         with pytest.raises(MisfitError) as caught:
             applied(op, values, **fields)
         assert caught.value.field == place
-    for other in (torch.ones(1, 3, 4, 5), torch.ones(1, 4, 4, 4), torch.ones(1, 3)):
+    for replacement in (torch.ones(1, 3, 4, 5), torch.ones(1, 4, 4, 4), torch.ones(1, 3)):
         with pytest.raises(MisfitError, match="shape") as caught:
-            applied("swap", grid, other)
+            applied("swap", grid, replacement)
         assert caught.value.field == "op"
 
 
@@ -428,9 +428,9 @@ def test_edits_that_change_nothing(op, fields, grid):
 
 @pytest.mark.parametrize("op", ["zero", "set", "clamp", "mean", "normalize", "swap"])
 def test_twice_is_once(op, grid):
-    other = torch.full((1, 3, 4, 4), 2.0)
-    once = applied(op, grid, other, channels=[0, 1])
-    torch.testing.assert_close(applied(op, once, other, channels=[0, 1]), once)
+    replacement = torch.full((1, 3, 4, 4), 2.0)
+    once = applied(op, grid, replacement, channels=[0, 1])
+    torch.testing.assert_close(applied(op, once, replacement, channels=[0, 1]), once)
 
 
 def test_twice_is_none(grid):
@@ -442,14 +442,14 @@ def test_twice_is_none(grid):
 @pytest.mark.parametrize("op", OPS)
 def test_an_edit_makes_a_new_tensor_that_is_differentiable(op, grid):
     before, leaf = grid.clone(), grid.clone().requires_grad_()
-    other = torch.ones(1, 3, 4, 4)
-    changed = applied(op, grid, other, channels=[0, 2], region=[0, 0, 4, 2])
+    replacement = torch.ones(1, 3, 4, 4)
+    changed = applied(op, grid, replacement, channels=[0, 2], region=[0, 0, 4, 2])
     assert changed is not grid
     assert torch.equal(grid, before)
     assert torch.equal(changed[:, 1], grid[:, 1])
     assert torch.equal(changed[..., 2:], grid[..., 2:])
     assert not torch.equal(changed[:, 0, :, :2], grid[:, 0, :, :2])
-    (gradient,) = torch.autograd.grad(applied(op, leaf, other, channels=[0, 2], region=[0, 0, 4, 2]).sum(), leaf)
+    (gradient,) = torch.autograd.grad(applied(op, leaf, replacement, channels=[0, 2], region=[0, 0, 4, 2]).sum(), leaf)
     assert torch.equal(gradient[:, 1], torch.ones(2, 4, 4))
     assert bool(torch.isfinite(gradient).all())
     if op in ("zero", "set", "swap"):

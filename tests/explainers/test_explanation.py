@@ -17,7 +17,9 @@ from seewhy.models import LoadedModel
 PICTURE = Image.effect_noise((300, 200), 80).convert("RGB")
 
 
-def made(values: list[list[float]], probabilities: tuple[float, ...] = (0.6, 0.4), target: int = 0) -> Explanation:
+def explanation_of(
+    values: list[list[float]], probabilities: tuple[float, ...] = (0.6, 0.4), target: int = 0
+) -> Explanation:
     ranked = [ClassPrediction(index, f"label {index}", value, value) for index, value in enumerate(probabilities)]
     array = np.array(values, np.float32)
     height, width = array.shape
@@ -88,9 +90,9 @@ def test_what_cannot_be_is_refused(arguments, error, lite0):
 def test_several_targets_of_one_picture(lite0):
     images = lite0.preprocess(PICTURE)[None].expand(3, -1, -1, -1)
     geometry = lite0.preprocess.geometry(*PICTURE.size)
-    found = explanations(lite0, "gradcam", PICTURE, geometry, GradCAM().explain(lite0, images, torch.tensor([9, 5, 7])))
-    assert [row.target.index for row in found] == [9, 5, 7]
-    assert np.allclose(found[1].map, explain(lite0, PICTURE, target=5).map, rtol=1e-4, atol=1e-6)
+    rows = explanations(lite0, "gradcam", PICTURE, geometry, GradCAM().explain(lite0, images, torch.tensor([9, 5, 7])))
+    assert [row.target.index for row in rows] == [9, 5, 7]
+    assert np.allclose(rows[1].map, explain(lite0, PICTURE, target=5).map, rtol=1e-4, atol=1e-6)
 
 
 def test_the_map_of_a_rotated_upload_lands_on_the_upright_picture(lite0):
@@ -134,7 +136,7 @@ def test_it_saves_itself_and_shows_itself(lite0, tmp_path):
 
 
 def test_a_fixed_scale_reaches_the_picture():
-    weak, strong = made([[0.0, 1.0]]), made([[0.0, 2.0]])
+    weak, strong = explanation_of([[0.0, 1.0]]), explanation_of([[0.0, 2.0]])
     assert weak.overlay("heatmap").tobytes() == strong.overlay("heatmap").tobytes()
     fixed = [result.overlay("heatmap", scale=(0, 2)).tobytes() for result in (weak, strong)]
     assert fixed[0] != fixed[1]
@@ -143,14 +145,14 @@ def test_a_fixed_scale_reaches_the_picture():
 @pytest.mark.parametrize(
     ("result", "codes"),
     [
-        (made([[0.0, 1.0]]), []),
-        (made([[0.0, 0.0]]), ["blank-map"]),
-        (made([[0.0, 1.0]], (0.99999, 0.00001)), ["saturated-softmax"]),
-        (made([[0.0, 1.0]], (0.7, 0.3), target=1), ["improbable-target"]),
-        (made([[0.0, 1.0]], (0.99999,)), ["one-logit"]),
-        (made([[0.0, 1.0]], (0.4,)), ["one-logit", "improbable-target"]),
+        (explanation_of([[0.0, 1.0]]), []),
+        (explanation_of([[0.0, 0.0]]), ["blank-map"]),
+        (explanation_of([[0.0, 1.0]], (0.99999, 0.00001)), ["saturated-softmax"]),
+        (explanation_of([[0.0, 1.0]], (0.7, 0.3), target=1), ["improbable-target"]),
+        (explanation_of([[0.0, 1.0]], (0.99999,)), ["one-logit"]),
+        (explanation_of([[0.0, 1.0]], (0.4,)), ["one-logit", "improbable-target"]),
         (
-            made([[0.0, 0.0]], (0.99999, 0.00001), target=1),
+            explanation_of([[0.0, 0.0]], (0.99999, 0.00001), target=1),
             ["blank-map", "saturated-softmax", "improbable-target"],
         ),
     ],
@@ -164,7 +166,7 @@ def test_several_methods_explain_the_same_class(lite0):
     picture = Path(__file__).parents[2] / "examples" / "cat.png"
     results = compare(lite0, picture, ("gradcam", "hirescam", "saliency"), layer="bn2", sign="signed")
     assert [result.method for result in results] == ["gradcam", "hirescam", "saliency"]
-    assert len({one.target.index for one in results}) == 1
+    assert len({result.target.index for result in results}) == 1
     alone = explain(lite0, picture, method="hirescam", layer="bn2", sign="signed")
     np.testing.assert_allclose(results[1].map, alone.map, rtol=1e-5)
     # The head sees only the mean of the last layer, so the two are the same there.

@@ -12,7 +12,7 @@ from PIL import Image
 
 from seewhy.explainers import explain, intervene
 from seewhy.explainers.errors import OptionError
-from tests.explainers.test_explanation import made
+from tests.explainers.test_explanation import explanation_of
 
 matplotlib.use("Agg")
 CAT = Path(__file__).parents[2] / "examples" / "cat.png"
@@ -23,12 +23,12 @@ def cat(lite0):
     return explain(lite0, CAT)
 
 
-def shown(found):
-    return np.asarray(Image.open(io.BytesIO(found._repr_png_())).convert("RGB")).astype(int)
+def notebook_pixels(figure):
+    return np.asarray(Image.open(io.BytesIO(figure._repr_png_())).convert("RGB")).astype(int)
 
 
 def test_a_notebook_shows_the_overlay_under_its_caption_and_above_its_colours(cat):
-    pixels = shown(cat)
+    pixels = notebook_pixels(cat)
     overlay = np.asarray(cat.overlay()).astype(int)
     height, width = overlay.shape[:2]
     assert pixels.shape == (height + 48, width, 3)
@@ -42,7 +42,7 @@ def test_a_notebook_shows_the_overlay_under_its_caption_and_above_its_colours(ca
 
 def test_signed_maps_have_zero_in_the_middle_of_the_bar(lite0):
     explanation = explain(lite0, CAT, "saliency", sign="signed")
-    bar = shown(explanation)[-12]
+    bar = notebook_pixels(explanation)[-12]
     middle = bar[len(bar) // 2]
     assert middle.sum() < 150  # icefire is dark at zero
     low, high = explanation.plot(Figure().subplots()).figure.axes[1].get_ylim()
@@ -51,11 +51,11 @@ def test_signed_maps_have_zero_in_the_middle_of_the_bar(lite0):
 
 def test_what_has_regions_shows_these(lite0):
     explanation = explain(lite0, CAT, "dff")
-    assert np.array_equal(shown(explanation), np.asarray(explanation.overlay(max_side=800)).astype(int))
+    assert np.array_equal(notebook_pixels(explanation), np.asarray(explanation.overlay(max_side=800)).astype(int))
 
 
 def test_a_few_pixels_are_shown_too():
-    assert shown(made([[0.0, 1.0]])).shape[1] == 2
+    assert notebook_pixels(explanation_of([[0.0, 1.0]])).shape[1] == 2
 
 
 def test_the_text_of_an_explanation_is_short(cat, lite0):
@@ -66,12 +66,12 @@ def test_the_text_of_an_explanation_is_short(cat, lite0):
 
 def test_interventions_and_explanations_are_saved_alike(cat, lite0, tmp_path):
     edited = intervene(lite0, CAT, [{"layer": "bn2", "op": "zero"}])
-    for found, size in ((cat, (451, 300)), (edited, edited.panel().size)):
-        path = found.save(tmp_path / "one.webp", alpha=0.3)
+    for figure, size in ((cat, (451, 300)), (edited, edited.panel().size)):
+        path = figure.save(tmp_path / "one.webp", alpha=0.3)
         assert path == tmp_path / "one.webp"
         with Image.open(path) as image:
             assert (image.format, image.size) == ("WEBP", size)
-        assert found._repr_png_().startswith(b"\x89PNG")
+        assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 def test_plot_draws_into_the_axes_that_are_given(cat):
@@ -79,9 +79,9 @@ def test_plot_draws_into_the_axes_that_are_given(cat):
     _, right = figure.subplots(1, 2)
     assert cat.plot(right, title="mine") is right
     assert right.get_title() == "mine"
-    (drawn,) = right.images
-    assert np.array_equal(drawn.get_array(), np.asarray(cat.overlay()))
-    assert drawn.get_extent() == [-0.5, 450.5, 299.5, -0.5]
+    (image,) = right.images
+    assert np.array_equal(image.get_array(), np.asarray(cat.overlay()))
+    assert image.get_extent() == [-0.5, 450.5, 299.5, -0.5]
     bar = figure.axes[2]
     assert bar.get_ylabel() == "evidence for tiger cat"
     laid = cat.geometry.lay(cat.map)
@@ -91,9 +91,9 @@ def test_plot_draws_into_the_axes_that_are_given(cat):
 
 def test_plot_of_a_smaller_copy_is_in_pixels_of_the_upload(cat):
     small = replace(cat, picture=cat.picture.resize((45, 30)))
-    (drawn,) = small.plot(Figure().subplots()).images
-    assert drawn.get_array().shape == (30, 45, 3)
-    assert drawn.get_extent() == [-0.5, 450.5, 299.5, -0.5]
+    (image,) = small.plot(Figure().subplots()).images
+    assert image.get_array().shape == (30, 45, 3)
+    assert image.get_extent() == [-0.5, 450.5, 299.5, -0.5]
 
 
 def test_plot_takes_a_scale_and_a_colormap_and_no_bar(cat, lite0):

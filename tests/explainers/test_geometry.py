@@ -32,11 +32,11 @@ def middle(values: np.ndarray) -> tuple[float, float]:
 @pytest.mark.parametrize("size", [(640, 427), (427, 640), (900, 500), (224, 224), (60, 90)])
 def test_a_dot_comes_back_where_it_was(preprocess, centre, size):
     picture = dotted(size, centre, radius=max(2, min(size) // 60))
-    seen = preprocess(picture).numpy().sum(axis=0)
-    seen = (seen - seen.min()) ** 3  # what bicubic undershoots weighs nothing
+    image = preprocess(picture).numpy().sum(axis=0)
+    image = (image - image.min()) ** 3  # what bicubic undershoots weighs nothing
     if preprocess.resize == "longer":
-        seen[seen < 0.5 * seen.max()] = 0  # the padding is grey
-    values = preprocess.geometry(*size).lay_back(seen)
+        image[image < 0.5 * image.max()] = 0  # the padding is grey
+    values = preprocess.geometry(*size).lay_back(image)
     expected = middle(np.asarray(picture.convert("L"), dtype=np.float64))
     assert values.shape == (size[1], size[0])
     assert np.allclose(middle(values), expected, atol=max(0.02 * max(size) / 10, 0.6))

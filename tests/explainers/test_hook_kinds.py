@@ -39,14 +39,14 @@ def scalars(*values: float) -> list[Tensor]:
 
 
 def test_before_forward_observes_and_replaces_in_order_of_registration():
-    net, seen = Product(), []
+    net, arguments = Product(), []
     with HookSession(net) as hooks:
-        hooks.before_forward(lambda module, args: seen.append(args), "")
+        hooks.before_forward(lambda module, args: arguments.append(args), "")
         hooks.before_forward(lambda module, args: (args[0] + 1, args[1]), "")
         hooks.before_forward(lambda module, args: (args[0] * 2, args[1]), "")
         hooks.record("")
         output = net(*scalars(2, 3))
-    assert [value.item() for value in seen[0]] == [2, 3]
+    assert [value.item() for value in arguments[0]] == [2, 3]
     assert output.item() == (2 + 1) * 2 * 3 * 5
     assert [value.item() for value in hooks.inputs[""][0]] == [6, 3], "the record is what the module finally got"
 
@@ -60,8 +60,8 @@ def test_a_hook_before_may_return_the_only_argument_or_keywords():
         hooks.after_forward(lambda module, args, kwargs, output: output, "pair", with_kwargs=True)
         hooks.record("pair")
         net(images)
-    given, keywords = hooks.inputs["pair"][0]
-    assert not given.any()
+    pictures, keywords = hooks.inputs["pair"][0]
+    assert not pictures.any()
     assert keywords["scale"] == 3.0
     with HookSession(net) as hooks:
         hooks.before_forward(lambda module, args, kwargs: args, "pair", with_kwargs=True)
@@ -96,17 +96,17 @@ def test_after_forward_replaces_in_order_of_registration():
 
 
 def test_full_backward_sees_what_torch_shows_and_replaces_in_order():
-    net, seen = Product(), []
+    net, gradients = Product(), []
     x1, x2 = scalars(2, 3)
     x1.requires_grad_()
     x2.requires_grad_()
     with HookSession(net) as hooks:
-        hooks.full_backward(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)), "")
+        hooks.full_backward(lambda module, grad_input, grad_output: gradients.append((grad_input, grad_output)), "")
         hooks.full_backward(lambda module, grad_input, grad_output: tuple(g + 1 for g in grad_input), "")
         hooks.full_backward(lambda module, grad_input, grad_output: tuple(g * 2 for g in grad_input), "")
         hooks.record("")
         (net(x1, x2) * 7).backward()
-    assert seen == [((torch.tensor(105.0), torch.tensor(70.0)), (torch.tensor(7.0),))]
+    assert gradients == [((torch.tensor(105.0), torch.tensor(70.0)), (torch.tensor(7.0),))]
     assert x1.grad.item() == (105 + 1) * 2
     assert x2.grad.item() == (70 + 1) * 2
     assert [gradient.item() for gradient in hooks.grad_inputs[""][0]] == [212, 142], "what finally flowed"
@@ -115,14 +115,14 @@ def test_full_backward_sees_what_torch_shows_and_replaces_in_order():
 
 def test_a_single_gradient_may_be_returned_bare_and_misfits_are_refused():
     net = nn.Sequential(nn.ReLU())
-    for returned, said in [
+    for returned, message in [
         (torch.zeros(3), "shape"),
         ("five", "str"),
         ((torch.zeros(2), torch.zeros(2)), "2 gradients for 1"),
     ]:
         with HookSession(net) as hooks:
             hooks.full_backward(lambda module, grad_input, grad_output, returned=returned: returned, "0")
-            with pytest.raises(ValueError, match=said):
+            with pytest.raises(ValueError, match=message):
                 hooks.backward(net(torch.ones(2)).sum())
     x = torch.ones(2, requires_grad=True)
     with HookSession(net) as hooks:
@@ -147,15 +147,15 @@ def test_output_gradients_are_replaced_before_the_backward_of_the_module():
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_parameter_gradients_are_observed_and_replaced(frozen):
-    net, seen = Product().requires_grad_(not frozen), []
+    net, gradients = Product().requires_grad_(not frozen), []
     with HookSession(net) as hooks:
         hooks.parameter_gradient(lambda gradient: gradient + 1, "W")
         hooks.parameter_gradient(lambda gradient: gradient * 2, "*")
-        hooks.parameter_gradient(seen.append, Product)
+        hooks.parameter_gradient(gradients.append, Product)
         hooks.record("", kinds=["parameter_grad"])
         net(*scalars(2, 3)).backward()
         assert net.W.grad.item() == (6 + 1) * 2
-    assert seen == [torch.tensor(14.0)]
+    assert gradients == [torch.tensor(14.0)]
     assert hooks.parameter_grads[""]["W"].item() == 14
     assert net.W.requires_grad is not frozen
     assert (net.W.grad is None) is frozen
@@ -182,16 +182,16 @@ def test_parameters_that_another_session_thaws_and_freezes_in_between_do_not_mat
     def gradients(thaw: bool) -> list[Tensor]:
         with HookSession(net) as hooks:
             hooks.record(where, kinds=kinds)
-            with HookSession(net) as other:
+            with HookSession(net) as second:
                 if thaw:
-                    other.record("*", kinds=["parameter_grad"])
+                    second.record("*", kinds=["parameter_grad"])
                 logits = net(images)
             assert logits.requires_grad
             hooks.backward(logits[:, 1].sum())
         return [hooks.grad_inputs[where][0], hooks.grad_outputs[where][0]]
 
-    for found, expected in zip(gradients(thaw=True), gradients(thaw=False), strict=True):
-        assert nets.relative_error(found, expected) < 1e-5
+    for gradient, expected in zip(gradients(thaw=True), gradients(thaw=False), strict=True):
+        assert nets.relative_error(gradient, expected) < 1e-5
 
 
 def test_unknown_parameters_list_near_matches(resnet18):
@@ -240,32 +240,32 @@ def test_instance_methods_serve_as_hooks():
 
 
 def test_handles_are_removed_one_by_one_even_between_forward_and_backward():
-    net, seen = Product(), []
+    net, names = Product(), []
     with HookSession(net) as hooks:
-        first = hooks.full_backward(lambda *_: seen.append("first"), "")
-        hooks.full_backward(lambda *_: seen.append("second"), "")
+        first = hooks.full_backward(lambda *_: names.append("first"), "")
+        hooks.full_backward(lambda *_: names.append("second"), "")
         bias = hooks.after_forward(lambda module, args, output: output + 1, "")
-        gone = hooks.parameter_gradient(lambda gradient: seen.append("parameter"), "W")
+        parameter = hooks.parameter_gradient(lambda gradient: names.append("parameter"), "W")
         assert net(*scalars(2, 3)).item() == 31
         bias.remove()
         bias.remove()
         score = net(*scalars(2, 3))
         assert score.item() == 30
         first.remove()
-        gone.remove()
+        parameter.remove()
         hooks.backward(score)
-    assert seen == ["second"]
+    assert names == ["second"]
 
 
 def test_after_the_session_no_hook_runs_and_late_gradients_still_reach_the_record():
-    net, seen = Product().requires_grad_(False), []
+    net, calls = Product().requires_grad_(False), []
     with HookSession(net) as hooks:
-        hooks.full_backward(lambda *_: seen.append("backward"), "")
-        hooks.output_gradient(lambda *_: seen.append("gradient"), "")
+        hooks.full_backward(lambda *_: calls.append("backward"), "")
+        hooks.output_gradient(lambda *_: calls.append("gradient"), "")
         hooks.record("")
         score = net(*scalars(2, 3))
     score.backward()
-    assert seen == []
+    assert calls == []
     assert hooks.grad_outputs[""][0].item() == 1
 
 
@@ -290,16 +290,16 @@ def test_an_exception_in_a_hook_comes_through_and_leaves_nothing(where, untouche
 
 
 def test_current_tells_path_and_number_of_the_call_forward_and_backward():
-    net, seen = Doubled(nn.Tanh()), []
+    net, calls = Doubled(nn.Tanh()), []
     with HookSession(net) as hooks:
 
         def note(*_: object) -> None:
-            seen.append((hooks.current.path, hooks.current.number))
+            calls.append((hooks.current.path, hooks.current.number))
 
         hooks.before_forward(note, "inner")
         hooks.full_backward(note, "inner")
         hooks.backward(net(torch.ones(2)).sum())
-    assert seen == [("inner", 0), ("inner", 1), ("inner", 1), ("inner", 0)]
+    assert calls == [("inner", 0), ("inner", 1), ("inner", 1), ("inner", 0)]
 
 
 def test_the_order_of_all_four_kinds():
@@ -316,12 +316,12 @@ def test_the_order_of_all_four_kinds():
 
 
 def test_a_full_backward_hook_runs_where_no_argument_can_have_a_gradient():
-    net, seen = nn.Embedding(4, 2), []
+    net, gradients = nn.Embedding(4, 2), []
     with HookSession(net) as hooks:
-        hooks.full_backward(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)), "")
+        hooks.full_backward(lambda module, grad_input, grad_output: gradients.append((grad_input, grad_output)), "")
         hooks.record("", kinds=["grad_input", "grad_output", "parameter_grad"])
         hooks.backward(net(torch.tensor([1, 3])).sum())
-    ((grad_input, grad_output),) = seen
+    ((grad_input, grad_output),) = gradients
     assert grad_input == (None,)
     assert grad_output[0].tolist() == [[1, 1], [1, 1]]
     assert hooks.grad_inputs[""] == [None]
@@ -377,12 +377,12 @@ def test_a_view_that_a_module_modifies_in_place_ends_with_the_session():
 
 
 def test_structured_outputs_show_none_where_no_gradient_flows():
-    net, seen = nets.seeded(nets.Pair), []
+    net, gradients = nets.seeded(nets.Pair), []
     with HookSession(net) as hooks:
-        hooks.full_backward(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)), "")
+        hooks.full_backward(lambda module, grad_input, grad_output: gradients.append((grad_input, grad_output)), "")
         features, _ = net(torch.rand(1, 3, 8, 8), scale=2.0, shift=torch.ones(1))
         hooks.backward(features.sum())
-    ((image, keywords), (of_features, of_more)) = seen[0]
+    ((image, keywords), (of_features, of_more)) = gradients[0]
     assert image.shape == (1, 3, 8, 8)
     assert keywords == {"scale": None, "shift": None}
     assert of_features.shape == features.shape
@@ -440,20 +440,20 @@ def test_a_session_and_its_records_die_without_the_garbage_collector(images):
         except ZeroDivisionError:
             return [weakref.ref(hooks), weakref.ref(handle), weakref.ref(hooks.outputs["conv"][0])]
         watched = [hooks, handle, hooks.outputs["conv"][0], hooks.grad_outputs["conv"][0], logits]
-        return [weakref.ref(one) for one in watched]
+        return [weakref.ref(part) for part in watched]
 
     gc.collect()
     gc.disable()
     try:
-        assert [found() for found in use(fail=False) if found() is not None] == []
-        assert [found() for found in use(fail=True) if found() is not None] == []
+        assert [reference() for reference in use(fail=False) if reference() is not None] == []
+        assert [reference() for reference in use(fail=True) if reference() is not None] == []
         inner = nets.seeded(nets.Net)
-        gone = weakref.ref(inner)
+        reference = weakref.ref(inner)
         with HookSession(inner) as hooks:
             hooks.record("*")
             hooks.backward(inner(images).sum())
         del inner, hooks
-        assert gone() is None
+        assert reference() is None
     finally:
         gc.enable()
 
@@ -469,7 +469,7 @@ def test_thousands_of_sessions_leave_no_object_behind():
 
     def tensors() -> int:
         gc.collect()
-        return sum(issubclass(type(one), Tensor | HookSession) for one in gc.get_objects())
+        return sum(issubclass(type(candidate), Tensor | HookSession) for candidate in gc.get_objects())
 
     use()
     before = tensors()
@@ -493,14 +493,14 @@ class Shortcut(nn.Module):
 @pytest.mark.parametrize("kinds", [("grad_output",), ("grad_input", "grad_output")])
 @pytest.mark.parametrize("short", [nn.Identity(), nn.Dropout().eval()])
 def test_a_module_that_passes_its_input_on_has_a_gradient_of_its_own_whatever_is_recorded(kinds, short):
-    net, seen = Shortcut(short), []
+    net, pairs = Shortcut(short), []
     x = torch.ones(1, requires_grad=True)
     with HookSession(net) as hooks:
         hooks.record("short", kinds=kinds)
-        hooks.full_backward(lambda module, grad_input, grad_output: seen.append((grad_input, grad_output)), "short")
+        hooks.full_backward(lambda module, grad_input, grad_output: pairs.append((grad_input, grad_output)), "short")
         hooks.backward(net(x).sum())
     assert hooks.grad_outputs["short"] == [torch.tensor([1.0])]
-    assert seen == [((torch.tensor([1.0]),), (torch.tensor([1.0]),))]
+    assert pairs == [((torch.tensor([1.0]),), (torch.tensor([1.0]),))]
     assert hooks.grad_inputs.get("short", [torch.tensor([1.0])]) == [torch.tensor([1.0])]
     with HookSession(net) as hooks:
         hooks.output_gradient(lambda gradient: gradient * 10, "short")
@@ -546,32 +546,32 @@ def test_nested_sessions_restore_what_a_module_modifies_in_place():
 
 def test_backward_reaches_hooks_behind_inputs_that_need_a_gradient_already():
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)).requires_grad_(False)
-    x, seen = torch.ones(1, 2, requires_grad=True), []
+    x, gradients = torch.ones(1, 2, requires_grad=True), []
     with HookSession(net) as outer, HookSession(net[1]) as inner:
         outer.record("*")
         inner.record("")
-        inner.full_backward(seen.append, "").remove()
-        inner.output_gradient(seen.append, "")
+        inner.full_backward(gradients.append, "").remove()
+        inner.output_gradient(gradients.append, "")
         inner.backward(net(x).sum(), retain_graph=True)
-    assert len(seen) == 1
+    assert len(gradients) == 1
     assert torch.equal(outer.grad_inputs[""][0], net[0].weight.T @ net[1].weight[0] * torch.ones(1, 2))
     assert x.grad is None
 
 
 class Caches(nn.Module):
-    def forward(self, x: Tensor, kept: list[Tensor], cache: dict[str, Tensor]) -> dict[str, Tensor]:
-        kept.append(x)
+    def forward(self, x: Tensor, history: list[Tensor], cache: dict[str, Tensor]) -> dict[str, Tensor]:
+        history.append(x)
         cache["x"] = x
         return cache
 
 
 def test_lists_and_dicts_that_a_module_fills_stay_the_same_objects():
-    net, kept, cache = Caches(), [], {}
+    net, history, cache = Caches(), [], {}
     with HookSession(net) as hooks:
         hooks.record("", kinds=["input", "grad_input"])
         hooks.before_forward(lambda *_: None, "")
-        assert net(torch.ones(1), kept, cache) is cache
-    assert len(kept) == len(cache) == 1
+        assert net(torch.ones(1), history, cache) is cache
+    assert len(history) == len(cache) == 1
 
 
 def test_records_stay_in_step_when_calls_nest_or_fail():
@@ -585,7 +585,7 @@ def test_records_stay_in_step_when_calls_nest_or_fail():
     with HookSession(net) as hooks:
         hooks.record("")
         hooks.backward(net(torch.ones(1), 2).sum())
-    assert [given[0].item() for given in hooks.inputs[""]] == [1, 2, 4]
+    assert [arguments[0].item() for arguments in hooks.inputs[""]] == [1, 2, 4]
     assert [output.item() for output in hooks.outputs[""]] == [1 + 4 + 1 + 2, 4 + 1 + 1, 5]
     assert [gradient[0].item() for gradient in hooks.grad_inputs[""]] == [4, 2, 1]
 
@@ -633,11 +633,11 @@ def test_the_gradient_of_a_frozen_parameter_comes_back():
 
 def test_inference_tensors_packed_sequences_and_plain_images_pass():
     with torch.inference_mode():
-        made = torch.ones(1, 2)
+        batch = torch.ones(1, 2)
     net = nn.Linear(2, 1).requires_grad_(False)
     with HookSession(net) as hooks:
         hooks.record("")
-        hooks.backward(net(made).sum())
+        hooks.backward(net(batch).sum())
     assert hooks.grad_inputs[""][0].shape == (1, 2)
     lstm = nn.LSTM(2, 3, batch_first=True)
     packed = nn.utils.rnn.pack_padded_sequence(torch.rand(2, 3, 2), torch.tensor([3, 2]), batch_first=True)
@@ -658,13 +658,13 @@ def test_a_long_session_keeps_no_graph():
     net, x = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(1000, 1000), nn.Dropout().eval()), torch.ones(8, 1000)
     with HookSession(net) as hooks:
         hooks.full_backward(lambda *_: None, "*")
-        gone = []
+        references = []
         for _ in range(3):
-            given = x.clone()
-            output = net(given)
-            gone += [weakref.ref(output), weakref.ref(output.grad_fn)]
-            del output, given
-        assert [one() for one in gone if one() is not None] == []
+            images = x.clone()
+            output = net(images)
+            references += [weakref.ref(output), weakref.ref(output.grad_fn)]
+            del output, images
+        assert [reference() for reference in references if reference() is not None] == []
 
 
 def test_mistaken_arguments_are_named():
@@ -688,12 +688,12 @@ def test_mistaken_arguments_are_named():
 
 
 def test_one_tensor_given_twice_has_a_gradient_for_each_place():
-    net, x, seen = Product(), torch.tensor(3.0), []
+    net, x, gradients = Product(), torch.tensor(3.0), []
     with HookSession(net) as hooks:
-        hooks.full_backward(lambda module, grad_input, grad_output: seen.append(grad_input), "")
+        hooks.full_backward(lambda module, grad_input, grad_output: gradients.append(grad_input), "")
         hooks.backward(net(x, x * 1 + 1))
         hooks.backward(net(x, x))
-    assert [[grad.item() for grad in grads] for grads in seen] == [[20, 15], [15, 15]]
+    assert [[grad.item() for grad in grads] for grads in gradients] == [[20, 15], [15, 15]]
 
 
 class Both(nn.Module):
@@ -709,33 +709,35 @@ def test_full_backward_pre_sees_and_replaces_the_gradients_of_all_outputs_as_tor
     net = Both()
 
     def run(register):
-        x, seen = torch.ones(2, requires_grad=True), []
+        x, gradients = torch.ones(2, requires_grad=True), []
 
         def hook(module, grad_output):
             assert module is net
-            seen.extend(grad_output)
-            return None if factor is None else tuple(None if one is None else factor * one for one in grad_output)
+            gradients.extend(grad_output)
+            return None if factor is None else tuple(None if grad is None else factor * grad for grad in grad_output)
 
         register(hook)
         first, second = net(x)
-        sum(weight * one.sum() for weight, one in zip(used, (first, 5 * second), strict=True) if weight).backward()
-        return seen, x.grad
+        sum(
+            weight * output.sum() for weight, output in zip(used, (first, 5 * second), strict=True) if weight
+        ).backward()
+        return gradients, x.grad
 
     handles = []
-    theirs, expected = run(lambda hook: handles.append(net.register_full_backward_pre_hook(hook)))
+    peers, expected = run(lambda hook: handles.append(net.register_full_backward_pre_hook(hook)))
     handles.pop().remove()
     with HookSession(net) as hooks:
         hooks.record("")
-        ours, gradient = run(lambda hook: hooks.full_backward_pre(hook, ""))
+        gradients, gradient = run(lambda hook: hooks.full_backward_pre(hook, ""))
     assert torch.equal(gradient, expected)
-    assert [one is not None for one in ours] == [bool(weight) for weight in used]
-    for one, other, record in zip(ours, theirs, hooks.grad_outputs[""][0], strict=True):
-        if one is None:  # where PyTorch shows none, or zeros
+    assert [grad is not None for grad in gradients] == [bool(weight) for weight in used]
+    for actual, peer, record in zip(gradients, peers, hooks.grad_outputs[""][0], strict=True):
+        if actual is None:  # where PyTorch shows none, or zeros
             assert record is None
-            assert other is None or not other.any()
+            assert peer is None or not peer.any()
         else:
-            assert torch.equal(one, other)
-            assert torch.equal(record, one * (factor or 1))
+            assert torch.equal(actual, peer)
+            assert torch.equal(record, actual * (factor or 1))
 
 
 def test_full_backward_pre_comes_after_output_gradient_and_before_full_backward():
@@ -830,22 +832,22 @@ def test_hooks_that_always_run_do_so_once_as_with_torch(where):
         )
     assert result == expected
     assert ("raised" in result) is (where != "nowhere")
-    assert [one for one in result if one[0] == "always"] == [("always", where in ("module", "before"))]
+    assert [event for event in result if event[0] == "always"] == [("always", where in ("module", "before"))]
     assert not net._forward_hooks_always_called
 
 
 def test_an_error_of_a_hook_that_always_runs_is_a_warning_after_another_error():
-    net, seen = nn.Sequential(Raises()), []
+    net, paths = nn.Sequential(Raises()), []
 
     def fail(*_):
         raise KeyError("second")
 
     with HookSession(net) as hooks:
         hooks.after_forward(fail, "0", always_call=True)
-        hooks.after_forward(lambda *_: seen.append(hooks.current.path), "*", always_call=True)
+        hooks.after_forward(lambda *_: paths.append(hooks.current.path), "*", always_call=True)
         with pytest.warns(UserWarning, match="silenced"), pytest.raises(ZeroDivisionError):
             net(torch.ones(1))
-    assert seen == ["0", ""]
+    assert paths == ["0", ""]
 
 
 def test_hooks_of_a_session_stand_together_at_the_place_of_its_first():
@@ -875,8 +877,8 @@ def test_hooks_of_a_session_stand_together_at_the_place_of_its_first():
 def test_backward_hooks_of_the_inner_session_run_first():
     net, order = nn.Linear(2, 1), []
 
-    def note(*said):
-        return lambda *_: order.append(said)
+    def note(*labels):
+        return lambda *_: order.append(labels)
 
     with HookSession(net) as outer, HookSession(net) as inner:
         for name, hooks in (("outer", outer), ("inner", inner)):
@@ -892,13 +894,13 @@ def test_backward_hooks_of_the_inner_session_run_first():
 
 @pytest.mark.parametrize("kind", ["output_gradient", "full_backward_pre", "full_backward"])
 def test_a_backward_hook_that_is_removed_after_the_forward_pass_does_not_run(kind):
-    net, seen = nn.Linear(2, 1), []
+    net, calls = nn.Linear(2, 1), []
     x = torch.ones(1, 2, requires_grad=True)
     with HookSession(net) as hooks:
-        handle = getattr(hooks, kind)(lambda *gradients: seen.append(gradients), "")
+        handle = getattr(hooks, kind)(lambda *gradients: calls.append(gradients), "")
         score = net(x).sum()
         handle.remove()
         score.backward()
-    assert seen == []
+    assert calls == []
     assert torch.equal(x.grad, net.weight)
     net.zero_grad()

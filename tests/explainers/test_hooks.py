@@ -131,8 +131,8 @@ def test_tuples_dicts_and_keywords_keep_their_structure(images, untouched):
     features_gradient, more_gradients = hooks.grad_outputs["pair"][0]
     assert torch.allclose(features_gradient[:, 0] * features[0, 0].numel(), more["shifted"][:, 0])
     assert torch.allclose(more_gradients["shifted"][:, 0] * features[0, 0].numel(), features[:, 0])
-    given, keywords = hooks.inputs["pair"][0]
-    assert torch.equal(given, images)
+    pictures, keywords = hooks.inputs["pair"][0]
+    assert torch.equal(pictures, images)
     assert keywords["scale"] == 2.0
     given_gradient, keyword_gradients = hooks.grad_inputs["pair"][0]
     assert given_gradient.shape == images.shape
@@ -385,10 +385,10 @@ def test_a_tensor_that_others_hold_too_stays_shared(shared, after, frozen):
     images = torch.rand(2, 3, 8, 8)
     bare = net(images).detach()
     leaf = shared(net.features(images)).detach().requires_grad_()
-    held = leaf.clone()
+    copy = leaf.clone()
     # What both names of the tensor stand for, if the module or what comes after it modified it in place.
     together = after or isinstance(shared, nn.ReLU)
-    logits = net.classify(held if together else leaf.detach(), held)
+    logits = net.classify(copy if together else leaf.detach(), copy)
     torch.testing.assert_close(logits.detach(), bare)
     (gradient,) = torch.autograd.grad(logits[:, 1].sum(), leaf)
     with HookSession(net) as hooks:
@@ -519,8 +519,8 @@ def test_one_tensor_through_one_module_in_two_passes_keeps_its_gradients_apart()
         first, second = net(images), net(images)
         first.sum().backward()
         (2 * second).sum().backward()
-        one, two = hooks.grad_outputs["0"]
-    torch.testing.assert_close(2 * one, two)
+        gradient, double = hooks.grad_outputs["0"]
+    torch.testing.assert_close(2 * gradient, double)
 
 
 def test_hooks_of_all_kinds_are_counted():

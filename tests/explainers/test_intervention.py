@@ -52,9 +52,9 @@ def edited(
     *edits: dict[str, Any],
     explainer: Explainer = CAM,
     target: int | None = 0,
-    other: Tensor | None = None,
+    partner: Tensor | None = None,
 ) -> EditedPair:
-    return edit_images(net, images, parse_edits(edits), explainer, Ask.single(target), other)
+    return edit_images(net, images, parse_edits(edits), explainer, Ask.single(target), partner)
 
 
 def logits(net: Any, images: Tensor, *edits: dict[str, Any], **more: Any) -> list[float]:
@@ -115,7 +115,7 @@ ONES = torch.ones(1, 3, 4, 4)
     ids=nets.label,
 )
 def test_logits_by_hand(edit, expected, weighted):
-    pair = edited(weighted, ONES, {"layer": "conv", **edit}, other=2 * ONES)
+    pair = edited(weighted, ONES, {"layer": "conv", **edit}, partner=2 * ONES)
     assert pair.before.logits[0].tolist() == [96, 48]
     assert pair.after.logits[0].tolist() == pytest.approx(expected, rel=1e-6)
     maps = pair.after.maps if "region" not in edit else pair.after.maps.mean(dim=(1, 2), keepdim=True)
@@ -226,8 +226,8 @@ def test_what_was_applied_is_told_edit_by_edit_and_call_by_call(picture, untouch
         {"op": "zero", "layer": "again", "at": "grad_output"},
         {"op": "set", "value": 5, "layer": "stem", "at": "input"},
     )
-    told = [(entry.edit, entry.layer, entry.call, entry.parameter, entry.after.max) for entry in pair.applied]
-    assert told == [
+    facts = [(entry.edit, entry.layer, entry.call, entry.parameter, entry.after.max) for entry in pair.applied]
+    assert facts == [
         (3, "stem", 0, None, 5),
         (0, "again", 0, None, 2),
         (0, "again", 1, None, 2),
@@ -317,26 +317,28 @@ def test_zeroing_the_output_is_zeroing_what_the_next_layer_gets(picture):
 
 
 def test_swapping_everything_answers_as_for_the_other_picture(picture, images):
-    other = images[1:2, :, :16, :16]
+    partner = images[1:2, :, :16, :16]
     for kind in (nets.Net, nets.InPlaceModule, nets.Twice, nets.Skip):
         net = nets.seeded(kind)
         for layer, at in [("conv", "output"), ("conv", "input"), ("", "input"), ("stem", "output"), ("", "output")]:
-            pair = edited(net, picture, {"op": "swap", "layer": layer, "at": at}, other=other)
-            assert torch.equal(pair.after.logits, predict(net, other)), (kind, layer, at)
-    same = edited(net, picture, {"op": "swap", "layer": "conv"}, other=picture)
+            pair = edited(net, picture, {"op": "swap", "layer": layer, "at": at}, partner=partner)
+            assert torch.equal(pair.after.logits, predict(net, partner)), (kind, layer, at)
+    same = edited(net, picture, {"op": "swap", "layer": "conv"}, partner=picture)
     assert torch.equal(same.after.maps, same.before.maps)
 
 
 @pytest.mark.parametrize("at", ["grad_output", "grad_input"])
 def test_swapped_gradients_are_the_other_pictures(at, picture, images):
-    net, other = nets.seeded(nets.Net), images[1:2, :, :16, :16]
-    pair = edited(net, picture, {"op": "swap", "layer": "stem", "at": at}, explainer=SALIENCY, other=other)
-    assert torch.equal(pair.after.maps, SALIENCY.explain(net, other, torch.tensor([0])).maps)
+    net, partner = nets.seeded(nets.Net), images[1:2, :, :16, :16]
+    pair = edited(net, picture, {"op": "swap", "layer": "stem", "at": at}, explainer=SALIENCY, partner=partner)
+    assert torch.equal(pair.after.maps, SALIENCY.explain(net, partner, torch.tensor([0])).maps)
     assert torch.equal(pair.after.logits, pair.before.logits)
-    (weight, bias) = edited(net, picture, {"op": "swap", "layer": "conv", "at": "parameter_grad"}, other=other).applied
-    expected = capture_images(net, other, ("conv",), ("parameter_grad",), ask=Ask.single(0)).arrays
-    for one in (weight, bias):
-        assert one.after.norm == pytest.approx(float(expected[f"conv/parameter_grad/{one.parameter}"].norm()))
+    (weight, bias) = edited(
+        net, picture, {"op": "swap", "layer": "conv", "at": "parameter_grad"}, partner=partner
+    ).applied
+    expected = capture_images(net, partner, ("conv",), ("parameter_grad",), ask=Ask.single(0)).arrays
+    for edit in (weight, bias):
+        assert edit.after.norm == pytest.approx(float(expected[f"conv/parameter_grad/{edit.parameter}"].norm()))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -344,19 +346,19 @@ def test_every_op_at_every_tensor_leaves_nothing_behind(op, picture, images, unt
     net = untouched(nets.seeded(nets.InPlaceModule).train())
     fields = {"scale": {"value": 2.0}, "add": {"value": 2.0}, "set": {"value": 2.0}, "noise": {"value": 2.0}}
     fields["clamp"] = {"min": -0.01, "max": 0.01}
-    given, swapped = picture.clone(), images[1:2, :, :16, :16].clone()
+    image, swapped = picture.clone(), images[1:2, :, :16, :16].clone()
     for at in ("input", "output", "grad_input", "grad_output", "parameter_grad"):
         if op == "mean" and at == "parameter_grad":
             continue
         edit = {"op": op, "layer": "conv", "at": at, **fields.get(op, {})}
-        pair = edited(net, given, edit, explainer=SALIENCY, other=swapped)
+        pair = edited(net, image, edit, explainer=SALIENCY, partner=swapped)
         assert [entry.edit for entry in pair.applied] == [0] * (2 if at == "parameter_grad" else 1)
         if at in ("input", "output") and op != "noise":
             assert not torch.equal(pair.after.logits, pair.before.logits)
         if at.startswith("grad"):
             assert torch.equal(pair.after.logits, pair.before.logits)
         assert all(value.grad is None for value in net.parameters())
-    assert torch.equal(given, picture)
+    assert torch.equal(image, picture)
     assert torch.equal(swapped, images[1:2, :, :16, :16])
 
 
@@ -378,11 +380,11 @@ def test_a_failed_request_leaves_nothing_behind(picture, untouched):
 
 def test_neither_the_picture_nor_the_other_is_modified_by_nets_that_work_in_place(untouched):
     net = untouched(nn.Sequential(nn.ReLU(inplace=True), nets.Weighted(*ROWS)).eval())
-    given, other = -ONES, -2 * ONES
-    edited(net, given, {"op": "swap", "layer": "1"}, explainer=SALIENCY, other=other)
-    sweep_images(net, given, parse_edits([{"op": "swap", "layer": "1.conv"}])[0], other=other)
-    assert torch.equal(given, -ONES)
-    assert torch.equal(other, -2 * ONES)
+    image, partner = -ONES, -2 * ONES
+    edited(net, image, {"op": "swap", "layer": "1"}, explainer=SALIENCY, partner=partner)
+    sweep_images(net, image, parse_edits([{"op": "swap", "layer": "1.conv"}])[0], other=partner)
+    assert torch.equal(image, -ONES)
+    assert torch.equal(partner, -2 * ONES)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -394,11 +396,11 @@ def test_the_caller_may_have_switched_gradients_off(mode, trainable, picture, im
         {"op": "swap", "layer": "conv", "at": "grad_output"},
         {"op": "scale", "value": 2, "layer": "stem", "at": "grad_input"},
     ]
-    expected = edited(net, picture, *edits, explainer=SALIENCY, other=images[1:2, :, :16, :16])
+    expected = edited(net, picture, *edits, explainer=SALIENCY, partner=images[1:2, :, :16, :16])
     with mode():
-        given, other = picture.clone(), images[1:2, :, :16, :16].clone()
-        pair = edited(net, given, *edits, explainer=SALIENCY, other=other)
-        swept = sweep_images(net, given, parse_edits(edits[:1])[0], other=other)
+        image, partner = picture.clone(), images[1:2, :, :16, :16].clone()
+        pair = edited(net, image, *edits, explainer=SALIENCY, partner=partner)
+        swept = sweep_images(net, image, parse_edits(edits[:1])[0], other=partner)
     assert torch.equal(pair.after.maps, expected.after.maps)
     assert torch.equal(pair.after.logits, expected.after.logits)
     assert swept.channels[0].channel == 1
@@ -424,10 +426,10 @@ def test_calls_count_from_zero_in_each_forward_pass(picture):
 @pytest.mark.parametrize("name", ["relu", "blocks.0.relu", "blocks.1.relu"])
 @pytest.mark.parametrize("at", ["input", "output", "grad_input", "grad_output"])
 def test_a_module_may_be_named_by_any_of_its_names(name, at, picture, images, untouched):
-    net, other = untouched(nets.seeded(nets.SharedInside, 4, 4)), images[1:2, :, :16, :16]
+    net, partner = untouched(nets.seeded(nets.SharedInside, 4, 4)), images[1:2, :, :16, :16]
     for edit in ({"op": "zero"}, {"op": "swap"}, {"op": "zero", "calls": [2]}):
-        first = edited(net, picture, {"layer": "relu", "at": at, **edit}, explainer=SALIENCY, other=other)
-        pair = edited(net, picture, {"layer": name, "at": at, **edit}, explainer=SALIENCY, other=other)
+        first = edited(net, picture, {"layer": "relu", "at": at, **edit}, explainer=SALIENCY, partner=partner)
+        pair = edited(net, picture, {"layer": name, "at": at, **edit}, explainer=SALIENCY, partner=partner)
         assert torch.equal(pair.after.maps, first.after.maps)
         assert torch.equal(pair.after.logits, first.after.logits)
         assert pair.applied == first.applied
@@ -458,7 +460,7 @@ def test_one_of_several_parameters(picture):
     net = nets.seeded(nets.Stochastic)
     edit = {"op": "zero", "layer": "norm", "at": "parameter_grad"}
     assert [entry.parameter for entry in edited(net, picture, edit | {"parameter": "bias"}).applied] == ["bias"]
-    assert sorted(one.parameter for one in edited(net, picture, edit).applied) == ["bias", "weight"]
+    assert sorted(entry.parameter for entry in edited(net, picture, edit).applied) == ["bias", "weight"]
 
 
 def test_a_glob_edits_every_layer_that_it_matches(picture):
@@ -521,8 +523,8 @@ def test_a_bare_module_finds_its_layer_without_the_edits():
 def test_other_precisions(dtype, picture, images):
     net = nets.seeded(nets.Net)
     edit = {"op": "swap", "layer": "conv", "channels": [0, 3]}
-    expected = edited(net, picture, edit, other=images[1:2, :, :16, :16])
-    pair = edited(net.to(dtype), picture, edit, other=images[1:2, :, :16, :16])
+    expected = edited(net, picture, edit, partner=images[1:2, :, :16, :16])
+    pair = edited(net.to(dtype), picture, edit, partner=images[1:2, :, :16, :16])
     assert nets.relative_error(pair.after.logits, expected.after.logits) < 0.05
     assert pair.applied[0].after.dtype == str(dtype).split(".")[1]
 
@@ -531,7 +533,7 @@ def test_other_precisions(dtype, picture, images):
 
 
 @pytest.mark.parametrize(
-    ("edit", "place", "said"),
+    ("edit", "place", "message"),
     [
         ({"layer": "conv2"}, "layer", "Near matches: conv"),
         ({"layer": "unused"}, "layer", "never runs"),
@@ -565,12 +567,12 @@ def test_other_precisions(dtype, picture, images):
     ],
     ids=nets.label,
 )
-def test_what_does_not_fit_is_named(edit, place, said, picture, untouched):
+def test_what_does_not_fit_is_named(edit, place, message, picture, untouched):
     net = untouched(nets.seeded(nets.Net))
     good = {"op": "scale", "value": 2, "layer": "conv"}
     fault = refused(net, picture, good, {"op": "zero", "layer": "conv", **edit}, explainer=SALIENCY)
     assert fault.field == f"edits[1].{place}"
-    assert said in str(fault)
+    assert message in str(fault)
 
 
 def test_normalizing_zeros_is_refused(picture):
@@ -698,9 +700,9 @@ def test_another_picture_without_a_swap_is_refused(lite0: LoadedModel):
 
 def test_a_swap_of_another_shape_is_named(picture, images):
     net = nets.seeded(nets.Net)
-    fault = refused(net, picture, {"op": "swap", "layer": "conv"}, other=images[:1])
+    fault = refused(net, picture, {"op": "swap", "layer": "conv"}, partner=images[:1])
     assert (fault.field, "shape" in str(fault)) == ("edits[0].op", True)
-    assert refused(net, picture, {"op": "swap", "layer": "unused"}, other=picture).field == "edits[0].layer"
+    assert refused(net, picture, {"op": "swap", "layer": "unused"}, partner=picture).field == "edits[0].layer"
 
 
 def test_errors_of_the_explainer_stay_its_own(picture):
@@ -739,7 +741,7 @@ def test_all_kinds_of_work_in_eight_threads_on_one_module(frequent_switches, unt
         lambda image: [logits_of_sweep(net, image, {"op": "mean", "layer": "norm", "at": "input"})],
         lambda image: [SALIENCY.explain(net, image).maps],
     ]
-    alone = [one(image) for one, image in zip(work, pictures, strict=True)]
+    alone = [task(image) for task, image in zip(work, pictures, strict=True)]
     untouched(net.train())
     start = Barrier(len(work))
 
@@ -749,19 +751,21 @@ def test_all_kinds_of_work_in_eight_threads_on_one_module(frequent_switches, unt
 
     with ThreadPoolExecutor(len(work)) as pool:
         for number, rounds in enumerate(pool.map(repeat, range(len(work)))):
-            for found in rounds:
-                assert len(found) == len(alone[number])
-                for values, expected in zip(found, alone[number], strict=True):
+            for results in rounds:
+                assert len(results) == len(alone[number])
+                for values, expected in zip(results, alone[number], strict=True):
                     assert nets.relative_error(values, expected) < 1e-5, number
 
 
 def norm(event: Any) -> float:
-    return sum(one.statistics.norm for one in event.tensors if one.statistics) if event.call is not None else 0.0
+    return (
+        sum(tensor.statistics.norm for tensor in event.tensors if tensor.statistics) if event.call is not None else 0.0
+    )
 
 
 def logits_of_sweep(net: nn.Module, image: Tensor, edit: dict[str, Any]) -> Tensor:
     effects = sweep_images(net, image, parse_edits([edit])[0], Ask.single(0)).channels
-    return torch.tensor([effect.score for effect in sorted(effects, key=lambda one: one.channel)])
+    return torch.tensor([effect.score for effect in sorted(effects, key=lambda effect: effect.channel)])
 
 
 def test_different_interventions_in_eight_threads(frequent_switches, untouched, picture):
@@ -782,13 +786,13 @@ def test_different_interventions_in_eight_threads(frequent_switches, untouched, 
 
     with ThreadPoolExecutor(len(edits)) as pool:
         for expected, rounds in zip(alone, pool.map(repeat, range(len(edits))), strict=True):
-            for found in rounds:
-                assert nets.relative_error(found.after.logits, expected.after.logits) < 1e-5
-                assert nets.relative_error(found.after.maps, expected.after.maps) < 1e-5
-                assert len(found.applied) == len(expected.applied)
-                for one, other in zip(found.applied, expected.applied, strict=True):
-                    assert one.after.norm == pytest.approx(other.after.norm, rel=1e-5)
-                    assert replace(one, before=other.before, after=other.after) == other
+            for pair in rounds:
+                assert nets.relative_error(pair.after.logits, expected.after.logits) < 1e-5
+                assert nets.relative_error(pair.after.maps, expected.after.maps) < 1e-5
+                assert len(pair.applied) == len(expected.applied)
+                for actual, reference in zip(pair.applied, expected.applied, strict=True):
+                    assert actual.after.norm == pytest.approx(reference.after.norm, rel=1e-5)
+                    assert replace(actual, before=reference.before, after=reference.after) == reference
 
 
 # The real model
@@ -825,10 +829,10 @@ def test_the_channels_that_a_sweep_ranks_first_speak_for_the_class(lite0: Loaded
     assert lowered.probability_change < -0.01
     assert raised.score_change > 0
     assert abs(lowered.score_change) > abs(raised.score_change)
-    one = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2", "channels": first[:1]}], target="tabby")
+    intervention = intervene(lite0, CAT, [{"op": "zero", "layer": "bn2", "channels": first[:1]}], target="tabby")
     least = min(swept.channels, key=lambda effect: abs(effect.score_change))
-    assert one.score_change == pytest.approx(changes[0], rel=1e-3, abs=1e-5)
-    assert abs(one.score_change) > abs(least.score_change)
+    assert intervention.score_change == pytest.approx(changes[0], rel=1e-3, abs=1e-5)
+    assert abs(intervention.score_change) > abs(least.score_change)
     assert abs(changes[0]) > abs(changes[-1])
 
 
@@ -867,9 +871,9 @@ def test_wrong_arguments_are_named(arguments, field, lite0):
 def test_an_intervention_is_saved_as_its_panel(lite0, tmp_path):
     effect = intervene(lite0, CAT, [{"layer": "bn2", "op": "zero", "channels": [112]}], target="tabby")
     assert repr(effect).startswith("Intervention(1 edits; tabby: 17.0% before")
-    with Image.open(effect.save(tmp_path / "a.png", view="heatmap", max_side=300)) as drawn:
-        assert drawn.size == effect.panel(view="heatmap", max_side=300).size
-    assert max(drawn.size) <= 300
+    with Image.open(effect.save(tmp_path / "a.png", view="heatmap", max_side=300)) as panel:
+        assert panel.size == effect.panel(view="heatmap", max_side=300).size
+    assert max(panel.size) <= 300
     assert effect._repr_png_().startswith(b"\x89PNG")
 
 
@@ -879,16 +883,16 @@ def test_a_difference_of_roundings_is_not_drawn(lite0, monkeypatch):
     nothing = replace(effect.after, map=effect.before.map * np.float32(1 + 1e-6))
     something = replace(effect.after, map=effect.before.map * np.float32(1 + 1e-3))
     captions = []
-    monkeypatch.setattr(interventions, "panel", lambda tiles, told, columns: captions.append(told) or tiles[2])
+    monkeypatch.setattr(interventions, "panel", lambda tiles, texts, columns: captions.append(texts) or tiles[2])
     style = Style("heatmap")
-    drawn = [interventions.intervention_panel(effect.before, after, style) for after in (nothing, something)]
-    assert [told[2] for told in captions] == ["no difference: +0.0 points", "difference x1e+03: +0.0 points"]
-    seen = [np.asarray(one.crop((200, 100, 260, 160))).reshape(-1, 3) for one in drawn]
-    assert len(np.unique(seen[0], axis=0)) == 1 < len(np.unique(seen[1], axis=0))
+    panels = [interventions.intervention_panel(effect.before, after, style) for after in (nothing, something)]
+    assert [texts[2] for texts in captions] == ["no difference: +0.0 points", "difference x1e+03: +0.0 points"]
+    pixels = [np.asarray(panel.crop((200, 100, 260, 160))).reshape(-1, 3) for panel in panels]
+    assert len(np.unique(pixels[0], axis=0)) == 1 < len(np.unique(pixels[1], axis=0))
 
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
 def test_edits_take_numbers_of_other_libraries(lite0, kind):
     plain = [{"layer": "bn2", "op": "scale", "value": 0.5, "channels": [3, 1]}]
-    other = [{"layer": "bn2", "op": "scale", "value": np.float32(0.5), "channels": kind([np.int64(3), np.int64(1)])}]
-    assert parse_edits(other) == parse_edits(plain)
+    edits = [{"layer": "bn2", "op": "scale", "value": np.float32(0.5), "channels": kind([np.int64(3), np.int64(1)])}]
+    assert parse_edits(edits) == parse_edits(plain)

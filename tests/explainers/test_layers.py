@@ -32,9 +32,9 @@ def test_the_default_is_the_last_grid_before_the_head_that_runs_once():
 
 def test_hook_kinds_say_what_can_be_recorded():
     kinds = {layer.path: layer.hooks for layer in survey(nets.seeded(nets.InPlaceModule), SHAPE).layers}
-    both = ("input", "output", "grad_input", "grad_output")
-    assert kinds["relu"] == both
-    assert kinds["conv"] == (*both, "parameter_grad")
+    tensor_kinds = ("input", "output", "grad_input", "grad_output")
+    assert kinds["relu"] == tensor_kinds
+    assert kinds["conv"] == (*tensor_kinds, "parameter_grad")
 
 
 @pytest.mark.parametrize(

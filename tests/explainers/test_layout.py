@@ -47,10 +47,10 @@ def test_tokens_are_rows_times_columns_and_become_a_grid_again():
 
 def test_a_class_token_hides_the_grid_until_it_is_gone():
     tokens = reshaped(PICTURE, (1, 3, 960))
-    both = tokens.with_axis(2, Axis(tokens.axes[2].factors, before=1))
-    assert both.shape == (1, 3, 961)
-    assert reshaped(both, (3, 961)).axes[1] == both.axes[2]
-    assert reshaped(both, (1, 3, 31, 31)) is None
+    sequence = tokens.with_axis(2, Axis(tokens.axes[2].factors, before=1))
+    assert sequence.shape == (1, 3, 961)
+    assert reshaped(sequence, (3, 961)).axes[1] == sequence.axes[2]
+    assert reshaped(sequence, (1, 3, 31, 31)) is None
 
 
 def test_a_single_row_is_found_beside_its_columns():
@@ -111,14 +111,14 @@ def test_a_cell_lies_where_its_gradient_does(kind, path, size, cell):
     for value in net.parameters():
         value.data = value.abs() + 0.1  # so that no path through a rectifier is shut
     images = torch.ones(1, 3, *size, requires_grad=True)
-    kept: list[Tensor] = []
-    handle = net.get_submodule(path).register_forward_hook(lambda _module, _args, output: kept.append(output))
+    outputs: list[Tensor] = []
+    handle = net.get_submodule(path).register_forward_hook(lambda _module, _args, output: outputs.append(output))
     net(images)
     handle.remove()
-    (gradient,) = torch.autograd.grad(kept[0][0, :, cell[0], cell[1]].sum(), images)
+    (gradient,) = torch.autograd.grad(outputs[0][0, :, cell[0], cell[1]].sum(), images)
     for along, axes in ((ROWS, (0, 1, 3)), (COLUMNS, (0, 1, 2))):
-        seen = gradient.abs().sum(dim=axes).nonzero()[:, 0]
-        first, last = int(seen.min()), int(seen.max())
+        cells = gradient.abs().sum(dim=axes).nonzero()[:, 0]
+        first, last = int(cells.min()), int(cells.max())
         assert last - first + 1 == layer.grid.field[along]
         assert (first + last + 1) / 2 == layer.grid.start[along] + cell[along] * layer.grid.step[along]
     assert layer.grid.exact
@@ -128,7 +128,7 @@ def test_cells_are_laid_from_edge_to_edge_unless_much_is_missing():
     pilot = survey(nets.seeded(PilotNet), (3, 66, 200))
     result = pilot.reach(("features",), (1, 18))
     expected = (26.5 / 200, 26.5 / 66, 170.5 / 200, 34.5 / 66)
-    assert all(math.isclose(one, other) for one, other in zip(result, expected, strict=True))
+    assert all(math.isclose(actual, reference) for actual, reference in zip(result, expected, strict=True))
     whole = (0.0, 0.0, 1.0, 1.0)
     assert pilot.reach(("features",), (66, 200)) == whole  # a map of pixels
     assert pilot.reach(("features", "features.4"), (1, 18)) == whole  # fused

@@ -21,19 +21,19 @@ def test_the_maps_are_those_of_explain(lite0, untouched, method):
     options = {"samples": 3} if method == "smoothgrad" else {}
     results = list(explain_many(lite0, EXAMPLES, method, against="goldfish", batch_size=3, **options))
     assert len(results) == len(EXAMPLES) == 4
-    for path, one in zip(EXAMPLES, results, strict=True):
+    for path, result in zip(EXAMPLES, results, strict=True):
         alone = explain(lite0, path, method, against="goldfish", **options)
-        assert np.allclose(one.map, alone.map, atol=1e-4 * abs(alone.map).max())
-        assert one.target.label == alone.target.label
-        assert one.against.index == alone.against.index
-        assert one.geometry == alone.geometry
-        assert [region.map.shape for region in one.regions] == [region.map.shape for region in alone.regions]
+        assert np.allclose(result.map, alone.map, atol=1e-4 * abs(alone.map).max())
+        assert result.target.label == alone.target.label
+        assert result.against.index == alone.against.index
+        assert result.geometry == alone.geometry
+        assert [region.map.shape for region in result.regions] == [region.map.shape for region in alone.regions]
 
 
 def test_a_target_and_a_layer_are_those_of_all(lite0):
     results = list(explain_many(lite0, EXAMPLES, target="tabby", layer="blocks.4"))
     assert {result.target.label for result in results} == {"tabby"}
-    assert {one.layers for one in results} == {("blocks.4",)}
+    assert {result.layers for result in results} == {("blocks.4",)}
 
 
 @pytest.fixture
@@ -55,21 +55,21 @@ def test_pictures_share_passes(lite0, batches):
 
 
 def test_pictures_are_taken_as_they_are_needed_and_kept_no_longer(lite0):
-    taken, kept = [], []
+    requests, references = [], []
 
     def endless():
         while True:
             picture = SMALL[0].copy()
-            taken.append(None)
+            requests.append(None)
             yield picture
 
     results = explain_many(lite0, endless(), batch_size=2)
     for _ in range(6):
-        kept.append(weakref.ref(next(results).picture))
-    assert len(taken) <= 6 + 4
-    assert sum(one() is not None for one in kept) <= 2
+        references.append(weakref.ref(next(results).picture))
+    assert len(requests) <= 6 + 4
+    assert sum(reference() is not None for reference in references) <= 2
     results.close()
-    assert not [one for one in threading.enumerate() if one.name.startswith("decode")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]
 
 
 def test_the_first_bad_picture_is_raised_after_those_before_it(lite0, tmp_path):
@@ -104,7 +104,7 @@ def test_one_that_the_model_fails_on_does_not_take_its_batch_down(lite0, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "said"),
+    ("arguments", "error", "message"),
     [
         ({"method": "gradcan"}, OptionError, "gradcam"),
         ({"signs": "signed"}, OptionError, "sign"),
@@ -115,8 +115,8 @@ def test_one_that_the_model_fails_on_does_not_take_its_batch_down(lite0, monkeyp
         ({"pictures": "cat.png"}, OptionError, "a list"),
     ],
 )
-def test_mistakes_are_told_before_the_first_picture(lite0, arguments, error, said):
-    with pytest.raises(error, match=said):
+def test_mistakes_are_told_before_the_first_picture(lite0, arguments, error, message):
+    with pytest.raises(error, match=message):
         explain_many(lite0, **{"pictures": SMALL, **arguments})
 
 

@@ -16,7 +16,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.results.explanation import explanations
 from seewhy.models import wrap_model
 from tests import nets
-from tests.explainers.test_catalogue import TARGETS, Small, made
+from tests.explainers.test_catalogue import TARGETS, Small, cheap_method
 
 
 class PilotNet(nn.Module):
@@ -26,8 +26,8 @@ class PilotNet(nn.Module):
         super().__init__()
         widths, kernels, strides = (3, 24, 36, 48, 64, 64), (5, 5, 5, 3, 3), (2, 2, 2, 1, 1)
         self.features = nn.Sequential()
-        for given, width, kernel, stride in zip(widths, widths[1:], kernels, strides, strict=False):
-            self.features.extend([nn.Conv2d(given, width, kernel, stride), nn.ReLU()])
+        for inputs, width, kernel, stride in zip(widths, widths[1:], kernels, strides, strict=False):
+            self.features.extend([nn.Conv2d(inputs, width, kernel, stride), nn.ReLU()])
         self.head = nn.Sequential(nn.Flatten(), nn.Linear(64 * 18, 100), nn.ReLU(), nn.Linear(100, 5))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -40,8 +40,8 @@ class Audio(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential()
-        for given, width in ((1, 8), (8, 16), (16, 16)):
-            self.body.extend([nn.Conv2d(given, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()])
+        for inputs, width in ((1, 8), (8, 16), (16, 16)):
+            self.body.extend([nn.Conv2d(inputs, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()])
             self.body.append(nn.MaxPool2d((4, 1)))
         self.head = nn.Linear(16, 5)
 
@@ -88,8 +88,8 @@ class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.convolutions = nn.Sequential()
-        for given, width in ((1, 8), (8, 16), (16, 16)):
-            self.convolutions.extend([nn.Conv2d(given, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)])
+        for inputs, width in ((1, 8), (8, 16), (16, 16)):
+            self.convolutions.extend([nn.Conv2d(inputs, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)])
         self.columns = nn.LSTM(16 * 4, 12, batch_first=True, bidirectional=True)
         self.head = nn.Linear(24, 5)
 
@@ -190,7 +190,7 @@ def test_the_default_layer_is_the_last_feature_map(kind, shape, layer, grid, unt
 def test_every_method_of_layers_takes_a_layer_of_any_proportions(name, untouched):
     net = untouched(nets.seeded(PilotNet).requires_grad_(False))
     images = torch.rand(1, 3, 66, 200, generator=torch.Generator().manual_seed(0))
-    attribution = made(name, layers=("features.9",)).explain(net, images, torch.tensor([3]))
+    attribution = cheap_method(name, layers=("features.9",)).explain(net, images, torch.tensor([3]))
     assert attribution.layers == ("features.9",)
     assert attribution.maps.shape[1:] in ((1, 18), (66, 200))
     assert attribution.maps.isfinite().all()
@@ -288,7 +288,7 @@ def test_what_parametrises_weights_is_part_of_its_module(kind):
 def test_every_method_explains_parametrised_weights_as_plain_ones(kind, name, generator):
     net, plain = parametrised(kind)
     images = torch.rand(3, 3, 16, 24, generator=generator) * 2 - 1
-    actual, expected = (made(name).explain(one, images, TARGETS).maps for one in (net, plain))
+    actual, expected = (cheap_method(name).explain(model, images, TARGETS).maps for model in (net, plain))
     assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 

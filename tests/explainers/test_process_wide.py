@@ -160,7 +160,7 @@ def test_nothing_stays_patched_whatever_runs_beside_it(first, images):
 
         return run
 
-    with Threads(*(change(name) for other in CHANGING for name in (first, other))):
+    with Threads(*(change(name) for second in CHANGING for name in (first, second))):
         pass
     assert process_wide.changes() == []
     assert warnings.filters is filters

@@ -74,8 +74,8 @@ def test_side_by_side_is_twice_as_wide(picture, heatmap):
 
 @pytest.mark.parametrize("view", ["overlay", "heatmap"])
 def test_what_the_model_never_saw_is_dimmed_and_grey(view, picture, heatmap):
-    seen = Geometry(12, 8, (4.0, 0.0, 12.0, 8.0))
-    drawing = draw(picture, heatmap[seen.window], seen, False, Style(view, alpha=0))
+    geometry = Geometry(12, 8, (4.0, 0.0, 12.0, 8.0))
+    drawing = draw(picture, heatmap[geometry.window], geometry, False, Style(view, alpha=0))
     unseen = np.asarray(drawing)[:, :4]
     assert np.array_equal(unseen[..., 0], unseen[..., 2])
     assert np.all(unseen <= 0.3 * np.asarray(picture.convert("L"))[:, :4, None] + 1)
@@ -107,11 +107,11 @@ def test_a_drawing_is_colours_blended_into_the_picture_in_a_dim_grey_frame(signe
 def test_zero_of_a_signed_map_has_the_middle_colour():
     values = np.array([[-2.0, 0.0, 1.0]], np.float32)
     low, mid, _ = ends("icefire")
-    drawn = colour(normalize(values, signed=True), signed=True)
-    assert drawn.getpixel((0, 0)) == low
-    assert drawn.getpixel((1, 0)) == mid
-    assert np.allclose(drawn.getpixel((1, 0)), np.mean(drawn.getpixel((1, 0))), atol=12), "neutral"
-    blue, red = np.subtract(drawn.getpixel((0, 0)), mid), np.subtract(drawn.getpixel((2, 0)), mid)
+    image = colour(normalize(values, signed=True), signed=True)
+    assert image.getpixel((0, 0)) == low
+    assert image.getpixel((1, 0)) == mid
+    assert np.allclose(image.getpixel((1, 0)), np.mean(image.getpixel((1, 0))), atol=12), "neutral"
+    blue, red = np.subtract(image.getpixel((0, 0)), mid), np.subtract(image.getpixel((2, 0)), mid)
     assert blue[2] - blue[0] > 0 > red[2] - red[0], "against is bluish, for is reddish"
 
 
@@ -221,19 +221,12 @@ def test_a_robust_scale_is_not_ruled_by_a_few_extreme_pixels():
 
 
 def test_what_the_model_never_saw_does_not_count_for_a_robust_scale():
-    shown = np.linspace(0.5, 1, 400, dtype=np.float32).reshape(20, 20)
+    values = np.linspace(0.5, 1, 400, dtype=np.float32).reshape(20, 20)
     picture = Image.new("RGB", (400, 20))
     geometry = Geometry(400, 20, (190.0, 0.0, 210.0, 20.0))
-    image = Explanation(
-        picture,
-        geometry,
-        shown,
-        False,
-        ClassPrediction(0, "a", 1.0, 1.0),
-        (ClassPrediction(0, "a", 1.0, 1.0),),
-        2,
-        "any",
-        (),
-    ).overlay("heatmap", scale="robust")
+    certain = ClassPrediction(0, "a", 1.0, 1.0)
+    image = Explanation(picture, geometry, values, False, certain, (certain,), 2, "any", ()).overlay(
+        "heatmap", scale="robust"
+    )
     brightest = np.asarray(image.crop((190, 0, 210, 20)))[-1, -2]
     np.testing.assert_array_equal(brightest, np.asarray(colour(np.ones((1, 1), np.float32), False))[0, 0])

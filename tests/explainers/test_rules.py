@@ -151,7 +151,7 @@ def test_what_has_no_rule_is_refused_by_name(operation, name, images, untouched)
 
 @pytest.mark.parametrize("explainer", METHODS, ids=lambda explainer: type(explainer).__name__)
 def test_what_is_done_in_place_to_a_view_counts(explainer, images):
-    def written(features: Tensor) -> Tensor:
+    def overwrite(features: Tensor) -> Tensor:
         first, second = features[:, :2], features[:, 2:]
         first += second.mean(dim=1, keepdim=True)
         second.mul_(2).relu_()
@@ -163,7 +163,7 @@ def test_what_is_done_in_place_to_a_view_counts(explainer, images):
         return torch.cat([first, (second * 2).relu()], dim=1).relu()
 
     expected = explainer.explain(nets.seeded(Middle, plain), images, TARGETS)
-    attribution = explainer.explain(nets.seeded(Middle, written), images, TARGETS)
+    attribution = explainer.explain(nets.seeded(Middle, overwrite), images, TARGETS)
     assert torch.equal(attribution.logits, expected.logits)
     assert nets.relative_error(attribution.maps, expected.maps) < 1e-5
 
@@ -240,19 +240,19 @@ class Scales(nn.Module):
 
 PRODUCTS = [
     torch.mul,
-    lambda one, other: torch.mul(one, other=other),
-    lambda one, other: torch.mul(input=one, other=other),
-    lambda one, other: torch.mul(other=other, input=one),
-    lambda one, other: one.mul(other=other),
-    lambda one, other: torch.multiply(one, other=other),
-    lambda one, other: torch.mul(other, other=one),
+    lambda first, second: torch.mul(first, other=second),
+    lambda first, second: torch.mul(input=first, other=second),
+    lambda first, second: torch.mul(other=second, input=first),
+    lambda first, second: first.mul(other=second),
+    lambda first, second: torch.multiply(first, other=second),
+    lambda first, second: torch.mul(second, other=first),
 ]
 QUOTIENTS = [
     torch.div,
-    lambda one, other: torch.div(one, other=other),
-    lambda one, other: torch.div(input=one, other=other),
-    lambda one, other: one.div(other=other, rounding_mode=None),
-    lambda one, other: one.div(other),
+    lambda first, second: torch.div(first, other=second),
+    lambda first, second: torch.div(input=first, other=second),
+    lambda first, second: first.div(other=second, rounding_mode=None),
+    lambda first, second: first.div(second),
 ]
 
 
@@ -268,8 +268,8 @@ def _gate(features: Tensor) -> Tensor:
 @pytest.mark.parametrize("calls", [PRODUCTS, QUOTIENTS])
 def test_scaling_is_the_same_however_its_arguments_are_given(calls, explainer, images):
     first, *maps = (explainer.explain(nets.seeded(Scales, call, _constant), images, TARGETS).maps for call in calls)
-    for found in maps:
-        torch.testing.assert_close(found, first)
+    for result in maps:
+        torch.testing.assert_close(result, first)
 
 
 @pytest.mark.parametrize("call", PRODUCTS)
@@ -293,6 +293,6 @@ def test_quotients_of_activations_are_refused_however_their_arguments_are_given(
 @pytest.mark.parametrize("mode", ["floor", "trunc"])
 @pytest.mark.parametrize("explainer", [LRP(), DeepLIFT(), ExcitationBackprop()])
 def test_division_that_rounds_is_refused(explainer, mode, images):
-    net = nets.seeded(Scales, lambda one, other: torch.div(one, other, rounding_mode=mode), _constant)
+    net = nets.seeded(Scales, lambda first, second: torch.div(first, second, rounding_mode=mode), _constant)
     with pytest.raises(UnsupportedOperationError, match="'div'"):
         explainer.explain(net, images, TARGETS)

@@ -22,15 +22,15 @@ def sheet(size: tuple[int, int], count: int, by_effect: bool = False, **style: o
     return contact_sheet(maps, Image.new("RGB", size, "blue"), geometry, Style(alpha=0, **style), by_effect)
 
 
-def blue(drawn: Image.Image) -> np.ndarray:
+def blue(image: Image.Image) -> np.ndarray:
     """Return where there are tiles."""
-    values = np.asarray(drawn).astype(int)
+    values = np.asarray(image).astype(int)
     return (values[..., 2] > 200) & (values[..., :2] < 60).all(axis=2)
 
 
-def widths(drawn: Image.Image) -> list[int]:
+def widths(image: Image.Image) -> list[int]:
     """Return how wide each column is that has a tile, the last one apart."""
-    across = np.flatnonzero(np.diff(blue(drawn).any(axis=0), prepend=False) == 1)
+    across = np.flatnonzero(np.diff(blue(image).any(axis=0), prepend=False) == 1)
     return np.diff(across[::2]).tolist()
 
 
@@ -45,10 +45,10 @@ def test_a_sheet_keeps_within_its_longest_side(count, limit, size, view):
 @pytest.mark.parametrize("size", SIZES, ids=nets.label)
 @pytest.mark.parametrize("count", [1, 16, 50])
 def test_tiles_and_captions_are_large_enough(count, size):
-    drawn = sheet(size, count, max_side=2048)
-    assert drawn.width >= 144
-    assert all(width >= 144 for width in widths(drawn))
-    assert blue(drawn).sum() / count > (4_000 if max(size) / min(size) > 10 else 30_000)
+    image = sheet(size, count, max_side=2048)
+    assert image.width >= 144
+    assert all(width >= 144 for width in widths(image))
+    assert blue(image).sum() / count > (4_000 if max(size) / min(size) > 10 else 30_000)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=nets.label)
@@ -65,6 +65,6 @@ def test_the_title_says_what_is_drawn_and_to_which_scale(size):
         assert not blue(title).any()
         titles.append(title.tobytes())
     assert len(set(titles)) == 3
-    one = np.asarray(sheet(size, 1).convert("L"))[:40]
-    assert all(one[line : line + 20].min() < 100 for line in (0, 20)), "two lines"
-    assert one[:, -3:].min() == 255, "which fit the narrowest sheet"
+    heading = np.asarray(sheet(size, 1).convert("L"))[:40]
+    assert all(heading[line : line + 20].min() < 100 for line in (0, 20)), "two lines"
+    assert heading[:, -3:].min() == 255, "which fit the narrowest sheet"

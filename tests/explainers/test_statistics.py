@@ -16,22 +16,25 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 def check(tensor: Tensor, tolerance: float = 1e-6) -> Statistics:
     """Compare with float64, NaN and infinity left out."""
-    found = statistics(tensor)
+    summary = statistics(tensor)
     values = (tensor.abs() if tensor.is_complex() else tensor).detach().double().numpy().reshape(-1)
     finite = values[np.isfinite(values)]
-    assert found.shape == tuple(tensor.shape)
-    assert found.dtype == str(tensor.dtype).split(".")[1]
-    assert (found.nan, found.inf) == (np.isnan(values).sum(), np.isinf(values).sum())
-    assert found.zeros == pytest.approx((values == 0).mean(), rel=1e-12)
-    assert (found.min, found.max) == (finite.min(), finite.max())
+    assert summary.shape == tuple(tensor.shape)
+    assert summary.dtype == str(tensor.dtype).split(".")[1]
+    assert (summary.nan, summary.inf) == (np.isnan(values).sum(), np.isinf(values).sum())
+    assert summary.zeros == pytest.approx((values == 0).mean(), rel=1e-12)
+    assert (summary.min, summary.max) == (finite.min(), finite.max())
     largest = np.abs(finite).max()
-    assert found.mean == pytest.approx(finite.mean(), rel=tolerance, abs=tolerance * largest)
-    assert found.std == pytest.approx(finite.std(), rel=1e-4, abs=tolerance * largest)
-    assert found.norm == pytest.approx(math.sqrt(np.square(finite).sum()), rel=tolerance)
-    assert all(isinstance(one, float) for one in (found.mean, found.std, found.min, found.max, found.norm, found.zeros))
-    assert isinstance(found.nan, int)
-    assert isinstance(found.inf, int)
-    return found
+    assert summary.mean == pytest.approx(finite.mean(), rel=tolerance, abs=tolerance * largest)
+    assert summary.std == pytest.approx(finite.std(), rel=1e-4, abs=tolerance * largest)
+    assert summary.norm == pytest.approx(math.sqrt(np.square(finite).sum()), rel=tolerance)
+    assert all(
+        isinstance(number, float)
+        for number in (summary.mean, summary.std, summary.min, summary.max, summary.norm, summary.zeros)
+    )
+    assert isinstance(summary.nan, int)
+    assert isinstance(summary.inf, int)
+    return summary
 
 
 def test_a_vector_by_hand():
@@ -106,8 +109,11 @@ def test_nan_and_infinity_are_counted_and_left_out(dtype):
     broken = torch.tensor([math.nan, 3, 0, math.inf, -4, -math.inf, math.nan, math.inf], dtype=dtype)
     summary = check(broken)
     assert (summary.nan, summary.inf, summary.min, summary.max, summary.norm, summary.zeros) == (2, 3, -4, 3, 5, 1 / 8)
-    for one in (math.nan, math.inf, -math.inf):
-        assert (check(torch.tensor([1, one], dtype=dtype)).max, check(torch.tensor([one, 1], dtype=dtype)).min) == (
+    for extreme in (math.nan, math.inf, -math.inf):
+        assert (
+            check(torch.tensor([1, extreme], dtype=dtype)).max,
+            check(torch.tensor([extreme, 1], dtype=dtype)).min,
+        ) == (
             1,
             1,
         )

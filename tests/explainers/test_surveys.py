@@ -28,7 +28,7 @@ def pooled_along_one_axis() -> nn.Module:
 
 
 @pytest.fixture
-def made(monkeypatch):
+def survey_shapes(monkeypatch):
     """Surveys that were made, by the shape of their pictures."""
     shapes = []
 
@@ -40,16 +40,16 @@ def made(monkeypatch):
     return shapes
 
 
-def test_one_survey_serves_all_layers_and_calls(made):
+def test_one_survey_serves_all_layers_and_calls(survey_shapes):
     net, images = pooled_along_one_axis(), torch.rand(2, *SHAPE)
     assert GradCAM(layers=("[012]",)).explain(net, images).layers == ("0", "1", "2")
     assert GradCAM(layers=("2",)).explain(net, images).maps.shape == (2, 4, 32)  # not four channels-last rows of four
     GradCAM().explain(net, images)
     RefineCAM().explain(net, images)
-    assert made == [SHAPE]
+    assert survey_shapes == [SHAPE]
     survey_of(net, (3, 32, 48), task_of(net).outputs)
     survey_of(net, SHAPE, task_of(net).outputs)
-    assert made == [SHAPE, (3, 32, 48)]
+    assert survey_shapes == [SHAPE, (3, 32, 48)]
 
 
 CHANGES = {
@@ -63,16 +63,16 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_module_is_surveyed_anew(change, made):
+def test_a_changed_module_is_surveyed_anew(change, survey_shapes):
     net = pooled_along_one_axis()
     survey_of(net, SHAPE, task_of(net).outputs)
     CHANGES[change](net)
     layers = survey_of(net, SHAPE, task_of(net).outputs)
-    assert len(made) == 2
+    assert len(survey_shapes) == 2
     assert layers == survey(net, SHAPE)
 
 
-def test_kept_surveys_keep_no_module(made):
+def test_kept_surveys_keep_no_module(survey_shapes):
     net = pooled_along_one_axis()
     survey_of(net, SHAPE, task_of(net).outputs)
     reference = weakref.ref(net)
@@ -81,30 +81,30 @@ def test_kept_surveys_keep_no_module(made):
     assert reference() is None
 
 
-def test_only_so_many_sizes_are_kept(made):
+def test_only_so_many_sizes_are_kept(survey_shapes):
     net = pooled_along_one_axis()
     for side in range(16, 26):
         survey_of(net, (3, side, side), task_of(net).outputs)
     assert len(surveys._surveys[net]) == surveys._MOST_SIZES
 
 
-def test_a_model_that_carries_its_survey_needs_no_other(made):
+def test_a_model_that_carries_its_survey_needs_no_other(survey_shapes):
     model = wrap_model(nets.seeded(nets.Net), input_size=32)
     assert survey_of(model, SHAPE, task_of(model).outputs) is model.survey
     with ThreadPoolExecutor(1) as pool, exclusive():  # as while an accelerator is prepared
         assert pool.submit(RefineCAM().explain, model, torch.rand(1, *SHAPE)).result(60).layers
-    assert made == []
+    assert survey_shapes == []
 
 
 class GivenUpError(Exception):
     pass
 
 
-def test_who_waits_to_survey_asks_whether_anybody_still_wants_it(made):
-    asked = threading.Event()
+def test_who_waits_to_survey_asks_whether_anybody_still_wants_it(survey_shapes):
+    question = threading.Event()
 
     def report(*_: int) -> None:
-        asked.set()
+        question.set()
         raise GivenUpError
 
     with ThreadPoolExecutor(1) as pool, exclusive():
@@ -113,16 +113,16 @@ def test_who_waits_to_survey_asks_whether_anybody_still_wants_it(made):
         )
         with pytest.raises(GivenUpError):
             waiting.result(60)
-    assert asked.is_set()
-    assert made == []
+    assert question.is_set()
+    assert survey_shapes == []
 
 
-def test_open_sessions_see_no_survey(made):
+def test_open_sessions_see_no_survey(survey_shapes):
     net, images = pooled_along_one_axis(), torch.rand(1, *SHAPE)
     with HookSession(net) as hooks:
         hooks.record("2")
         GradCAM(layers=("2",)).explain(net, images)
-        assert made == [SHAPE]
+        assert survey_shapes == [SHAPE]
         assert len(hooks.outputs["2"]) == 1
         net(images)
     assert len(hooks.outputs["2"]) == 2
@@ -137,6 +137,6 @@ def test_fullgrad_reads_the_axes_of_a_model_that_carries_its_survey():
     method = FullGrad(sign="signed")
     with pose(net, images) as question:
         result = FullGradients(question.plain()[0], torch.zeros(1, 5), (Term("2.1", values),))
-    shown = method._map(result, (32, 32), axes)
-    columns = torch.stack([shown[0].sum(dim=0), values[0].sum(dim=(0, 1))])
+    maps = method._map(result, (32, 32), axes)
+    columns = torch.stack([maps[0].sum(dim=0), values[0].sum(dim=(0, 1))])
     assert columns.corrcoef()[0, 1] > 0.99

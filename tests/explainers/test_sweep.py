@@ -92,7 +92,7 @@ def test_the_reference_is_what_autograd_says_of_leaves():
     (second_gradient,) = torch.autograd.grad(rest((second + stem).relu()), second)
     (first_gradient,) = torch.autograd.grad(rest((block.bn2(block.conv2(first.relu())) + stem).relu()), first)
     relus = calls["layer1.0.relu"]
-    for found, expected in (
+    for actual, expected in (
         (relus[0].input, first),
         (relus[0].grad_input, first_gradient),
         (calls["layer1.0.bn2"][0].output, second),
@@ -100,7 +100,7 @@ def test_the_reference_is_what_autograd_says_of_leaves():
         (relus[1].input, summed),
         (relus[1].grad_input, summed_gradient),
     ):
-        assert difference(found, expected.detach()) < 1e-6
+        assert difference(actual, expected.detach()) < 1e-6
 
 
 def test_the_command_prints_the_table(capsys):

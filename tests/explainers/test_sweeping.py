@@ -75,19 +75,19 @@ def check(
     net: nn.Module,
     image: Tensor,
     edit: dict[str, Any],
-    other: Tensor | None = None,
+    partner: Tensor | None = None,
     channels: list[int] | None = None,
     tolerance: float = 1e-5,
 ) -> Sweep:
     """Compare each row with a single intervention; the classes take turns as targets."""
-    sweep = swept(net, image, {**edit, "channels": channels}, target=1, other=other)
+    sweep = swept(net, image, {**edit, "channels": channels}, target=1, other=partner)
     by_channel = sorted(sweep.channels, key=lambda effect: effect.channel)
     assert [effect.channel for effect in by_channel] == (channels or list(range(len(by_channel))))
     assert sweep.target == 1
     changes = []
     for effect in by_channel:
         single = edit_images(
-            net, image, parse_edits([{**edit, "channels": [effect.channel]}]), Saliency(), Ask.single(1), other
+            net, image, parse_edits([{**edit, "channels": [effect.channel]}]), Saliency(), Ask.single(1), partner
         )
         before, after = single.before.logits[0].double(), single.after.logits[0].double()
         close = tolerance * float(max(before.abs().max(), after.abs().max()))
@@ -174,7 +174,7 @@ LAYERS = [
 
 
 @pytest.mark.parametrize(("trainable", "train"), [(False, False), pytest.param(True, True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("kind", "layers"), LAYERS, ids=lambda one: getattr(one, "__name__", None))
+@pytest.mark.parametrize(("kind", "layers"), LAYERS, ids=lambda kind: getattr(kind, "__name__", None))
 def test_nets_of_all_kinds(kind, layers, trainable, train, pictures, untouched):
     net = untouched(nets.seeded(kind).requires_grad_(trainable).train(train))
     for layer, at in itertools.product(layers, ("input", "output")):
@@ -243,15 +243,15 @@ def test_batches_of_all_sizes(size, pictures, monkeypatch):
     assert len(ticks) == -(-5 // size)
     monkeypatch.undo()
     expected = swept(net, pictures[0], {"op": "zero", "layer": "conv"})
-    assert [channel.channel for channel in sweep.channels] == [one.channel for one in expected.channels]
-    for one, other in zip(sweep.channels, expected.channels, strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-6)
+    assert [channel.channel for channel in sweep.channels] == [channel.channel for channel in expected.channels]
+    for channel, reference in zip(sweep.channels, expected.channels, strict=True):
+        assert channel.score == pytest.approx(reference.score, abs=1e-6)
 
 
 def test_more_channels_than_one_batch(pictures):
     net = nn.Sequential(nn.Conv2d(3, 70, 3), nn.ReLU(inplace=True), nets.Weighted(*(((0.01,) * 70),) * 2))
     summary = check(net.eval(), pictures[0], {"op": "zero", "layer": "0"}, channels=[0, 1, 31, 32, 33, 63, 64, 69])
-    whole = {one.channel: one.score for one in swept(net, pictures[0], {"op": "zero", "layer": "0"}, target=1).channels}
+    whole = {row.channel: row.score for row in swept(net, pictures[0], {"op": "zero", "layer": "0"}, target=1).channels}
     assert len(whole) == 70
     assert all(whole[channel.channel] == pytest.approx(channel.score, rel=1e-5) for channel in summary.channels)
 
@@ -308,7 +308,7 @@ def test_tokens(layer, images, untouched):
 
 def test_a_resnet_at_every_kind_of_layer(resnet18, generator, untouched):
     untouched(resnet18)
-    image, other = torch.randn(2, 1, 3, 32, 32, generator=generator)
+    image, partner = torch.randn(2, 1, 3, 32, 32, generator=generator)
     for layer, channels in [
         ("conv1", [0, 63]),
         ("maxpool", [5]),
@@ -318,9 +318,9 @@ def test_a_resnet_at_every_kind_of_layer(resnet18, generator, untouched):
         ("avgpool", [7]),
         ("fc", [1, 999]),
     ]:
-        check(resnet18, image, {"layer": layer, **OPS[3]}, other, channels, tolerance=1e-4)
+        check(resnet18, image, {"layer": layer, **OPS[3]}, partner, channels, tolerance=1e-4)
     for calls in ([0], [1]):
-        check(resnet18, image, {"layer": "layer2.1.relu", "calls": calls, **OPS[3]}, other, [3, 100], tolerance=1e-4)
+        check(resnet18, image, {"layer": "layer2.1.relu", "calls": calls, **OPS[3]}, partner, [3, 100], tolerance=1e-4)
 
 
 @pytest.mark.parametrize("dtype", few([torch.bfloat16, torch.float16, torch.float64], short=[torch.bfloat16]))
@@ -432,15 +432,15 @@ def test_nothing_of_the_copy_is_left(pictures):
     import weakref
 
     net = nets.seeded(nets.Skip)
-    made: list[weakref.ref[nn.Module]] = []
+    copies: list[weakref.ref[nn.Module]] = []
     copy = replay.structure_of
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay, "structure_of", lambda module: made.append(weakref.ref(one := copy(module))) or one)
+        patch.setattr(replay, "structure_of", lambda module: copies.append(weakref.ref(twin := copy(module))) or twin)
         swept(net, pictures[0], {"op": "zero", "layer": "branch.0"})
         refused(net, pictures[0], {"op": "set", "value": 1e308, "layer": "branch.0"})
     gc.collect()
-    assert len(made) == 2
-    assert [one() for one in made] == [None, None]
+    assert len(copies) == 2
+    assert [reference() for reference in copies] == [None, None]
 
 
 def test_the_copy_shares_the_weights(pictures):
@@ -455,7 +455,7 @@ def test_the_copy_shares_the_weights(pictures):
 
 
 @pytest.mark.parametrize(
-    ("edit", "place", "said"),
+    ("edit", "place", "message"),
     [
         ({"at": "grad_output"}, "at", "gradients do not change"),
         ({"at": "grad_input"}, "at", "gradients do not change"),
@@ -482,11 +482,11 @@ def test_the_copy_shares_the_weights(pictures):
     ],
     ids=nets.label,
 )
-def test_what_cannot_be_swept_is_named(edit, place, said, pictures, untouched):
+def test_what_cannot_be_swept_is_named(edit, place, message, pictures, untouched):
     net = untouched(nets.seeded(nets.Net))
     fault = refused(net, pictures[0], {"op": "zero", "layer": "conv", **edit})
     assert fault.field == f"edits[0].{place}"
-    assert said in str(fault)
+    assert message in str(fault)
 
 
 def test_several_tensors_are_refused(pictures):
@@ -573,10 +573,10 @@ def test_sweeps_and_hooks_in_eight_threads_on_one_module(pictures, untouched):
     with frequent_switches(), ThreadPoolExecutor(8) as pool:
         results = list(pool.map(work, range(8)))
     for expected, rounds in zip(alone, results, strict=False):
-        for one in rounds:
-            assert [effect.channel for effect in one.channels] == [effect.channel for effect in expected.channels]
-            for effect, other in zip(one.channels, expected.channels, strict=True):
-                assert effect.score == pytest.approx(other.score, abs=1e-6)
+        for sweep in rounds:
+            assert [effect.channel for effect in sweep.channels] == [effect.channel for effect in expected.channels]
+            for effect, reference in zip(sweep.channels, expected.channels, strict=True):
+                assert effect.score == pytest.approx(reference.score, abs=1e-6)
 
 
 class frequent_switches:  # noqa: N801
@@ -602,8 +602,8 @@ def test_a_copy_is_made_while_hooks_come_and_go(resnet18):
             copies = [replay.structure_of(resnet18) for _ in range(15)]
         finally:
             stop.set()
-        for one in disturbing:
-            one.result()
+        for future in disturbing:
+            future.result()
     assert len(copies) == 15
 
 
@@ -639,8 +639,8 @@ def test_a_sweep_is_saved_as_a_table_or_drawn(lite0: LoadedModel, tmp_path):
     upright = read_picture(CAT)
     geometry = lite0.preprocess.geometry(upright.width, upright.height)
     expected = sweep_sheet(sweep, 2, upright, geometry, Style(max_side=300))
-    with Image.open(sweep.save(tmp_path / "a.png", top=2, max_side=300)) as drawn:
-        assert np.array_equal(np.asarray(drawn), np.asarray(expected))
+    with Image.open(sweep.save(tmp_path / "a.png", top=2, max_side=300)) as image:
+        assert np.array_equal(np.asarray(image), np.asarray(expected))
     with pytest.raises(OptionError, match="csv"):
         sweep.save(tmp_path / "a.npz")
     with pytest.raises(OptionError, match="leave 'top' out"):

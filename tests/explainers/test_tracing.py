@@ -49,27 +49,27 @@ def chain(scale: float = 1.0) -> nn.Sequential:
     return net.eval()
 
 
-def events(found: Trace, *kinds: str) -> list[tuple[str, int | None]]:
-    return [(event.path, event.call) for event in found.events if event.kind in kinds]
+def events(timeline: Trace, *kinds: str) -> list[tuple[str, int | None]]:
+    return [(event.path, event.call) for event in timeline.events if event.kind in kinds]
 
 
-def check_order(found: Trace) -> None:
+def check_order(timeline: Trace) -> None:
     """Check what holds for every trace."""
-    assert [event.order for event in found.events] == list(range(len(found.events)))
-    times = [event.microseconds for event in found.events]
+    assert [event.order for event in timeline.events] == list(range(len(timeline.events)))
+    times = [event.microseconds for event in timeline.events]
     assert times == sorted(times)
     assert times[0] >= 0
-    seen: dict[tuple[str, int | None], list[str]] = {}
-    for event in found.events:
+    kinds_of: dict[tuple[str, int | None], list[str]] = {}
+    for event in timeline.events:
         assert (event.call is None) == (event.kind == "parameter_gradient")
-        seen.setdefault((event.path, event.call), []).append(event.kind)
+        kinds_of.setdefault((event.path, event.call), []).append(event.kind)
     legal = ["before_forward", "after_forward", "output_gradient", "full_backward"]
-    for (path, call), kinds in seen.items():
+    for (path, call), kinds in kinds_of.items():
         if call is None:
             continue
         assert kinds == [kind for kind in legal if kind in kinds], (path, call)
         assert kinds[:2] == legal[:2], (path, call)
-        assert call == 0 or (path, call - 1) in seen
+        assert call == 0 or (path, call - 1) in kinds_of
 
 
 # Events
@@ -77,25 +77,28 @@ def check_order(found: Trace) -> None:
 
 def test_a_trace_by_hand(untouched):
     net = untouched(nets.Weighted(*ROWS).train())
-    found = trace_images(net, ONES, ask=Ask.single(1))
-    check_order(found)
-    told = [(one.kind, one.path, one.type, one.call, [tensor.name for tensor in one.tensors]) for one in found.events]
-    assert told[:3] == [
+    timeline = trace_images(net, ONES, ask=Ask.single(1))
+    check_order(timeline)
+    rows = [
+        (event.kind, event.path, event.type, event.call, [tensor.name for tensor in event.tensors])
+        for event in timeline.events
+    ]
+    assert rows[:3] == [
         ("before_forward", "conv", "Conv2d", 0, ["input"]),
         ("after_forward", "conv", "Conv2d", 0, ["output"]),
         ("output_gradient", "conv", "Conv2d", 0, ["grad_output"]),
     ]
-    assert sorted(told[3:]) == [
+    assert sorted(rows[3:]) == [
         ("full_backward", "conv", "Conv2d", 0, ["grad_input"]),
         ("parameter_gradient", "conv", "Conv2d", None, ["weight"]),
     ]
-    by_name = {tensor.name: tensor.statistics for event in found.events for tensor in event.tensors}
+    by_name = {tensor.name: tensor.statistics for event in timeline.events for tensor in event.tensors}
     assert by_name["input"] == statistics(ONES)
     assert by_name["output"] == statistics(torch.tensor([6.0, 3.0])[None, :, None, None].expand(1, 2, 4, 4))
     assert by_name["grad_output"] == statistics(torch.tensor([0.0, 1.0])[None, :, None, None].expand(1, 2, 4, 4))
     assert by_name["grad_input"] == statistics(torch.tensor(ROWS[1])[None, :, None, None].expand(1, 3, 4, 4))
     assert by_name["weight"] == statistics(torch.tensor([[0.0] * 3, [16.0] * 3])[:, :, None, None])
-    assert (found.target, found.logits.tolist(), found.summary) == (1, [96, 48], NOTHING)
+    assert (timeline.target, timeline.logits.tolist(), timeline.summary) == (1, [96, 48], NOTHING)
     assert trace_images(net, ONES).target == 0
 
 
@@ -106,7 +109,7 @@ def test_forward_runs_down_and_backward_up(trainable, untouched):
     check_order(timeline)
     names = ["0", "1", "2", "3", "4"]
     forward = [(kind, name) for name in names for kind in ("before_forward", "after_forward")]
-    assert [(one.kind, one.path) for one in timeline.events[:10]] == forward
+    assert [(event.kind, event.path) for event in timeline.events[:10]] == forward
     assert events(timeline, "output_gradient") == [(name, 0) for name in reversed(names)]
     assert events(timeline, "full_backward") == [(name, 0) for name in reversed(names)]
     assert sorted(events(timeline, "parameter_gradient")) == [(name, None) for name in ("0", "0", "2", "2", "4", "4")]
@@ -158,7 +161,9 @@ def test_chosen_layers_only(picture):
 def test_several_tensors_are_told_apart_by_their_places(picture):
     """Called with a picture and, by keyword, a number and a tensor."""
     timeline = trace_images(nets.seeded(nets.TupleInside), picture, layers=("pair",))
-    names = {event.kind: [one.name for one in event.tensors] for event in timeline.events if event.call is not None}
+    names = {
+        event.kind: [tensor.name for tensor in event.tensors] for event in timeline.events if event.call is not None
+    }
     assert names["before_forward"] == ["input.0", "input.2"]
     assert names["after_forward"] == ["output.0", "output.1"]
     (backward,) = [event for event in timeline.events if event.kind == "full_backward"]
@@ -233,12 +238,12 @@ def test_maps_are_dead_only_if_dead_in_every_call(picture):
     with torch.no_grad():
         net.blocks[0].conv.bias[:] = torch.tensor([-100.0, -100.0, 1.0, 1.0])
         net.blocks[1].conv.bias[:] = torch.tensor([-100.0, 1.0, -100.0, 1.0])
-    by_path = {one.path: one for one in trace_images(net, picture, layers=("relu",)).summary.dead_maps}
+    by_path = {entry.path: entry for entry in trace_images(net, picture, layers=("relu",)).summary.dead_maps}
     assert by_path["relu"].channels == (0,)
     net.relu = nn.ReLU()
     for block in net.blocks:
         block.relu = nn.ReLU()
-    results = {one.path: one.channels for one in trace_images(net, picture).summary.dead_maps}
+    results = {entry.path: entry.channels for entry in trace_images(net, picture).summary.dead_maps}
     assert results == {"blocks.0.relu": (0, 1), "blocks.1.relu": (0, 2), "relu": results.get("relu", ())}
 
 
@@ -278,13 +283,13 @@ def test_exploding(scale):
     assert timeline.summary.vanishing == timeline.summary.non_finite == ()
 
 
-def norms_of(found: Trace) -> dict[str, float]:
+def norms_of(timeline: Trace) -> dict[str, float]:
     def norm(event: Event) -> float:
-        (one,) = event.tensors
-        assert one.statistics
-        return one.statistics.norm
+        (tensor,) = event.tensors
+        assert tensor.statistics
+        return tensor.statistics.norm
 
-    return {event.path: norm(event) for event in found.events if event.kind == "output_gradient"}
+    return {event.path: norm(event) for event in timeline.events if event.kind == "output_gradient"}
 
 
 class Beside(nets.Net):
@@ -311,18 +316,23 @@ def test_without_gradient(trainable, picture):
 
 def test_not_run_lists_each_module_once_and_none_that_ran_under_another_name(picture):
     net = nets.seeded(nets.SharedInside, 4, 4)
-    found = trace_images(net, picture)
-    check_order(found)
-    assert found.summary.not_run == ()
-    assert [call for path, call in events(found, "before_forward") if path.endswith("relu")] == [0, 1, 2, 3]
-    assert {path for path, _ in events(found, "before_forward")} == {"relu", "blocks.0.conv", "blocks.1.conv", "head"}
+    timeline = trace_images(net, picture)
+    check_order(timeline)
+    assert timeline.summary.not_run == ()
+    assert [call for path, call in events(timeline, "before_forward") if path.endswith("relu")] == [0, 1, 2, 3]
+    assert {path for path, _ in events(timeline, "before_forward")} == {
+        "relu",
+        "blocks.0.conv",
+        "blocks.1.conv",
+        "head",
+    }
     net.other = nn.Linear(1, 1)
     net.again = net.other
     net.blocks[0].same = net.blocks[0].conv
-    found = trace_images(net, picture)
-    assert found.summary.not_run == ("other",)
-    assert events(found, "parameter_gradient").count(("blocks.0.conv", None)) == 2, "weight and bias"
-    assert "blocks.0.same" not in {event.path for event in found.events}
+    timeline = trace_images(net, picture)
+    assert timeline.summary.not_run == ("other",)
+    assert events(timeline, "parameter_gradient").count(("blocks.0.conv", None)) == 2, "weight and bias"
+    assert "blocks.0.same" not in {event.path for event in timeline.events}
 
 
 class Direct(nets.Net):
@@ -422,8 +432,8 @@ def test_whatever_the_callers_mode(mode, picture, untouched):
     assert comparable(timeline) == comparable(expected)
 
 
-def comparable(found: Trace) -> list[tuple[object, ...]]:
-    return [(event.kind, event.path, event.type, event.call, event.tensors) for event in found.events]
+def comparable(timeline: Trace) -> list[tuple[object, ...]]:
+    return [(event.kind, event.path, event.type, event.call, event.tensors) for event in timeline.events]
 
 
 def test_in_threads(picture, untouched):
@@ -431,14 +441,15 @@ def test_in_threads(picture, untouched):
     layers = ["stem", "conv", "again", "head", "", "*", "c*", "?tem"]
     alone = [comparable(trace_images(net, picture, layers=(layer,))) for layer in layers]
     with ThreadPoolExecutor(8) as pool:
-        result = pool.map(lambda one: [trace_images(net, picture, layers=(one,)) for _ in range(8)], layers)
+        result = pool.map(lambda layer: [trace_images(net, picture, layers=(layer,)) for _ in range(8)], layers)
         for expected, traces in zip(alone, result, strict=True):
-            for one in traces:
-                check_order(one)
-                assert [event[:4] for event in comparable(one)] == [event[:4] for event in expected]
-                for event, other in zip(comparable(one), expected, strict=True):
+            for timeline in traces:
+                check_order(timeline)
+                assert [event[:4] for event in comparable(timeline)] == [event[:4] for event in expected]
+                for event, reference in zip(comparable(timeline), expected, strict=True):
                     norms = [
-                        [tensor.statistics.norm for tensor in each[4] if tensor.statistics] for each in (event, other)
+                        [tensor.statistics.norm for tensor in record[4] if tensor.statistics]
+                        for record in (event, reference)
                     ]
                     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 

@@ -82,8 +82,8 @@ def test_the_service_tells_the_head_of_its_answers(tmp_path, module):
         answer = client.post("/predict", data=cat, content_type="image/png").json
         assert answer["model"]["head"] == client.get("/models/chest").json["head"] == "sigmoid"
         expected = explain(wrap_model(module, LABELS, input_size=32, head="sigmoid"), CAT)
-        for row, other in zip(answer["predictions"], expected.predictions, strict=True):
-            assert (row["label"], row["probability"]) == (other.label, pytest.approx(other.probability, abs=1e-3))
+        for row, entry in zip(answer["predictions"], expected.predictions, strict=True):
+            assert (row["label"], row["probability"]) == (entry.label, pytest.approx(entry.probability, abs=1e-3))
 
     finally:
         app.extensions["seewhy"].models.stop()

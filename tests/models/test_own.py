@@ -69,8 +69,8 @@ def test_ready_made_architectures_get_as_many_classes_as_labels(architecture, de
     declare(architecture=architecture)
     model = load_model("mine", weights=None)
     assert model.module(torch.zeros(1, *model.spec.image_shape)).shape == (1, 3)
-    known = Registry().spec(architecture).preprocess
-    assert model.preprocess == known
+    preprocess = Registry().spec(architecture).preprocess
+    assert model.preprocess == preprocess
     assert model.sha256 is None
 
 
@@ -152,16 +152,16 @@ def test_a_factory_that_cannot_be_is_refused(architecture, declare):
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ("[models.'x/layers']", "letters, digits"),
         ("[models.'caf\u00e9']", "letters, digits"),
     ],
 )
-def test_names_that_a_path_or_a_header_cannot_hold_are_refused(tmp_path, table, said):
+def test_names_that_a_path_or_a_header_cannot_hold_are_refused(tmp_path, table, message):
     file = tmp_path / "models.toml"
     file.write_text(f'{table}\narchitecture = "resnet18"\nweights = "w.pth"\nlabels = ["a"]\n', encoding="utf-8")
-    with pytest.raises(ModelsFileError, match=said):
+    with pytest.raises(ModelsFileError, match=message):
         own_specs(file)
 
 
@@ -237,16 +237,16 @@ def test_what_a_factory_imports_may_change_pytorch_too(package):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "setting"),
     [
         ("torch.set_default_dtype(torch.float64)", r"torch\.get_default_dtype\(\)"),
         ("nn.Module.__call__ = lambda *args: None", r"torch\.nn\.Module\.__call__"),
     ],
 )
-def test_a_factory_that_changes_all_models_is_refused_and_what_it_changed_is_put_back(line, said, package, request):
+def test_a_factory_that_changes_all_models_is_refused_and_what_it_changed_is_put_back(line, setting, package, request):
     name = f"changes_{abs(hash(line))}"
     registry = package(name, **{name: f"def make():\n    net = {NET}\n    {line}\n    return net\n"})
-    with pytest.raises(ModelsFileError, match=f"left {said} changed"):
+    with pytest.raises(ModelsFileError, match=f"left {setting} changed"):
         registry.load("mine", None)
     assert process_wide.changes() == []
 

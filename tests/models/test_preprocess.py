@@ -106,7 +106,7 @@ def photograph(width: int, height: int) -> Image.Image:
 def test_a_smaller_copy_is_nearly_the_same_input(preprocess, part, size):
     picture = photograph(*size)
     least = preprocess.least(*size)
-    copies = [(max(one, size[0] // part), max(other, size[1] // part)) for one, other in (least,)]
+    copies = [(max(width, size[0] // part), max(height, size[1] // part)) for width, height in (least,)]
     for small in (*copies, least):
         assert small[0] < size[0] / 2
         copy = picture.resize(small, Image.Resampling.BOX)

@@ -48,10 +48,10 @@ def test_every_name_has_a_spec_with_a_label_per_class(registry):
 
 
 def test_many_who_ask_for_the_first_list_make_it_once(registry, monkeypatch):
-    made = []
+    names = []
 
     def describe(name, weights):
-        made.append(name)
+        names.append(name)
         time.sleep(0.001)
         return name
 
@@ -64,7 +64,7 @@ def test_many_who_ask_for_the_first_list_make_it_once(registry, monkeypatch):
     finally:
         models_registry._zoo_spec.cache_clear()
     assert results == [registry.names()] * 8
-    assert sorted(made) == sorted(registry.names())
+    assert sorted(names) == sorted(registry.names())
 
 
 @pytest.mark.parametrize(
@@ -171,18 +171,18 @@ def building(monkeypatch):
 
 def test_who_does_not_wait_for_another_survey_costs_nothing(registry, building):
     begun, may_end, built = building
-    known = registry.spec("squeezenet1_1")
+    spec = registry.spec("squeezenet1_1")
     may_end.set()
-    first = registry.survey(known)
+    first = registry.survey(spec)
     begun.clear(), may_end.clear()
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(registry.survey, registry.spec("squeezenet1_0"))
+        future = pool.submit(registry.survey, registry.spec("squeezenet1_0"))
         assert begun.wait(30)
         with pytest.raises(Impatient):
             registry.survey(registry.spec("resnet18"), Mock(side_effect=[None, None, Impatient]))
-        assert registry.survey(known, give_up) is first  # waits for nobody
+        assert registry.survey(spec, give_up) is first  # waits for nobody
         may_end.set()
-        assert other.result(30).layers
+        assert future.result(30).layers
     assert built == ["squeezenet1_1", "squeezenet1_0"]
 
 
@@ -192,8 +192,8 @@ def test_who_does_not_wait_for_another_survey_costs_nothing(registry, building):
 def test_a_survey_takes_no_memory_for_weights(registry, name):
     built = []
 
-    def build(*given):
-        built.append(spec.build(*given))
+    def build(*arguments):
+        built.append(spec.build(*arguments))
         return built[-1]
 
     spec = registry.spec(name)

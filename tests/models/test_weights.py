@@ -39,8 +39,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    return list(found) == list(expected) and all(torch.equal(found[name], expected[name]) for name in expected)
+def same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return list(actual) == list(expected) and all(torch.equal(actual[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".pt"])
@@ -172,8 +172,8 @@ def test_weights_of_another_architecture_are_counted(folder, squeezenet):
     torch.save(nets.seeded(nets.Net).state_dict(), folder / "squeezenet1_1.pth")
     with pytest.raises(BadWeightsError, match=r"squeezenet1_1: .*52 tensors are missing.*8 are surplus"):
         load_model("squeezenet1_1", download=False)
-    other = {**squeezenet, "classifier.1.bias": torch.zeros(10)}
-    torch.save(other, folder / "squeezenet1_1.pth")
+    wrong_weights = {**squeezenet, "classifier.1.bias": torch.zeros(10)}
+    torch.save(wrong_weights, folder / "squeezenet1_1.pth")
     with pytest.raises(BadWeightsError, match=r"1 have another shape \(such as 'classifier.1.bias'\)"):
         load_model("squeezenet1_1", download=False)
 
@@ -277,8 +277,8 @@ def test_a_digest_may_stand_in_the_models_file(tmp_path):
     digest = sha256_of(tmp_path / "w.pth")
     declared = "[models.mine]\narchitecture = 'resnet18'\nweights = 'w.pth'\nlabels = ['a', 'b']\ninput_size = 64\n"
     cases = ((digest, None), (digest[:8].upper(), None), ("0" * 64, BadWeightsError), ("xyz", ModelsFileError))
-    for told, problem in cases:
-        (tmp_path / "models.toml").write_text(f"{declared}sha256 = '{told}'\n")
+    for text, problem in cases:
+        (tmp_path / "models.toml").write_text(f"{declared}sha256 = '{text}'\n")
         if problem is None:
             assert Registry(models_file=tmp_path / "models.toml").load("mine").sha256 == digest
         else:
@@ -297,4 +297,7 @@ def test_modules_that_ask_for_the_version_of_their_weights_get_it(tmp_path, suff
     file = tmp_path / f"weights{suffix}"
     (save_file if suffix == ".safetensors" else torch.save)(saved.state_dict(), file)
     fill_by_name(loaded, read_state_dict(file))
-    assert all(torch.equal(one, other) for one, other in zip(saved.parameters(), loaded.parameters(), strict=True))
+    assert all(
+        torch.equal(parameter, reference)
+        for parameter, reference in zip(saved.parameters(), loaded.parameters(), strict=True)
+    )

@@ -41,7 +41,7 @@ def test_a_module_explains_pictures_and_is_left_as_it_was(module, untouched):
     explanation = explain(model, CAT, target="ill")
     assert module.training
     assert (explanation.target.label, explanation.map.shape, explanation.heatmap.shape) == ("ill", (16, 16), (300, 451))
-    assert [one.target.label for one in explain_many(model, [CAT, CAT], target=1)] == ["ill", "ill"]
+    assert [result.target.label for result in explain_many(model, [CAT, CAT], target=1)] == ["ill", "ill"]
     assert (explain(wrap_model(deepcopy(module).eval(), input_size=64), CAT, target=1).map == explanation.map).all()
 
 
@@ -80,14 +80,14 @@ def test_the_wrapped_module_is_as_the_loaded_one():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"labels": ["one"]}, "2 classes, but 1 labels"),
         ({"input_size": 2, "default_layers": ["head"]}, "'head' is no layer with a grid"),
     ],
 )
-def test_what_does_not_fit_is_said(module, options, said):
-    with pytest.raises(ModelError, match=said):
+def test_what_does_not_fit_is_said(module, options, message):
+    with pytest.raises(ModelError, match=message):
         wrap_model(module, **{"input_size": 64, **options})
 
 
@@ -114,8 +114,8 @@ def test_what_is_no_classifier_is_said():
     ],
 )
 @pytest.mark.parametrize(
-    ("given", "said"), [(Small, "wrap_model"), (lambda: "resnet18", "load_model"), (dict, "A model is needed")]
+    ("factory", "message"), [(Small, "wrap_model"), (lambda: "resnet18", "load_model"), (dict, "A model is needed")]
 )
-def test_what_knows_nothing_of_pictures_is_told_how(ask, given, said):
-    with pytest.raises(UnsupportedModuleError, match=said):
-        ask(given())
+def test_what_knows_nothing_of_pictures_is_told_how(ask, factory, message):
+    with pytest.raises(UnsupportedModuleError, match=message):
+        ask(factory())

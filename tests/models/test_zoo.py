@@ -161,10 +161,10 @@ def test_the_default_layer_is_the_one_that_users_mean(name):
     layer, side = EXPECTED[name]
     assert survey.default_layers == (layer,)
     assert survey.reason is None
-    (chosen,) = (row for row in survey.layers if row.default)
-    assert chosen.cam
-    assert chosen.calls == 1
-    assert chosen.output_shape.count(side) == 2
+    (default,) = (row for row in survey.layers if row.default)
+    assert default.cam
+    assert default.calls == 1
+    assert default.output_shape.count(side) == 2
 
 
 @pytest.mark.parametrize("name", few(TORCHVISION, SHORT - LARGE))

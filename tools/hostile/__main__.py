@@ -19,62 +19,62 @@ from tests.app.serving import free_port, start
 from tools.hostile import contract, trial
 from tools.hostile.corpus import inputs
 from tools.hostile.targets import TARGETS
-from tools.tables import printed, written
+from tools.tables import print_tables, write_tables
 
-Found = list[str]
+Findings = list[str]
 
 
-def pictures(found: Found) -> Iterator[str]:
+def pictures(findings: Findings) -> Iterator[str]:
     """Yield the table of hostile pictures."""
-    done = subprocess.run([sys.executable, "-W", "always", "-m", "tools.hostile.trial"], capture_output=True, text=True)
-    if done.returncode or done.stderr:
-        found.append(done.stderr)
-    rows = [trial.Answered(**json.loads(line)) for line in done.stdout.splitlines()]
-    found += [str(one) for one in rows if one.status not in one.expected]
+    run = subprocess.run([sys.executable, "-W", "always", "-m", "tools.hostile.trial"], capture_output=True, text=True)
+    if run.returncode or run.stderr:
+        findings.append(run.stderr)
+    rows = [trial.Answered(**json.loads(line)) for line in run.stdout.splitlines()]
+    findings += [str(answer) for answer in rows if answer.status not in answer.expected]
     yield "| pictures | requests | answers | slowest | most memory |"
     yield "| --- | ---: | --- | ---: | ---: |"
-    for family in dict.fromkeys(one.family for one in rows):
-        of = [one for one in rows if one.family == family]
+    for family in dict.fromkeys(answer.family for answer in rows):
+        of = [answer for answer in rows if answer.family == family]
         answers = ", ".join(f"{count} × {status}" for status, count in sorted(Counter(r.status for r in of).items()))
-        slowest, most = max(one.seconds for one in of), max(one.growth for one in of)
+        slowest, most = max(answer.seconds for answer in of), max(answer.growth for answer in of)
         yield f"| {family} | {len(of):,} | {answers} | {slowest:.2f} s | {most / 2**20:.0f} MB |"
 
 
-def requests(found: Found, examples: int) -> Iterator[str]:
+def requests(findings: Findings, examples: int) -> Iterator[str]:
     """Yield the table of Schemathesis' runs."""
     port = free_port()
     process = start(port, SEEWHY_LOG_LEVEL="error")
     yield "| Schemathesis | routes | requests | found |"
     yield "| --- | --- | ---: | ---: |"
     try:
-        for said, phases, count in [
+        for label, phases, count in [
             ("each option at and beyond its bounds", ["coverage"], 1),
             ("examples, made up at random, in sequences", ["examples", "fuzzing", "stateful"], examples),
         ]:
             run = contract.check(f"http://127.0.0.1:{port}", phases, count)
-            if run.found:
-                found.append(run.report)
-            yield f"| {said} | all | {run.cases:,} | {'something' if run.found else 'nothing'} |"
+            if run.is_faulty:
+                findings.append(run.report)
+            yield f"| {label} | all | {run.cases:,} | {'something' if run.is_faulty else 'nothing'} |"
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
 
 
-def fuzzes(found: Found, seconds: int) -> Iterator[str]:
+def fuzzes(findings: Findings, seconds: int) -> Iterator[str]:
     """Yield the table of coverage-guided fuzzes."""
     yield "| fuzzed by atheris | inputs | edges reached | inputs kept | found |"
     yield "| --- | ---: | ---: | ---: | ---: |"
     for name in TARGETS:
         command = [sys.executable, "-m", "tools.hostile.fuzz", name, str(seconds)]
         with tempfile.TemporaryDirectory() as new:
-            done = subprocess.run([*command, new], capture_output=True, text=True, errors="replace")
-        if done.returncode:
-            found.append(done.stderr)
-        runs = re.search(r"Done (\d+) runs", done.stderr)
-        edges = re.findall(r"cov: (\d+)", done.stderr)
+            process = subprocess.run([*command, new], capture_output=True, text=True, errors="replace")
+        if process.returncode:
+            findings.append(process.stderr)
+        runs = re.search(r"Done (\d+) runs", process.stderr)
+        edges = re.findall(r"cov: (\d+)", process.stderr)
         yield (
             f"| {name} | {int(runs[1]) if runs else 0:,} | {int(edges[-1]) if edges else 0:,} | {len(inputs(name))} "
-            f"| {'something' if done.returncode else 'nothing'} |"
+            f"| {'something' if process.returncode else 'nothing'} |"
         )
 
 
@@ -85,14 +85,16 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=60, help="requests made up for each route")
     parser.add_argument("--write", action="store_true", help="write the tables into docs/reliability.md")
     options = parser.parse_args()
-    found: Found = []
+    findings: Findings = []
     used = ", ".join(f"{name} {version(name)}" for name in ("pillow", "schemathesis", "atheris"))
     heading = f"Python {platform.python_version()}, {used}; {os.cpu_count()} processors, other work beside it."
-    lines = printed(heading, (pictures(found), requests(found, options.examples), fuzzes(found, options.seconds)))
-    if options.write and not found:
-        written("hostile", lines)
-    print(*found, sep="\n", file=sys.stderr)
-    return bool(found)
+    lines = print_tables(
+        heading, (pictures(findings), requests(findings, options.examples), fuzzes(findings, options.seconds))
+    )
+    if options.write and not findings:
+        write_tables("hostile", lines)
+    print(*findings, sep="\n", file=sys.stderr)
+    return bool(findings)
 
 
 if __name__ == "__main__":

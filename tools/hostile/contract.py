@@ -16,12 +16,12 @@ class Run:
     """What a run found.
 
     Attributes:
-        found: whether it found anything.
+        is_faulty: whether it found anything.
         cases: how many requests it made up.
         report: what it printed.
     """
 
-    found: bool
+    is_faulty: bool
     cases: int
     report: str
 
@@ -43,6 +43,6 @@ def check(url: str, phases: Sequence[str], examples: int, seed: int = 1, exclude
     for path in excluded:
         command += ["--exclude-path", path]
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "tools.hostile.hooks", "PYTHONPATH": str(HERE.parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    cases = re.search(r"(\d+) generated", done.stdout)
-    return Run(done.returncode != 0, int(cases[1]) if cases else 0, done.stdout + done.stderr)
+    process = subprocess.run(command, capture_output=True, text=True, env=environment)
+    cases = re.search(r"(\d+) generated", process.stdout)
+    return Run(process.returncode != 0, int(cases[1]) if cases else 0, process.stdout + process.stderr)

@@ -90,14 +90,14 @@ def _with_pictures(case: Any, place: int) -> dict[str, Any]:
     if "inputs" in case.body:
         tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [text]}
         return {**case.body, "inputs": [tensor]}
-    sent = text if case.media_type == "application/json" else picture
-    return {name: sent if name in ("image", "other", "data") else value for name, value in case.body.items()}
+    content = text if case.media_type == "application/json" else picture
+    return {name: content if name in ("image", "other", "data") else value for name, value in case.body.items()}
 
 
 def _name_what_exists(case: Any, place: int) -> None:
     """Keep of the request its pictures and such options as there is an answer for."""
     path = case.operation.path
-    body = {name: one for name, one in case.body.items() if name in CARRIED} if isinstance(case.body, dict) else {}
+    body = {name: value for name, value in case.body.items() if name in CARRIED} if isinstance(case.body, dict) else {}
     query = {name: _chosen(name, place) for name in case.query or {} if name in NAMES}
     if path == "/hooks/capture":
         query["layer"] = _chosen("layer", place)

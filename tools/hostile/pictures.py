@@ -46,7 +46,7 @@ def photograph(width: int = 64, height: int = 48, mode: str = "RGB") -> Image.Im
     rows, columns = np.mgrid[0:height, 0:width]
     noise = np.random.default_rng(0).integers(0, 24, (height, width))
     channels = (rows * 200 // max(1, height), columns * 200 // max(1, width), (rows + columns) % 200)
-    return Image.fromarray(np.stack([one + noise for one in channels], 2).astype(np.uint8)).convert(mode)
+    return Image.fromarray(np.stack([channel + noise for channel in channels], 2).astype(np.uint8)).convert(mode)
 
 
 def reduced(
@@ -71,8 +71,8 @@ def sound() -> dict[str, bytes]:
 
 def all_pictures() -> Iterator[Hostile]:
     """Yield every picture of every family."""
-    for made in _FAMILIES:
-        yield from made()
+    for family in _FAMILIES:
+        yield from family()
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
@@ -163,32 +163,32 @@ def bit_flips() -> Iterator[Hostile]:
 def claims() -> Iterator[Hostile]:
     """Headers that claim far more than there is."""
     sizes = [(65535, 65535), (60_000, 2000), (2**31 - 1, 2**31 - 1), (2**31, 1), (1, 2**31 - 1), (0, 8), (8, 0)]
-    found = sound()
+    files = sound()
     for width, height in sizes:
         name = f"{width}x{height}"
         yield Hostile("absurd size", f"PNG {name}", png(width, height, zlib.compress(b"\0")), REFUSED)
         tags = grey_tags(width, height, 200, 8)
         yield Hostile("absurd size", f"TIFF {name}", tiff(tags, bytes(300)), REFUSED)
-        bmp = bytearray(found["BMP"])
+        bmp = bytearray(files["BMP"])
         bmp[18:26] = struct.pack("<II", width, height)
         yield Hostile("absurd size", f"BMP {name}", bytes(bmp), REFUSED)
         bmp[22:26] = struct.pack("<i", -(height % 2**31))
         yield Hostile("absurd size", f"BMP {name}, upside down", bytes(bmp), REFUSED)
-    jpeg = bytearray(found["JPEG"])
+    jpeg = bytearray(files["JPEG"])
     start = jpeg.index(b"\xff\xc0")
     for width, height in [(65535, 65535), (65535, 1500), (0, 8), (8, 0), (65500, 977)]:
         jpeg[start + 5 : start + 9] = struct.pack(">HH", height, width)
         yield Hostile("absurd size", f"JPEG {width}x{height}", bytes(jpeg), DAMAGED | TOO_MUCH)
-    gif = bytearray(found["GIF"])
+    gif = bytearray(files["GIF"])
     for width, height in [(65535, 65535), (0, 0)]:
         gif[6:10] = struct.pack("<HH", width, height)
         yield Hostile("absurd size", f"GIF {width}x{height}", bytes(gif), DAMAGED | TOO_MUCH)
-    frame = bytearray(found["GIF"])
+    frame = bytearray(files["GIF"])
     place = frame.index(b",", 13 + 3 * 2 ** ((frame[10] & 7) + 1))
     frame[place + 5 : place + 9] = struct.pack("<HH", 65535, 65535)
     yield Hostile("absurd size", "GIF, a frame larger than the screen", bytes(frame), REFUSED)
     for width, height in [(2**24, 2**24), (16384, 16384)]:
-        webp = with_riff(found["WEBP"], b"EXIF", b"", 8, (width, height))
+        webp = with_riff(files["WEBP"], b"EXIF", b"", 8, (width, height))
         yield Hostile("absurd size", f"WEBP {width}x{height}", webp, REFUSED)
     animation = bytearray(animated("WEBP", 3))
     animation[24:30] = b"\xfe\x3f\0\xfe\x3f\0"
@@ -226,10 +226,10 @@ def frames() -> Iterator[Hostile]:
     for count, answers in [(2**31 - 1, DAMAGED), (2**32 - 1, DAMAGED), (0, RIGHT)]:
         control = chunk(b"acTL", struct.pack(">II", count, 0))
         yield Hostile("frames", f"PNG that claims {count}", still[:33] + control + still[33:], answers)
-    one = grey_tags(2, 2, 8, 4)
-    size = len(directory(one))
-    many = b"".join(directory(one, 8 + (index + 1) * size) for index in range(20_000))
-    yield Hostile("frames", "TIFF of 20000 directories", b"II*\0\x08\0\0\0" + many + directory(one), RIGHT)
+    tags = grey_tags(2, 2, 8, 4)
+    size = len(directory(tags))
+    many = b"".join(directory(tags, 8 + (index + 1) * size) for index in range(20_000))
+    yield Hostile("frames", "TIFF of 20000 directories", b"II*\0\x08\0\0\0" + many + directory(tags), RIGHT)
     yield Hostile("frames", "TIFF, directories in a circle", tiff(grey_tags(2, 2, 8, 4), following=8), RIGHT)
     yield Hostile(
         "frames", "MPO of 2", encoded(photograph(), "MPO", save_all=True, append_images=[photograph()]), RIGHT
@@ -241,7 +241,7 @@ def frames() -> Iterator[Hostile]:
 
 def profiles() -> Iterator[Hostile]:
     """ICC profiles: bombs, lies and nonsense."""
-    found, srgb = sound(), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    files, srgb = sound(), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     body = zlib.compress(bytes(11 * 3 * 65 * 48))
     for name, packed in [("300 MB of zeros", zeros(300_000_000)), ("no zlib", b"\xff" * 50), ("nothing", b"")]:
         profile = chunk(b"iCCP", b"icc\0\0" + packed)
@@ -259,12 +259,12 @@ def profiles() -> Iterator[Hostile]:
         for kind in ("JPEG", "PNG", "WEBP", "TIFF"):
             yield Hostile("ICC", f"{kind}, {name}", encoded(photograph(), kind, icc_profile=profile), DAMAGED)
     parts = [b"ICC_PROFILE\0" + bytes([index, 255]) + bytes(65_000) for index in range(1, 256)]
-    yield Hostile("ICC", "JPEG, 255 segments", with_segment(found["JPEG"], 0xE2, *parts), DAMAGED)
+    yield Hostile("ICC", "JPEG, 255 segments", with_segment(files["JPEG"], 0xE2, *parts), DAMAGED)
 
 
 def exif() -> Iterator[Hostile]:
     """EXIF directories that are huge, go round in circles, or point to nowhere."""
-    found = sound()
+    files = sound()
     pointer = [(0x8769, 4, 1, struct.pack("<I", 8)), (0x8825, 4, 1, struct.pack("<I", 8))]
     shared = [(tag, 7, 60_000, struct.pack("<I", 8)) for tag in range(0x9000, 0x9000 + 4000)]
     many = [(tag, 7, 3_900_000, struct.pack("<I", 8)) for tag in range(0x8000, 0xFFFF)]
@@ -277,43 +277,43 @@ def exif() -> Iterator[Hostile]:
         "a count of 65535 and no tags": b"II*\0\x08\0\0\0\xff\xff",
         "nothing": b"",
         "text": b"orientation: sideways" * 20,
-        **{f"orientation {index}": tiff([one]) for index, one in enumerate(orientations)},
+        **{f"orientation {index}": tiff([tag]) for index, tag in enumerate(orientations)},
         "an orientation of text": tiff([(0x0112, 2, 4, b"six\0")]),
         "a list of orientations": tiff([(0x0112, 3, 2, b"\6\0\3\0")]),
     }
     for name, content in cases.items():
-        jpeg = with_segment(found["JPEG"], 0xE1, b"Exif\0\0" + content)
-        bare = found["JPEG"].replace(found["JPEG"][2:20], b"", 1)  # without JFIF's density Pillow looks into EXIF
+        jpeg = with_segment(files["JPEG"], 0xE1, b"Exif\0\0" + content)
+        bare = files["JPEG"].replace(files["JPEG"][2:20], b"", 1)  # without JFIF's density Pillow looks into EXIF
         yield Hostile("EXIF", f"JPEG, {name}", jpeg, DAMAGED)
         yield Hostile("EXIF", f"JPEG without JFIF, {name}", with_segment(bare, 0xE1, b"Exif\0\0" + content), DAMAGED)
-        kept = found["PNG"][:33] + chunk(b"eXIf", content) + found["PNG"][33:]
-        yield Hostile("EXIF", f"PNG, {name}", kept, DAMAGED)
-        written = f"\nexif\n{len(content):8}\n{content.hex()}\n".encode()
-        raw = chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(written))
-        yield Hostile("EXIF", f"PNG, raw profile, {name}", found["PNG"][:33] + raw + found["PNG"][33:], DAMAGED)
-        yield Hostile("EXIF", f"WEBP, {name}", with_riff(found["WEBP"], b"EXIF", content, 8), DAMAGED)
+        image = files["PNG"][:33] + chunk(b"eXIf", content) + files["PNG"][33:]
+        yield Hostile("EXIF", f"PNG, {name}", image, DAMAGED)
+        profile = f"\nexif\n{len(content):8}\n{content.hex()}\n".encode()
+        raw = chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(profile))
+        yield Hostile("EXIF", f"PNG, raw profile, {name}", files["PNG"][:33] + raw + files["PNG"][33:], DAMAGED)
+        yield Hostile("EXIF", f"WEBP, {name}", with_riff(files["WEBP"], b"EXIF", content, 8), DAMAGED)
     huge = tiff(many, bytes(3_900_000 - 12 * len(many)))
     yield Hostile(
-        "EXIF", "PNG, 32767 tags that share 4 MB", found["PNG"][:33] + chunk(b"eXIf", huge) + found["PNG"][33:], DAMAGED
+        "EXIF", "PNG, 32767 tags that share 4 MB", files["PNG"][:33] + chunk(b"eXIf", huge) + files["PNG"][33:], DAMAGED
     )
-    yield Hostile("EXIF", "WEBP, 32767 tags that share 4 MB", with_riff(found["WEBP"], b"EXIF", huge, 8), DAMAGED)
+    yield Hostile("EXIF", "WEBP, 32767 tags that share 4 MB", with_riff(files["WEBP"], b"EXIF", huge, 8), DAMAGED)
     segments = [b"Exif\0\0" + huge[place : place + 65_000] for place in range(0, len(huge), 65_000)]
     yield Hostile("EXIF", "JPEG, 32767 tags that share 4 MB", with_segment(bare, 0xE1, *segments), DAMAGED)
     unwritten = chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(b"\nexif\n8\nsixty\n"))
-    yield Hostile("EXIF", "PNG, raw profile, no numbers", found["PNG"][:33] + unwritten + found["PNG"][33:], DAMAGED)
+    yield Hostile("EXIF", "PNG, raw profile, no numbers", files["PNG"][:33] + unwritten + files["PNG"][33:], DAMAGED)
     xmp = b"http://ns.adobe.com/xap/1.0/\0" + b'tiff:Orientation="9"' + b"<" * 60_000
-    yield Hostile("EXIF", "JPEG, XMP with an orientation of 9", with_segment(found["JPEG"], 0xE1, xmp), DAMAGED)
+    yield Hostile("EXIF", "JPEG, XMP with an orientation of 9", with_segment(files["JPEG"], 0xE1, xmp), DAMAGED)
 
 
 def texts() -> Iterator[Hostile]:
     """Text chunks of PNG that grow when they are read."""
     whole, big = sound()["PNG"], zeros(200_000_000)
-    some = zeros(1_000_000)
+    megabyte = zeros(1_000_000)
     cases = {
         "zTXt of 200 MB": chunk(b"zTXt", b"Comment\0\0" + big),
         "iTXt of 200 MB": chunk(b"iTXt", b"Comment\0\1\0en\0\0" + big),
-        "200 zTXt of 1 MB": chunk(b"zTXt", b"Comment\0\0" + some) * 200,
-        "200 iTXt of 1 MB": chunk(b"iTXt", b"Comment\0\1\0en\0\0" + some) * 200,
+        "200 zTXt of 1 MB": chunk(b"zTXt", b"Comment\0\0" + megabyte) * 200,
+        "200 iTXt of 1 MB": chunk(b"iTXt", b"Comment\0\1\0en\0\0" + megabyte) * 200,
         "zTXt, no zlib": chunk(b"zTXt", b"Comment\0\0nothing"),
         "iTXt, no UTF-8": chunk(b"iTXt", b"Comment\0\0\0en\0\0\xff\xfe"),
         "50000 tEXt": b"".join(chunk(b"tEXt", b"k%d\0v" % index) for index in range(50_000)),
@@ -461,9 +461,9 @@ def _big_endian() -> bytes:
 
 def _lab() -> Image.Image:
     lab, srgb = (ImageCms.ImageCmsProfile(ImageCms.createProfile(space)) for space in ("LAB", "sRGB"))
-    found = ImageCms.profileToProfile(photograph(), srgb, lab, outputMode="LAB")
-    found.info.pop("icc_profile", None)
-    return found
+    image = ImageCms.profileToProfile(photograph(), srgb, lab, outputMode="LAB")
+    image.info.pop("icc_profile", None)
+    return image
 
 
 def _ycck() -> bytes:
@@ -514,12 +514,12 @@ def directories() -> Iterator[Hostile]:
         yield Hostile("TIFF directory", name, content, DAMAGED | TOO_MUCH)
 
 
-def hidden_tile(kind: int, *others: int, first: bool = False) -> bytes:
+def hidden_tile(kind: int, *edges: int, first: bool = False) -> bytes:
     """A grey TIFF of 64 by 64 pixels whose tile is larger, which not every reader sees."""
     packed = zeros(8192 * 8192)
     tags = without_strips(tag_values(grey_tags(64, 64, 0, 0), {259: 8}))
     for number in (322, 323):
-        sizes = [(number, kind, 1, struct.pack("<I", 8192)), *(long(number, other) for other in others)]
+        sizes = [(number, kind, 1, struct.pack("<I", 8192)), *(long(number, edge) for edge in edges)]
         tags += sizes[::-1] if first else sizes
     offset = 8 + 2 + 12 * (len(tags) + 2) + 4
     tags += [long(324, offset), long(325, len(packed))]
@@ -531,9 +531,9 @@ def tag_values(tags: list[Tag], values: dict[int, int]) -> list[Tag]:
     return [long(tag[0], values[tag[0]]) if tag[0] in values else tag for tag in tags]
 
 
-def others() -> Iterator[Hostile]:
+def foreign_files() -> Iterator[Hostile]:
     """What is no picture of an allowed format, or two things at once."""
-    found = sound()
+    files = sound()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("index.html", "<script>alert(1)</script>")
@@ -564,13 +564,13 @@ def others() -> Iterator[Hostile]:
     }
     for name, content in cases.items():
         yield Hostile("no picture", name, content, NONE)
-    gif = found["GIF"]
+    gif = files["GIF"]
     yield Hostile("two at once", "GIF and HTML", gif[:-1] + b"<script>alert(1)</script>;", DAMAGED)
     yield Hostile("two at once", "GIF, HTML in a comment", gif[:-1] + b"!\xfe\x10<script></script\0;", DAMAGED)
     for kind in FORMATS:
-        yield Hostile("two at once", f"{kind} and ZIP", found[kind] + packed.getvalue(), RIGHT)
-        yield Hostile("two at once", f"{kind} and {kind}", found[kind] * 2, RIGHT)
-    yield Hostile("two at once", "ZIP and PNG", packed.getvalue() + found["PNG"], NONE)
+        yield Hostile("two at once", f"{kind} and ZIP", files[kind] + packed.getvalue(), RIGHT)
+        yield Hostile("two at once", f"{kind} and {kind}", files[kind] * 2, RIGHT)
+    yield Hostile("two at once", "ZIP and PNG", packed.getvalue() + files["PNG"], NONE)
 
 
 _FAMILIES = (
@@ -586,5 +586,5 @@ _FAMILIES = (
     shapes,
     kinds,
     directories,
-    others,
+    foreign_files,
 )

@@ -35,22 +35,22 @@ MAX_LENGTH = 4096
 SCHEMAS: tuple[type[Options], ...] = (ExplainOptions, PredictOptions, TraceOptions, CaptureOptions, InterveneOptions)
 KINDS = ("multipart/form-data; boundary=x", "application/json", "image/png", "", "application/vnd.a+json", "text/plain")
 
-_EDIT_WORDS = sorted(
-    {*OPS, *(name for one in OPS.values() for name in one.model_fields), *get_args(Kind), "sum", "norm"}
+_EDIT_WORDS = sorted({*OPS, *(name for op in OPS.values() for name in op.model_fields), *get_args(Kind), "sum", "norm"})
+_OPTION_WORDS = sorted(
+    {*_EDIT_WORDS, *(name for schema in SCHEMAS for name in schema.model_fields), "png", "0,1", "inf,nan"}
 )
-_OPTION_WORDS = sorted({*_EDIT_WORDS, *(name for one in SCHEMAS for name in one.model_fields), "png", "0,1", "inf,nan"})
 
 
 def picture(content: bytes) -> None:
     """Decode, whole and reduced."""
-    for read in (lambda: read_picture(content, 100_000), lambda: pictures.reduced(content, (8, 8), 100_000)[0]):
+    for decode in (lambda: read_picture(content, 100_000), lambda: pictures.reduced(content, (8, 8), 100_000)[0]):
         try:
-            found = read()
+            result = decode()
         except PictureError:
             continue
-        shown = getattr(found, "picture", found)
-        assert shown.mode == "RGB"
-        assert shown.tobytes()
+        image = getattr(result, "picture", result)
+        assert image.mode == "RGB"
+        assert image.tobytes()
 
 
 def request(content: bytes) -> None:
@@ -65,11 +65,11 @@ def request(content: bytes) -> None:
         content_length=len(body),
     )
     try:
-        with Request(builder.get_environ()) as made:
-            made.max_content_length = MAX_LENGTH
-            sent = read_request(made, "other" if ord(kind or b"\0") & 64 else None)
-            assert isinstance(sent.picture, bytes)
-            parse(SCHEMAS[len(query) % len(SCHEMAS)], sent.fields)
+        with Request(builder.get_environ()) as incoming:
+            incoming.max_content_length = MAX_LENGTH
+            upload = read_request(incoming, "other" if ord(kind or b"\0") & 64 else None)
+            assert isinstance(upload.picture, bytes)
+            parse(SCHEMAS[len(query) % len(SCHEMAS)], upload.fields)
     except (ServiceError, HTTPException) as error:
         str(error).encode("utf-8", "backslashreplace")
     finally:
@@ -113,9 +113,9 @@ def options(content: bytes) -> None:
 
 def edits(content: bytes) -> None:
     """Check edits."""
-    found = built(content, _EDIT_WORDS)
+    candidates = built(content, _EDIT_WORDS)
     try:
-        checked = parse_edits(found)
+        checked = parse_edits(candidates)
     except EditError as error:
         if not error.field.startswith("edits"):
             raise
@@ -144,12 +144,12 @@ def seeds(name: str) -> Iterator[bytes]:
     if name == "picture":
         families = (pictures.kinds, pictures.exif, pictures.directories, pictures.profiles, pictures.frames)
         yield from (pictures.encoded(pictures.photograph(5, 4), kind) for kind in pictures.FORMATS)
-        yield from (one.content for made in families for one in made() if len(one.content) <= MAX_LENGTH)
+        yield from (case.content for family in families for case in family() if len(case.content) <= MAX_LENGTH)
     else:
         edit = {"op": "clamp", "layer": "a", "min": -1, "at": "grad_input", "channels": [1], "region": [0, 0, 1, 1]}
-        found = {"target": ["a", 1], "layer": "a", "alpha": 0.5, "scale": "0,1", "top": 2, "method": "a,b", "x": [1.5]}
+        body = {"target": ["a", 1], "layer": "a", "alpha": 0.5, "scale": "0,1", "top": 2, "method": "a,b", "x": [1.5]}
         for place in range(len(SCHEMAS)):
-            fields = json.dumps({**found, "edits": [edit, {"op": "swap", "layer": "b"}]}).encode()
+            fields = json.dumps({**body, "edits": [edit, {"op": "swap", "layer": "b"}]}).encode()
             form = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\nGIF\r\n--x--\r\n'
             yield {
                 "edits": json.dumps([edit, {"op": "noise", "layer": "b", "value": 1e3, "seed": 2}]).encode(),

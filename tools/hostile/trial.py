@@ -107,5 +107,5 @@ def _status(name: str) -> int:
 
 
 if __name__ == "__main__":
-    for one in trials():
-        print(json.dumps(asdict(one)))
+    for answer in trials():
+        print(json.dumps(asdict(answer)))

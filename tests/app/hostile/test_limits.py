@@ -92,14 +92,14 @@ def test_bytes_of_the_texts_in_a_form(client, small):
 
 def test_options_and_their_values(client, small):
     image = base64.b64encode(small).decode()
-    for count, said in [(MAX_VALUES, "no such option"), (MAX_VALUES + 1, "options; ")]:
+    for count, message in [(MAX_VALUES, "no such option"), (MAX_VALUES + 1, "options; ")]:
         options = {f"o{number}": 1 for number in range(count)}
         document = problem(client.post("/predict", json={"image": image, **options}), 422)
-        assert said in document["detail"]
+        assert message in document["detail"]
         assert len(document.get("errors", ())) <= MAX_FAULTS
-    for count, said in [(MAX_VALUES, "classes"), (MAX_VALUES + 1, "values; ")]:
+    for count, message in [(MAX_VALUES, "classes"), (MAX_VALUES + 1, "values; ")]:
         document = problem(client.post("/explain", json={"image": image, "target": [1] * count}), 422)
-        assert said in document["detail"]
+        assert message in document["detail"]
 
 
 def test_targets(limited, small):
@@ -222,8 +222,8 @@ def test_absurd_edits_are_refused(client, small, case, place):
     assert response.status_code in (400, 413, 422), response.text
     text = client.post("/hooks/intervene", data=form(small, [("edits", edits)]), content_type=FORM)
     assert text.status_code in (413, 422), text.text
-    for found in (response, text):
-        assert len(found.data) < 20_000
+    for answer in (response, text):
+        assert len(answer.data) < 20_000
 
 
 def test_a_key_twice_is_refused(client, small):

@@ -40,30 +40,30 @@ def answered():
 @pytest.mark.slow
 def test_every_picture_is_answered_rightly_over_every_carrier(answered):
     assert len(answered) > 1700
-    assert {one.carrier for one in answered} == set(trial.CARRIERS)
-    assert [one for one in answered if one.status not in one.expected] == []
+    assert {case.carrier for case in answered} == set(trial.CARRIERS)
+    assert [case for case in answered if case.status not in case.expected] == []
 
 
 @pytest.mark.slow
 def test_errors_are_problems_that_say_what_to_do(answered):
-    for one in answered:
-        assert one.kind == ("application/json" if one.status == 200 else "application/problem+json"), one
-        if one.status != 200:
-            assert any(word in one.detail for word in ("send", "check", "save")) or one.status == 400, one
-            assert not any(word in one.detail for word in ("Traceback", "site-packages", "0x7", "/home", "/tmp")), one
+    for case in answered:
+        assert case.kind == ("application/json" if case.status == 200 else "application/problem+json"), case
+        if case.status != 200:
+            assert any(word in case.detail for word in ("send", "check", "save")) or case.status == 400, case
+            assert not any(word in case.detail for word in ("Traceback", "site-packages", "0x7", "/home", "/tmp")), case
 
 
 @pytest.mark.slow
 def test_no_picture_takes_long_or_much_memory(answered):
-    assert [one for one in answered if one.seconds > SECONDS] == []
-    assert [one for one in answered if one.growth > GROWTH] == []
+    assert [case for case in answered if case.seconds > SECONDS] == []
+    assert [case for case in answered if case.growth > GROWTH] == []
 
 
 @pytest.mark.slow
 def test_every_family_has_something_that_is_refused_or_is_right(answered):
     results = {}
-    for one in answered:
-        results.setdefault(one.family, Counter())[one.status] += 1
+    for case in answered:
+        results.setdefault(case.family, Counter())[case.status] += 1
     assert set(results["rare samples"]) == set(results["thin"]) == {200}
     assert results["JPEG scans"][413] == 9
     assert results["bomb of pixels"][413] == 12
@@ -82,7 +82,7 @@ def test_only_the_allowed_decoders_are_ever_tried(monkeypatch):
             return accept is None or accept(*args)
 
         monkeypatch.setitem(Image.OPEN, name, (factory, spied))
-    for content in [*pictures.sound().values(), *(other.content for other in pictures.others())]:
+    for content in [*pictures.sound().values(), *(file.content for file in pictures.foreign_files())]:
         try:
             read_picture(content)
         except UnreadablePictureError:
@@ -138,9 +138,9 @@ def test_tiles_of_a_tiff_count_as_its_pixels():
         read_picture(content, 128 * 128 - 1)
 
 
-@pytest.mark.parametrize(("kind", "others", "first"), [(17, (), False), (4, (16,), False), (4, (16,), True)])
-def test_a_tiff_whose_size_may_be_read_in_two_ways_is_refused(kind, others, first, monkeypatch):
-    content = pictures.hidden_tile(kind, *others, first=first)
+@pytest.mark.parametrize(("kind", "edges", "first"), [(17, (), False), (4, (16,), False), (4, (16,), True)])
+def test_a_tiff_whose_size_may_be_read_in_two_ways_is_refused(kind, edges, first, monkeypatch):
+    content = pictures.hidden_tile(kind, *edges, first=first)
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
     with pytest.raises(UnreadablePictureError, match="in two ways"):
         read_picture(content, 1_000_000)
@@ -155,6 +155,6 @@ def test_a_tiff_of_more_tags_than_there_can_be_is_refused_before_they_are_read(m
 
 def test_damaged_metadata_leaves_the_picture_as_it_lies():
     plain = np.asarray(read_picture(pictures.sound()["PNG"]))
-    for one in pictures.exif():
-        if one.name in ("PNG, text", "PNG, raw profile, no numbers", "PNG, nothing"):
-            assert np.array_equal(np.asarray(read_picture(one.content)), plain), one.name
+    for picture in pictures.exif():
+        if picture.name in ("PNG, text", "PNG, raw profile, no numbers", "PNG, nothing"):
+            assert np.array_equal(np.asarray(read_picture(picture.content)), plain), picture.name

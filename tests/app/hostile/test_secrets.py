@@ -119,8 +119,8 @@ def test_no_edit_and_no_resource_reads_a_path(client, small, shut, place):
 
 
 def test_a_picture_that_names_files_opens_none(client, shut):
-    for other in pictures.others():
-        assert client.post("/predict", data=other.content, content_type="image/svg+xml").status_code != 500
+    for file in pictures.foreign_files():
+        assert client.post("/predict", data=file.content, content_type="image/svg+xml").status_code != 500
     assert shut == []
 
 
@@ -201,24 +201,24 @@ def provoked(client, small, values):
         "/docs/assets/x",
     ):
         yield client.get(path)
-    for one in [*pictures.others(), *pictures.exif(), *pictures.directories()]:
-        if one.answers != {200}:
-            yield client.post("/predict", data=one.content, content_type="image/png")
+    for picture in [*pictures.foreign_files(), *pictures.exif(), *pictures.directories()]:
+        if picture.answers != {200}:
+            yield client.post("/predict", data=picture.content, content_type="image/png")
 
 
 @pytest.mark.parametrize("values", few([VALUES[:3], VALUES[3:]], short=[VALUES[:3]]), ids=len)
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_no_error_tells_of_the_inside(client, small, values):
-    seen = 0
+    refusals = 0
     for response in provoked(client, small, values):
         assert response.status_code < 500, response.text
         if response.status_code >= 400:
-            seen += 1
+            refusals += 1
             assert response.mimetype == "application/problem+json"
             text = response.text.replace("/etc/passwd", "")
             assert not INSIDE.search(text), text
             assert "Werkzeug" not in response.headers.get("Server", "")
-    assert seen > 100 * len(values)
+    assert refusals > 100 * len(values)
 
 
 def test_names_of_fields_never_reach_python(client, small):

@@ -60,14 +60,14 @@ def reciprocal(net: nn.Module, picture: Tensor, layer: str, gaussian: bool) -> T
 
     def keep(row: int, column: int):
         def edit(output: Tensor) -> Tensor:
-            kept = torch.zeros_like(output)
+            result = torch.zeros_like(output)
             if not gaussian:
-                kept[:, :, row, column] = output[:, :, row, column]
-                return kept
+                result[:, :, row, column] = output[:, :, row, column]
+                return result
             for y in range(max(row - 1, 0), min(row + 2, output.shape[2])):
                 for x in range(max(column - 1, 0), min(column + 2, output.shape[3])):
-                    kept[:, :, y, x] = output[:, :, row, column] * KERNEL[1 + y - row, 1 + x - column]
-            return kept
+                    result[:, :, y, x] = output[:, :, row, column] * KERNEL[1 + y - row, 1 + x - column]
+            return result
 
         return edit
 
@@ -164,27 +164,27 @@ NETS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "layers"), NETS, ids=lambda one: getattr(one, "__name__", None))
+@pytest.mark.parametrize(("kind", "layers"), NETS, ids=lambda kind: getattr(kind, "__name__", None))
 def test_every_row_is_what_the_whole_model_gives(kind, layers, images, untouched):
     net = untouched(nets.seeded(kind))
-    pictures, targets, others = images[:2, :, :6, :8], torch.tensor([0, 2]), torch.tensor([1, 1])
+    pictures, targets, rivals = images[:2, :, :6, :8], torch.tensor([0, 2]), torch.tensor([1, 1])
     for layer in layers:
         ablation = AblationCAM(layers=(layer,), sign="signed")
         maps = ablation.explain(net, pictures, targets).maps
-        contrast = ablation.explain(net, pictures, targets, others).maps
+        contrast = ablation.explain(net, pictures, targets, rivals).maps
         recipro = ReciproCAM(layers=(layer,), sign="signed", gaussian=layer != "conv")
         positions = recipro.explain(net, pictures, targets).maps
-        between = recipro.explain(net, pictures, targets, others).maps
-        for row, (target, other) in enumerate(zip(targets.tolist(), others.tolist(), strict=True)):
+        between = recipro.explain(net, pictures, targets, rivals).maps
+        for row, (target, rival) in enumerate(zip(targets.tolist(), rivals.tolist(), strict=True)):
             expected = ablated(net, pictures[row], layer, lambda logits, target=target: logits[target])
             assert nets.relative_error(maps[row], expected) < 1e-3
             expected = ablated(
-                net, pictures[row], layer, lambda logits, pair=(target, other): logits[pair[0]] - logits[pair[1]]
+                net, pictures[row], layer, lambda logits, pair=(target, rival): logits[pair[0]] - logits[pair[1]]
             )
             assert nets.relative_error(contrast[row], expected) < 1e-3
             classes = reciprocal(net, pictures[row], layer, recipro.gaussian)
             assert nets.relative_error(positions[row], classes[target]) < 1e-3
-            assert nets.relative_error(between[row], classes[target] - classes[other]) < 1e-3
+            assert nets.relative_error(between[row], classes[target] - classes[rival]) < 1e-3
 
 
 def test_ablation_weighs_as_a_sweep_ranks(images, untouched):
@@ -331,5 +331,5 @@ def test_ablation_equals_pytorch_grad_cam(name, images):
     signs = logits[range(2), targets].sign()
     assert activations.min() == 0
     maps = AblationCAM(layers=(layer,), sign="signed").explain(model, images, targets).maps
-    for one, other in zip(maps, expected * signs[:, None, None], strict=True):
-        assert nets.relative_error(one, other) < 2e-4
+    for heatmap, reference in zip(maps, expected * signs[:, None, None], strict=True):
+        assert nets.relative_error(heatmap, reference) < 2e-4

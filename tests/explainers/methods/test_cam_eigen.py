@@ -29,10 +29,10 @@ def test_maps_are_projections_onto_the_first_right_singular_vector(name, stock, 
     features, gradients = caught(model, layer, images, TARGETS)
     values = features if name == "eigencam" else features * gradients
     maps = built(name, layers=[layer]).explain(model, images, TARGETS).maps
-    for one, projected in zip(values, maps, strict=True):
-        matrix = one.flatten(1).T.double()
-        expected = (matrix @ torch.linalg.svd(matrix, full_matrices=False).Vh[0]).reshape(one.shape[1:]).float()
-        expected = expected * torch.sign((expected * one.sum(dim=0)).sum())
+    for activation, projected in zip(values, maps, strict=True):
+        matrix = activation.flatten(1).T.double()
+        expected = (matrix @ torch.linalg.svd(matrix, full_matrices=False).Vh[0]).reshape(activation.shape[1:]).float()
+        expected = expected * torch.sign((expected * activation.sum(dim=0)).sum())
         assert nets.relative_error(projected, expected) < 1e-4
 
 
@@ -59,10 +59,10 @@ def test_kernel_components_equal_those_of_pytorch_grad_cam_but_for_the_sign(kern
     features, _ = caught(model, layer, images, TARGETS)
     maps = built("kpcacam", layers=[layer], kernel=kernel, gamma=3.0).explain(model, images, TARGETS).maps
     peer = torch.as_tensor(get_2d_projection_kernel(features.double().numpy(), kernel, gamma=3.0 / features.shape[1]))
-    for one, other, feature in zip(maps, peer, features, strict=True):
-        assert nets.relative_error(one, other * torch.sign((one * other).sum())) < 1e-4
+    for heatmap, component, feature in zip(maps, peer, features, strict=True):
+        assert nets.relative_error(heatmap, component * torch.sign((heatmap * component).sum())) < 1e-4
         summed = feature.sum(dim=0)
-        assert float((one * (summed - summed.mean())).sum()) > 0
+        assert float((heatmap * (summed - summed.mean())).sum()) > 0
 
 
 def test_the_linear_kernel_gives_the_principal_component_of_centred_features(stock, images):
@@ -71,8 +71,8 @@ def test_the_linear_kernel_gives_the_principal_component_of_centred_features(sto
     model, layer = stock
     features, _ = caught(model, layer, images, TARGETS)
     maps = built("kpcacam", layers=[layer], kernel="linear").explain(model, images).maps
-    for one, other in zip(maps, torch.as_tensor(get_2d_projection(features.numpy())), strict=True):
-        assert nets.relative_error(one, other * torch.sign((one * other).sum())) < 1e-4
+    for heatmap, component in zip(maps, torch.as_tensor(get_2d_projection(features.numpy())), strict=True):
+        assert nets.relative_error(heatmap, component * torch.sign((heatmap * component).sum())) < 1e-4
 
 
 def test_a_layer_with_too_many_positions_is_refused(untouched):
@@ -125,7 +125,7 @@ def test_two_components_of_the_same_strength_are_told(name):
     features[0, 0, 0, 0] = features[0, 1, 1, 1] = 1
     features[1, 0, :2] = 1
     explainer = get_method(name).build({"layers": ["layer"], **({"kernel": "linear"} if name == "kpcacam" else {})})
-    codes = [[one.code for one in of_one] for of_one in explainer.explain(Given(), features).diagnostics]
+    codes = [[diagnostic.code for diagnostic in of_one] for of_one in explainer.explain(Given(), features).diagnostics]
     assert "ambiguous-component" in codes[0] or name == "kpcacam"
     assert "ambiguous-component" not in codes[1]
 
@@ -135,11 +135,11 @@ def test_a_sign_that_nothing_speaks_for_is_told(sign, expected):
     features = torch.zeros(1, 1, 2, 2)
     features[0, 0, 0] = torch.tensor([1.0, -1.0])
     attribution = get_method("eigencam").build({"layers": ["layer"], "sign": sign}).explain(Given(), features)
-    assert [one.code for one in attribution.diagnostics[0]] == expected
-    assert [one.code for one in attribution.rows()[0].diagnostics[0]] == expected
+    assert [diagnostic.code for diagnostic in attribution.diagnostics[0]] == expected
+    assert [diagnostic.code for diagnostic in attribution.rows()[0].diagnostics[0]] == expected
 
 
 @pytest.mark.parametrize("name", ["eigencam", "eigengradcam", "kpcacam"])
 def test_a_layer_that_is_zero_has_no_ambiguous_sign(name):
     attribution = get_method(name).build({"layers": ["layer"]}).explain(Given(), torch.zeros(1, 2, 4, 4))
-    assert "ambiguous-sign" not in [one.code for one in attribution.diagnostics[0]]
+    assert "ambiguous-sign" not in [diagnostic.code for diagnostic in attribution.diagnostics[0]]

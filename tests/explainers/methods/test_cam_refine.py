@@ -36,9 +36,9 @@ def test_the_map_is_the_product_of_the_layers_maps(resnet18, images):
     maps = RefineCAM().explain(resnet18, images, TARGETS).maps
     product = torch.ones(4, 16, 16)
     for layer in ("layer1", "layer2", "layer3", "layer4"):
-        one = GradCAMPlusPlus(layers=(layer,)).explain(resnet18, images, TARGETS).maps
-        one = one / one.amax(dim=(1, 2), keepdim=True)
-        product *= functional.interpolate(one[:, None], size=(16, 16), mode="bilinear")[:, 0]
+        layer_maps = GradCAMPlusPlus(layers=(layer,)).explain(resnet18, images, TARGETS).maps
+        layer_maps = layer_maps / layer_maps.amax(dim=(1, 2), keepdim=True)
+        product *= functional.interpolate(layer_maps[:, None], size=(16, 16), mode="bilinear")[:, 0]
     assert product.max() > 0
     assert nets.relative_error(maps, product) < 1e-5
 

@@ -41,12 +41,12 @@ def test_finercam_by_hand(untouched):
 
 
 def test_finercam_without_strength_is_gradcam_and_a_full_contrast_is_its_contrast(resnet18, images):
-    others = torch.tensor([1, 2, 3, 4])
+    rivals = torch.tensor([1, 2, 3, 4])
     plain = GradCAM(sign="signed")
     maps = FinerCAM(sign="signed", strength=0).explain(resnet18, images, TARGETS).maps
     assert nets.relative_error(maps, plain.explain(resnet18, images, TARGETS).maps) < 1e-6
-    maps = FinerCAM(sign="signed", strength=1).explain(resnet18, images, TARGETS, others).maps
-    assert nets.relative_error(maps, plain.explain(resnet18, images, TARGETS, others).maps) < 1e-5
+    maps = FinerCAM(sign="signed", strength=1).explain(resnet18, images, TARGETS, rivals).maps
+    assert nets.relative_error(maps, plain.explain(resnet18, images, TARGETS, rivals).maps) < 1e-5
 
 
 def test_finercam_compares_with_all_classes_of_a_small_model_and_refuses_a_single_one(untouched):

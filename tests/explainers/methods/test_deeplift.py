@@ -109,11 +109,11 @@ def test_baselines():
 )
 def test_contributions_sum_to_the_difference_of_the_scores(name, baseline, images, untouched):
     net = untouched(nets.seeded(torchvision.models.get_model, name))
-    others = torch.tensor([1, 2])
-    attribution = DeepLIFT(baseline=baseline).explain(net, images[:2], TARGETS, others)
+    rivals = torch.tensor([1, 2])
+    attribution = DeepLIFT(baseline=baseline).explain(net, images[:2], TARGETS, rivals)
     with torch.no_grad():
         logits = net(images[:2]), net(baseline_of(images[:2], baseline))
-    expected = [scores[[0, 1], TARGETS] - scores[[0, 1], others] for scores in logits]
+    expected = [scores[[0, 1], TARGETS] - scores[[0, 1], rivals] for scores in logits]
     torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)), expected[0] - expected[1], rtol=1e-3, atol=1e-6)
 
 
@@ -175,9 +175,9 @@ def test_max_pooling_after_a_nonlinearity_follows_the_chain_rule(baseline, image
         after.append(nn.Linear(8 * 8 * 12, 1000).double())
     compared = baseline_of(pictures, baseline)
     with torch.no_grad():
-        given, reference = before(pictures), before(compared)
-        arrived = Peer(after).attribute(given.sigmoid(), reference.sigmoid(), TARGETS)
-        multipliers = arrived / (given - reference)  # of pooling and sigmoid together
+        activation, reference = before(pictures), before(compared)
+        arrived = Peer(after).attribute(activation.sigmoid(), reference.sigmoid(), TARGETS)
+        multipliers = arrived / (activation - reference)  # of pooling and sigmoid together
         gradient = functional.conv_transpose2d(multipliers, before.weight, padding=1)
         expected = (gradient * (pictures - compared)).sum(dim=1).float()
     net = nn.Sequential(before, nn.Sigmoid(), *after)

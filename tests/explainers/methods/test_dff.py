@@ -147,7 +147,7 @@ def test_all_regions_of_a_picture_have_their_classes_and_a_labelled_drawing(lite
     gains = [region.gain for region in explanation.regions]
     assert len(gains) == 4
     assert gains == sorted(gains, reverse=True)
-    assert [len(one.predictions) for one in explanation.regions] == [5] * 4
+    assert [len(region.predictions) for region in explanation.regions] == [5] * 4
     assert explanation.target.label == explanation.regions[0].predictions[0].label == "espresso"
     np.testing.assert_array_equal(explanation.map, explanation.regions[0].map)
     with Image.open(explanation.save(tmp_path / "factors.png", max_side=400)) as sheet:
@@ -195,6 +195,6 @@ def test_iterations_are_no_passes(corners, monkeypatch):
     reports = []
     pictures = corners.expand(2, -1, -1, -1)
     DFF(layers=("layer",), concepts=3, iterations=4).explain(
-        ByHand(), pictures, progress=Progress(report=lambda *one: reports.append(one))
+        ByHand(), pictures, progress=Progress(report=lambda *pair: reports.append(pair))
     )
     assert reports == [(0, 14)] * 5 + [(14, 14)]

@@ -49,15 +49,15 @@ def test_probabilities_by_hand(bias, untouched):
     net.head.bias.data.fill_(-30.0)
     first, second = 2 + bias, 5
     walks = torch.tensor([[1 / 5, 4 / 5, 0], [0, 2 / 5, 3 / 5]])
-    both = (first * walks[0] + second * walks[1]) / (first + second)
+    mixture = (first * walks[0] + second * walks[1]) / (first + second)
     untouched(net)
-    for target, expected in ((0, both), (1, walks[1])):
+    for target, expected in ((0, mixture), (1, walks[1])):
         attribution = ExcitationBackprop().explain(net, IMAGE, torch.tensor([target]))
         torch.testing.assert_close(attribution.maps[0, 0], expected)
         assert attribution.layers == ()
         assert not attribution.signed
     contrast = ExcitationBackprop(sign="signed").explain(net, IMAGE, torch.tensor([1]), torch.tensor([0])).maps[0, 0]
-    torch.testing.assert_close(contrast, walks[1] - both)
+    torch.testing.assert_close(contrast, walks[1] - mixture)
 
 
 @pytest.mark.parametrize("name", few(STOCK, short=["small", "squeezenet1_1"]))

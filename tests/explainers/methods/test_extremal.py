@@ -55,10 +55,10 @@ def test_the_area_may_be_chosen_and_the_score_is_kept(images):
         assert (masks.mean(dim=(1, 2)) - area).abs().max() < 0.07
         hidden = baseline_of(images, "blur")
         large = functional.interpolate(masks[:, None], size=(64, 64), mode="bilinear")[:, 0]
-        best, other = (
-            net(masked(images, hidden, one))[range(4), targets].detach() for one in (large, large.flip(1).flip(2))
+        best, mirror = (
+            net(masked(images, hidden, mask))[range(4), targets].detach() for mask in (large, large.flip(1).flip(2))
         )
-        assert (best > other).all()
+        assert (best > mirror).all()
 
 
 def test_a_contrast_chooses_another_part():

@@ -19,7 +19,7 @@ OPTIONS = {
 }
 
 
-def made(name: str, *layers: str, **options) -> Explainer:
+def explainer_of(name: str, *layers: str, **options) -> Explainer:
     return get_method(name).build({"layers": layers, **OPTIONS[name], **options})
 
 
@@ -36,22 +36,22 @@ def pictures(images: Tensor) -> Tensor:
 def test_a_channels_last_layer_gives_the_map_of_its_channels_first_twin(name, generator, untouched):
     swin = untouched(nets.seeded(torchvision.models.SwinTransformer, [4, 4], 16, [1, 1], [2, 2], [4, 4]))
     images, targets = torch.randn(2, 3, 32, 64, generator=generator), torch.tensor([5, 6])
-    expected = made(name, "permute").explain(swin, images, targets).maps
+    expected = explainer_of(name, "permute").explain(swin, images, targets).maps
     assert expected.shape == (2, 4, 8)
     assert expected.amax() > 0
-    assert nets.relative_error(made(name, "norm").explain(swin, images, targets).maps, expected) < 1e-4
+    assert nets.relative_error(explainer_of(name, "norm").explain(swin, images, targets).maps, expected) < 1e-4
 
 
 def test_what_cannot_be_explained_is_refused(name, pictures, untouched):
     net = untouched(nets.seeded(nets.Net))
     for layer, message in (("unused", "runs 0 times"), ("head", "not a grid"), ("konv", "Near matches: conv")):
         with pytest.raises(LayerError, match=message):
-            made(name, layer).explain(net, pictures)
+            explainer_of(name, layer).explain(net, pictures)
     with pytest.raises(LayerError, match="runs 2 times"):
-        made(name, "again").explain(untouched(nets.seeded(nets.Twice)), pictures)
+        explainer_of(name, "again").explain(untouched(nets.seeded(nets.Twice)), pictures)
     with pytest.raises(TargetError):
-        made(name, "conv").explain(net, pictures, torch.tensor([0, 1, 2, 3]))
+        explainer_of(name, "conv").explain(net, pictures, torch.tensor([0, 1, 2, 3]))
     with pytest.raises(NonFiniteError):
-        made(name, "conv").explain(net, pictures * torch.nan)
+        explainer_of(name, "conv").explain(net, pictures * torch.nan)
     with pytest.raises(ModelOutputError):
-        made(name, "net.conv").explain(nets.Wrapped(net, lambda logits: logits.sum()), pictures)
+        explainer_of(name, "net.conv").explain(nets.Wrapped(net, lambda logits: logits.sum()), pictures)

@@ -27,9 +27,9 @@ def decomposed(model: nn.Module, images: Tensor, targets: Tensor, against: Tenso
         return full_gradients(question, units_of(question))
 
 
-def pairs(found: FullGradients) -> list[tuple[str, Tensor]]:
+def pairs(gradients: FullGradients) -> list[tuple[str, Tensor]]:
     """Return the path of each term and its values."""
-    return [(term.path, term.values) for term in found.terms]
+    return [(term.path, term.values) for term in gradients.terms]
 
 
 def small_convnext() -> nn.Module:
@@ -252,8 +252,8 @@ def test_a_bias_that_rounding_could_have_made_is_not_stretched_all_the_way(share
     parts = decomposed(net, picture, torch.tensor([0]))
     (term,) = (term for term in parts.terms if term.path == "0")
     assert torch.allclose(term.values, share * net[2].weight[0].view(1, 3, 4, 4), rtol=0.1)
-    drawn = _stretched(term.values.abs(), term.least)
-    assert float(drawn.max()) == pytest.approx(largest, rel=0.6 if largest < 1 else 1e-3)
+    magnitudes = _stretched(term.values.abs(), term.least)
+    assert float(magnitudes.max()) == pytest.approx(largest, rel=0.6 if largest < 1 else 1e-3)
 
 
 def test_which_modules_are_taken_as_a_whole_depends_on_no_picture(images):
@@ -265,8 +265,8 @@ def test_which_modules_are_taken_as_a_whole_depends_on_no_picture(images):
     for row in range(2):
         alone = decomposed(net, pictures[row : row + 1], targets[row : row + 1])
         assert [path for path, _ in pairs(alone)] == [path for path, _ in pairs(whole)] == ["", "0", "4", "1"]
-        for one, all_of_them in zip(alone.terms, whole.terms, strict=True):
-            torch.testing.assert_close(one.values[0], all_of_them.values[row], rtol=1e-4, atol=1e-6)
+        for term, all_of_them in zip(alone.terms, whole.terms, strict=True):
+            torch.testing.assert_close(term.values[0], all_of_them.values[row], rtol=1e-4, atol=1e-6)
 
 
 def test_changed_weights_are_seen(images):
@@ -359,4 +359,4 @@ def test_several_models_at_once(images):
 
     with ThreadPoolExecutor(2) as pool:
         for maps, own in zip(pool.map(work, models), expected, strict=True):
-            assert all(nets.relative_error(one, own) < 1e-4 for one in maps)
+            assert all(nets.relative_error(heatmap, own) < 1e-4 for heatmap in maps)

@@ -92,7 +92,7 @@ def test_derivatives_are_averaged_before_they_are_weighed(net, images):
     seeds = torch.randint(2**63 - 1, (3,), generator=torch.Generator().manual_seed(5))
     noise = [torch.randn(picture.shape[1:], generator=torch.Generator().manual_seed(int(seed))) for seed in seeds]
     spread = 0.2 * (picture.max() - picture.min())
-    gradients = torch.stack([_behind_relu(net, picture + spread * one, target) for one in noise]).double()
+    gradients = torch.stack([_behind_relu(net, picture + spread * sample, target) for sample in noise]).double()
     features = net.conv(net.stem(picture)).relu().detach()
     first, second, third = (gradients**order for order in (1, 2, 3))
     share = second.mean(0) / (2 * second.mean(0) + features.sum(dim=(2, 3), keepdim=True) * third.mean(0))
@@ -116,7 +116,7 @@ def test_seeds_repeat_and_passes_do_not_matter(net, images, monkeypatch):
     maps = explainer.explain(net, images, targets, progress=Progress(report=lambda *pair: reports.append(pair))).maps
     assert reports == [(0, 20), (8, 20), (16, 20), (20, 20)]
     assert torch.equal(explainer.explain(net, images, targets).maps, maps)
-    other = SmoothGradCAMPlusPlus(layers=("conv",), sign="signed", samples=5, seed=1).explain(net, images, targets).maps
-    assert nets.relative_error(other, maps) > 1e-4
+    rerun = SmoothGradCAMPlusPlus(layers=("conv",), sign="signed", samples=5, seed=1).explain(net, images, targets).maps
+    assert nets.relative_error(rerun, maps) > 1e-4
     monkeypatch.setattr(chunks, "MOST", 3)
     assert nets.relative_error(explainer.explain(net, images, targets).maps, maps) < 1e-5

@@ -150,16 +150,16 @@ def test_expected_gradients_of_a_linear_model_are_differences_from_the_mean_base
 
 def test_a_shuffled_baseline_keeps_the_colours_of_pixels(pictures):
     class Records(Cubes):
-        seen: list[Tensor] = []  # noqa: RUF012
+        inputs: list[Tensor] = []  # noqa: RUF012
 
         def forward(self, images: Tensor) -> Tensor:
-            self.seen.append(images.detach().clone())
+            self.inputs.append(images.detach().clone())
             return super().forward(images)
 
     grey = pictures[:1, :1].expand(-1, 3, -1, -1).clone()
     net = Records()
     ExpectedGradients(samples=2, seed=4).explain(net, grey)
-    for point in net.seen[-1]:  # between the picture and pixels of three equal channels
+    for point in net.inputs[-1]:  # between the picture and pixels of three equal channels
         torch.testing.assert_close(point[0], point[1])
         assert not torch.allclose(point, grey[0])
 

@@ -47,7 +47,7 @@ SHORT = {"gradcam", "guided-gradcam", "recipro-cam", "saliency", "occlusion", "d
 
 
 @pytest.fixture(scope="module")
-def both(lite0: LoadedModel) -> Tensor:
+def pair(lite0: LoadedModel) -> Tensor:
     picture = Image.new("RGB", (448, 448))
     for place, name in enumerate(("cat", "coffee")):
         with Image.open(EXAMPLES / f"{name}.png") as half:
@@ -69,19 +69,21 @@ def targets(model: LoadedModel, *labels: str) -> Tensor:
     ("name", "options"),
     [pytest.param(name, options, marks=[] if name in SHORT else [pytest.mark.slow]) for name, options in CASES],
 )
-def test_the_coffee_is_on_the_right_and_the_cat_on_the_left(name, options, lite0, both):
-    found = METHODS[name].build(options).explain(lite0, both.expand(2, -1, -1, -1), targets(lite0, "espresso", "tabby"))
-    assert found.maps.isfinite().all()
-    assert found.maps.amax(dim=(1, 2)).min() > 0
+def test_the_coffee_is_on_the_right_and_the_cat_on_the_left(name, options, lite0, pair):
+    result = (
+        METHODS[name].build(options).explain(lite0, pair.expand(2, -1, -1, -1), targets(lite0, "espresso", "tabby"))
+    )
+    assert result.maps.isfinite().all()
+    assert result.maps.amax(dim=(1, 2)).min() > 0
     if METHODS[name].discriminates:
-        coffee, cat = on_the_right(found.maps)
+        coffee, cat = on_the_right(result.maps)
         assert coffee > 0.55
         assert coffee > cat + 0.1
 
 
-def test_a_contrast_makes_excitation_see_only_the_class(lite0, both):
+def test_a_contrast_makes_excitation_see_only_the_class(lite0, pair):
     classes = targets(lite0, "espresso", "tabby")
-    maps = METHODS["excitation-backprop"].build({}).explain(lite0, both.expand(2, -1, -1, -1), classes, classes.flip(0))
+    maps = METHODS["excitation-backprop"].build({}).explain(lite0, pair.expand(2, -1, -1, -1), classes, classes.flip(0))
     coffee, cat = on_the_right(maps.maps)
     assert coffee > 0.9
     assert cat < 0.1

@@ -89,7 +89,7 @@ def test_the_box_of_a_picture_is_its_own(build, generator):
 def test_the_box_of_tokens_has_an_end_for_each_channel():
     values = torch.tensor([[[1.0, 5.0], [3.0, -5.0]]])
     weight = torch.tensor([[2.0, -1.0]])
-    linear = Linear(lambda given, factors: functional.linear(given, factors), values, weight, torch.zeros(1), values)
+    linear = Linear(lambda inputs, factors: functional.linear(inputs, factors), values, weight, torch.zeros(1), values)
     result = box_rule(linear, torch.ones(1, 2, 1))
     # Beyond 2 * 1 and -1 * 5: 0 and 0 of the first token, 4 and 10 of the second.
     torch.testing.assert_close(result, torch.tensor([[[0.0, 0.0], [4 / 14, 10 / 14]]]))
@@ -105,11 +105,11 @@ def test_biases_keep_their_share(bias):
 
 
 def test_a_contrast_is_the_relevance_of_one_logit_less_that_of_the_other():
-    one, other = torch.tensor([0]), torch.tensor([1])
+    first, second = torch.tensor([0]), torch.tensor([1])
     for composite in ("epsilon", "z-plus"):
         lrp = LRP(composite=composite)
-        maps = [lrp.explain(Dense(1.0), IMAGE, target).maps for target in (one, other)]
-        torch.testing.assert_close(lrp.explain(Dense(1.0), IMAGE, one, other).maps, maps[0] - maps[1])
+        maps = [lrp.explain(Dense(1.0), IMAGE, target).maps for target in (first, second)]
+        torch.testing.assert_close(lrp.explain(Dense(1.0), IMAGE, first, second).maps, maps[0] - maps[1])
 
 
 def test_a_large_epsilon_keeps_relevance_back():

@@ -61,7 +61,7 @@ def test_the_score_may_be_the_probability(linear, pictures):
     attribution = Occlusion(patch=2, stride=2, score="probability").explain(linear, pictures)
     hidden = pictures.clone()
     hidden[:, :, :2, :2] = 0
-    before, after = (linear(one).softmax(dim=1)[[0, 1], attribution.targets] for one in (pictures, hidden))
+    before, after = (linear(images).softmax(dim=1)[[0, 1], attribution.targets] for images in (pictures, hidden))
     torch.testing.assert_close(attribution.maps[:, 0, 0], (before - after).detach())
 
 

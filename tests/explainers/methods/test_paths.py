@@ -26,10 +26,10 @@ class Records(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
-        self.seen: list[Tensor] = []
+        self.inputs: list[Tensor] = []
 
     def forward(self, images: Tensor) -> Tensor:
-        self.seen.append(images.detach().clone())
+        self.inputs.append(images.detach().clone())
         return self.net(images)
 
 
@@ -93,8 +93,8 @@ def test_blur_ig_comes_to_what_the_authors_code_comes_to(pictures, monkeypatch, 
     net = nets.seeded(Smooth).double()
 
     def call(values: np.ndarray, **_: object) -> dict[str, np.ndarray]:
-        found = gradients(net, torch.as_tensor(values).permute(0, 3, 1, 2), 1)
-        return {"INPUT_OUTPUT_GRADIENTS": found.permute(0, 2, 3, 1).numpy()}
+        gradient = gradients(net, torch.as_tensor(values).permute(0, 3, 1, 2), 1)
+        return {"INPUT_OUTPUT_GRADIENTS": gradient.permute(0, 2, 3, 1).numpy()}
 
     image = pictures[0].double()
     array = image.permute(1, 2, 0).numpy()
@@ -125,12 +125,12 @@ def test_values_of_small_gradients_move_first():
     net.net[1].weight.data = torch.tensor([[10.0, -1.0, 5.0, 0.0]])
     picture = torch.tensor([2.0, -4.0, 1.0, 1.0]).view(1, 1, 2, 2)
     GuidedIG(steps=4, fraction=0.01, max_dist=1.0).explain(net, picture)
-    path = [point.flatten().tolist() for point in net.seen if len(point) == 1][-5:]
+    path = [point.flatten().tolist() for point in net.inputs if len(point) == 1][-5:]
     # Each step is worth 2: the last value and a quarter of the second; half of the second; ...
     assert path == [[0, 0, 0, 0], [0, -1, 0, 1], [0, -3, 0, 1], [0, -4, 1, 1], [2, -4, 1, 1]]
-    net.seen.clear()
+    net.inputs.clear()
     GuidedIG(steps=4, fraction=0.01, max_dist=0.25).explain(net, picture)
-    path = [point.flatten().tolist() for point in net.seen if len(point) == 1][-5:]
+    path = [point.flatten().tolist() for point in net.inputs if len(point) == 1][-5:]
     assert path[1] == pytest.approx([0, -1.5, 0, 0.5])  # no further than half the way; that is 2.0 of 8
     assert path[2] == pytest.approx(
         [0.5, -2.5, 0.25, 0.75]
@@ -141,14 +141,14 @@ def test_values_of_small_gradients_move_first():
 def test_the_path_makes_equal_steps_within_its_bounds(max_dist, pictures):
     net = Records(nets.seeded(Smooth))
     GuidedIG(steps=10, max_dist=max_dist, baseline="given", value=(0.1,)).explain(net, pictures)
-    path = [point for point in net.seen if len(point) == 2][-11:]
+    path = [point for point in net.inputs if len(point) == 2][-11:]
     assert torch.equal(path[-1], pictures)
     whole = (pictures - 0.1).abs().sum(dim=(1, 2, 3))
     for step, point in enumerate(path):
-        left = (pictures - point).abs().sum(dim=(1, 2, 3))
-        torch.testing.assert_close(left, whole * (1 - step / 10), rtol=1e-4, atol=1e-3)
-        made = (point - 0.1) / (pictures - 0.1)
-        assert (made - step / 10).abs().max() < max_dist + 1e-3
+        distance = (pictures - point).abs().sum(dim=(1, 2, 3))
+        torch.testing.assert_close(distance, whole * (1 - step / 10), rtol=1e-4, atol=1e-3)
+        progress = (point - 0.1) / (pictures - 0.1)
+        assert (progress - step / 10).abs().max() < max_dist + 1e-3
 
 
 def test_guided_ig_is_complete(pictures):
@@ -203,8 +203,8 @@ def test_guided_ig_takes_the_path_of_the_authors_code(name, max_dist, images, mo
     recorder = Records(net)
     explainer = GuidedIG(steps=8, max_dist=max_dist, baseline="given", value=(0.1,))
     maps = explainer.explain(recorder, image, torch.tensor([7])).maps
-    for mine, theirs in zip(recorder.seen[-9:], points, strict=True):
-        assert nets.relative_error(mine, theirs) < 1e-6
+    for point, reference in zip(recorder.inputs[-9:], points, strict=True):
+        assert nets.relative_error(point, reference) < 1e-6
     assert nets.relative_error(maps, ((starts + ends) / 2).sum(dim=1).float()) < 1e-5
 
 

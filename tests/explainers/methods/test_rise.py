@@ -41,9 +41,9 @@ def test_masks_of_one_cell_show_all_or_nothing(images):
     targets = [0, 1, 2, 0]
     attribution = RISE(samples=20, cells=1, sign="signed").explain(net, images, torch.tensor(targets))
     generator = torch.Generator().manual_seed(0)
-    shown = (torch.rand(20, 1, 1, generator=generator) < 0.5).float().mean()
-    whole, nothing = (net(one).softmax(dim=1)[range(4), targets].detach() for one in (images, 0 * images))
-    expected = whole - (shown * whole + (1 - shown) * nothing)
+    share = (torch.rand(20, 1, 1, generator=generator) < 0.5).float().mean()
+    whole, nothing = (net(batch).softmax(dim=1)[range(4), targets].detach() for batch in (images, 0 * images))
+    expected = whole - (share * whole + (1 - share) * nothing)
     torch.testing.assert_close(attribution.maps, expected[:, None, None].expand(4, 64, 64), rtol=1e-4, atol=1e-6)
 
 
@@ -56,7 +56,7 @@ def test_the_map_is_the_average_of_the_masks_by_the_equation(images):
     lefts = torch.randint(13, (samples,), generator=generator)
     large = functional.interpolate(grids[:, None], size=(5 * 8, 5 * 13), mode="bilinear")[:, 0]
     masks = torch.stack(
-        [one[top : top + 30, left : left + 50] for one, top, left in zip(large, tops, lefts, strict=True)]
+        [mask[top : top + 30, left : left + 50] for mask, top, left in zip(large, tops, lefts, strict=True)]
     )
     scores = net(picture * masks[:, None]).double().softmax(dim=1)[:, 2].detach()
     masks = masks.double()
@@ -75,24 +75,24 @@ def test_masks_that_leave_pixels_unseen_are_refused():
 
 def test_the_masks_are_centred(large_passes):
     """The grid is cropped at every place, so no pixel is shown more often than another."""
-    shown = torch.zeros(16, 16)
+    visibility = torch.zeros(16, 16)
     for seed in range(3):
 
         class Sees(nn.Module):
             def forward(self, images: Tensor) -> Tensor:
                 if len(images) > 1:
-                    shown.add_(images[:, 0].sum(dim=0))
+                    visibility.add_(images[:, 0].sum(dim=0))
                 return images.sum(dim=(2, 3))
 
         RISE(samples=1000, cells=4, seed=seed).explain(Sees(), torch.ones(1, 2, 16, 16))
-    assert (shown / 3000 - 0.5).abs().max() < 0.05
+    assert (visibility / 3000 - 0.5).abs().max() < 0.05
 
 
 def test_different_cells_make_different_maps(images):
     net = nets.seeded(nets.Net)
     maps = [RISE(samples=20, cells=cells).explain(net, images).maps for cells in (3, 7)]
-    for one, other in itertools.pairwise(maps):
-        assert not torch.allclose(one, other)
+    for first, second in itertools.pairwise(maps):
+        assert not torch.allclose(first, second)
 
 
 def test_more_cells_than_memory_has_room_for_are_refused():

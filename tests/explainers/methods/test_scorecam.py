@@ -41,7 +41,7 @@ def by_equation(cam: ScoreCAM, net: nn.Module, picture: Tensor, layer: str, scor
             raised.append(sum(scores) / cam.samples)
         elif isinstance(cam, ISCAM):
             masked = [sum(j / cam.samples for j in range(i)) * picture * mask for i in range(cam.samples + 1)]
-            raised.append(sum(f(one) - f(0 * picture) for one in masked) / cam.samples)
+            raised.append(sum(f(image) - f(0 * picture) for image in masked) / cam.samples)
         else:
             raised.append(f(picture * mask) - f(0 * picture))
     weights = torch.stack(raised).softmax(dim=0)
@@ -58,13 +58,13 @@ def test_the_equation(kind, layer, pictures):
     options = {} if kind is ScoreCAM else {"samples": 4}
     cam = kind(layers=(layer,), sign="signed", **options)
     maps = cam.explain(net, pictures, TARGETS).maps
-    others = (TARGETS + 1) % 3
-    contrast = cam.explain(net, pictures, TARGETS, others).maps
-    for row, (target, other) in enumerate(zip(TARGETS, others, strict=True)):
+    rivals = (TARGETS + 1) % 3
+    contrast = cam.explain(net, pictures, TARGETS, rivals).maps
+    for row, (target, rival) in enumerate(zip(TARGETS, rivals, strict=True)):
         expected = by_equation(cam, net, pictures[row], layer, lambda logits, target=target: logits[target])
         assert nets.relative_error(maps[row], expected) < 1e-4
         expected = by_equation(
-            cam, net, pictures[row], layer, lambda logits, pair=(target, other): logits[pair[0]] - logits[pair[1]]
+            cam, net, pictures[row], layer, lambda logits, pair=(target, rival): logits[pair[0]] - logits[pair[1]]
         )
         assert nets.relative_error(contrast[row], expected) < 1e-4
         assert nets.relative_error(maps[row], contrast[row]) > 1e-4
@@ -125,10 +125,10 @@ def test_limits(pictures):
 def test_more_samples_make_another_map(pictures):
     net = nets.seeded(nets.Net)
 
-    def found(**options) -> Tensor:
+    def maps_of(**options) -> Tensor:
         return SSCAM(layers=("conv",), **options).explain(net, pictures, TARGETS).maps
 
-    assert nets.relative_error(found(samples=3), found(samples=4)) > 1e-5
+    assert nets.relative_error(maps_of(samples=3), maps_of(samples=4)) > 1e-5
 
 
 def test_a_feature_map_that_barely_varies_is_a_mask_all_the_same(pictures):
@@ -160,10 +160,10 @@ def test_scorecam_and_sscam_equal_torchcam(samples, images, monkeypatch):
     kind = methods.SSCAM if samples else methods.ScoreCAM
     with kind(model, "0", **options) as peer:
         if samples:
-            drawn = iter(noises(cam, (33, 33)))
-            monkeypatch.setattr(peer._distrib, "sample", lambda size: next(drawn).expand(size))
+            noise = iter(noises(cam, (33, 33)))
+            monkeypatch.setattr(peer._distrib, "sample", lambda size: next(noise).expand(size))
         logits = model(images)
         (expected,) = peer.compute_cams(targets, logits, normalized=False)
     maps = cam.explain(model, images, torch.tensor(targets)).maps
-    for one, other in zip(maps, expected, strict=True):
-        assert nets.relative_error(one / one.max(), other / other.max()) < 1e-5
+    for heatmap, reference in zip(maps, expected, strict=True):
+        assert nets.relative_error(heatmap / heatmap.max(), reference / reference.max()) < 1e-5

@@ -56,8 +56,8 @@ def test_the_map_is_the_estimator_by_the_equation(images):
 def test_the_estimator_equals_scipy():
     stats = pytest.importorskip("scipy.stats")
     scores = torch.randn(7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    given = scores.numpy()
-    peer = stats.sobol_indices(func={"f_A": given[:1], "f_B": given[1:2], "f_AB": given[2:, None]}, n=16)
+    samples = scores.numpy()
+    peer = stats.sobol_indices(func={"f_A": samples[:1], "f_B": samples[1:2], "f_AB": samples[2:, None]}, n=16)
     np.testing.assert_allclose(total_order(scores).numpy(), peer.total_order.squeeze(), rtol=1e-12)
 
 

@@ -62,11 +62,11 @@ def test_all_sets_give_the_shapley_values_of_the_definition(target):
     net = Products()
     expected = torch.zeros(4)
     for order in permutations(range(4)):
-        shown = torch.zeros(4)
+        coalition = torch.zeros(4)
         for pixel in order:
-            before = net((PICTURE.flatten() * shown)[None])[0, target]
-            shown[pixel] = 1
-            expected[pixel] += (net((PICTURE.flatten() * shown)[None])[0, target] - before) / 24
+            before = net((PICTURE.flatten() * coalition)[None])[0, target]
+            coalition[pixel] = 1
+            expected[pixel] += (net((PICTURE.flatten() * coalition)[None])[0, target] - before) / 24
     attribution = KernelSHAP(segmentation="grid", segments=4, samples=14).explain(net, PICTURE, torch.tensor([target]))
     torch.testing.assert_close(attribution.maps[0].flatten(), expected, rtol=1e-5, atol=1e-5)
 
@@ -81,29 +81,29 @@ def test_values_sum_to_what_the_baseline_lacks_and_near_the_shapley_values(image
     assert (scores[0] - scores[1]).abs().min() > 1e-3
     for row in range(4):
         labels = superpixels(images[row], "slic", 12)
-        values = torch.stack([attribution.maps[row][labels == one][0] for one in range(int(labels.max()) + 1)])
+        values = torch.stack([attribution.maps[row][labels == label][0] for label in range(int(labels.max()) + 1)])
         assert abs(values.sum() - (scores[0] - scores[1])[row]) < 1e-3
 
 
 def test_drawn_sets_come_near_the_values_of_all_sets(images, large_passes):
     net, images = nets.seeded(nets.Net), images[:, :, :24, :24]
-    exact, drawn, more = (
+    exact, coarse, fine = (
         KernelSHAP(segmentation="grid", segments=9, samples=samples).explain(net, images).maps
         for samples in (510, 100, 400)
     )
-    errors = [nets.relative_error(one, exact) for one in (drawn, more)]
+    errors = [nets.relative_error(maps, exact) for maps in (coarse, fine)]
     assert 0 < errors[1] < errors[0] < 0.2
 
 
 def test_sets_are_drawn_with_their_complements_by_their_kernel_weight():
-    shown = KernelSHAP(samples=8000).coalitions(20)
-    assert shown[0].sum() == 0
-    assert torch.equal(shown[1::2], 1 - shown[2::2])
+    coalitions = KernelSHAP(samples=8000).coalitions(20)
+    assert coalitions[0].sum() == 0
+    assert torch.equal(coalitions[1::2], 1 - coalitions[2::2])
     sizes = torch.arange(1, 20)
     weights = 1 / (sizes * (20 - sizes))
-    result = shown[1:].sum(dim=1).long().bincount(minlength=20)[1:] / 8000
+    result = coalitions[1:].sum(dim=1).long().bincount(minlength=20)[1:] / 8000
     torch.testing.assert_close(result, weights / weights.sum(), rtol=0, atol=0.02)
-    torch.testing.assert_close(shown.mean(dim=0), torch.full((20,), 0.5, dtype=torch.float64), rtol=0, atol=0.02)
+    torch.testing.assert_close(coalitions.mean(dim=0), torch.full((20,), 0.5, dtype=torch.float64), rtol=0, atol=0.02)
 
 
 def test_a_single_superpixel_has_the_whole_score(linear, pictures):
@@ -121,24 +121,24 @@ def test_too_few_samples_are_refused(linear, pictures):
 def test_the_weighted_ridge_equals_scikit_learn(generator):
     from sklearn.linear_model import Ridge
 
-    shown = (torch.rand(60, 7, generator=generator) < 0.5).double()
+    coalitions = (torch.rand(60, 7, generator=generator) < 0.5).double()
     scores, weights = torch.randn(60, generator=generator).double(), torch.rand(60, generator=generator).double()
     for penalty in (0.01, 1.0, 30.0):
-        peer = Ridge(alpha=penalty).fit(shown.numpy(), scores.numpy(), sample_weight=weights.numpy())
-        result = weighted_ridge(shown, scores, weights, penalty)
+        peer = Ridge(alpha=penalty).fit(coalitions.numpy(), scores.numpy(), sample_weight=weights.numpy())
+        result = weighted_ridge(coalitions, scores, weights, penalty)
         torch.testing.assert_close(result, torch.from_numpy(peer.coef_))
 
 
 def test_lime_weighs_samples_by_nearness(images):
     net = nets.seeded(nets.Net)
     explainer = LIME(segmentation="grid", segments=4, samples=30, width=0.2, ridge=0.5)
-    shown = explainer.coalitions(4)
-    assert shown[0].tolist() == [1] * 4
+    coalitions = explainer.coalitions(4)
+    assert coalitions[0].tolist() == [1] * 4
     labels = superpixels(images[0], "grid", 4)
     with torch.no_grad():
-        scores = net(images[:1] * shown.float()[:, labels][:, None]).softmax(dim=1)[:, 1].double()
-    cosine = torch.nan_to_num(shown.sum(dim=1) / (shown.norm(dim=1) * 2))
-    expected = weighted_ridge(shown, scores, torch.exp(-((1 - cosine) ** 2) / 0.04), 0.5).float()
+        scores = net(images[:1] * coalitions.float()[:, labels][:, None]).softmax(dim=1)[:, 1].double()
+    cosine = torch.nan_to_num(coalitions.sum(dim=1) / (coalitions.norm(dim=1) * 2))
+    expected = weighted_ridge(coalitions, scores, torch.exp(-((1 - cosine) ** 2) / 0.04), 0.5).float()
     heatmap = explainer.explain(net, images[:1], torch.tensor([1])).maps[0]
     assert nets.relative_error(heatmap, expected[labels]) < 1e-3
 

@@ -115,8 +115,8 @@ def test_regions_and_ranks_are_those_of_the_authors_code(generator):
     peer = pytest.importorskip("saliency.core.xrai")
     image = drawing(224, 224) + torch.randn(3, 224, 224, generator=generator) / 30
     masks = regions(image)
-    theirs = np.stack(peer._get_segments_felzenszwalb(image.permute(1, 2, 0).double().numpy()))
-    assert np.array_equal(masks.numpy(), theirs)
+    reference = np.stack(peer._get_segments_felzenszwalb(image.permute(1, 2, 0).double().numpy()))
+    assert np.array_equal(masks.numpy(), reference)
     attribution = torch.randn(224, 224, generator=generator).double() + image[0]
     expected, _ = peer.XRAI._xrai(attribution.numpy(), list(masks.numpy()))
     torch.testing.assert_close(ranked(attribution, masks, 50), torch.as_tensor(expected))
