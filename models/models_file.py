@@ -39,7 +39,7 @@ from seewhy.models.hub import timm
 from seewhy.models.preprocess import Interpolation, Preprocess
 from seewhy.models.spec import ModelSpec, WeightsSource, nothing
 from seewhy.models.weights import fill_by_name, is_file
-from seewhy.models.zoo import TIMM_PREFIX, build_torchvision, zoo_names, zoo_spec
+from seewhy.models.zoo import LITE, TIMM_PREFIX, build_torchvision, zoo_names, zoo_spec
 
 _log = logging.getLogger(__name__)
 
@@ -167,8 +167,7 @@ def _builder(name: str, architecture: str, classes: int) -> Callable[[], nn.Modu
     if architecture.startswith(TIMM_PREFIX) and timm.is_model(architecture.removeprefix(TIMM_PREFIX).split(".")[0]):
         return partial(timm.create_model, architecture.removeprefix(TIMM_PREFIX), num_classes=classes)
     if architecture in zoo_names():
-        spec = zoo_spec(architecture)
-        if spec.source == "embedded":
+        if architecture in LITE:
             return partial(timm.create_model, f"tf_{architecture}", num_classes=classes)
         return partial(build_torchvision, architecture, num_classes=classes)
     hint = near_matches(architecture, zoo_names())

