@@ -145,7 +145,8 @@ def test_the_answer_moves_when_channels_are_switched_off(inside, url):
     boxes.nth(3).uncheck()
     edits = json.dumps([{"layer": "blocks.5", "op": "zero", "channels": channels}])
     document = ask(url, "/hooks/intervene", edits=edits).json()
-    summary = f"{document['before']['target']['probability']:.1%} before, {document['after']['target']['probability']:.1%} now"
+    before, after = (document[side]["target"]["probability"] for side in ("before", "after"))
+    summary = f"{before:.1%} before, {after:.1%} now"
     expect(inside.locator("#effect-summary")).to_contain_text(summary)
     expect(inside.locator("#effect-title")).to_have_text("Without 2 channels of blocks.5")
     assert inside.locator("#effect-image").evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
