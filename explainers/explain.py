@@ -123,7 +123,7 @@ def _explained(model: Model, entry: Method, explainer: Explainer, view: View, as
     """Return the explanation of each thing that is asked of a picture; what is no function, in one batch."""
     if len(asks) > 1 and any(ask.function for ask in asks):
         return [row for ask in asks for row in _explained(model, entry, explainer, view, [ask])]
-    ask = Ask.stacked(asks)
+    ask = Ask.stacked([ask.placed(view.geometry) for ask in asks])
     images = view.images.expand(len(asks), -1, -1, -1)
     attribution = explainer.explain(model, images, ask.function or ask.targets, ask.against)
     return explanations(model, entry.name, view.picture, view.geometry, attribution, task_of(model, ask))
@@ -156,7 +156,7 @@ def compare(
     explainers = explainers_of(entries, layer, options, model.module)
     view = prepare(model, picture)
     ask = ask_of(model, target, against)
-    attributions = explain_jointly(explainers, model, view.images, ask)
+    attributions = explain_jointly(explainers, model, view.images, ask.placed(view.geometry))
     return [
         explanations(model, entry.name, view.picture, view.geometry, attribution, task_of(model, ask))[0]
         for entry, attribution in zip(entries, attributions, strict=True)

@@ -48,11 +48,13 @@ class _Series:
 
     def prepare(self, picture: Shown, target: int | str | None) -> tuple[View, Ask]:
         """Return what the model sees of a picture, and what is asked of it."""
-        if target is None:
-            return prepare(self.model, picture), self.ask
-        if self.ask.function is not None:
-            raise TargetError("A function is asked of all pictures; give pictures alone, not pairs with targets.")
-        return prepare(self.model, picture), replace(self.ask, targets=named_ask(self.model.task, target).targets)
+        ask = self.ask
+        if target is not None:
+            if ask.function is not None:
+                raise TargetError("A function is asked of all pictures; give pictures alone, not pairs with targets.")
+            ask = replace(ask, targets=named_ask(self.model.task, target).targets)
+        view = prepare(self.model, picture)
+        return view, ask.placed(view.geometry)
 
     def answer(self, futures: Sequence["Future[tuple[View, Ask]]"]) -> list[Explanation | Failure]:
         """Return the explanation, or the error, of each picture of a batch."""

@@ -134,9 +134,10 @@ class Registry:
                 value.data = value.data.contiguous(memory_format=torch.channels_last)
         surveyed = _surveyed(spec, module)
         outputs = surveyed.layers[0].output_shape
-        if outputs is not None and outputs[-1] != len(spec.labels):
+        count = None if outputs is None else outputs[1] if spec.head == "segmentation" else outputs[-1]
+        if count not in (None, len(spec.labels)):
             raise ModelsFileError(
-                f"[models.{spec.name}]: the model has {outputs[-1]} classes, but {len(spec.labels)} labels are given."
+                f"[models.{spec.name}]: the model has {count} classes, but {len(spec.labels)} labels are given."
             )
         return LoadedModel(
             spec=spec,

@@ -9,7 +9,7 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.registered import remove_leftovers
-from seewhy.explainers.tasks.heads import Head, head_fault, task_with
+from seewhy.explainers.tasks.heads import Head, guessed_head, head_fault, task_with
 from seewhy.explainers.tasks.pose import survey
 from seewhy.models.errors import ModelError
 from seewhy.models.preprocess import Interpolation, Preprocess
@@ -39,7 +39,7 @@ def wrap_model(
     module may be trained in between.
 
     Args:
-        module: (N, C, H, W) to logits or values (N, K), or to a tuple or dictionary that holds them.
+        module: (N, C, H, W) to logits or values (N, K) or (N, K, H, W), or to a tuple or dictionary that holds them.
         labels: K of them, in the order of the outputs; None for ``class 0``, ``class 1`` and so on.
         input_size: side of the input in pixels, or (height, width).
         resize: length of a picture's shorter side before the centre crop to `input_size`; None for `input_size`.
@@ -50,7 +50,8 @@ def wrap_model(
         name: of the model; None for that of the module's class.
         accelerator: see `load_model`.
         head: what the outputs are: logits, of which ``softmax`` makes probabilities where classes exclude each other,
-            and ``sigmoid`` where several labels may apply; or a ``value`` each, of a regression. None for the sigmoid
+            and ``sigmoid`` where several labels may apply; a ``value`` each, of a regression; or logits at each
+            position, of a ``segmentation``. None for that where the outputs are (N, K, H, W), otherwise for the sigmoid
             of a single logit and the softmax of several.
         units: of the values, such as ``years``.
         transform: torchvision's or timm's transform of evaluation, instead of the five arguments about the input.
@@ -76,14 +77,16 @@ def wrap_model(
             raise ModelError("Give `transform`, or the size, interpolation, mean and std, not both.")
         preprocess = preprocess_of(transform)
     shape = (len(preprocess.mean), *preprocess.size)
-    task = task_with(head, ())
     name = name or type(module).__name__
     first = next(module.parameters(), torch.empty(0))
     empty = torch.zeros((1, *shape), device=first.device, dtype=first.dtype)
     try:
-        layers = survey(module, shape, tuple(default_layers), task)
         with torch.no_grad(), evaluation_mode(module):
-            count = task.outputs(module(empty)).shape[1]
+            raw = module(empty)
+        head = head or guessed_head(raw)
+        task = task_with(head, ())
+        count = task.outputs(raw).shape[1]
+        layers = survey(module, shape, tuple(default_layers), task)
     except ExplainerError as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:

@@ -26,6 +26,8 @@ from seewhy.app.answers.schemas import (
     PredictAnswer,
     PredictionAnswer,
     RegionAnswer,
+    SegmentAnswer,
+    SegmentTargetAnswer,
     TargetAnswer,
     ValueAnswer,
     ValueTargetAnswer,
@@ -55,6 +57,7 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.explainers.results.array_files import ArrayFile
 from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.models import LoadedModel
 
@@ -323,18 +326,24 @@ def data_url(png: bytes) -> str:
 
 def ranked(predictions: Sequence[Prediction]) -> list[AnyPrediction]:
     """Return predictions for an answer."""
-    return [
-        ValueAnswer(index=row.index, label=row.label, value=row.value, unit=row.unit)
-        if isinstance(row, ValuePrediction)
-        else PredictionAnswer(index=row.index, label=row.label, probability=row.probability)
-        for row in predictions
-    ]
+    return [_prediction(row) for row in predictions]
+
+
+def _prediction(row: Prediction) -> AnyPrediction:
+    if isinstance(row, ValuePrediction):
+        return ValueAnswer(index=row.index, label=row.label, value=row.value, unit=row.unit)
+    if isinstance(row, RegionPrediction):
+        return SegmentAnswer(index=row.index, label=row.label, area=row.area)
+    return PredictionAnswer(index=row.index, label=row.label, probability=row.probability)
 
 
 def target_answer(target: Prediction) -> AnyTarget:
     """Return what is explained for an answer."""
-    kind = ValueTargetAnswer if isinstance(target, ValuePrediction) else TargetAnswer
-    return kind(**vars(target))
+    if isinstance(target, ValuePrediction):
+        return ValueTargetAnswer(**vars(target))
+    if isinstance(target, RegionPrediction):
+        return SegmentTargetAnswer(**vars(target))
+    return TargetAnswer(**vars(target))
 
 
 def take_values(explanations: Sequence[Explanation], limit: int) -> None:

@@ -52,8 +52,16 @@ class ValueAnswer(BaseModel):
     unit: str = Field(description="Empty where none is declared.")
 
 
-AnyPrediction = PredictionAnswer | ValueAnswer
-"""What a model says of a class, or of a value."""
+class SegmentAnswer(BaseModel):
+    """One class of a segmenter."""
+
+    index: int
+    label: str
+    area: float = Field(description="Share of the model's input that it covers, 0 to 1.")
+
+
+AnyPrediction = PredictionAnswer | ValueAnswer | SegmentAnswer
+"""What a model says of a class, of a value, or of a class and where it is."""
 
 
 class ModelIdentity(BaseModel):
@@ -91,7 +99,13 @@ class ValueTargetAnswer(ValueAnswer):
     direction: Direction = Field(description="Whether what makes the value larger is explained, or smaller.")
 
 
-AnyTarget = TargetAnswer | ValueTargetAnswer
+class SegmentTargetAnswer(SegmentAnswer):
+    """The explained region."""
+
+    logit: float = Field(description="Mean over the region.")
+
+
+AnyTarget = TargetAnswer | ValueTargetAnswer | SegmentTargetAnswer
 """What is explained."""
 
 

@@ -27,12 +27,13 @@ DRAWN = ("overlays", "explanation")
 
 def predicted_names(head: Head) -> tuple[str, ...]:
     """Return the outputs of infer."""
-    return ("values", "indices", "classes") if head == "value" else ("logits", "probabilities", "indices", "classes")
+    numbers = {"value": ("values",), "segmentation": ()}.get(head, ("logits", "probabilities"))
+    return (*numbers, "indices", "classes")
 
 
 def explained_names(head: Head) -> tuple[str, ...]:
     """Return the default outputs of explain."""
-    return (*_MAPS, "values") if head == "value" else (*_MAPS, "probabilities", "logits")
+    return (*_MAPS, *{"value": ("values",), "segmentation": ()}.get(head, ("probabilities", "logits")))
 
 
 def numbers(results: Sequence[PredictResult], name: str) -> Numbers:
@@ -42,11 +43,11 @@ def numbers(results: Sequence[PredictResult], name: str) -> Numbers:
         FieldError: the model gives none of these.
     """
     head = results[0].model.spec.head
-    rows = np.stack([result.outputs for result in results])
-    if name == ("values" if head == "value" else "logits"):
-        return rows
-    if name != "probabilities" or head == "value":
+    if head == "segmentation" or (name == "values") != (head == "value"):
         raise FieldError(f"The model gives no {name}: its head is {head!r}.", field="output")
+    rows = np.stack([result.outputs for result in results])
+    if name != "probabilities" or head == "value":
+        return rows
     array: Numbers = probabilities(torch.from_numpy(rows.astype(np.float64)), head).float().numpy()
     return array
 

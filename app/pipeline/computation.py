@@ -72,7 +72,7 @@ class Predict:
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Attribution]:
         """Return one attribution (N = 1) per picture."""
         outputs = predict(model, batch.images)
-        maps, targets = outputs.new_empty((len(batch.images), 0, 0)), model.task.objective(outputs, batch.ask).targets
+        maps, targets = outputs.new_empty((len(batch.images), 0, 0)), model.task.objective(outputs, batch.ask).asked
         return Attribution(maps, targets, outputs, layers=(), signed=False).rows()
 
 

@@ -11,6 +11,7 @@ from seewhy.app.pipeline.options import DrawingOptions, ExplainOptions, HeatmapO
 from seewhy.app.pipeline.record import current
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.render import Style
@@ -64,7 +65,7 @@ class Plan:
         if self.top == 1:
             return []
         (ask,) = self.asks
-        against = None if ask.against is None else int(ask.against)
+        against = ask.contrast
         _, *others = self.model.task.describe(first.result[0].outputs[0], top=self.top)
         return [Ask.single(other.index, against) for other in others if other.index != against]
 
@@ -151,8 +152,8 @@ def explain_plan(
     )
 
 
-def _contrast(against: int | str, model: LoadedModel) -> int:
+def _contrast(against: int | str, model: LoadedModel) -> int | None:
     try:
-        return model.task.target(against)
+        return named_ask(model.task, None, against).contrast
     except TargetError as error:
         raise FieldError(str(error), field="against") from error

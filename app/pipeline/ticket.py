@@ -147,7 +147,8 @@ class Ticket:
         jobs = []
         for place, (submission, questions) in enumerate(zip(self.submissions, asks, strict=True)):
             plan, image = submission.plan, submission.picture.image
-            jobs += [(place, Job(plan.computation, image, ask, plan.deadline)) for ask in questions]
+            geometry = submission.picture.geometry
+            jobs += [(place, Job(plan.computation, image, ask.placed(geometry), plan.deadline)) for ask in questions]
         self._parts.extend(jobs[start : start + self._most_queued] for start in range(0, len(jobs), self._most_queued))
 
     def _submit(self) -> None:

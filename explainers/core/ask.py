@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor
+
+from seewhy.explainers.errors import TargetError
+from seewhy.explainers.imaging.geometry import Geometry
 
 MOST_PROBABLE = torch.iinfo(torch.int64).min
 """In targets: the most probable one of that picture."""
@@ -14,37 +17,92 @@ NO_CONTRAST = torch.iinfo(torch.int64).min
 """Among what targets are contrasted with: nothing; the target's score alone counts."""
 
 
+class Placed(Protocol):
+    """A target that lies in the picture, such as a region of a segmenter."""
+
+    @property
+    def label(self) -> int | None:
+        """The index of its class; None where the model's outputs tell."""
+
+    def placed(self, geometry: Geometry) -> Self:
+        """Return the target in the model's input, given the part of the picture that the model sees.
+
+        Raises:
+            TargetError: the model does not see it.
+        """
+
+    def mirrored(self) -> Self:
+        """Return the target of the mirrored picture."""
+
+
+Targets: TypeAlias = Tensor | tuple[Placed | None, ...]
+"""(N,) integers, the numbers that a task gives to what can be explained; or N targets that lie in the pictures."""
+
+
 @dataclass(frozen=True, eq=False)
 class Ask:
     """What is asked of each picture of a batch, still unchecked.
 
     Attributes:
-        targets: (N,) integers, the numbers that the task gives to what can be explained, or `MOST_PROBABLE`; None for
-            the most probable target of each picture.
+        targets: see `Targets`, or `MOST_PROBABLE` (None in a tuple); None for the most probable target of each picture.
         against: (N,) integers to contrast the targets with, or `NO_CONTRAST`; None for no contrast at all.
         function: from outputs (N, ...) to scores (N,), which are explained in place of targets; None for targets.
     """
 
-    targets: Tensor | None = None
+    targets: Targets | None = None
     against: Tensor | None = None
     function: Callable[[Tensor], Tensor] | None = None
 
     @classmethod
-    def single(cls, target: int | None = None, against: int | None = None) -> Self:
+    def single(cls, target: Any = None, against: int | None = None) -> Self:
         """Return what is asked of one picture; by default its most probable target, without a contrast."""
-        targets, contrasts = (None if number is None else torch.tensor([number]) for number in (target, against))
-        return cls(targets, contrasts)
+        contrasts = None if against is None else torch.tensor([against])
+        if target is None:
+            return cls(None, contrasts)
+        return cls(torch.tensor([target]) if isinstance(target, int) else (target,), contrasts)
 
     @classmethod
     def stacked(cls, asks: Sequence["Ask"]) -> Self:
         """Return what is asked of a batch, from what is asked of each picture (N = 1), all of one function or none."""
-        targets, against = [ask.targets for ask in asks], [ask.against for ask in asks]
-        return cls(_stacked(targets, MOST_PROBABLE), _stacked(against, NO_CONTRAST), asks[0].function)
+        against = _stacked([ask.against for ask in asks], NO_CONTRAST)
+        targets = [ask.targets for ask in asks]
+        if any(isinstance(part, tuple) for part in targets):
+            return cls(tuple(part[0] if isinstance(part, tuple) else None for part in targets), against)
+        numbers = [part for part in targets if not isinstance(part, tuple)]
+        return cls(_stacked(numbers, MOST_PROBABLE), against, asks[0].function)
 
     def rows(self, rows: slice) -> Self:
         """Return what is asked of some of the pictures."""
-        targets, against = (None if numbers is None else numbers[rows] for numbers in (self.targets, self.against))
-        return replace(self, targets=targets, against=against)
+        targets = None if self.targets is None else self.targets[rows]
+        return replace(self, targets=targets, against=None if self.against is None else self.against[rows])
+
+    @property
+    def contrast(self) -> int | None:
+        """What the target of one picture is contrasted with."""
+        return None if self.against is None else int(self.against)
+
+    @property
+    def numbers(self) -> Tensor | None:
+        """The targets of a task that numbers them.
+
+        Raises:
+            TargetError: they lie in the pictures.
+        """
+        if isinstance(self.targets, tuple):
+            raise TargetError("The model has no regions to ask about; name a class or a value.")
+        return self.targets
+
+    def placed(self, geometry: Geometry) -> Self:
+        """Return what is asked, in the model's input; errors are those of `Placed.placed`."""
+        if not isinstance(self.targets, tuple):
+            return self
+        return replace(self, targets=tuple(target and target.placed(geometry) for target in self.targets))
+
+    def mirrored(self) -> Self:
+        """Return what is asked of the mirrored pictures."""
+        if not isinstance(self.targets, tuple):
+            return self
+        return replace(self, targets=tuple(target and target.mirrored() for target in self.targets))
 
 
 def _stacked(numbers: Sequence[Tensor | None], absent: int) -> Tensor | None:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seewhy.explainers.core.ask import Targets
 from seewhy.explainers.errors import NonFiniteError
 from seewhy.explainers.execution.deferred_checks import require
 
@@ -51,7 +52,7 @@ class Attribution:
 
     Attributes:
         maps: (N, h, w) float32, raw: not resized, not normalised; on the images' device.
-        targets: (N,) int64, the explained target of each image: a classifier's class.
+        targets: the explained target of each image: (N,) int64, a classifier's class; or N that lie in the pictures.
         outputs: (N, ...) float32, as the model's task reads them.
         layers: paths of the layers used, in the model's order; empty for methods that use none.
         signed: whether negative values speak against the target.
@@ -63,7 +64,7 @@ class Attribution:
     """
 
     maps: Tensor
-    targets: Tensor
+    targets: Targets
     outputs: Tensor
     layers: tuple[str, ...]
     signed: bool
@@ -79,12 +80,14 @@ class Attribution:
 
     def rows(self) -> list["Attribution"]:
         """Return the attribution of each image (N = 1), on the CPU."""
-        tensors: dict[str, Any] = {name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
+        parts: dict[str, Any] = {name: value.cpu() for name, value in vars(self).items() if isinstance(value, Tensor)}
+        if isinstance(self.targets, tuple):
+            parts["targets"] = self.targets
         regions = [None] * len(self.maps) if self.regions is None else self.regions.rows()
         return [
             replace(
                 self,
-                **{name: value[row : row + 1] for name, value in tensors.items()},
+                **{name: value[row : row + 1] for name, value in parts.items()},
                 regions=regions[row],
                 diagnostics=self.diagnostics[row : row + 1],
             )

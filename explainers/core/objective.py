@@ -2,18 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.ask import NO_CONTRAST, Ask
+from seewhy.explainers.core.ask import NO_CONTRAST, Ask, Targets
 
 
 @dataclass(frozen=True, eq=False)
 class Objective(ABC):
-    """The explained score of each picture of a batch; a task makes it.
+    """The explained score of each picture of a batch; a task makes it. Its tensors have a row for each picture.
 
     Attributes:
         targets: (N,) int64, the target of each picture, in the task's numbering.
@@ -54,9 +54,14 @@ class Objective(ABC):
         """
 
     @property
+    def asked(self) -> Targets:
+        """The same targets, to ask again."""
+        return self.targets
+
+    @property
     def ask(self) -> Ask:
         """The same targets and contrasts, for other pictures."""
-        return Ask(self.targets, self.against)
+        return Ask(self.asked, self.against)
 
     @property
     def alone(self) -> Self:
@@ -80,11 +85,8 @@ class Objective(ABC):
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return the objective of a batch from those of its parts."""
-        against = [part.against for part in parts if part.against is not None]
         return replace(
-            parts[0],
-            targets=torch.cat([part.targets for part in parts]),
-            against=torch.cat(against) if against else None,
+            parts[0], **{name: torch.cat([getattr(part, name) for part in parts]) for name in parts[0]._per_picture}
         )
 
     def rows(self, pictures: Tensor) -> Self:
@@ -93,5 +95,9 @@ class Objective(ABC):
         Args:
             pictures: (R,) int64, the index of each row's picture.
         """
-        against = None if self.against is None else self.against[pictures]
-        return replace(self, targets=self.targets[pictures], against=against)
+        return replace(self, **{name: getattr(self, name)[pictures] for name in self._per_picture})
+
+    @property
+    def _per_picture(self) -> list[str]:
+        """The fields that are tensors."""
+        return [field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor)]

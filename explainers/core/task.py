@@ -8,6 +8,7 @@ from torch import Tensor
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.errors import TargetError
 
 
 class Prediction(Protocol):
@@ -67,20 +68,20 @@ class Task(Protocol):
             TargetError: a target that the outputs lack, or one that is contrasted with itself.
         """
 
-    def target(self, target: int | str) -> int:
-        """Return the number of what a user names.
+    def target(self, target: Any) -> Any:
+        """Return what a user names: its number, or what lies in the picture, see `Targets`.
 
         Raises:
             TargetError: there is no such target, or it is one of several.
         """
 
-    def describe(self, outputs: Tensor, targets: Sequence[int] = (), top: int = 5) -> tuple[Prediction, ...]:
+    def describe(self, outputs: Tensor, targets: Sequence[Any] = (), top: int = 5) -> tuple[Prediction, ...]:
         """Return what a person reads of one picture's outputs (...): some targets, then the `top` first ones.
 
         The first one is what is explained where no target is named.
         """
 
-    def remarks(self, outputs: Tensor, target: int) -> Sequence[Diagnostic]:
+    def remarks(self, outputs: Tensor, target: Any) -> Sequence[Diagnostic]:
         """Return what the reader of a map of a target should know of one picture's outputs (...)."""
 
     def are_probabilities(self, outputs: Tensor) -> bool:
@@ -94,6 +95,11 @@ def probability_change(before: Prediction, after: Prediction) -> float | None:
     return after.probability - before.probability
 
 
-def named_ask(task: Task, target: int | str | None, against: int | str | None = None) -> Ask:
+def named_ask(task: Task, target: Any, against: int | str | None = None) -> Ask:
     """Return what is asked of one picture, as a user names it; raises what `Task.target` raises."""
-    return Ask.single(*(None if name is None else task.target(name) for name in (target, against)))
+    contrast = None if against is None else task.target(against)
+    if contrast is not None and not isinstance(contrast, int):
+        contrast = contrast.label
+        if contrast is None:
+            raise TargetError(f"{against!r} names no class to contrast with; give an index or a label.")
+    return Ask.single(None if target is None else task.target(target), contrast)

@@ -72,11 +72,13 @@ class Pass:
         calls: of modules, in the order in which they finished.
         scores: how many outputs there are for a picture; None where there are none.
         provenance: of the outputs.
+        is_dense: whether the outputs are scores of positions, (N, K, H, W).
     """
 
     calls: list[LayerCall]
     scores: int | None
     provenance: Provenance | None
+    is_dense: bool = False
 
 
 def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callable[[Any], Tensor]) -> Pass:
@@ -141,7 +143,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
         read = outputs(raw)
     except ModelOutputError:  # a model that returns no outputs has layers all the same
         return Pass(calls, None, None)
-    return Pass(calls, read.shape[1:].numel(), tracker.of(read))
+    return Pass(calls, read.shape[1:].numel(), tracker.of(read), is_dense=read.ndim == 4)
 
 
 def _reachable(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

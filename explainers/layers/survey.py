@@ -147,6 +147,8 @@ def _check_declared(path: str, call: LayerCall | None, count: int) -> None:
 
 def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:
     """Return the default layer, or why there is none."""
+    if run.is_dense:
+        return _end_of_encoder(run, counts)
     weighted = [call for call in run.calls if call.is_weighted_leaf]
     if not weighted:
         return None, "The model has no parameters, so no layer of features."
@@ -177,6 +179,23 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
             "on a grid; a CAM has no layer to use. Use method=saliency."
         )
     return layer.path, None
+
+
+def _end_of_encoder(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:
+    """Return the last of the widest layers on the coarsest grid, where an encoder has seen the most context."""
+    grids = [call for call in run.calls if call.cells > 1 and counts[call.path] == 1 and not call.pooled and call.path]
+    grids = [call for call in grids if not isinstance(call.module, PASSING)]
+    if not grids:
+        return None, "No layer keeps a grid over the picture, so there is nothing for a CAM to weigh."
+    fewest = min(call.cells for call in grids)
+    coarsest = [call for call in grids if call.cells == fewest]
+    widest = max(_channels(call) for call in coarsest)
+    return [call for call in coarsest if _channels(call) == widest][-1].path, None
+
+
+def _channels(call: LayerCall) -> int:
+    """Return the number of channels of a grid."""
+    return 0 if call.output_shape is None or call.grid is None else call.output_shape[call.grid.axes[0]]
 
 
 def _before_head(run: Pass, last: LayerCall) -> list[LayerCall]:

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 from torch import Tensor
 
-from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.ask import Ask, Targets
 from seewhy.explainers.core.attribution import Attribution, checked_maps
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
@@ -99,13 +99,13 @@ class Explainer(ABC):
     def answer(self, maps: Tensor, objective: Objective, outputs: Tensor, layers: tuple[str, ...] = ()) -> Attribution:
         """Return the attribution of final maps (N, h, w)."""
         maps, outputs = maps.detach().float(), outputs.detach().float()
-        return Attribution(maps, objective.targets, outputs, layers, self.sign == "signed", objective.against)
+        return Attribution(maps, objective.asked, outputs, layers, self.sign == "signed", objective.against)
 
     def explain(
         self,
         model: AnyModel,
         images: Tensor,
-        targets: Tensor | Callable[[Tensor], Tensor] | None = None,
+        targets: Targets | Callable[[Tensor], Tensor] | None = None,
         against: Tensor | None = None,
         progress: Progress = SILENT,
     ) -> Attribution:
@@ -154,6 +154,7 @@ class Explainer(ABC):
             progress.show(partial(torch.div, total, number))
             images = (question.images.flip(3) if flip else question.images) * factor
             part = progress.part(number, rounds).unseen
-            maps = self.attribute(replace(question, images=images, ask=ask, progress=part)).maps
+            asked = ask.mirrored() if flip else ask
+            maps = self.attribute(replace(question, images=images, ask=asked, progress=part)).maps
             total = total + (maps.flip(2) if flip else maps)
         return replace(first, maps=total / rounds)

@@ -276,9 +276,10 @@ def explanations(
     outputs = attribution.outputs.cpu()
     contrasts = [] if attribution.against is None else attribution.against.tolist()
     rows = []
-    for row, index in enumerate(attribution.targets.tolist()):
+    targets = attribution.targets if isinstance(attribution.targets, tuple) else attribution.targets.tolist()
+    for row, asked in enumerate(targets):
         contrast = [number for number in contrasts[row : row + 1] if number != NO_CONTRAST]
-        (target, *rest) = task.describe(outputs[row], [index, *contrast])
+        (target, *rest) = task.describe(outputs[row], [asked, *contrast])
         rows.append(
             Explanation(
                 picture=picture,
@@ -292,7 +293,7 @@ def explanations(
                 against=rest[0] if contrast else None,
                 regions=_regions(attribution, row, model),
                 notes=_notes(attribution, row, method),
-                remarks=tuple(task.remarks(outputs[row], index)),
+                remarks=tuple(task.remarks(outputs[row], asked)),
             )
         )
     return rows

@@ -59,8 +59,8 @@ class Classification:
         """
         count = outputs.shape[1]
         targets = outputs.detach().argmax(dim=1)
-        if ask.targets is not None:
-            classes = ask.targets.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
+        if ask.numbers is not None:
+            classes = ask.numbers.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
             targets = _checked(classes, classes == MOST_PROBABLE, targets, count)
         if ask.against is None:
             return ClassObjective(targets, head=self.head)

@@ -1,14 +1,16 @@
 """Heads: what a network's outputs are, as users declare it, and the task that follows from it."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from seewhy.explainers.core.task import Task
+from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.tasks.classification import Classification, head_of
+from seewhy.explainers.tasks.segmentation import Segmentation
 from seewhy.explainers.tasks.values import Values
 
-Head = Literal["softmax", "sigmoid", "value"]
-"""Logits of classes that exclude each other, logits of labels that do not, or values."""
+Head = Literal["softmax", "sigmoid", "value", "segmentation"]
+"""Logits of classes that exclude each other, logits of labels that do not, values, or logits at each position."""
 
 
 def declared_head(head: Head | None, count: int) -> Head:
@@ -16,9 +18,20 @@ def declared_head(head: Head | None, count: int) -> Head:
     return head or head_of(count)
 
 
+def guessed_head(raw: Any) -> Head | None:
+    """Return the head of a network that returns this, where that is certain: logits at each position."""
+    try:
+        outputs = Segmentation().outputs(raw)
+    except ModelOutputError:
+        return None
+    return "segmentation" if outputs.shape[2:].numel() > 1 else None
+
+
 def task_with(head: Head | None, labels: Sequence[str], units: Sequence[str] = ()) -> Task:
     """Return the task of a network whose outputs have these labels."""
-    return Values(labels, units) if head == "value" else Classification(labels, head)
+    if head == "value":
+        return Values(labels, units)
+    return Segmentation(labels) if head == "segmentation" else Classification(labels, head)
 
 
 def head_fault(head: str | None, count: int, units: Sequence[str] = ()) -> str | None:

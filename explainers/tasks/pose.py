@@ -56,7 +56,9 @@ def survey(
 @contextmanager
 def pose(model: AnyModel, images: Tensor, ask: Ask = DEFAULT_ASK, progress: Progress = SILENT) -> Iterator[Question]:
     """Yield a question about images of a module that is ready; errors are those of `Explainer.explain`."""
-    for numbers in (ask.targets, ask.against):
+    if isinstance(ask.targets, tuple) and len(ask.targets) != len(images):
+        raise TargetError(f"Expected one target per image, {len(images)} in all, got {len(ask.targets)}.")
+    for numbers in (None if isinstance(ask.targets, tuple) else ask.targets, ask.against):
         if numbers is not None and not isinstance(numbers, Tensor):
             raise TargetError(f"Expected a tensor of one integer per image, got {numbers!r}; give torch.tensor([281]).")
         if numbers is not None and (numbers.shape != images.shape[:1] or numbers.is_floating_point()):

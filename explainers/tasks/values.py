@@ -57,8 +57,8 @@ class Values:
             TargetError: a value that the outputs lack, or one that is contrasted with itself.
         """
         targets = torch.zeros(len(outputs), dtype=torch.int64, device=outputs.device)
-        if ask.targets is not None:
-            numbers = ask.targets.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
+        if ask.numbers is not None:
+            numbers = ask.numbers.to(outputs.device, torch.int64, non_blocking=outputs.is_cuda)
             targets = torch.where(numbers == MOST_PROBABLE, targets, numbers)
         _check(_places(targets), outputs.shape[1])
         if ask.against is None:

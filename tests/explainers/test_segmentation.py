@@ -1,0 +1,317 @@
+"""Segmenters: what can be asked about their regions, written out with plain autograd."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torchvision.models import get_model, list_models, segmentation
+
+from seewhy import (
+    GradCAM,
+    HiResCAM,
+    InputXGradient,
+    Saliency,
+    capture,
+    compare,
+    explain,
+    explain_many,
+    intervene,
+    trace,
+    wrap_model,
+)
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
+from seewhy.explainers.errors import ModelOutputError, TargetError
+from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.tasks.segmentation import Region, Segmentation
+from tests.app.conftest import EXAMPLES
+from tests.grids import few
+
+CAT = EXAMPLES / "cat.png"
+LABELS = ["ground", "cat", "cup", "sky"]
+SIZE = (96, 128)
+NETWORKS = list_models(module=segmentation)
+
+
+class Segmenter(nn.Module):
+    """An encoder of two steps, a head, and logits as fine as the picture."""
+
+    def __init__(self, seed=3):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        coarse, fine = nn.Conv2d(3, 8, 5, stride=4, padding=2), nn.Conv2d(8, 12, 3, padding=1)
+        self.encoder = nn.Sequential(coarse, nn.ReLU(), fine, nn.ReLU())
+        self.head = nn.Conv2d(12, 4, 1)
+        for value in self.parameters():
+            value.data = torch.randn(value.shape, generator=generator) / 4
+        self.head.bias.data[3] = -100  # of a class that is never seen
+
+    def forward(self, images):
+        logits = self.head(self.encoder(images))
+        return {"out": functional.interpolate(logits, size=images.shape[2:], mode="nearest")}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return wrap_model(Segmenter(), LABELS, input_size=SIZE)
+
+
+@pytest.fixture(scope="module")
+def inputs(model):
+    return model.preprocess(explain(model, CAT).picture)[None]
+
+
+def logits_of(model, inputs):
+    with torch.no_grad():
+        return model.module(inputs)["out"][0]
+
+
+def largest(logits):
+    return int(logits.argmax(0).flatten().bincount().argmax())
+
+
+def test_the_largest_region_is_explained_by_its_mean_logit(model, inputs):
+    result = explain(model, CAT, "gradcam")
+    logits = logits_of(model, inputs)
+    index = largest(logits)
+    mask = logits.argmax(0) == index
+    assert (result.target.index, result.target.label) == (index, LABELS[index])
+    assert result.target.area == pytest.approx(mask.double().mean().item())
+    assert result.target.logit == pytest.approx(logits[index][mask].mean().item(), rel=1e-4)
+    assert result.predictions[0].index == index
+    assert sum(row.area for row in result.predictions) == pytest.approx(1)
+    assert result.caption == f"{LABELS[index]} on {result.target.area:.1%} by gradcam"
+
+
+@pytest.mark.parametrize("part", ["region", "border", "picture"])
+def test_maps_are_those_of_plain_autograd(part, model, inputs):
+    logits = logits_of(model, inputs)
+    index = largest(logits)
+    mask = logits.argmax(0) == index
+    if part == "border":
+        inner = functional.max_pool2d(functional.pad((~mask).float()[None, None], (1, 1, 1, 1)), 3, stride=1)[0, 0]
+        mask = mask & (inner > 0)
+    if part == "picture":
+        mask = torch.ones_like(mask)
+    pixels = inputs.clone().requires_grad_()
+    score = model.module(pixels)["out"][0, index][mask].mean()
+    (gradient,) = torch.autograd.grad(score, pixels)
+    name = LABELS[index] if part == "region" else f"label:{LABELS[index]}:{part}"
+    result = explain(model, CAT, "saliency", target=name)
+    expected = Saliency().project(gradient)[0].numpy()
+    assert np.allclose(result.map, expected, atol=1e-5 * abs(expected).max())
+
+
+def test_with_a_linear_head_a_regions_map_is_the_mean_of_its_pixels_maps(model, inputs):
+    logits = logits_of(model, inputs)
+    index = largest(logits)
+    cells = (logits.argmax(0) == index)[::4, ::4]
+    explainer = HiResCAM(layers=("encoder",), sign="signed")
+    whole = explainer.explain(model, inputs, (Region(index),)).maps[0]
+    total = torch.zeros_like(whole)
+    for row, column in cells.nonzero().tolist():
+        mask = np.zeros(SIZE, dtype=bool)
+        mask[4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = True
+        total += explainer.explain(model, inputs, (Region(index, mask=mask),)).maps[0]
+    assert torch.allclose(whole, total / cells.sum(), atol=1e-5 * whole.abs().max())
+
+
+def test_nothing_outside_the_receptive_field_is_marked(model, inputs):
+    mask = np.zeros(SIZE, dtype=bool)
+    mask[40:44, 60:64] = True
+    gradient = Saliency(sign="absolute").explain(model, inputs, (Region(1, mask=mask),)).maps[0]
+    assert gradient[34:50, 54:70].sum() == gradient.sum() > 0  # 4 of the cell, 4 for its neighbours, 2 for the kernel
+
+
+def test_a_pixel_means_its_connected_region(model, inputs):
+    result = explain(model, CAT, target="pixel:200,150")
+    geometry, logits = result.geometry, logits_of(model, inputs)
+    left, top, right, bottom = geometry.box
+    row, column = int((150.5 - top) / (bottom - top) * SIZE[0]), int((200.5 - left) / (right - left) * SIZE[1])
+    classes = logits.argmax(0)
+    island, before = torch.zeros_like(classes, dtype=torch.bool), -1
+    island[row, column] = True
+    while (count := int(island.sum())) != before:  # grows by its four neighbours until it is whole
+        before = count
+        padded = functional.pad(island, (1, 1, 1, 1))
+        near = padded[2:, 1:-1] | padded[:-2, 1:-1] | padded[1:-1, 2:] | padded[1:-1, :-2] | island
+        island = near & (classes == classes[row, column])
+    assert result.target.index == classes[row, column]
+    assert result.target.area == pytest.approx(island.double().mean().item())
+    assert result.target.logit == pytest.approx(logits[classes[row, column]][island].mean().item(), rel=1e-4)
+
+
+def test_a_mask_of_the_picture_is_cut_and_scaled_like_it(model):
+    picture = explain(model, CAT).picture
+    mask = np.zeros((picture.height, picture.width), dtype=bool)
+    left, top, right, bottom = (round(edge) for edge in explain(model, CAT).geometry.box)
+    mask[top : (top + bottom) // 2, left:right] = True
+    result = explain(model, CAT, target=mask)
+    assert result.target.area == pytest.approx(0.5, abs=0.02)
+    ones = explain(model, CAT, target=np.ones_like(mask))
+    assert ones.target.area == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("pixel:0,150", "does not see pixel pixel:0,150: it sees x from"),
+        ("pixel:9999,1", "does not see"),
+        ("pixel:a,b", "give pixel:X,Y"),
+        ("dog", "no class 'dog'"),
+        (7, "out of range"),
+        (np.zeros((300, 451), dtype=bool), "this one is empty"),
+        (np.zeros((300, 451)), "float64"),
+        (np.ones((30, 45), dtype=bool), "45x30 pixels, the upright picture 451x300"),
+        ("sky:border", "gives no position of this picture to 'sky'"),
+    ],
+)
+def test_what_is_not_there_cannot_be_asked(target, reason, model):
+    with pytest.raises(TargetError, match=reason):
+        explain(model, CAT, target=target)
+
+
+def test_what_covers_everything_has_no_border():
+    module = Segmenter()
+    module.head.bias.data[1] += 1000
+    with pytest.raises(TargetError, match="has no border"):
+        explain(wrap_model(module, LABELS, input_size=SIZE), CAT, target="cat:border")
+
+
+def test_a_contrast_is_the_difference_in_the_same_region(model, inputs):
+    index = largest(logits_of(model, inputs))
+    other = (index + 1) % 4
+    mask = (logits_of(model, inputs).argmax(0) == index).numpy()
+    explainer = InputXGradient(sign="signed")
+    parts = [explainer.explain(model, inputs, (Region(label, mask=mask),)).maps[0] for label in (index, other)]
+    result = explain(model, CAT, "input-x-gradient", against=other, sign="signed")
+    assert result.against.label == LABELS[other]
+    assert np.allclose(result.map, parts[0] - parts[1], atol=1e-5 * float(parts[0].abs().max()))
+    with pytest.raises(TargetError, match="contrasted with itself"):
+        explain(model, CAT, target=index, against=index)
+    with pytest.raises(TargetError, match="names no class to contrast"):
+        explain(model, CAT, against="pixel:200,150")
+
+
+@pytest.mark.parametrize("method", ["hirescam", "integrated-gradients", "lrp", "occlusion", "finercam", "dff"])
+def test_methods_of_every_family_explain_regions(method, model):
+    alone = explain(model, CAT, method)
+    assert np.abs(alone.map).max() > 0
+    again = compare(model, CAT, ["gradcam", method])[1]
+    assert np.allclose(again.map, alone.map, atol=1e-4 * np.abs(alone.map).max())
+
+
+def test_mirrored_pictures_have_mirrored_regions(model, inputs):
+    """The mean over mirror images of a symmetric network is symmetric where the picture and the region are."""
+    images = (inputs + inputs.flip(3)) / 2
+    symmetric = Segmenter()
+    for conv in (symmetric.encoder[0], symmetric.encoder[2]):
+        conv.weight.data = (conv.weight.data + conv.weight.data.flip(3)) / 2
+    mask = np.zeros(SIZE, dtype=bool)
+    mask[:, :40] = True
+    maps = [
+        Saliency(smooth="tta")
+        .explain(wrap_model(symmetric, LABELS, input_size=SIZE, head="segmentation"), images, (Region(1, mask=part),))
+        .maps[0]
+        for part in (mask, mask[:, ::-1].copy())
+    ]
+    assert maps[0][:, 50:].abs().max() < 1e-6 * maps[0].max()
+    assert torch.allclose(maps[0], maps[1].flip(1), atol=1e-2 * float(maps[0].max()))
+
+
+def test_pictures_in_company_have_the_maps_of_their_own(model):
+    pictures = [CAT, EXAMPLES / "coffee.png", EXAMPLES / "rocket.png"]
+    pairs = [(picture, target) for picture, target in zip(pictures, (None, "pixel:300,200", None), strict=True)]
+    for picture, target, result in zip(
+        pictures, (None, "pixel:300,200", None), explain_many(model, pairs), strict=True
+    ):
+        alone = explain(model, picture, target=target)
+        assert result.target == alone.target or result.target.area == pytest.approx(alone.target.area)
+        assert np.allclose(result.map, alone.map, atol=1e-4 * abs(alone.map).max())
+
+
+@pytest.mark.parametrize("name", few(NETWORKS, ["lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large"]))
+def test_torchvisions_segmenters_are_explained_at_the_end_of_their_encoder(name):
+    torch.manual_seed(0)
+    module = get_model(
+        name, weights=None, weights_backbone=None, num_classes=4, aux_loss=False if "lraspp" not in name else None
+    )
+    model = wrap_model(module, LABELS, input_size=SIZE, head="segmentation")
+    (layer,) = model.default_layers
+    assert layer == ("backbone.layer4" if "resnet" in name else "backbone.16")
+    images = torch.randn(2, 3, *SIZE, generator=torch.Generator().manual_seed(1))
+    mask = np.zeros(SIZE, dtype=bool)
+    mask[10:60, 20:90] = True
+    attribution = GradCAM(sign="signed").explain(model, images, (Region(2, mask=mask),) * 2)
+    features = []
+    handle = module.get_submodule(layer).register_forward_hook(lambda *call: features.append(call[2]))
+    module.eval()
+    scores = module(images)["out"][:, 2][:, torch.from_numpy(mask)].mean(dim=1)
+    handle.remove()
+    (gradients,) = torch.autograd.grad(scores.sum(), features[0])
+    expected = (gradients.mean(dim=(2, 3), keepdim=True) * features[0]).sum(dim=1)
+    assert torch.allclose(attribution.maps, expected, atol=1e-5 * float(expected.detach().abs().max()))
+
+
+def test_hooks_see_segmenters(model):
+    assert trace(model, CAT).events
+    assert capture(model, CAT, ["encoder.2"]).tensors
+    effect = intervene(model, CAT, [{"op": "zero", "layer": "encoder.2"}])
+    assert effect.score_change == pytest.approx(effect.after.target.logit - effect.before.target.logit)
+    assert effect.probability_change is None
+
+
+def test_outputs_are_found_or_refused():
+    grid = torch.zeros(1, 4, 8, 8)
+    task = Segmentation()
+    assert task.outputs(grid) is task.outputs({"out": grid, "aux": grid}) is task.outputs([grid]) is grid
+    with pytest.raises(ModelOutputError, match=r"found 2 such tensors in its tuple"):
+        task.outputs((grid, grid))
+
+
+def test_a_mask_beyond_the_input_is_refused():
+    mask = np.zeros((100, 200), dtype=bool)
+    mask[:, :20] = True
+    with pytest.raises(TargetError, match="sees nothing of the mask"):
+        Region(None, mask=mask).placed(Geometry(200, 100, (50.0, 0.0, 150.0, 100.0)))
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("segments")
+    torch.save(Segmenter().state_dict(), folder / "w.pth")
+    (folder / "models.toml").write_text(
+        '[models.scene]\narchitecture = "tests.explainers.test_segmentation:Segmenter"\nweights = "w.pth"\n'
+        f'input_size = {list(SIZE)}\nhead = "segmentation"\nlabels = {json.dumps(LABELS)}\n'
+    )
+    app = create_app(Settings(models=folder / "models.toml", default_model="scene"))
+    yield app.test_client()
+    app.extensions["seewhy"].models.stop()
+
+
+@pytest.mark.parametrize("target", ["pixel:200,150", None])
+def test_the_service_answers_as_python_does(target, client, model):
+    query = {"format": "json", "method": "hirescam"} | ({"target": target} if target else {})
+    body = {"image": (io.BytesIO(CAT.read_bytes()), "cat.png"), **query}
+    answer = client.post("/explain", data=body).json
+    expected = explain(model, CAT, "hirescam", target=target)
+    (explanation,) = answer["explanations"]
+    assert explanation["target"] == {
+        "index": expected.target.index,
+        "label": expected.target.label,
+        "area": pytest.approx(expected.target.area, abs=0.01),
+        "logit": pytest.approx(expected.target.logit, rel=1e-2),
+    }
+    assert set(answer["predictions"][0]) == {"index", "label", "area"}
+    assert explanation["heatmap"]["max"] == pytest.approx(float(expected.raw_heatmap.max()), rel=0.05)
+
+
+@pytest.mark.parametrize("target", ["pixel:0,150", "dog"])
+def test_wrong_regions_are_the_clients_mistake(target, client):
+    body = {"image": (io.BytesIO(CAT.read_bytes()), "cat.png"), "target": target}
+    answer = client.post("/explain", data=body)
+    assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "target")
