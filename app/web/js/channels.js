@@ -269,11 +269,11 @@ function showEffect(before, after, moved) {
 function effectRow(label, before, after) {
   const bar = (name, prediction) => {
     const element = make("span", { class: `fill ${name}` });
-    element.style.width = `${(prediction?.probability ?? 0) * 100}%`;
+    element.style.width = `${(prediction?.probability ?? prediction?.area ?? 0) * 100}%`;
     return element;
   };
-  const isValue = after?.value !== undefined;
-  const change = before && after ? (isValue ? after.value - before.value : (after.probability - before.probability) * 100) : null;
+  const size = ({ probability, value, area }) => value ?? (probability ?? area) * 100;
+  const change = before && after ? size(after) - size(before) : null;
   const moved = change !== null && Math.abs(change) >= 0.05 ? ` ${signed(change, 1)}` : "";
   return make(
     "li",

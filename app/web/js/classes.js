@@ -59,7 +59,7 @@ function row(prediction, target, against) {
     make("span", { class: "track", "aria-hidden": "true" }, make("span", { class: "fill" })),
   );
   explain.dataset.focus = `class-${prediction.index}`;
-  explain.querySelector(".fill").style.width = `${(prediction.probability ?? 0) * 100}%`;
+  explain.querySelector(".fill").style.width = `${(prediction.probability ?? prediction.area ?? 0) * 100}%`;
   const rather = make("button", {
     type: "button",
     class: "rather",

@@ -5,9 +5,9 @@ export function percent(probability) {
   return `${(probability * 100).toFixed(1)}%`;
 }
 
-/** What the model says of a class, or of a value of a regression. */
-export function reading({ probability, value, unit }) {
-  return probability === undefined ? `${number(value)} ${unit}`.trim() : percent(probability);
+/** What the model says of a class, of a value of a regression, or of a class of a segmenter. */
+export function reading({ probability, value, unit, area }) {
+  return value === undefined ? percent(probability ?? area) : `${number(value)} ${unit}`.trim();
 }
 
 export function number(value) {
