@@ -51,8 +51,8 @@ def wrap_model(
         accelerator: see `load_model`.
         head: what the outputs are: logits, of which ``softmax`` makes probabilities where classes exclude each other,
             and ``sigmoid`` where several labels may apply; a ``value`` each, of a regression; or logits at each
-            position, of a ``segmentation``. None for that where the outputs are (N, K, H, W), otherwise for the sigmoid
-            of a single logit and the softmax of several.
+            position, of a ``segmentation``. None for that where the module returns ``{"out": (N, K, H, W)}``, otherwise
+            for the sigmoid of a single logit and the softmax of several.
         units: of the values, such as ``years``.
         transform: torchvision's or timm's transform of evaluation, instead of the five arguments about the input.
 

@@ -285,7 +285,8 @@ def logits_of(output: Any) -> Tensor:
     if len(matrices) != 1:
         raise ModelOutputError(
             f"Expected logits of shape (N, K) from the model, found {len(matrices)} such tensors in its "
-            f"{type(output).__name__}; wrap the model so that it returns its logits."
+            f"{type(output).__name__}; wrap the model so that it returns its logits. (One that returns them at each "
+            "position is a segmenter: head='segmentation'.)"
         )
     return matrices[0]
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
+from torch import Tensor
+
 from seewhy.explainers.core.task import Task
-from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.tasks.classification import Classification, head_of
 from seewhy.explainers.tasks.segmentation import Segmentation
 from seewhy.explainers.tasks.values import Values
@@ -19,12 +20,9 @@ def declared_head(head: Head | None, count: int) -> Head:
 
 
 def guessed_head(raw: Any) -> Head | None:
-    """Return the head of a network that returns this, where that is certain: logits at each position."""
-    try:
-        outputs = Segmentation().outputs(raw)
-    except ModelOutputError:
-        return None
-    return "segmentation" if outputs.shape[2:].numel() > 1 else None
+    """Return the head of a network that returns this, where that is certain: as torchvision's segmenters do."""
+    logits = raw.get("out") if isinstance(raw, dict) else None
+    return "segmentation" if isinstance(logits, Tensor) and logits.ndim == 4 else None
 
 
 def task_with(head: Head | None, labels: Sequence[str], units: Sequence[str] = ()) -> Task:
