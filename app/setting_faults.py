@@ -18,16 +18,6 @@ _SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TC
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 """Prefix of values that are addresses, such as Kubernetes' `SEEWHY_PORT` for a Service named seewhy."""
 
-_REPLACED = {
-    "CACHE_BYTES": "Answers are no longer cached; a client that has the answer still saves the work by its ETag.",
-    "MAX_IN_FLIGHT_BYTES": f"{PREFIX}MEMORY_BYTES bounds bodies, pixels, tensors and answers together.",
-    **dict.fromkeys(
-        ("DECODE_PROCESSES", "DECODE_BYTES", "DECODE_SECONDS"), "Pictures are decoded in the processes of the service."
-    ),
-    "UPLOAD_SECONDS": "The proxy in front of the service limits how long an upload may take; see docs/deployment.md.",
-}
-"""Settings of earlier versions, and what replaces them."""
-
 
 def setting_faults(error: ValidationError, options: Container[str] = ()) -> str:
     """Return the errors in settings, one per line.
@@ -61,13 +51,10 @@ def _message(name: str, fault: Mapping[str, Any]) -> str:
 
 
 def misspelt(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each variable that looks like a setting and is not, or no longer is."""
+    """Yield a warning for each variable that looks like a setting and is not."""
     names = [name.upper() for name in Settings.model_fields]
     for variable, value in environment.items():
         name = variable.upper().removeprefix(PREFIX)
-        if variable.upper() != name and name in _REPLACED:
-            yield f"{variable} is no longer a setting and has no effect. {_REPLACED[name]}"
-            continue
         if name in (variable.upper(), *names) or _SERVICE_LINK.fullmatch(name) or _SERVICE_ADDRESS.match(value):
             continue
         if close := [PREFIX + match for match in nearest(name, names)]:

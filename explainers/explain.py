@@ -108,7 +108,7 @@ def explain(
         if top < 1:
             raise OptionError(f"top is {top}; it must be 1 or more.", field="top")
         view = prepare(model, picture)
-        best = model.task.describe(predict(model, view.images)[0], top=top)
+        best = model.task.describe(predict(model, view.images(model.device))[0], top=top)
         return _explained(model, entry, explainer, view, [ask_of(model, row.name, against) for row in best])
     if isinstance(target, list | tuple):
         asks = [ask_of(model, name, against) for name in target]
@@ -124,7 +124,7 @@ def _explained(model: Model, entry: Method, explainer: Explainer, view: View, as
     if len(asks) > 1 and any(ask.function for ask in asks):
         return [row for ask in asks for row in _explained(model, entry, explainer, view, [ask])]
     ask = Ask.stacked([ask.placed(view.geometry) for ask in asks])
-    images = view.images.expand(len(asks), -1, -1, -1)
+    images = view.images(model.device).expand(len(asks), -1, -1, -1)
     attribution = explainer.explain(model, images, ask.function or ask.targets, ask.against)
     return explanations(model, entry.name, view.picture, view.geometry, attribution, task_of(model, ask))
 
@@ -156,7 +156,7 @@ def compare(
     explainers = explainers_of(entries, layer, options, model.module)
     view = prepare(model, picture)
     ask = ask_of(model, target, against)
-    attributions = explain_jointly(explainers, model, view.images, ask.placed(view.geometry))
+    attributions = explain_jointly(explainers, model, view.images(model.device), ask.placed(view.geometry))
     return [
         explanations(model, entry.name, view.picture, view.geometry, attribution, task_of(model, ask))[0]
         for entry, attribution in zip(entries, attributions, strict=True)

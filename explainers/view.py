@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from seewhy.explainers.core.model import Model, must_know_pictures
+from seewhy.explainers.core.model import Model, Preprocess, must_know_pictures
 from seewhy.explainers.errors import UnreadablePictureError
 from seewhy.explainers.imaging.decode import PictureSource, read_picture
 from seewhy.explainers.imaging.geometry import Geometry
@@ -22,21 +22,18 @@ class View:
     """A picture, and the model's input made from it.
 
     Attributes:
-        picture: upright, RGB.
+        picture: upright, RGB; or a smaller copy to draw on.
         image: (C, H, W) float32, normalised.
-        geometry: the part of the picture that the model sees.
-        device: of the model.
+        geometry: the part of the whole picture that the model sees.
     """
 
     picture: Image.Image
     image: Tensor
     geometry: Geometry
-    device: torch.device
 
-    @property
-    def images(self) -> Tensor:
-        """(1, C, H, W), on the model's device."""
-        return self.image[None].to(self.device)
+    def images(self, device: torch.device) -> Tensor:
+        """Return (1, C, H, W), on a device."""
+        return self.image[None].to(device)
 
 
 def prepare(model: Model, picture: Shown) -> View:
@@ -51,7 +48,7 @@ def prepare(model: Model, picture: Shown) -> View:
         return _seen(model, picture)
     upright = read_picture(picture)
     geometry = model.preprocess.geometry(upright.width, upright.height)
-    return View(upright, model.preprocess(upright), geometry, model.device)
+    return View(upright, model.preprocess(upright), geometry)
 
 
 def _seen(model: Model, image: Tensor) -> View:
@@ -76,6 +73,11 @@ def _seen(model: Model, image: Tensor) -> View:
             f"{black:.2f}, its white {white:.2f}. Normalise with mean {list(mean)} and std {list(std)}, or give the "
             "picture as an array (H, W, 3)."
         )
+    return view_of(image, model.preprocess)
+
+
+def view_of(image: Tensor, preprocess: Preprocess) -> View:
+    """Return a normalised input (C, H, W), and the picture that it shows."""
     height, width = image.shape[1:]
-    picture = picture_of(levels_of(numbers, mean, std))
-    return View(picture, image, Geometry(width, height, (0.0, 0.0, float(width), float(height))), model.device)
+    picture = picture_of(levels_of(image.cpu().numpy(), preprocess.mean, preprocess.std))
+    return View(picture, image, Geometry(width, height, (0.0, 0.0, float(width), float(height))))

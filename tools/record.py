@@ -90,7 +90,6 @@ NARROW = {
     "SEEWHY_MAX_INSTANCES": "1",
     "SEEWHY_MAX_LAYERS": "1",
     "SEEWHY_MAX_TARGETS": "1",
-    "SEEWHY_CACHE_BYTES": "10000000",
     "SEEWHY_CORS_ORIGINS": "https://example.org",
     "SEEWHY_RATE_LIMIT": "100/day",
 }

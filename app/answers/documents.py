@@ -16,7 +16,6 @@ from seewhy.app.answers.schemas import (
     AgreementAnswer,
     AnyPrediction,
     AnyTarget,
-    DiagnosticAnswer,
     DrawnAnswer,
     ExplainAnswer,
     ExplainedHeatmapAnswer,
@@ -227,7 +226,7 @@ def _explanation(explanation: Explanation, result: ExplainResult, style: Style, 
         heatmap=heatmap,
         drawn=colours,
         overlay=data_url(png),
-        diagnostics=diagnostic_answers(explanation),
+        diagnostics=list(explanation.diagnostics),
         regions=[
             RegionAnswer(gain=region.gain, predictions=ranked(region.predictions)) for region in explanation.regions
         ],
@@ -314,11 +313,6 @@ def model_identity(model: LoadedModel) -> ModelIdentity:
     return ModelIdentity(name=model.name, weights=model.weights, sha256=model.sha256, head=model.spec.head)
 
 
-def diagnostic_answers(explanation: Explanation) -> list[DiagnosticAnswer]:
-    """Return the diagnostics of an explanation."""
-    return [DiagnosticAnswer(**asdict(diagnostic)) for diagnostic in explanation.diagnostics]
-
-
 def data_url(png: bytes) -> str:
     """Return a PNG as a data URL."""
     return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
@@ -346,8 +340,15 @@ def target_answer(target: Prediction) -> AnyTarget:
     return TargetAnswer(**vars(target))
 
 
-def take_values(explanations: Sequence[Explanation], limit: int) -> None:
+def take_values(
+    explanations: Sequence[Explanation], limit: int, remedy: str = "explain fewer classes at a time"
+) -> None:
     """Take memory for the values of these heatmaps, or refuse them.
+
+    Args:
+        explanations: one per heatmap.
+        limit: maximum number of values.
+        remedy: what the client can do beside sending a smaller picture.
 
     Raises:
         AnswerTooLargeError: there are more values than `limit`, or than ever fit into memory.
@@ -356,8 +357,8 @@ def take_values(explanations: Sequence[Explanation], limit: int) -> None:
     sizes = [explanation.geometry.width * explanation.geometry.height for explanation in explanations]
     if sum(sizes) > limit:
         raise AnswerTooLargeError(
-            f"The heatmaps have {sum(sizes):,} values, more than the {limit:,} allowed in one answer; explain fewer "
-            "classes at a time, or send a smaller picture."
+            f"The heatmaps have {sum(sizes):,} values, more than the {limit:,} allowed in one answer; {remedy}, "
+            "or send a smaller picture."
         )
     account().take(4 * (sum(sizes) + _COPIES * max(sizes, default=0)), ANSWER)
 

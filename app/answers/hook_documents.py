@@ -10,12 +10,12 @@ from pydantic import BaseModel
 
 from seewhy.app.answers.documents import (
     data_url,
-    diagnostic_answers,
     drawn_bytes,
     encode,
     method_identity,
     model_identity,
     ranked,
+    take_values,
     target_answer,
 )
 from seewhy.app.answers.schemas import (
@@ -29,7 +29,6 @@ from seewhy.app.answers.schemas import (
     TraceAnswer,
 )
 from seewhy.app.answers.stream import Body, file_parts, json_parts
-from seewhy.app.errors import AnswerTooLargeError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
@@ -115,7 +114,8 @@ def intervention_body(result: InterveneResult, form: InterveneFormat, values: bo
     if form != "json":
         return _drawing(panel, form, result.timings, picture)
     if values:
-        _take_values(intervention, max_values)
+        sides = intervention.before, intervention.after
+        take_values([*sides, sides[1]], max_values, remedy="leave values out")  # the third is their difference
     content = _intervention_answer(result, _drawing(panel, "png", result.timings, picture)).model_dump(mode="json")
     if values:
         heatmaps, largest = _heatmaps(intervention, is_exact=True)
@@ -175,22 +175,6 @@ def _head(result: TraceResult | CaptureResult | SweepResult) -> dict[str, Any]:
     }
 
 
-def _take_values(intervention: Intervention, limit: int) -> None:
-    """Take memory for the values of three heatmaps.
-
-    Raises:
-        AnswerTooLargeError: there are more values than `limit`, or than ever fit into memory.
-        OutOfMemoryError: there is no memory for them at present.
-    """
-    count = 3 * intervention.before.geometry.width * intervention.before.geometry.height
-    if count > limit:
-        raise AnswerTooLargeError(
-            f"The heatmaps have {count:,} values, more than the {limit:,} allowed in one answer; send a smaller "
-            "picture, or leave values out."
-        )
-    account().take(4 * 2 * count, ANSWER)
-
-
 def _heatmaps(intervention: Intervention, is_exact: bool) -> tuple[list[NDArray[np.float32]], float]:
     """Return the maps before, after and their difference, and the largest magnitude of the first two.
 
@@ -233,5 +217,5 @@ def _side(explanation: Explanation, heatmap: HeatmapAnswer) -> SideAnswer:
         target=target_answer(explanation.target),
         predictions=ranked(explanation.predictions),
         heatmap=heatmap,
-        diagnostics=diagnostic_answers(explanation),
+        diagnostics=list(explanation.diagnostics),
     )

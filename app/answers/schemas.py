@@ -7,12 +7,14 @@ from pydantic import (
     Field,
 )
 
+from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.inspection.editor import Applied
 from seewhy.explainers.inspection.edits import AnyEdit
 from seewhy.explainers.inspection.statistics import Statistics
 from seewhy.explainers.inspection.sweep import ChannelEffect
 from seewhy.explainers.inspection.trace_events import Event, Summary
+from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.tasks.heads import Head
 from seewhy.explainers.tasks.values import Direction
 
@@ -141,13 +143,6 @@ class DrawnAnswer(BaseModel):
     high: float = Field(description="The value of the last colour, and of all values above.")
 
 
-class DiagnosticAnswer(BaseModel):
-    """Something that a reader of the map should know."""
-
-    code: str
-    message: str
-
-
 class RegionAnswer(BaseModel):
     """A part of the picture with similar features in the layer."""
 
@@ -164,7 +159,7 @@ class ExplanationAnswer(BaseModel):
     heatmap: ExplainedHeatmapAnswer
     drawn: DrawnAnswer
     overlay: str = Field(description="The drawn answer as a data URL (PNG).")
-    diagnostics: list[DiagnosticAnswer]
+    diagnostics: list[Diagnostic]
     regions: list[RegionAnswer] = Field(
         description="Regions of a method that divides the picture, the largest gain first; empty for other methods."
     )
@@ -244,7 +239,7 @@ class SideAnswer(BaseModel):
     target: AnyTarget
     predictions: list[AnyPrediction]
     heatmap: HeatmapAnswer
-    diagnostics: list[DiagnosticAnswer]
+    diagnostics: list[Diagnostic]
 
 
 class DifferenceAnswer(BaseModel):
@@ -341,22 +336,13 @@ class LayersAnswer(BaseModel):
     layers: list[LayerAnswer]
 
 
-class PaperAnswer(BaseModel):
-    """The paper of a method."""
-
-    authors: str
-    title: str
-    year: int
-    url: str
-
-
 class MethodAnswer(BaseModel):
     """One method."""
 
     name: str
     family: str
     summary: str
-    paper: PaperAnswer
+    paper: Paper
     signed: bool
     needs: list[str]
     cost: dict[str, str] = Field(

@@ -167,7 +167,7 @@ def _numbers(picture: Source, spec: ModelSpec, options: ExplainParameters) -> Nu
         )
     ((_, explainer),) = build_explainers(options.method, options, service().settings)
     if isinstance(explainer, IntegratedGradients) and (explainer.sign, explainer.smooth) == ("signed", "none"):
-        computation = ChannelGradients(explainer)
+        computation = ChannelGradients((explainer,))
         ((outcome,),) = service().ask([picture], [options], drawn=False, computation=computation).result()
         gradients: Numbers = outcome.result.numpy()
         return gradients

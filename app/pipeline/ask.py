@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from seewhy.app.pipeline.computation import Computation, Predict
 from seewhy.app.pipeline.costs import spend
-from seewhy.app.pipeline.decode import Decoder, PreparedPicture, Source
+from seewhy.app.pipeline.decode import Decoder, Source
 from seewhy.app.pipeline.disconnect import client_disconnected
 from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.model_store import ModelStore
@@ -25,6 +25,7 @@ from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.errors import PictureError
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.results.explanation import explanations
+from seewhy.explainers.view import View
 from seewhy.models import LoadedModel
 
 VERSIONS = {name: version(name) for name in ("seewhy", "torch", "torchvision", "timm", "pillow")}
@@ -140,7 +141,7 @@ class Service:
 
     def decode(
         self, source: Source, model: LoadedModel, timings: Timings, deadline: Deadline, drawn: bool = True
-    ) -> PreparedPicture:
+    ) -> View:
         """Return a picture prepared for a model and for drawing; see `Decoder.prepare`."""
         return self._decoder.prepare(source, model.preprocess, timings, deadline, drawn)
 

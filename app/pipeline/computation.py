@@ -1,8 +1,9 @@
 """Computations of model threads: classify, explain, and tasks for one picture alone."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -34,19 +35,23 @@ class Batch:
     progress: Progress = SILENT
 
 
-class Computation(Protocol):
+class Computation(ABC):
     """A computation on a batch of pictures. Jobs with equal computations share a batch."""
 
+    @abstractmethod
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
         """Return one result per picture, on the CPU; no other thread runs the model until this one reports progress."""
 
+    @abstractmethod
     def passes(self, model: LoadedModel) -> Passes | None:
         """Return the maximum number of passes for one picture; None if unknown."""
 
     def most(self, model: LoadedModel) -> int | None:
         """Return the maximum number of pictures in a batch; None for the engine's limit."""
+        return None
 
     @property
+    @abstractmethod
     def runs_whole(self) -> bool:
         """Whether each pass goes through the whole model."""
 
@@ -57,7 +62,7 @@ work would wait for all of it."""
 
 
 @dataclass(frozen=True)
-class Predict:
+class Predict(Computation):
     """Classify pictures; the maps of the attributions are empty."""
 
     runs_whole: ClassVar[bool] = True
@@ -65,9 +70,6 @@ class Predict:
     def passes(self, model: LoadedModel) -> Passes:
         """Return one forward pass."""
         return Passes(1)
-
-    def most(self, model: LoadedModel) -> None:
-        """Return None: the engine's limit applies."""
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Attribution]:
         """Return one attribution (N = 1) per picture."""
@@ -77,7 +79,7 @@ class Predict:
 
 
 @dataclass(frozen=True)
-class Explain:
+class Explain(Computation):
     """Explain pictures by one or several methods; equal explainers share a batch."""
 
     explainers: tuple[Explainer, ...]
@@ -100,38 +102,28 @@ class Explain:
         is_heavy = any(passes is not None and passes.backwards for passes in counts)
         return MOST_WHOLE if is_heavy and model.device.type == "cpu" else None
 
-    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Sequence[Attribution]]:
-        """Return for each picture one attribution (N = 1) per method."""
+    def run(self, model: LoadedModel, batch: Batch) -> Sequence[Any]:
+        """Return for each picture a sequence of one attribution (N = 1) per method."""
         attributions = explain_jointly(self.explainers, model, batch.images, batch.ask, batch.progress)
         return list(zip(*(attribution.rows() for attribution in attributions), strict=True))
 
 
 @dataclass(frozen=True)
-class ChannelGradients:
+class ChannelGradients(Explain):
     """Integrated gradients of the model's input, its channels not summed."""
 
-    explainer: IntegratedGradients
-
-    runs_whole: ClassVar[bool] = True
-
-    def passes(self, model: LoadedModel) -> Passes | None:
-        """Return the passes of the method."""
-        return passes_of(self.explainer, model, model.spec.image_shape)
-
-    def most(self, model: LoadedModel) -> int | None:
-        """Return how many pictures may share a batch."""
-        return Explain((self.explainer,)).most(model)
+    explainers: tuple[IntegratedGradients]
 
     def run(self, model: LoadedModel, batch: Batch) -> Sequence[Tensor]:
         """Return (C, H, W) float32 per picture."""
         with pose(model, batch.images, batch.ask, batch.progress.unseen) as question:
-            contributions, _, _ = self.explainer.contributions(question, lambda sums: sums)
+            contributions, _, _ = self.explainers[0].contributions(question, lambda sums: sums)
             require_finite(contributions)
         return list(contributions.cpu())
 
 
 @dataclass(frozen=True, eq=False)
-class Alone:
+class Alone(Computation):
     """A task for one picture that shares no batch.
 
     Attributes:

@@ -4,11 +4,9 @@ import ctypes
 import logging
 import threading
 import warnings
-from dataclasses import dataclass
 from math import ceil
 from typing import TypeAlias
 
-import torch
 from PIL import Image, _imaging
 from torch import Tensor
 
@@ -18,8 +16,8 @@ from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.system.processors import processors
 from seewhy.explainers.imaging.decode import PIXEL_BYTES, Probe, Size
-from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import fit, fitted
+from seewhy.explainers.view import View, view_of
 from seewhy.models.preprocess import Preprocess
 
 Source: TypeAlias = bytes | Image.Image | Tensor
@@ -27,26 +25,6 @@ Source: TypeAlias = bytes | Image.Image | Tensor
 
 _LEAST = 1.75
 """A reduced copy for drawing has at least this many times the drawing's pixels along a side."""
-
-
-@dataclass(frozen=True)
-class PreparedPicture:
-    """A picture prepared for the model and for drawing.
-
-    Attributes:
-        image: (C, H, W) float32, normalised.
-        geometry: the part of the upload that the model sees.
-        picture: the upright upload, or a smaller copy of it, to draw on.
-    """
-
-    image: Tensor
-    geometry: Geometry
-    picture: Image.Image
-
-    @property
-    def size(self) -> int:
-        """Memory in bytes; Pillow stores RGB pixels in four bytes."""
-        return self.image.nbytes + 4 * self.picture.width * self.picture.height
 
 
 class Decoder:
@@ -69,7 +47,7 @@ class Decoder:
 
     def prepare(
         self, source: Source, preprocess: Preprocess, timings: Timings, deadline: Deadline, drawn: bool
-    ) -> PreparedPicture:
+    ) -> View:
         """Return a picture prepared for the model and for drawing.
 
         Args:
@@ -77,8 +55,7 @@ class Decoder:
             preprocess: preprocessing of the model.
             timings: timings that get the stage `decode`.
             deadline: deadline of the request.
-            drawn: whether there will be a drawing; without one, `PreparedPicture.picture` of an upload is a single
-                pixel.
+            drawn: whether there will be a drawing; without one, the view's picture of an upload is a single pixel.
 
         Raises:
             PictureError: the picture cannot be read, or is too large.
@@ -86,15 +63,15 @@ class Decoder:
             DeadlineError, ClientGoneError: no client waits for it any longer.
         """
         if isinstance(source, Tensor):
-            return _of_input(source, preprocess)
+            return view_of(source, preprocess)
         with timings.stage("decode"), self.processors:
             deadline.check()
             if isinstance(source, bytes):
                 return self._decode(source, preprocess, deadline, drawn)
             picture = fit(source, self._max_side, source.size) if drawn else source
-            return PreparedPicture(preprocess(source), preprocess.geometry(*source.size), picture)
+            return View(picture, preprocess(source), preprocess.geometry(*source.size))
 
-    def _decode(self, upload: bytes, preprocess: Preprocess, deadline: Deadline, drawn: bool) -> PreparedPicture:
+    def _decode(self, upload: bytes, preprocess: Preprocess, deadline: Deadline, drawn: bool) -> View:
         probe = Probe(upload, self._max_pixels)
         probe.reduce(self._size_needed(probe.size, preprocess, drawn))
         decoding, remaining = probe.pixels * PIXEL_BYTES, 0
@@ -102,8 +79,9 @@ class Decoder:
         try:
             picture = probe.decode()
             prepared = self._prepared(picture, probe.size, preprocess, drawn)
-            remaining = min(prepared.size, decoding)
-            account().take(prepared.size - remaining, PIXELS)
+            size = _size(prepared)
+            remaining = min(size, decoding)
+            account().take(size - remaining, PIXELS)
             return prepared
         finally:
             account().leave(decoding, remaining)
@@ -116,7 +94,7 @@ class Decoder:
         width, height = preprocess.least(*size)
         return max(width, ceil(_LEAST * drawing[0])), max(height, ceil(_LEAST * drawing[1]))
 
-    def _prepared(self, decoded: Image.Image, size: Size, preprocess: Preprocess, drawn: bool) -> PreparedPicture:
+    def _prepared(self, decoded: Image.Image, size: Size, preprocess: Preprocess, drawn: bool) -> View:
         """Prepare a decoded picture; the model's input is made from the copy for drawing if possible.
 
         Args:
@@ -129,20 +107,12 @@ class Decoder:
         image = preprocess(picture if is_enough else decoded, size)
         if not drawn:  # it is not needed, and may be large
             picture = picture.resize((1, 1), Image.Resampling.NEAREST)
-        return PreparedPicture(image, preprocess.geometry(*size), picture)
+        return View(picture, image, preprocess.geometry(*size))
 
 
-def _of_input(image: Tensor, preprocess: Preprocess) -> PreparedPicture:
-    height, width = preprocess.size
-    geometry = Geometry(width, height, (0.0, 0.0, float(width), float(height)))
-    return PreparedPicture(image, geometry, drawable(image, preprocess))
-
-
-def drawable(image: Tensor, preprocess: Preprocess) -> Image.Image:
-    """Return the picture behind a normalised input (C, H, W), to draw on."""
-    mean, std = (torch.tensor(channels)[:, None, None] for channels in (preprocess.mean, preprocess.std))
-    levels = ((image * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
-    return Image.fromarray(levels.permute(1, 2, 0).contiguous().numpy())
+def _size(view: View) -> int:
+    """Return the memory of a view in bytes; Pillow stores RGB pixels in four bytes."""
+    return view.image.nbytes + 4 * view.picture.width * view.picture.height
 
 
 def quiet_decoders() -> None:

@@ -11,7 +11,6 @@ from seewhy.app.memory.budget import CAPTURE
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.computation import Alone, Explain
 from seewhy.app.pipeline.costs import UNKNOWN, announce, units
-from seewhy.app.pipeline.decode import PreparedPicture
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions, TraceOptions
 from seewhy.app.pipeline.plan import Plan, build_explainers, drawing_style
@@ -33,6 +32,7 @@ from seewhy.explainers.inspection.intervene import Intervention, edit_images
 from seewhy.explainers.inspection.sweep import Sweep, passes_of_sweep, sweep_images
 from seewhy.explainers.inspection.trace import Trace, is_leaf, trace_images
 from seewhy.explainers.results.explanation import explanations
+from seewhy.explainers.view import View
 from seewhy.models import LoadedModel
 
 
@@ -172,7 +172,7 @@ class HookService:
         model = self._service.models.model(name, deadline)
         return current().timed(), deadline, model, named_ask(model.task, target)
 
-    def _run(self, plan: Plan, picture: PreparedPicture, timings: Timings) -> Any:
+    def _run(self, plan: Plan, picture: View, timings: Timings) -> Any:
         """Return the result of a computation for one picture."""
         ((outcome,),) = self._service.submit([Submission(plan, picture, timings)]).result()
         return outcome.result

@@ -1,7 +1,7 @@
 """The jobs of model threads: one picture each, with its computation and its deadline."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -169,21 +169,6 @@ class Job:
         """Abandon the job: if it is queued, it will not run; if it runs in many passes, it ends before the next."""
         self.future.cancel()
         self.progress.is_abandoned = True
-
-
-def results(jobs: Sequence[Job]) -> list[Outcome]:
-    """Wait for jobs.
-
-    Raises:
-        DeadlineError, ClientGoneError: as `Job.result`.
-        ExplainerError: the model or the method failed.
-    """
-    try:
-        return [job.result() for job in jobs]
-    except BaseException:
-        for job in jobs:  # the others are not needed any longer
-            job.abandon()
-        raise
 
 
 def late(job: Job) -> Exception:

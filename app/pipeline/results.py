@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from seewhy.app.pipeline.decode import PreparedPicture
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.plan import Methods
 from seewhy.app.pipeline.timings import Timings
@@ -18,6 +17,7 @@ from seewhy.explainers.inspection.trace import Trace
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.view import View
 from seewhy.models import LoadedModel
 
 
@@ -84,7 +84,7 @@ class CaptureResult:
     model: LoadedModel
     capture: Capture
     target: Prediction
-    picture: PreparedPicture
+    picture: View
     style: Style
     timings: Timings
 
@@ -109,6 +109,6 @@ class SweepResult:
     sweep: Sweep
     target: Prediction
     top: tuple[Prediction, ...]
-    picture: PreparedPicture
+    picture: View
     style: Style
     timings: Timings

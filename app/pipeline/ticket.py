@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from seewhy.app.errors import FieldError
-from seewhy.app.pipeline.decode import PreparedPicture
 from seewhy.app.pipeline.engine import Engine
-from seewhy.app.pipeline.jobs import Job, Outcome, results
+from seewhy.app.pipeline.jobs import Job, Outcome
 from seewhy.app.pipeline.plan import Plan
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.errors import TargetError
+from seewhy.explainers.view import View
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Submission:
     """
 
     plan: Plan
-    picture: PreparedPicture
+    picture: View
     timings: Timings
 
 
@@ -160,8 +160,10 @@ class Ticket:
         """Wait for jobs; the explained classes are valid, so a bad class is the one to contrast with."""
         jobs = [job for _, job in self._running]
         try:
-            return results(jobs)
-        except TargetError as error:
-            if any(job.ask.against is not None for job in jobs):
+            return [job.result() for job in jobs]
+        except BaseException as error:
+            for job in jobs:  # the others are not needed any longer
+                job.abandon()
+            if isinstance(error, TargetError) and any(job.ask.against is not None for job in jobs):
                 raise FieldError(str(error), field="against") from error
             raise

@@ -200,7 +200,7 @@ def capture(
     view = prepare(model, picture)
     layers = (layers,) if isinstance(layers, str) else tuple(layers)
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    tensors = capture_images(model, view.images, layers, kinds, named_ask(model.task, target), max_bytes)
+    tensors = capture_images(model, view.images(model.device), layers, kinds, named_ask(model.task, target), max_bytes)
     return replace(tensors, canvas=(view.picture, view.geometry))
 
 

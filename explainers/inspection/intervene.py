@@ -139,8 +139,8 @@ def intervene(
         options["layers"] = (layer,) if isinstance(layer, str) else tuple(layer)
     explainer = entry.build(options)
     view = prepare(model, picture)
-    swapped = None if other is None else prepare(model, other).images
-    sides = edit_images(model, view.images, checked, explainer, named_ask(model.task, target), swapped)
+    swapped = None if other is None else prepare(model, other).images(model.device)
+    sides = edit_images(model, view.images(model.device), checked, explainer, named_ask(model.task, target), swapped)
     (before,) = explanations(model, entry.name, view.picture, view.geometry, sides.before)
     (after,) = explanations(model, entry.name, view.picture, view.geometry, sides.after)
     return Intervention(checked, before, after, sides.applied)

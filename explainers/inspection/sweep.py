@@ -172,8 +172,8 @@ def sweep_channels(
     (checked,) = parse_edits([edit])
     must_swap((checked,), other is not None)
     view = prepare(model, picture)
-    swapped = None if other is None else prepare(model, other).images
-    sweep = sweep_images(model, view.images, checked, named_ask(model.task, target), swapped)
+    swapped = None if other is None else prepare(model, other).images(model.device)
+    sweep = sweep_images(model, view.images(model.device), checked, named_ask(model.task, target), swapped)
     return replace(sweep, canvas=(view.picture, view.geometry))
 
 

@@ -103,7 +103,7 @@ def trace(
         LayerError, TargetError: a layer or class that the model lacks.
     """
     view = prepare(model, picture)
-    return trace_images(model, view.images, named_ask(model.task, target), layers)
+    return trace_images(model, view.images(model.device), named_ask(model.task, target), layers)
 
 
 def trace_images(

@@ -14,7 +14,7 @@ from torch import nn
 from seewhy.app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, OverloadedError, kind_of
 from seewhy.app.pipeline.computation import Alone, Explain
 from seewhy.app.pipeline.engine import Engine
-from seewhy.app.pipeline.jobs import Deadline, Job, results
+from seewhy.app.pipeline.jobs import Deadline, Job
 from seewhy.app.pipeline.model_threads import EngineOptions
 from seewhy.explainers import GradCAM
 from seewhy.explainers.core.ask import NO_CONTRAST, Ask
@@ -107,7 +107,11 @@ def job(value=1.0, target=0, seconds=GUARD):
 def outcomes(engine, name, jobs):
     """Queue jobs for a model together, and wait for all of them."""
     engine.submit(name, jobs)
-    return results(jobs)
+    try:
+        return [job.result() for job in jobs]
+    finally:
+        for job in jobs:
+            job.abandon()
 
 
 def in_threads(*calls):

@@ -14,10 +14,11 @@ from seewhy.app import create_app
 from seewhy.app.compatible.instances import PictureReader
 from seewhy.app.errors import FieldError
 from seewhy.app.pipeline.computation import Predict
-from seewhy.app.pipeline.decode import drawable
 from seewhy.app.settings import Settings
 from seewhy.explainers.errors import PictureTooLargeError
+from seewhy.explainers.view import view_of
 from seewhy.models.preprocess import Preprocess
+from tests import nets
 
 MODEL = "efficientnet_lite0"
 BYTES = b"\x00picture"
@@ -61,7 +62,7 @@ def test_other_numbers_are_the_input_as_it_is(reader, transposed):
     array = reader.from_json(layout.tolist(), "x")
     assert isinstance(array, torch.Tensor)
     np.testing.assert_array_equal(array.numpy(), values)
-    picture = np.asarray(drawable(array, reader.preprocess)).astype(float)
+    picture = np.asarray(view_of(array, reader.preprocess).picture).astype(float)
     np.testing.assert_allclose(picture, np.moveaxis(values * 0.25 + 0.5, 0, 2) * 255, atol=0.51)
 
 
@@ -233,3 +234,27 @@ def test_gradients_of_channels_are_those_of_captum(client, lite0, cat, normalize
     expected = IntegratedGradients(lite0.module).attribute(image, target=281, n_steps=15)[0].detach().numpy()
     assert values.shape == (3, 224, 224)
     np.testing.assert_allclose(values, expected, atol=1e-3 * np.abs(expected).max())
+
+
+class Grey(nets.Net):
+    def forward(self, x):
+        return super().forward(x.expand(-1, 3, -1, -1))
+
+
+def test_numbers_of_one_channel_are_drawn_as_grey(tmp_path):
+    torch.save(nets.seeded(Grey).state_dict(), tmp_path / "w.pth")
+    (tmp_path / "models.toml").write_text(
+        '[models.grey]\narchitecture = "tests.app.test_instances:Grey"\nweights = "w.pth"\ninput_size = 8\n'
+        'labels = ["a", "b", "c"]\nmean = [0.5]\nstd = [0.25]\n'
+    )
+    app = create_app(Settings(models=tmp_path / "models.toml", default_model="grey"))
+    values = np.linspace(-2, 2, 64).reshape(1, 8, 8)
+    parameters = {"view": "side-by-side"}
+    answer = app.test_client().post(
+        "/v1/models/grey:explain", json={"instances": [values.tolist()], "parameters": parameters}
+    )
+    app.extensions["seewhy"].models.stop()
+    overlay = answer.json["explanations"][0]["explanations"][0]["overlay"]
+    with Image.open(io.BytesIO(base64.b64decode(overlay.partition(",")[2]))) as drawing:
+        shown = np.asarray(drawing)[:, :8].astype(float)
+    np.testing.assert_allclose(shown, np.repeat((values[0] * 0.25 + 0.5)[..., None] * 255, 3, axis=2), atol=1)

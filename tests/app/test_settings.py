@@ -106,19 +106,6 @@ def test_a_misspelt_variable_is_told_with_near_matches(variable, near):
     assert warning.startswith(f"{variable} is not a setting and has no effect. Near matches: {near}")
 
 
-@pytest.mark.parametrize(
-    ("variable", "instead"),
-    [
-        ("SEEWHY_MAX_IN_FLIGHT_BYTES", "SEEWHY_MEMORY_BYTES"),
-        ("SEEWHY_CACHE_BYTES", "Answers are no longer cached"),
-        ("SEEWHY_DECODE_PROCESSES", "Pictures are decoded in"),
-    ],
-)
-def test_a_setting_of_an_earlier_version_is_told_with_what_there_is_instead(variable, instead):
-    (message,) = misspelt({variable: "1000000"})
-    assert message.startswith(f"{variable} is no longer a setting and has no effect. {instead}")
-
-
 def test_settings_and_what_kubernetes_sets_are_not_misspelt():
     services = {
         f"SEEWHY_{name}{rest}": value

@@ -15,7 +15,6 @@ from seewhy.app.answers.schemas import (
     ModelAnswer,
     ModelDetailAnswer,
     ModelsAnswer,
-    PaperAnswer,
     WeightsAnswer,
 )
 from seewhy.app.errors import NotFoundError
@@ -102,7 +101,7 @@ def describe_method(method: Method) -> MethodAnswer:
         name=method.name,
         family=method.family,
         summary=method.summary,
-        paper=PaperAnswer(**asdict(method.paper)),
+        paper=method.paper,
         signed=method.signed,
         needs=list(method.needs),
         cost={"forwards": method.forwards, "backwards": method.backwards},
