@@ -142,9 +142,9 @@ def plain_fault(fault: Mapping[str, Any]) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def near_matches(name: str, names: Iterable[str], limit: int = 5) -> str:
+def near_matches(name: str, names: Iterable[str]) -> str:
     """Return a sentence such as ``Near matches: layer3, layer4.`` or an empty string; see `nearest`."""
-    close = nearest(name, names, limit)
+    close = nearest(name, names)
     return f"Near matches: {', '.join(close)}." if close else ""
 
 

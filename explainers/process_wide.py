@@ -73,10 +73,10 @@ def exclusive_if_free() -> Iterator[bool]:
 
 
 @contextmanager
-def silenced(category: type[Warning] = Warning) -> Iterator[None]:
-    """Ignore warnings of a category, in all threads."""
+def silenced() -> Iterator[None]:
+    """Ignore warnings, in all threads."""
     with exclusive(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", category)
+        warnings.simplefilter("ignore")
         yield
 
 

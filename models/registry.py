@@ -5,8 +5,6 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +27,6 @@ _log = logging.getLogger(__name__)
 
 DEFAULT = "default"
 """Stands for the library's default weight set."""
-
-
-@dataclass(frozen=True)
-class Availability:
-    """Whether a model's weights are on this machine.
-
-    Attributes:
-        available: whether they are.
-        reason: why not, and what to do; None if they are.
-    """
-
-    available: bool
-    reason: str | None
 
 
 class Registry:
@@ -81,16 +66,14 @@ class Registry:
             UnknownModelError: no such model or weight set; the message lists near matches.
         """
         if name not in self._own:
-            return _zoo_spec(name, weights)
+            return zoo_spec(name, weights)
         if weights is not None:
             raise UnknownModelError(f"{name!r} has the weights that the models file names; leave out {weights!r}.")
         return self._own[name]
 
-    def availability(self, spec: ModelSpec) -> Availability:
-        """Return whether the weights of a model are on this machine."""
-        if find_weights(spec, self._weights_dir) is not None:
-            return Availability(True, None)
-        return Availability(False, missing_reason(spec))
+    def missing_weights(self, spec: ModelSpec) -> str | None:
+        """Return why the weights of a model are not on this machine, and what to do; None if they are."""
+        return missing_reason(spec) if find_weights(spec, self._weights_dir) is None else None
 
     def file_size(self, spec: ModelSpec) -> int:
         """Return the bytes of a model's weights file; 0 if it is not on this machine."""
@@ -107,7 +90,15 @@ class Registry:
             spec: of the model.
             check: called now and then while this thread waits for another survey; it ends the wait by raising.
         """
-        return _survey(spec, check)
+        layers = _surveys.get(spec)
+        if layers is None:
+            spec.prepare()
+            with exclusive(check):  # one at a time, because a large model takes seconds of a processor
+                layers = _surveys.get(spec) or _surveyed(spec, _without_weights(spec))
+                if spec not in _surveys and len(_surveys) >= MOST_SURVEYS:
+                    del _surveys[next(iter(_surveys))]
+                _surveys[spec] = layers
+        return layers
 
     def load(
         self,
@@ -203,29 +194,12 @@ def _from_environment(download: bool = False) -> Registry:
     return Registry(Path(folder) if folder else None, Path(file) if file else None, download)
 
 
-@lru_cache(maxsize=4096)
-def _zoo_spec(name: str, weights: str | None) -> ModelSpec:
-    return zoo_spec(name, weights)
-
-
 _listing = threading.Lock()  # the first list takes seconds and fills a cache, for which later ones wait
 
 _surveys: dict[ModelSpec, Survey] = {}
 
 MOST_SURVEYS = 256
 """Most surveys in memory; the oldest is dropped first."""
-
-
-def _survey(spec: ModelSpec, check: Callable[[], None]) -> Survey:
-    layers = _surveys.get(spec)
-    if layers is None:
-        spec.prepare()
-        with exclusive(check):  # one at a time, because a large model takes seconds of a processor
-            layers = _surveys.get(spec) or _surveyed(spec, _without_weights(spec))
-            if spec not in _surveys and len(_surveys) >= MOST_SURVEYS:
-                del _surveys[next(iter(_surveys))]
-            _surveys[spec] = layers
-    return layers
 
 
 def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:

@@ -3,7 +3,7 @@
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ def zoo_names() -> list[str]:
     return [*dict.fromkeys((*EMBEDDED, *_torchvision_names())), *(TIMM_PREFIX + name for name in _timm_names())]
 
 
+@lru_cache(maxsize=4096)
 def zoo_spec(name: str, weights: str | None = None) -> ModelSpec:
     """Describe a ready-made model.
 

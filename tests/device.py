@@ -198,7 +198,7 @@ def answers(device: torch.device) -> dict[str, list[float]]:
         "explain": explain(model, cat).map.flatten().tolist(),
         "capture": [float(array.double().norm()) for array in captured.arrays.values()],
         "sweep": [channel.score_change for channel in sorted(swept.channels, key=lambda effect: effect.channel)],
-        "intervene": [intervened.score_change, *intervened.map_change.flatten().tolist()],
+        "intervene": [intervened.score_change, *(intervened.after.map - intervened.before.map).flatten().tolist()],
         "trace": [tensor.statistics.norm for event in traced.events for tensor in event.tensors if tensor.statistics],
     }
 

@@ -383,6 +383,6 @@ class ColormapsAnswer(BaseModel):
 
 
 class HealthAnswer(BaseModel):
-    """Answer of GET /healthz and GET /readyz."""
+    """Answer of GET /healthz, GET /readyz and TorchServe's GET /ping."""
 
     status: str

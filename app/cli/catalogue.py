@@ -22,7 +22,7 @@ def models(source: str | None, available: bool) -> None:
     registry = open_service(None).models.registry
     rows: list[tuple[str, ...]] = []
     for spec in registry.specs():
-        at_hand = registry.availability(spec).available
+        at_hand = registry.missing_weights(spec) is None
         if source in (None, spec.source) and (at_hand or not available):
             height, width = spec.preprocess.size
             size, classes = f"{height}x{width}", str(len(spec.labels))

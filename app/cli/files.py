@@ -92,6 +92,12 @@ def plan(
     return form, list(_items(sources, place, ".jpg" if form == "jpeg" else f".{form}"))
 
 
+def suffixes_of(forms: Sequence[Form]) -> dict[str, Form]:
+    """Return the suffixes of formats, and the format that each means."""
+    suffixes = {f".{form}": form for form in forms}
+    return suffixes | {".jpg": suffixes[".jpeg"]} if ".jpeg" in suffixes else suffixes
+
+
 def printable(path: Path) -> str:
     """Return a path that is safe to print: characters that a terminal cannot show or would interpret are replaced."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(path))
@@ -178,9 +184,7 @@ def _items(sources: Sequence[_Source], folder: Path, suffix: str) -> Iterator[It
 
 def _form_of(output: Path, forms: Sequence[Form]) -> Form:
     """Return the format of a file's suffix; the first without a suffix."""
-    suffixes: dict[str, Form] = {f".{form}": form for form in forms}
-    if ".jpeg" in suffixes:
-        suffixes[".jpg"] = suffixes[".jpeg"]
+    suffixes = suffixes_of(forms)
     if output.suffix and output.suffix.lower() not in suffixes:
         raise click.BadParameter(
             f"{output.suffix!r} is not an output format; use {', '.join(suffixes)}", param_hint="-o"

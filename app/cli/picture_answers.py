@@ -1,6 +1,5 @@
 """Output of `seewhy explain` and `seewhy predict`."""
 
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from PIL import Image
 from seewhy.app.answers.documents import draw, encode, explain_body
 from seewhy.app.cli.files import DASH, Item, printable, read, write
 from seewhy.app.cli.output import print_bytes
-from seewhy.app.cli.run import concurrency, for_each, in_one_piece, load_model, open_service
+from seewhy.app.cli.run import check_terminal, concurrency, for_each, in_one_piece, load_model, open_service
 from seewhy.app.cli.sheet import Sheet
 from seewhy.app.cli.summary import Summary
 from seewhy.app.pipeline.ask import Service
@@ -77,9 +76,11 @@ class _Run:
     extras: Extras
 
     def start(self) -> None:
-        self._check_output()
+        if self.extras.skip_existing and self.items[0].output == DASH:
+            raise click.UsageError("--skip-existing needs files, not the standard output.")
+        check_terminal(self.items, self.form)
         with ExitStack() as files:
-            sheet = Sheet(self.extras.sheet, self._title, encode) if self.extras.sheet else None
+            sheet = Sheet(self.extras.sheet, self._title) if self.extras.sheet else None
             summary = Summary(self.extras.summary, self.extras.skip_existing) if self.extras.summary else None
             for file in (sheet, summary):
                 if file is not None:
@@ -110,14 +111,6 @@ class _Run:
 
     def _skips(self, item: Item) -> bool:
         return self.extras.skip_existing and item.is_done
-
-    def _check_output(self) -> None:
-        if self.items[0].output != DASH:
-            return
-        if self.extras.skip_existing:
-            raise click.UsageError("--skip-existing needs files, not the standard output.")
-        if sys.stdout.isatty() and self.form != "json":
-            raise click.UsageError("The standard output is a terminal, but the answer is not text: name a file.")
 
     @property
     def _is_drawing(self) -> bool:

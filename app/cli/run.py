@@ -60,9 +60,9 @@ def load_model(service: Service, name: str | None) -> LoadedModel:
     """
     settings = service.settings
     spec = service.models.registry.spec(name or settings.default_model)
-    availability = service.models.registry.availability(spec)
+    missing = service.models.registry.missing_weights(spec)
     source = spec.weights
-    if availability.available or source is None or spec.source == "own" or (settings.download and source.download):
+    if missing is None or source is None or spec.source == "own" or (settings.download and source.download):
         return service.models.model(spec.name, service.deadline())
     names = " or ".join(source.file_names)
     folder = "" if settings.weights_dir is None else f"; it is not in {str(settings.weights_dir)!r}"
@@ -117,14 +117,19 @@ def for_each(
         sys.exit(FAILED)
 
 
-def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[str, Body]]) -> None:
-    """Write the result of each picture, one after the other, and print its line; see `for_each`.
+def check_terminal(items: Sequence[Item], form: str) -> None:
+    """Refuse to print an answer that is not text to a terminal.
 
     Raises:
         click.UsageError: the standard output is a terminal, but the answer is not text.
     """
     if items[0].output == DASH and sys.stdout.isatty() and form not in _TEXTS:
         raise click.UsageError("The standard output is a terminal, but the answer is not text: name a file.")
+
+
+def write_each(items: Sequence[Item], form: str, work: Callable[[Item], tuple[str, Body]]) -> None:
+    """Write the result of each picture, one after the other, and print its line; see `for_each`, `check_terminal`."""
+    check_terminal(items, form)
 
     def write_answer(item: Item) -> tuple[str, bytes]:
         line, answer = work(item)

@@ -1,13 +1,13 @@
 """The contact sheet of a command's results."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import click
 from PIL import Image, ImageOps
 
-from seewhy.app.cli.files import write
-from seewhy.app.pipeline.choices import DRAWINGS, Drawing
+from seewhy.app.answers.documents import encode
+from seewhy.app.cli.files import suffixes_of, write
+from seewhy.app.pipeline.choices import DRAWINGS
 from seewhy.explainers.imaging.render import panel
 
 _TILE = (320, 240)
@@ -23,20 +23,18 @@ class Sheet:
     Args:
         path: path of the first sheet; its suffix is the format.
         title: title above the copies.
-        encode: encodes a picture.
 
     Raises:
         click.BadParameter: the suffix is not a picture format.
     """
 
-    def __init__(self, path: Path, title: str, encode: Callable[[Image.Image, Drawing], bytes]) -> None:
-        suffixes: dict[str, Drawing] = {".jpg": "jpeg", **{f".{form}": form for form in DRAWINGS}}
+    def __init__(self, path: Path, title: str) -> None:
+        suffixes = suffixes_of(DRAWINGS)
         if path.suffix.lower() not in suffixes:
             raise click.BadParameter(f"the file must end in {', '.join(suffixes)}", param_hint="--sheet")
         self._path = path
         self._form = suffixes[path.suffix.lower()]
         self._title = title
-        self._encode = encode
         self._tiles: list[Image.Image] = []
         self._captions: list[str] = []
         self._pages = 0
@@ -61,5 +59,5 @@ class Sheet:
         self._pages += 1
         name = self._path.name if self._pages == 1 else f"{self._path.stem}-{self._pages}{self._path.suffix}"
         page = panel(self._tiles, self._captions, bar=_LINE, title=(self._title,))
-        write(self._path.with_name(name), self._encode(page, self._form))
+        write(self._path.with_name(name), encode(page, self._form))
         self._tiles, self._captions = [], []

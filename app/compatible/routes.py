@@ -8,10 +8,10 @@ from werkzeug.routing import BaseConverter
 
 from seewhy.app.compatible.instances import PictureReader, Range
 from seewhy.app.compatible.schemas import ProtocolError
-from seewhy.app.errors import FieldError, ModelNotFoundError, TooManyPicturesError
+from seewhy.app.errors import FieldError, TooManyPicturesError
 from seewhy.app.http.problems import ErrorReport
-from seewhy.app.http.routes import service
-from seewhy.models.errors import UnknownModelError, WeightsUnavailableError
+from seewhy.app.http.routes import model_spec, service
+from seewhy.models.errors import WeightsUnavailableError
 from seewhy.models.spec import ModelSpec
 
 
@@ -24,22 +24,10 @@ class ModelName(BaseConverter):
     regex = r"(?!/)(?:(?!/(?:ready|infer|explain|versions)(?:/|$))[^:])+"
 
 
-def model_spec(name: str) -> ModelSpec:
-    """Describe the model in a path.
-
-    Raises:
-        ModelNotFoundError: there is no such model.
-    """
-    try:
-        return service().models.registry.spec(name)
-    except UnknownModelError as error:
-        raise ModelNotFoundError(str(error)) from error
-
-
 def available_names() -> list[str]:
     """Return the names of the models whose weights are available."""
     registry = service().models.registry
-    return [spec.name for spec in registry.specs() if registry.availability(spec).available]
+    return [spec.name for spec in registry.specs() if registry.missing_weights(spec) is None]
 
 
 def ready_spec(name: str) -> ModelSpec:
@@ -50,9 +38,9 @@ def ready_spec(name: str) -> ModelSpec:
         WeightsUnavailableError: its weights are not available, and may not be downloaded.
     """
     spec = model_spec(name)
-    availability = service().models.registry.availability(spec)
-    if not availability.available and not service().settings.download:
-        raise WeightsUnavailableError(availability.reason)
+    missing = service().models.registry.missing_weights(spec)
+    if missing is not None and not service().settings.download:
+        raise WeightsUnavailableError(missing)
     return spec
 
 

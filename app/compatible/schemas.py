@@ -177,12 +177,6 @@ class V2Answer(BaseModel):
     outputs: list[V2Output]
 
 
-class TorchServeStatus(BaseModel):
-    """Answer of GET /ping."""
-
-    status: str
-
-
 class TorchServeError(BaseModel):
     """An error of TorchServe."""
 

@@ -10,11 +10,12 @@ import numpy as np
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.documents import drawing
+from seewhy.app.answers.schemas import HealthAnswer
 from seewhy.app.answers.stream import json_parts, respond
 from seewhy.app.compatible.declarations import BYTES, EXPLAIN, PICTURE, TorchServe
 from seewhy.app.compatible.instances import Numbers, Range
-from seewhy.app.compatible.routes import answer, model_spec, options_of, picture_reader, status_of
-from seewhy.app.compatible.schemas import ClassifyOptions, ExplainParameters, TorchServeError, TorchServeStatus
+from seewhy.app.compatible.routes import answer, options_of, picture_reader, status_of
+from seewhy.app.compatible.schemas import ClassifyOptions, ExplainParameters, TorchServeError
 from seewhy.app.errors import (
     BrokenError,
     FieldError,
@@ -26,7 +27,7 @@ from seewhy.app.errors import (
 from seewhy.app.http.bodies import parse_json, read_body
 from seewhy.app.http.declaration import Declaration, Protocol, Schema
 from seewhy.app.http.problems import ErrorReport
-from seewhy.app.http.routes import format_of, liveness, service
+from seewhy.app.http.routes import format_of, liveness, model_spec, service
 from seewhy.app.http.uploads import file_bytes, flatten, merge, read_texts
 from seewhy.app.pipeline.choices import DRAWINGS, Drawing
 from seewhy.app.pipeline.computation import ChannelGradients
@@ -91,9 +92,9 @@ _TYPES = {
 @blueprint.get("/ping")
 @Declaration(
     "Whether the service is ready",
-    answers=(TorchServeStatus,),
+    answers=(HealthAnswer,),
     is_open=True,
-    protocol=Protocol(TorchServeStatus, titles={503: "No"}, reading=(503,)),
+    protocol=Protocol(HealthAnswer, titles={503: "No"}, reading=(503,)),
 )
 def ping() -> Response:
     """Answer whether the default model is loaded."""
@@ -101,8 +102,8 @@ def ping() -> Response:
         liveness().require()
         service().models.require_ready()
     except (BrokenError, NotReadyError):
-        return answer(TorchServeStatus(status="Unhealthy"), HTTPStatus.SERVICE_UNAVAILABLE)
-    return answer(TorchServeStatus(status="Healthy"))
+        return answer(HealthAnswer(status="Unhealthy"), HTTPStatus.SERVICE_UNAVAILABLE)
+    return answer(HealthAnswer(status="Healthy"))
 
 
 @blueprint.route("/predictions/<path:name>/<version>", methods=["POST", "PUT"])

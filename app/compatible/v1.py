@@ -13,7 +13,6 @@ from seewhy.app.compatible.routes import (
     answer,
     available_names,
     check_count,
-    model_spec,
     options_of,
     picture_reader,
     ready_spec,
@@ -29,7 +28,7 @@ from seewhy.app.compatible.schemas import (
 )
 from seewhy.app.errors import FieldError
 from seewhy.app.http.bodies import parse_object, read_body
-from seewhy.app.http.routes import service
+from seewhy.app.http.routes import model_spec, service
 from seewhy.app.pipeline.decode import Source
 from seewhy.app.pipeline.parse import parse
 from seewhy.models.spec import ModelSpec

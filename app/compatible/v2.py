@@ -16,7 +16,6 @@ from seewhy.app.compatible.routes import (
     answer,
     available_names,
     check_count,
-    model_spec,
     options_of,
     picture_reader,
     ready_spec,
@@ -39,7 +38,7 @@ from seewhy.app.compatible.tensors import HEADER, Tensor
 from seewhy.app.errors import FieldError, VersionNotFoundError
 from seewhy.app.http.bodies import read_body
 from seewhy.app.http.declaration import BINARY
-from seewhy.app.http.routes import liveness, service
+from seewhy.app.http.routes import liveness, model_spec, service
 from seewhy.app.pipeline.decode import Source
 from seewhy.app.pipeline.parse import parse
 from seewhy.models.spec import ModelSpec

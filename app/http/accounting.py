@@ -1,10 +1,11 @@
 """Memory accounting: each request has an account, which counts its body and closes once the answer is sent."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flask import Response
+from werkzeug.wsgi import ClosingIterator
 
 from seewhy.app.http.bodies import SPARE
 from seewhy.app.memory.account import Account, begin, current
@@ -64,29 +65,19 @@ class _CountedBody(io.RawIOBase):
         return len(piece)
 
 
-class _Answer:
+class _Answer(ClosingIterator):
     """An answer that holds memory until it is sent, closed or dropped."""
 
     def __init__(self, inner: Iterable[bytes], account: Account) -> None:
-        self._inner = inner
-        self._parts = iter(inner)
         self._account = account
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
+        super().__init__(inner, account.close)
 
     def __next__(self) -> bytes:
         try:
-            return next(self._parts)
-        except BaseException:  # also StopIteration
+            return super().__next__()
+        except BaseException:  # also StopIteration: the client may see the end before the server closes the answer
             self._account.close()
             raise
-
-    def close(self) -> None:
-        try:
-            getattr(self._inner, "close", lambda: None)()
-        finally:
-            self._account.close()
 
     def __del__(self) -> None:
         self._account.close()

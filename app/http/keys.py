@@ -55,7 +55,18 @@ class KeyFile:
             OSError: the file cannot be read.
             ValueError: it is not TOML, has an invalid line, or has no key.
         """
-        self._table = self._read()
+        stamp = self._stamp()  # first: a file that changes while it is read is read again
+        try:
+            table = tomllib.loads(self._path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            hint = "; each name may appear once" if "overwrite" in str(error) else ""
+            raise ValueError(f"{self._path.name} is not TOML: {error}{hint}") from error
+        if not table:
+            raise ValueError(f"{self._path.name} has no key; `seewhy key NAME` creates one")
+        try:
+            self._table = stamp, {_check(name): _parse_digest(name, value) for name, value in table.items()}
+        except ValueError as error:
+            raise ValueError(f"{self._path.name}, {error}") from error
 
     def owner(self, key: str) -> str | None:
         """Return the name of a key, or None if it is not in the file.
@@ -76,20 +87,6 @@ class KeyFile:
     def _stamp(self) -> tuple[int, ...]:
         status = os.stat(self._path)
         return status.st_mtime_ns, status.st_size, status.st_ino
-
-    def _read(self) -> tuple[tuple[int, ...], dict[str, bytes]]:
-        stamp = self._stamp()  # first: a file that changes while it is read is read again
-        try:
-            table = tomllib.loads(self._path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            hint = "; each name may appear once" if "overwrite" in str(error) else ""
-            raise ValueError(f"{self._path.name} is not TOML: {error}{hint}") from error
-        if not table:
-            raise ValueError(f"{self._path.name} has no key; `seewhy key NAME` creates one")
-        try:
-            return stamp, {_check(name): _parse_digest(name, value) for name, value in table.items()}
-        except ValueError as error:
-            raise ValueError(f"{self._path.name}, {error}") from error
 
 
 def _parse_digest(name: str, value: object) -> bytes:

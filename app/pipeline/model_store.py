@@ -98,9 +98,9 @@ class ModelStore:
         spec = self.registry.spec(name or self._settings.default_model)
         loaded = self.engine.loaded(spec.name)
         if loaded is None and not self._settings.download:
-            availability = self.registry.availability(spec)
-            if not availability.available:
-                missing = WeightsUnavailableError(availability.reason)
+            reason = self.registry.missing_weights(spec)
+            if reason is not None:
+                missing = WeightsUnavailableError(reason)
                 if spec.name not in self._missing:  # reported once, not with each probe
                     self._missing.add(spec.name)
                     self._observer.missing(spec.name, missing)

@@ -6,7 +6,7 @@ from typing import Any
 
 from gunicorn.arbiter import Arbiter
 
-from seewhy.app.server.readiness import State
+from seewhy.app.server.readiness import shared_state
 from seewhy.app.server.worker import Worker
 from seewhy.app.system.stopping import stopping
 
@@ -33,7 +33,7 @@ class Processes(Arbiter):  # type: ignore[misc]
 
     def introduce(self, worker: Worker) -> None:
         """gunicorn's hook `pre_fork`: create the state that the worker shares with this process."""
-        worker.state = State(max(0.0, self.next_start - time.monotonic()))
+        worker.state = shared_state(max(0.0, self.next_start - time.monotonic()))
         self.tell(worker)
 
     def tell(self, worker: Worker) -> None:

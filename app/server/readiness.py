@@ -1,5 +1,6 @@
 """Readiness among processes: a new one accepts requests once its model is loaded, if others answer until then."""
 
+import ctypes
 import mmap
 import os
 import threading
@@ -13,51 +14,31 @@ LOOK_SECONDS = 0.1
 """Seconds between two checks of a process."""
 
 
-class _SharedBool:
-    """A byte shared by the first process and a worker."""
+class State(ctypes.Structure):
+    """The state shared by the first process and one worker, in memory allocated before the fork by `shared_state`.
 
-    def __init__(self, place: int) -> None:
-        self._place = place
+    Attributes:
+        answers: whether the worker has the default model; set by the worker.
+        answered: whether the worker has ever had it; set by the worker.
+        others_answer: whether other workers have it; set by the first process.
+        leaves: whether the worker should end or is ending; set by both.
+        delay: seconds before the worker begins, not shared; they grow while earlier workers are lost.
+    """
 
-    def __get__(self, state: "State", _: type | None = None) -> bool:
-        return bool(state.shared[self._place])
+    answers: bool
+    answered: bool
+    others_answer: bool
+    leaves: bool
+    delay = 0.0
 
-    def __set__(self, state: "State", value: bool) -> None:
-        state.shared[self._place] = value
-
-
-class _LatchedBool(_SharedBool):
-    """A shared byte, and a second one that stays set once the first was set."""
-
-    def __init__(self, place: int, latch: int) -> None:
-        super().__init__(place)
-        self._latch = latch
-
-    def __set__(self, state: "State", value: bool) -> None:
-        super().__set__(state, value)
-        if value:
-            state.shared[self._latch] = True
+    _fields_ = tuple((name, ctypes.c_bool) for name in ("answers", "answered", "others_answer", "leaves"))
 
 
-class State:
-    """The state shared by the first process and one worker, in memory allocated before the fork."""
-
-    answers = _LatchedBool(0, latch=3)
-    """Whether the worker has the default model; set by the worker."""
-
-    others_answer = _SharedBool(1)
-    """Whether other workers have it; set by the first process."""
-
-    leaves = _SharedBool(2)
-    """Whether the worker should end or is ending; set by both."""
-
-    answered = _SharedBool(3)
-    """Whether the worker has ever answered."""
-
-    def __init__(self, delay: float = 0.0) -> None:
-        self.shared = mmap.mmap(-1, 4)
-        self.delay = delay
-        """Seconds before the worker begins; they grow while earlier workers are lost."""
+def shared_state(delay: float = 0.0) -> State:
+    """Return a state in memory that a process forked later shares."""
+    state = State.from_buffer(mmap.mmap(-1, ctypes.sizeof(State)))
+    state.delay = delay
+    return state
 
 
 class Readiness(threading.Thread):
@@ -85,6 +66,7 @@ class Readiness(threading.Thread):
         self._application.load()
         models = self._application.models
         self._state.answers = models is not None and models.has_default
+        self._state.answered |= self._state.answers
         if models is not None:
             self._rest.look(models.engine.worked)
 

@@ -95,16 +95,6 @@ class Attribution:
         ]
 
 
-def checked_maps(attribution: Attribution) -> Attribution:
-    """Return the attribution if its maps are finite.
-
-    Raises:
-        NonFiniteError: they are not.
-    """
-    require_finite(attribution.maps)
-    return attribution
-
-
 def require_finite(maps: Tensor) -> None:
     """Raise `NonFiniteError` unless maps are finite; within `deferred`, at its end."""
     require(torch.isfinite(maps).all(), lambda: NonFiniteError(_BAD_MAP))

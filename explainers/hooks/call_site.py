@@ -86,7 +86,8 @@ class CallSite:
     def overlook(self, tensor: Tensor, changes: int) -> None:
         """Do not count this many in-place changes of an argument as the module's own."""
         for frame in self._frames[-1:]:
-            frame.overlook(tensor, changes)
+            pairs = zip(frame.versions, frame.arguments, strict=False)
+            frame.versions = [version + changes * (argument is tensor) for version, argument in pairs]
 
     # PyTorch may call this without `kwargs`: in another thread, at the moment when the session removes its hooks.
     def enter(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:

@@ -46,13 +46,6 @@ class Frame:
             leaf._version if is_differentiable(leaf) and not leaf.is_inference() else 0 for leaf in self.arguments
         ]
 
-    def overlook(self, tensor: Tensor, changes: int) -> None:
-        """Do not count this many in-place changes of an argument as the module's own."""
-        self.versions = [
-            version + changes * (argument is tensor)
-            for version, argument in zip(self.versions, self.arguments, strict=False)
-        ]
-
     def record(self, kind: Kind) -> Gradients | None:
         """Return the entry that a record of this kind gets when the call starts."""
         return {"grad_input": self.grad_input, "grad_output": self.grad_output}.get(kind)

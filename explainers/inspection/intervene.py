@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -72,12 +71,6 @@ class Intervention(Drawing):
     def probability_change(self) -> float | None:
         """Probability of the target after the edits less that before; None for a value."""
         return probability_change(self.before.target, self.after.target)
-
-    @property
-    def map_change(self) -> NDArray[np.float32]:
-        """(h, w) float32: the raw map after the edits less that before."""
-        change: NDArray[np.float32] = self.after.map - self.before.map
-        return change
 
     def panel(
         self,

@@ -246,13 +246,8 @@ def import_methods(modules: str) -> None:
 
 def passes_of(explainer: Explainer, model: Any, image_shape: tuple[int, int, int]) -> Passes | None:
     """Return the passes of an explainer for one picture, as `Method.passes`; None if its class has no entry."""
-    entry = method_of(explainer)
+    entry = next((method for method in METHODS.values() if method.explainer is type(explainer)), None)
     return None if entry is None else entry.passes(explainer, model, image_shape)
-
-
-def method_of(explainer: Explainer) -> Method | None:
-    """Return the catalogue's entry of an explainer's class; None if it has none."""
-    return next((method for method in METHODS.values() if method.explainer is type(explainer)), None)
 
 
 def list_methods() -> list[str]:

@@ -13,7 +13,7 @@ from pydantic_core import ArgsKwargs
 from torch import Tensor
 
 from seewhy.explainers.core.ask import Ask, Targets
-from seewhy.explainers.core.attribution import Attribution, checked_maps
+from seewhy.explainers.core.attribution import Attribution, require_finite
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign, Smooth, keep_sign, principal_component
@@ -138,7 +138,9 @@ class Explainer(ABC):
         """
         ask = Ask(against=against, function=targets) if callable(targets) else Ask(targets, against)
         with pose(model, images, ask, progress) as question:
-            return checked_maps(self.attribution(question))
+            attribution = self.attribution(question)
+            require_finite(attribution.maps)
+            return attribution
 
     def attribution(self, question: Question) -> Attribution:
         """Return the attribution; with ``smooth="tta"`` the mean of those of all `AUGMENTATIONS`."""

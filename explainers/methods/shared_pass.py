@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
-from seewhy.explainers.core.attribution import Attribution, checked_maps
+from seewhy.explainers.core.attribution import Attribution, require_finite
 from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.cam.base import CAM, LayerTensors, collect
@@ -59,5 +59,6 @@ def explain_jointly(
                 attribution = explainer.combine(shared[key])
             else:
                 attribution = explainer.attribution(part)
-            attributions.append(checked_maps(attribution))
+            require_finite(attribution.maps)
+            attributions.append(attribution)
     return attributions

@@ -26,7 +26,8 @@ class Process:
     def __init__(self, age, answers=False, leaves=False):
         self.age = self.pid = age
         self.state = State()
-        self.state.answers, self.state.leaves = answers, leaves
+        self.state.answers = self.state.answered = answers
+        self.state.leaves = leaves
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_workers_that_end_before_they_answer_are_waited_for_longer_and_longer(wa
         processes.forget(processes.WORKERS.pop(age))
         processes.manage_workers()
     assert waits == [0, 0, 1, 2, 4, 8, 10, 10]
-    processes.WORKERS[10].state.answers = True
+    processes.WORKERS[10].state.answers = processes.WORKERS[10].state.answered = True
     monkeypatch.setattr("time.monotonic", lambda: 1010.0)
     for age, leaves in ((10, False), (11, True), (12, False)):  # one was killed that had answered, one is to leave
         processes.WORKERS[age].state.leaves = leaves
@@ -249,6 +250,7 @@ def test_a_process_says_whether_it_answers_and_gives_memory_back(monkeypatch):
         application.models.has_default = has_default
         readiness.look()
         assert state.answers is has_default
+        assert state.answered
     rest.look.assert_called_with(application.models.engine.worked)
     application.models = None
     state.answers = True

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from seewhy.explainers import GradCAM
 from seewhy.explainers.core.costs import Passes, evaluate, names_in
 from seewhy.explainers.execution.chunks import chunk_size
-from seewhy.explainers.methods.catalogue import METHODS, method_of, passes_of
+from seewhy.explainers.methods.catalogue import METHODS, passes_of
 from seewhy.explainers.methods.perturbation.occlusion import Occlusion
 from seewhy.explainers.tasks.pose import survey
 from seewhy.models import LoadedModel, Preprocess
@@ -158,7 +158,6 @@ def test_passes_that_depend_on_what_is_not_known_are_not_told(model):
     class OwnCAM(GradCAM):
         pass
 
-    assert method_of(OwnCAM()) is None
     assert passes_of(OwnCAM(), model, shape) is None
 
 

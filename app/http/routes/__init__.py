@@ -2,13 +2,16 @@
 
 from typing import TypeVar, cast
 
-from flask import current_app, request
+from flask import Response, current_app, request
+from pydantic import BaseModel
 
-from seewhy.app.errors import NotAcceptableError
+from seewhy.app.errors import ModelNotFoundError, NotAcceptableError
 from seewhy.app.http.declaration import current_declaration
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.liveness import Liveness
 from seewhy.app.pipeline.options import MEDIA_TYPES
+from seewhy.models.errors import UnknownModelError
+from seewhy.models.spec import ModelSpec
 
 Form = TypeVar("Form", bound=str)
 
@@ -23,6 +26,23 @@ def liveness() -> Liveness:
     """Return the liveness check of the running application."""
     state: Liveness = current_app.extensions["seewhy-liveness"]
     return state
+
+
+def model_spec(name: str) -> ModelSpec:
+    """Describe the model in a path.
+
+    Raises:
+        ModelNotFoundError: there is no such model.
+    """
+    try:
+        return service().models.registry.spec(name)
+    except UnknownModelError as error:
+        raise ModelNotFoundError(str(error)) from error
+
+
+def json_response(answer: BaseModel) -> Response:
+    """Return an answer as JSON."""
+    return Response(answer.model_dump_json(), mimetype="application/json")
 
 
 def format_of(name: Form | None) -> Form:

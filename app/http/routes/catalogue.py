@@ -3,7 +3,6 @@
 from dataclasses import asdict
 
 from flask import Blueprint, Response, request
-from pydantic import BaseModel
 
 from seewhy.app.answers.schemas import (
     ColormapAnswer,
@@ -17,9 +16,8 @@ from seewhy.app.answers.schemas import (
     ModelsAnswer,
     WeightsAnswer,
 )
-from seewhy.app.errors import NotFoundError
 from seewhy.app.http.declaration import Declaration
-from seewhy.app.http.routes import service
+from seewhy.app.http.routes import json_response, model_spec, service
 from seewhy.app.http.uploads import flatten
 from seewhy.app.pipeline.options import ModelsOptions, NoOptions
 from seewhy.app.pipeline.parse import parse
@@ -27,7 +25,6 @@ from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
 from seewhy.explainers.imaging.render import palette
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.methods.catalogue import METHODS, Method, list_methods
-from seewhy.models.errors import UnknownModelError
 from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("catalogue", __name__)
@@ -39,7 +36,7 @@ def models() -> Response:
     """List the models; `source` narrows the list."""
     source = parse(ModelsOptions, flatten(request.args)).source
     specs = [spec for spec in service().models.registry.specs() if source in (None, spec.source)]
-    return _json(ModelsAnswer(models=[_describe(spec) for spec in specs]))
+    return json_response(ModelsAnswer(models=[_describe(spec) for spec in specs]))
 
 
 @blueprint.get("/models/<path:name>")
@@ -47,11 +44,11 @@ def models() -> Response:
 def model(name: str) -> Response:
     """Describe one model, labels included."""
     _check_options()
-    spec = _spec(name)
+    spec = model_spec(name)
     survey = _survey(spec)
     description = _describe(spec).model_dump()
     description["default_layers"] = list(survey.default_layers)
-    return _json(ModelDetailAnswer(**description, no_default_layer=survey.reason, labels=list(spec.labels)))
+    return json_response(ModelDetailAnswer(**description, no_default_layer=survey.reason, labels=list(spec.labels)))
 
 
 @blueprint.get("/models/<path:name>/layers")
@@ -59,8 +56,8 @@ def model(name: str) -> Response:
 def layers(name: str) -> Response:
     """List every module of a model in execution order."""
     _check_options()
-    rows = [LayerAnswer.model_validate(asdict(layer)) for layer in _survey(_spec(name)).layers]
-    return _json(LayersAnswer(model=name, layers=rows))
+    rows = [LayerAnswer.model_validate(asdict(layer)) for layer in _survey(model_spec(name)).layers]
+    return json_response(LayersAnswer(model=name, layers=rows))
 
 
 @blueprint.get("/methods")
@@ -68,7 +65,7 @@ def layers(name: str) -> Response:
 def methods() -> Response:
     """List the methods and their options."""
     _check_options()
-    return _json(MethodsAnswer(methods=[describe_method(METHODS[name]) for name in list_methods()]))
+    return json_response(MethodsAnswer(methods=[describe_method(METHODS[name]) for name in list_methods()]))
 
 
 @blueprint.get("/colormaps")
@@ -82,7 +79,7 @@ def colormaps() -> Response:
         )
         for name in SEQUENTIAL + DIVERGING
     ]
-    return _json(ColormapsAnswer(colormaps=rows))
+    return json_response(ColormapsAnswer(colormaps=rows))
 
 
 def _check_options() -> None:
@@ -113,13 +110,6 @@ def describe_method(method: Method) -> MethodAnswer:
     )
 
 
-def _spec(name: str) -> ModelSpec:
-    try:
-        return service().models.registry.spec(name)
-    except UnknownModelError as error:
-        raise NotFoundError(str(error)) from error
-
-
 def _survey(spec: ModelSpec) -> Survey:
     loaded = service().models.engine.loaded(spec.name)
     return loaded.survey if loaded is not None else service().models.registry.survey(spec, service().deadline().check)
@@ -127,7 +117,7 @@ def _survey(spec: ModelSpec) -> Survey:
 
 def _describe(spec: ModelSpec) -> ModelAnswer:
     loaded = service().models.engine.loaded(spec.name)
-    availability = service().models.registry.availability(spec)
+    missing = service().models.registry.missing_weights(spec)
     return ModelAnswer(
         name=spec.name,
         source=spec.source,
@@ -138,12 +128,8 @@ def _describe(spec: ModelSpec) -> ModelAnswer:
         default_layers=list(loaded.default_layers) if loaded is not None else None,
         weights=WeightsAnswer(
             name=spec.weights.name if spec.weights is not None else None,
-            available=availability.available,
-            reason=availability.reason,
+            available=missing is None,
+            reason=missing,
         ),
         loaded=loaded is not None,
     )
-
-
-def _json(answer: BaseModel) -> Response:
-    return Response(answer.model_dump_json(), mimetype="application/json")

@@ -4,7 +4,7 @@ from flask import Blueprint, Response, current_app, request
 
 from seewhy.app.answers.schemas import HealthAnswer
 from seewhy.app.http.declaration import Declaration
-from seewhy.app.http.routes import liveness, service
+from seewhy.app.http.routes import json_response, liveness, service
 from seewhy.app.observability.listeners import Operations
 
 blueprint = Blueprint("health", __name__)
@@ -20,7 +20,7 @@ def healthz() -> Response:
 
 def alive() -> Response:
     """Return the answer of a live process."""
-    return Response(HealthAnswer(status="alive").model_dump_json(), mimetype="application/json")
+    return json_response(HealthAnswer(status="alive"))
 
 
 @blueprint.get("/readyz")
@@ -29,7 +29,7 @@ def readyz() -> Response:
     """Answer whether the default model is loaded, so that the next request is answered at once."""
     liveness().require()
     service().models.require_ready()
-    return Response(HealthAnswer(status="ready").model_dump_json(), mimetype="application/json")
+    return json_response(HealthAnswer(status="ready"))
 
 
 @blueprint.get("/metrics")

@@ -8,7 +8,7 @@ from seewhy.app.answers.stream import Body, in_time, respond
 from seewhy.app.http import events
 from seewhy.app.http.declaration import Declaration, current_declaration
 from seewhy.app.http.headers import Facts
-from seewhy.app.http.routes import format_of, service
+from seewhy.app.http.routes import format_of, json_response, service
 from seewhy.app.http.uploads import read_request
 from seewhy.app.pipeline.choices import Format
 from seewhy.app.pipeline.options import MEDIA_TYPES, ExplainOptions, PredictOptions
@@ -63,7 +63,7 @@ def predict() -> Response:
     """Classify a picture."""
     upload = read_request(request)
     result = service().predict(upload.picture, parse(PredictOptions, upload.fields))
-    response = Response(prediction_document(result).model_dump_json(), mimetype="application/json")
+    response = json_response(prediction_document(result))
     response.headers["Server-Timing"] = result.timings.header
     return response
 

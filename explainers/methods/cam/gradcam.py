@@ -6,17 +6,19 @@ from torch import Tensor
 from seewhy.explainers.methods.cam.base import WeightedCAM
 from seewhy.explainers.methods.catalogue import Paper, method
 
+PAPER = Paper(
+    "Selvaraju, Cogswell, Das, Vedantam, Parikh, Batra",
+    "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization",
+    2017,
+    "https://arxiv.org/abs/1610.02391",
+)
+
 
 @method(
     "gradcam",
     family="cam",
     summary="Feature maps of a layer, weighted by their averaged gradients.",
-    paper=Paper(
-        "Selvaraju, Cogswell, Das, Vedantam, Parikh, Batra",
-        "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization",
-        2017,
-        "https://arxiv.org/abs/1610.02391",
-    ),
+    paper=PAPER,
 )
 @dataclass(frozen=True, kw_only=True)
 class GradCAM(WeightedCAM):

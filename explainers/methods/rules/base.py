@@ -208,17 +208,15 @@ def propagate(
     images: Tensor,
     rules: Rules,
     begin: Callable[[Tensor, Tensor], Tensor] = lambda slopes, outputs: slopes,
-    objective: Objective | None = None,
 ) -> tuple[Tensor, Objective, Tensor]:
     """Return the relevance of the input after a backward pass by rules; no parameter gets a gradient.
 
     Args:
         question: its module runs.
-        images: (R, C, H, W); those of the objective first.
+        images: (R, C, H, W); those of the question first.
         rules: see `Rules`.
         begin: returns the relevance of the outputs, given the score's gradients by the outputs, and the outputs; all
             (R, ...) float32.
-        objective: of the rows; None for that of the question's pictures.
 
     Returns:
         Relevance (R, C, H, W) float32, the objective, and outputs (R, ...) float32.
@@ -233,7 +231,7 @@ def propagate(
             outputs = question.run(leaf)
             rewriting.finish(outputs)
         values = outputs.detach().float().requires_grad_()
-        objective = objective or question.objective(values[: len(question.images)])
+        objective = question.objective(values[: len(question.images)])
         (slopes,) = torch.autograd.grad(objective.scores(values[: len(objective.targets)]).sum(), values)
         start = begin(slopes, values.detach()).to(outputs.dtype)
         (relevance,) = torch.autograd.grad(outputs, leaf, start, allow_unused=True)

@@ -12,6 +12,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.methods.cam.base import LayerExplainer
+from seewhy.explainers.methods.cam.gradcam import PAPER as GRADCAM_PAPER
 from seewhy.explainers.methods.cam.gradcam import GradCAM
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Explainer
@@ -141,12 +142,7 @@ class Deconvnet(RectifiedGradient):
     "guided-gradcam",
     family="rule",
     summary="Guided backpropagation, multiplied by Grad-CAM on the picture's grid.",
-    paper=Paper(
-        "Selvaraju, Cogswell, Das, Vedantam, Parikh, Batra",
-        "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization",
-        2017,
-        "https://arxiv.org/abs/1610.02391",
-    ),
+    paper=GRADCAM_PAPER,
     forwards="2",
     backwards="2",
     fine=True,
