@@ -148,6 +148,14 @@ def near_matches(name: str, names: Iterable[str]) -> str:
     return f"Near matches: {', '.join(close)}." if close else ""
 
 
+def never_runs(path: str) -> str:
+    """Return the message about a layer that a picture does not pass."""
+    return (
+        f"{path!r} never runs for this picture (or its `forward` is called directly, bypassing hooks); choose a layer "
+        "that runs, as GET /models/NAME/layers or `seewhy layers MODEL` list them."
+    )
+
+
 def nearest(name: str, names: Iterable[str], limit: int = 5) -> list[str]:
     """Return the names closest to an unknown name; case is ignored.
 

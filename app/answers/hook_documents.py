@@ -34,7 +34,7 @@ from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import CaptureFormat, Drawing, InterveneFormat, TraceFormat
 from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions
-from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TraceResult
+from seewhy.app.pipeline.results import CaptureResult, InterveneResult, SweepResult, TargetResult, TraceResult
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.errors import EditError
 from seewhy.explainers.inspection.capture import contact_sheet, strongest
@@ -165,7 +165,7 @@ def _json(answer: BaseModel) -> bytes:
     return answer.model_dump_json().encode()
 
 
-def _head(result: TraceResult | CaptureResult | SweepResult) -> dict[str, Any]:
+def _head(result: TargetResult) -> dict[str, Any]:
     """Return the members of all documents about hooks."""
     return {
         "model": model_identity(result.model),

@@ -61,7 +61,7 @@ class HookService:
         self._service.spend(model, computation, 1, deadline)
         trace: Trace = self._run(Plan(model, computation, (ask,), deadline, "trace"), picture, timings)
         (target,) = model.task.describe(trace.logits, [trace.target], top=0)
-        return TraceResult(model, trace, target, timings)
+        return TraceResult(model, target, timings, trace)
 
     def capture(self, upload: bytes, options: CaptureOptions, sheet: bool) -> CaptureResult:
         """Capture activations and gradients of layers.
@@ -100,7 +100,7 @@ class HookService:
         self._service.spend(model, computation, 1, deadline)
         tensors: Capture = self._run(Plan(model, computation, (ask,), deadline, "capture"), picture, timings)
         (target,) = model.task.describe(tensors.logits, [tensors.target], top=0)
-        return CaptureResult(model, tensors, target, picture, style, timings)
+        return CaptureResult(model, target, timings, tensors, picture, style)
 
     def intervene(self, upload: bytes, other: bytes | None, options: InterveneOptions) -> InterveneResult:
         """Explain a picture without and with edits.
@@ -165,7 +165,7 @@ class HookService:
         )
         sweep: Sweep = self._run(Plan(model, computation, (ask,), deadline, "sweep"), picture, timings)
         target, *top = model.task.describe(sweep.logits, [sweep.target])
-        return SweepResult(model, sweep, target, tuple(top), picture, style, timings)
+        return SweepResult(model, target, timings, sweep, tuple(top), picture, style)
 
     def _start(self, name: str | None, target: int | str | None) -> tuple[Timings, Deadline, LoadedModel, Ask]:
         deadline = self._service.deadline()

@@ -68,25 +68,28 @@ class ExplainResult:
 
 
 @dataclass(frozen=True)
-class TraceResult:
-    """Everything that an answer of /hooks/trace is made from."""
+class TargetResult:
+    """The part that the answers about hooks at one target share."""
 
     model: LoadedModel
-    trace: Trace
     target: Prediction
     timings: Timings
 
 
 @dataclass(frozen=True)
-class CaptureResult:
+class TraceResult(TargetResult):
+    """Everything that an answer of /hooks/trace is made from."""
+
+    trace: Trace
+
+
+@dataclass(frozen=True)
+class CaptureResult(TargetResult):
     """Everything that an answer of /hooks/capture is made from."""
 
-    model: LoadedModel
     capture: Capture
-    target: Prediction
     picture: View
     style: Style
-    timings: Timings
 
 
 @dataclass(frozen=True)
@@ -102,13 +105,10 @@ class InterveneResult:
 
 
 @dataclass(frozen=True)
-class SweepResult:
+class SweepResult(TargetResult):
     """Everything that an answer of /hooks/intervene with each_channel is made from."""
 
-    model: LoadedModel
     sweep: Sweep
-    target: Prediction
     top: tuple[Prediction, ...]
     picture: View
     style: Style
-    timings: Timings

@@ -131,6 +131,11 @@ class HookSession:
         return {path: [call.value() for call in calls] for path, calls in self._registry.records.grad_outputs.items()}
 
     @property
+    def recorded(self) -> dict[Kind, dict[str, list[Any]]]:
+        """`inputs`, `outputs`, `grad_inputs` and `grad_outputs` by kind."""
+        return dict(zip(CALL_KINDS, (self.inputs, self.outputs, self.grad_inputs, self.grad_outputs), strict=True))
+
+    @property
     def parameter_grads(self) -> dict[str, dict[str, Tensor | None]]:
         """Per path and parameter name, the gradient summed over all calls; None where no gradient flowed."""
         return self._registry.records.parameter_grads

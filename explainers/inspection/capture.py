@@ -1,9 +1,7 @@
 """Captures: the activations and gradients of chosen layers for one picture, as named tensors."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -15,10 +13,10 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import finite_outputs, ready
 from seewhy.explainers.core.task import named_ask
-from seewhy.explainers.errors import CaptureTooLargeError, LayerError, OptionError
+from seewhy.explainers.errors import CaptureTooLargeError, LayerError, OptionError, never_runs
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
-from seewhy.explainers.hooks.kinds import KINDS, Kind
+from seewhy.explainers.hooks.kinds import GRADIENTS, Kind
 from seewhy.explainers.hooks.selection import Where
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.decode import PictureSource
@@ -28,7 +26,7 @@ from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey_cache import surveyed_axes
 from seewhy.explainers.results.array_files import ArrayFile, ArrayForm
-from seewhy.explainers.results.display import Canvas, must_be_plain, must_show, picture_of, save_picture
+from seewhy.explainers.results.display import Canvas, Saved, must_show, picture_of
 from seewhy.explainers.tasks.pose import task_of
 from seewhy.explainers.view import prepare
 
@@ -61,8 +59,8 @@ class CapturedTensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Capture:
-    """Activations and gradients of chosen layers.
+class Capture(Saved):
+    """Activations and gradients of chosen layers; `save` writes ``.npz``, ``.safetensors`` and pictures of a `sheet`.
 
     Attributes:
         tensors: ordered by layer in module order, kind and call.
@@ -127,26 +125,12 @@ class Capture:
         picture, geometry = picture_of(self.canvas)
         return contact_sheet(strongest(self, top, by_effect), picture, geometry, Style(**style), by_effect)
 
-    def save(self, path: str | os.PathLike[str], **sheet: Any) -> Path:
-        """Write a file whose suffix names the format, and return its path.
+    def _file_picture(self, **drawing: Any) -> Image.Image:
+        return self.sheet(**drawing)
 
-        Args:
-            path: ``.npz`` or ``.safetensors`` for `arrays`, or the suffix of a picture for a `sheet`.
-            sheet: arguments of `sheet`, for a picture only.
-
-        Raises:
-            OptionError: another suffix, or arguments of a sheet for arrays.
-            LayerError, PictureError: as `sheet`.
-        """
-        path = Path(path)
-        forms: dict[str, ArrayForm] = {".npz": "npz", ".safetensors": "safetensors"}
-        form = forms.get(path.suffix.lower())
-        if form is None:
-            return save_picture(path, lambda: self.sheet(**sheet), *forms)
-        must_be_plain(path, sheet)
-        with path.open("wb") as file:
-            file.writelines(self.file(form).pieces())
-        return path
+    @property
+    def _number_files(self) -> dict[str, Callable[[], Iterator[bytes]]]:
+        return {".npz": self.file("npz").pieces, ".safetensors": self.file("safetensors").pieces}
 
     def __repr__(self) -> str:
         keys = [item.key for item in self.tensors]
@@ -232,7 +216,7 @@ def capture_images(
         paths, size = _check_layers(module, inputs, layers, kinds, max_bytes)
         claim(size)
         progress.cancel()
-        backward = any(kind not in ("input", "output") for kind in kinds)
+        backward = any(kind in GRADIENTS for kind in kinds)
         with torch.set_grad_enabled(backward), HookSession(module) as hooks:
             hooks.record(*paths, kinds=kinds)
             task = task_of(model)
@@ -241,21 +225,16 @@ def capture_images(
             if backward:
                 progress.cancel()
                 hooks.backward(objective.scores(outputs).sum())
-    records = {
-        "input": hooks.inputs,
-        "output": hooks.outputs,
-        "grad_input": hooks.grad_inputs,
-        "grad_output": hooks.grad_outputs,
-    }
+    records = hooks.recorded
     tensors: list[CapturedTensor] = []
     for path in paths:
-        for kind in KINDS:
-            for call, value in enumerate(records[kind].get(path, []) if kind in records else []):
+        for kind, by_path in records.items():
+            for call, value in enumerate(by_path.get(path, [])):
                 leaves = tree_flatten(value)[0]
                 for index, leaf in enumerate(leaves):
                     # Numbers among the tensors count, so that a gradient has the name of its tensor.
                     name = None if len(leaves) == 1 else str(index)
-                    if isinstance(leaf, Tensor) or (leaf is None and kind not in ("input", "output")):
+                    if isinstance(leaf, Tensor) or (leaf is None and kind in GRADIENTS):
                         tensors.append(CapturedTensor(path, kind, call, name, _on_cpu(leaf)))
         for name, gradient in hooks.parameter_grads.get(path, {}).items():
             tensors.append(CapturedTensor(path, "parameter_grad", None, name, _on_cpu(gradient)))
@@ -337,10 +316,7 @@ def _check_layers(
         raise LayerError(f"{named} has no parameters of its own; name a layer that has, or capture another kind.")
     for path in paths if set(kinds) != {"parameter_grad"} else ():
         if path not in ran and ((path or ".") in layers or path in layers or not ran):
-            raise LayerError(
-                f"{path!r} never runs for this picture (or its `forward` is called directly, bypassing hooks); "
-                "choose a layer that runs, as GET /models/NAME/layers or `seewhy layers MODEL` list them."
-            )
+            raise LayerError(never_runs(path))
     total = sum(sizes.get(modules[path], 0) for path in paths)  # a module of several names is recorded under each
     if "parameter_grad" in kinds:
         total += sum(value.nbytes for value in parameters if is_differentiable(value))

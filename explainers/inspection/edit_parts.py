@@ -1,21 +1,55 @@
 """The part of a tensor that an edit changes: channels, a region of the picture, or all of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from seewhy.explainers.errors import EditError
+from seewhy.explainers.hooks.gradient_tap import is_differentiable
 from seewhy.explainers.layers.layout import grid_axes
 
 
 class MisfitError(Exception):
-    """A field of an edit does not fit the tensor; the caller, who knows the edit's index, makes it an `EditError`."""
+    """A field of an edit does not fit the tensor; `fitting` makes it an `EditError`."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
         self.field = field
+
+
+@contextmanager
+def fitting(path: str, index: int = 0) -> Iterator[None]:
+    """Turn a `MisfitError` into an `EditError` that names the layer and the edit."""
+    try:
+        yield
+    except MisfitError as error:
+        raise EditError(f"At {path or 'the model'!r}: {error}", field=f"edits[{index}].{error.field}") from None
+
+
+def sole_place(leaves: Sequence[Any], at: str, path: str, index: int = 0) -> int:
+    """Return the place of the only tensor that can be edited among those of a layer.
+
+    Args:
+        leaves: the layer's arguments or outputs, or their gradients.
+        at: which of them, as in `Edit`.
+        path: of the layer.
+        index: of the edit.
+
+    Raises:
+        EditError: there is none, or there are several.
+    """
+    places = [place for place, leaf in enumerate(leaves) if is_differentiable(leaf)]
+    if len(places) != 1:
+        raise EditError(
+            f"The {at.removeprefix('grad_')} of {path!r} holds {len(places)} tensors that can be edited, where one is "
+            "expected; choose a layer inside or around it.",
+            field=f"edits[{index}].layer",
+        )
+    return places[0]
 
 
 @dataclass(frozen=True)

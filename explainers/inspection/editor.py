@@ -13,15 +13,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import finite_outputs
 from seewhy.explainers.core.task import Task
-from seewhy.explainers.errors import EditError, LayerError
+from seewhy.explainers.errors import EditError, LayerError, never_runs
 from seewhy.explainers.hooks.gradient_tap import is_differentiable, is_one_of
+from seewhy.explainers.hooks.kinds import GRADIENTS
 from seewhy.explainers.hooks.selection import first_names, match_modules
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.inspection.edit_parts import MisfitError
+from seewhy.explainers.inspection.edit_parts import fitting, sole_place
 from seewhy.explainers.inspection.edits import Edit, Swap
 from seewhy.explainers.inspection.statistics import Statistics, statistics
-
-GRADIENTS = ("grad_input", "grad_output", "parameter_grad")
 
 Place = tuple[str, str, int | None, str | None]
 """The place of a tensor: path of the layer, which of its tensors, call, name of the parameter."""
@@ -148,11 +147,7 @@ class Editor:
         for index, edit in enumerate(self._edits):
             runs = max(self._calls.get(path, 0) for path in self._paths(edit))
             if not runs:
-                raise EditError(
-                    f"{edit.layer!r} never runs for this picture; choose a layer that does, as GET /models/NAME/layers "
-                    "or `seewhy layers MODEL` list them.",
-                    field=f"edits[{index}].layer",
-                )
+                raise EditError(never_runs(edit.layer), field=f"edits[{index}].layer")
             if edit.calls is not None and edit.at != "parameter_grad" and max(edit.calls) >= runs:
                 raise EditError(
                     f"{edit.layer!r} runs once for this picture: its only call is 0."
@@ -238,15 +233,7 @@ class Editor:
         return tree_unflatten(leaves, spec)
 
     def _sole(self, index: int, leaves: list[Any]) -> int:
-        places = [place for place, leaf in enumerate(leaves) if is_differentiable(leaf)]
-        if len(places) != 1:
-            edit = self._edits[index]
-            raise EditError(
-                f"The {edit.at.removeprefix('grad_')} of {self._here()[0]!r} holds {len(places)} tensors that can be "
-                "edited, where one is expected; choose a layer inside or around it.",
-                field=f"edits[{index}].layer",
-            )
-        return places[0]
+        return sole_place(leaves, self._edits[index].at, self._here()[0], index)
 
     def _change(self, index: int, values: Tensor, path: str, call: int) -> Tensor | None:
         edit = self._edits[index]
@@ -260,11 +247,9 @@ class Editor:
     def _applied(self, index: int, values: Tensor, path: str, call: int | None, parameter: str | None) -> Tensor:
         edit = self._edits[index]
         self._check()
-        try:
+        with fitting(path, index):
             part = edit.part(values, self.image_size, self._swapped.get((path, edit.at, call, parameter)))
             changed = edit.apply(values, part)
-        except MisfitError as error:
-            raise EditError(f"At {path or 'the model'!r}: {error}", field=f"edits[{index}].{error.field}") from None
         if self._notes is not None:
             # A parameter's gradient has an extra batch axis here.
             sides = (values, changed) if parameter is None else (values[0], changed[0])
@@ -294,13 +279,7 @@ def swapped_tensors(
         outputs = finite_outputs(task, module(images))
         if any(edit.at in GRADIENTS for edit in swaps) and outputs.requires_grad:
             hooks.backward(objective.scores(outputs).sum())
-    records = {
-        "input": hooks.inputs,
-        "output": hooks.outputs,
-        "grad_input": hooks.grad_inputs,
-        "grad_output": hooks.grad_outputs,
-    }
-    for at, by_path in records.items():
+    for at, by_path in hooks.recorded.items():
         for path, calls in by_path.items():
             for call, value in enumerate(calls):
                 tensors = [leaf for leaf in tree_flatten(value)[0] if is_differentiable(leaf)]

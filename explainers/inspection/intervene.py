@@ -18,11 +18,12 @@ from seewhy.explainers.core.task import named_ask, probability_change
 from seewhy.explainers.errors import EditError, NonFiniteError
 from seewhy.explainers.execution.accelerated import TOLERANCE
 from seewhy.explainers.execution.progress import SILENT, Progress
+from seewhy.explainers.hooks.kinds import CALL_KINDS, GRADIENTS, KINDS
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.imaging.render import Style, magnitude, panel
-from seewhy.explainers.inspection.editor import GRADIENTS, Applied, Editor, check_layers, must_swap, swapped_tensors
+from seewhy.explainers.inspection.editor import Applied, Editor, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.edits import Edit, not_finite, parse_edits
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.catalogue import get_method
@@ -87,8 +88,8 @@ class Intervention(Drawing):
         """
         return intervention_panel(self.before, self.after, Style(view, colormap, alpha, scale, max_side))
 
-    def _file_picture(self, **style: Any) -> Image.Image:
-        return self.panel(**style)
+    def _file_picture(self, **drawing: Any) -> Image.Image:
+        return self.panel(**drawing)
 
     def _preview(self) -> Image.Image:
         return self.panel(max_side=1200)
@@ -178,16 +179,14 @@ def edit_images(
                 editor = Editor(
                     hooks, edits, swapped, (inputs.shape[2], inputs.shape[3]), applied, check=progress.cancel
                 )
-                editor.hook(("input", "output", *GRADIENTS))
+                editor.hook(KINDS)
                 outputs = finite_outputs(task, module(inputs.clone()))
                 if any(edit.at in GRADIENTS for edit in edits) and outputs.requires_grad:
                     hooks.backward(objective.scores(outputs).sum())
             editor.check_applied()
             with HookSession(module) as hooks, ExitStack() as last:
                 # No map depends on gradients of parameters.
-                Editor(hooks, edits, swapped, editor.image_size, last=last, check=progress.cancel).hook(
-                    ("input", "output", "grad_input", "grad_output")
-                )
+                Editor(hooks, edits, swapped, editor.image_size, last=last, check=progress.cancel).hook(CALL_KINDS)
                 after = explainer.explain(model, inputs, before.targets, ask.against, progress.part(1, 2))
         except NonFiniteError as error:
             raise _too_large(edits, applied) from error

@@ -5,12 +5,10 @@ Only the part of the model after the layer runs for each batch of channels; see 
 
 import csv
 import io
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -32,13 +30,13 @@ from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.imaging.sheets import sheet
-from seewhy.explainers.inspection.edit_parts import MisfitError, Part, part_of
+from seewhy.explainers.inspection.edit_parts import MisfitError, Part, fitting, part_of, sole_place
 from seewhy.explainers.inspection.editor import Place, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.edits import Edit, Mean, Normalize, PermuteChannels, not_finite, parse_edits
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import axes_at
-from seewhy.explainers.results.display import Canvas, must_be_plain, must_show, picture_of, save_picture
+from seewhy.explainers.results.display import Canvas, Saved, must_show, picture_of
 from seewhy.explainers.tasks.pose import task_of
 from seewhy.explainers.view import prepare
 
@@ -67,8 +65,10 @@ class ChannelEffect:
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep:
+class Sweep(Saved):
     """The channels of a layer, ranked by the effect of an edit of each on the target.
+
+    `save` writes a ``.csv`` file, the `table`, and pictures of a `sheet`.
 
     Attributes:
         layer: path.
@@ -119,23 +119,12 @@ class Sweep:
         table.writerows(map(astuple, self.channels))
         return file.getvalue().encode()
 
-    def save(self, path: str | os.PathLike[str], **sheet: Any) -> Path:
-        """Write a file whose suffix names the format, and return its path.
+    def _file_picture(self, **drawing: Any) -> Image.Image:
+        return self.sheet(**drawing)
 
-        Args:
-            path: ``.csv`` for a `table`; or the suffix of a picture for a `sheet`.
-            sheet: arguments of `sheet`, for a picture only.
-
-        Raises:
-            OptionError: another suffix, or arguments of a sheet for a table.
-            LayerError, PictureError: as `sheet`.
-        """
-        path = Path(path)
-        if path.suffix.lower() != ".csv":
-            return save_picture(path, lambda: self.sheet(**sheet), ".csv")
-        must_be_plain(path, sheet)
-        path.write_bytes(self.table())
-        return path
+    @property
+    def _number_files(self) -> dict[str, Callable[[], list[bytes]]]:
+        return {".csv": lambda: [self.table()]}
 
     def __repr__(self) -> str:
         first, last = self.channels[0], self.channels[-1]
@@ -294,34 +283,19 @@ def _edited_tensor(replay: Replay, path: str, edit: Edit) -> Tensor:
             f"{named} runs {times} for this picture; choose a layer and calls that run.",
             field="edits[0].calls" if replay.calls else "edits[0].layer",
         )
-    tensors = [leaf for leaf in tree_flatten(replay.value)[0] if is_differentiable(leaf)]
-    if len(tensors) != 1:
-        raise EditError(
-            f"The {edit.at} of {path!r} holds {len(tensors)} tensors that can be edited, where one is expected; "
-            "choose a layer inside or around it.",
-            field="edits[0].layer",
-        )
-    sole: Tensor = tensors[0]
-    return sole
+    leaves = tree_flatten(replay.value)[0]
+    tensor: Tensor = leaves[sole_place(leaves, edit.at, path)]
+    return tensor
 
 
 def _channels(edit: Edit, path: str, values: Tensor, image_size: tuple[int, int]) -> list[int]:
     """Return the channels of the layer's tensor to sweep."""
-    with _named(path):
+    with fitting(path):
         count = values.shape[_channel_axis(part_of(values, image_size, None, edit.region), values)]
         channels = list(range(count)) if edit.channels is None else sorted(set(edit.channels))
         if channels[-1] >= count:
             raise MisfitError("channels", f"Channel {channels[-1]} is out of range: there are 0 to {count - 1}.")
     return channels
-
-
-@contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Turn a `MisfitError` into an `EditError` that names the layer."""
-    try:
-        yield
-    except MisfitError as error:
-        raise EditError(f"At {path or 'the model'!r}: {error}", field=f"edits[0].{error.field}") from None
 
 
 def _edit_rows(
@@ -351,7 +325,7 @@ def _edit_rows(
     first, values = leaves[place][:1], leaves[place][1:]
     if len(values) != len(channels):
         raise UnreplayableError
-    with _named(path):
+    with fitting(path):
         part = edit.part(values, image_size, swapped.get((path, edit.at, call, None)))
         axis = _channel_axis(part, values)
         if channels[-1] >= values.shape[axis]:

@@ -17,7 +17,7 @@ from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.model import AnyModel, Model
 from seewhy.explainers.core.question import ready
 from seewhy.explainers.core.task import named_ask
-from seewhy.explainers.errors import LayerError, OptionError
+from seewhy.explainers.errors import LayerError, OptionError, never_runs
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.selection import Where, first_names
 from seewhy.explainers.hooks.session import HookSession
@@ -134,10 +134,7 @@ def trace_images(
         outputs = task.outputs(module(inputs.clone()))
         objective = task.objective(outputs, ask)
         if not tracer.events:
-            raise LayerError(
-                f"{paths[0]!r} never runs for this picture (or its `forward` is called directly, bypassing hooks); "
-                "choose a layer that runs, as GET /models/NAME/layers or `seewhy layers MODEL` list them."
-            )
+            raise LayerError(never_runs(paths[0]))
         hooks.backward(objective.scores(outputs).sum())
     return Trace(
         tuple(tracer.events), tracer.summary(paths), int(objective.targets[0]), outputs[0].detach().float().cpu()

@@ -3,7 +3,7 @@
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,6 @@ def must_show(top: int) -> None:
         raise OptionError(f"top is {top}; it must be 1 or more.", field="top")
 
 
-def must_be_plain(path: Path, options: Iterable[str]) -> None:
-    """Refuse arguments of a drawing for a file of numbers.
-
-    Raises:
-        OptionError: there is such an argument.
-    """
-    for name in options:
-        raise OptionError(f"A {path.suffix} file holds no picture; leave {name!r} out.", field=name)
-
-
 def save_picture(path: Path, draw: Callable[[], Image.Image], *further: str) -> Path:
     """Write a picture to a file whose suffix names the format, and return its path.
 
@@ -68,28 +58,48 @@ def save_picture(path: Path, draw: Callable[[], Image.Image], *further: str) -> 
     return path
 
 
-class Drawing(ABC):
-    """Base of results that can be drawn."""
+class Saved(ABC):
+    """Base of results that can be saved, as a picture or as numbers."""
 
     @abstractmethod
-    def _file_picture(self, **style: Any) -> Image.Image:
-        """Return the picture for a file; see `render.Style`."""
+    def _file_picture(self, **drawing: Any) -> Image.Image:
+        """Return the picture for a file."""
+
+    @property
+    def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
+        """The suffixes of files of numbers, and what makes the pieces of each."""
+        return {}
+
+    def save(self, path: str | os.PathLike[str], **drawing: Any) -> Path:
+        """Write a file whose suffix names the format, and return its path.
+
+        Args:
+            path: the suffix is that of a picture, such as ``.png``; or of numbers, if the class names one.
+            drawing: how to draw the picture: of a `Capture` or `Sweep` the arguments of `sheet`, else those of
+                `render.Style`.
+
+        Raises:
+            OptionError: another suffix, a value out of bounds or an unknown name; or a drawing's arguments for numbers.
+            LayerError, PictureError: as the method that draws.
+        """
+        path = Path(path)
+        numbers = self._number_files
+        if path.suffix.lower() not in numbers:
+            return save_picture(path, lambda: self._file_picture(**drawing), *numbers)
+        for name in drawing:
+            raise OptionError(f"A {path.suffix} file holds no picture; leave {name!r} out.", field=name)
+        pieces = numbers[path.suffix.lower()]()
+        with path.open("wb") as file:
+            file.writelines(pieces)
+        return path
+
+
+class Drawing(Saved):
+    """Base of results that can be saved, and that notebooks display."""
 
     @abstractmethod
     def _preview(self) -> Image.Image:
         """Return the picture for a notebook."""
-
-    def save(self, path: str | os.PathLike[str], **style: Any) -> Path:
-        """Draw it into a file, and return the file's path.
-
-        Args:
-            path: its suffix names the format, such as ``.png``.
-            style: see `render.Style`.
-
-        Raises:
-            OptionError: a value out of bounds, an unknown name, or a suffix of no known format.
-        """
-        return save_picture(Path(path), lambda: self._file_picture(**style))
 
     def _repr_png_(self) -> bytes:
         png = io.BytesIO()

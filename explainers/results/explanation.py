@@ -1,10 +1,9 @@
 """Explanations: a map with its picture, its class and its diagnostics."""
 
 import json
-import os
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,7 +22,7 @@ from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.results.array_files import ArrayFile
-from seewhy.explainers.results.display import Drawing, must_be_plain, save_picture
+from seewhy.explainers.results.display import Drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +51,7 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Explanation(Drawing):
-    """Why a model gave a picture a class.
+    """Why a model gave a picture a class; `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
 
     Attributes:
         picture: the upright upload, RGB, or a smaller copy to draw on.
@@ -170,27 +169,6 @@ class Explanation(Drawing):
         """
         return _plot(self, ax, colorbar, title, render.Style(view, colormap, alpha, scale, max_side))
 
-    def save(self, path: str | os.PathLike[str], **style: Any) -> Path:
-        """Write a file whose suffix names the format, and return its path.
-
-        Args:
-            path: ``.json`` for `document`, ``.npz`` for `arrays`, or the suffix of a picture, such as ``.png``.
-            style: of a picture, see `render.Style`.
-
-        Raises:
-            OptionError: another suffix, a value out of bounds or an unknown name; a style for numbers.
-        """
-        path = Path(path)
-        if path.suffix.lower() not in (".json", ".npz"):
-            return save_picture(path, lambda: self._file_picture(**style), ".json", ".npz")
-        must_be_plain(path, style)
-        if path.suffix.lower() == ".json":
-            path.write_text(json.dumps(self.document(), ensure_ascii=False), encoding="utf-8")
-        else:
-            with path.open("wb") as file:
-                file.writelines(ArrayFile("npz", self.arrays()).pieces())
-        return path
-
     def document(self) -> dict[str, Any]:
         """Return everything but the picture for JSON, with the heatmap's values in rows."""
         height, width = self.heatmap.shape
@@ -221,8 +199,15 @@ class Explanation(Drawing):
             "methods": np.array([self.method]),
         }
 
-    def _file_picture(self, **style: Any) -> Image.Image:
-        return self.overlay(**style)
+    def _file_picture(self, **drawing: Any) -> Image.Image:
+        return self.overlay(**drawing)
+
+    @property
+    def _number_files(self) -> dict[str, Callable[[], Iterable[bytes]]]:
+        return {
+            ".json": lambda: [json.dumps(self.document(), ensure_ascii=False).encode()],
+            ".npz": lambda: ArrayFile("npz", self.arrays()).pieces(),
+        }
 
     def _preview(self) -> Image.Image:
         return _captioned(self, render.Style(max_side=800))

@@ -15,7 +15,7 @@ const KEPT = 8; // pictures that Back can show again
 const pictures = [];
 let amending = false;
 
-export function toQuery(from) {
+function toQuery(from) {
   const query = new URLSearchParams();
   for (const name of [...TEXTS, "by", ...CLASSES, "alpha"]) {
     if (from[name] !== DEFAULTS[name]) query.set(name, from[name]);
@@ -27,7 +27,7 @@ export function toQuery(from) {
 }
 
 /** Parses a query; unknown names are options of the method. */
-export function fromQuery(query) {
+function fromQuery(query) {
   const patch = { options: {} };
   for (const [name, value] of query) {
     if (name === "method") patch.method = value.toLowerCase();

@@ -9,7 +9,7 @@ import { modelName } from "./models.js";
 import { readNpz } from "./npz.js";
 import { problemBox, showProblem } from "./problems.js";
 import { methodNamed, usualScale } from "./question.js";
-import { change, state } from "./state.js";
+import { change, state, subject } from "./state.js";
 import { reading, signed } from "./words.js";
 
 const STEP = 24; // tiles at a time
@@ -42,13 +42,6 @@ async function choose() {
   if (chosen?.length && chosen[0] !== captured?.layer) change({ inside: chosen[0], off: [] });
 }
 
-function common() {
-  const fields = [];
-  if (state.model) fields.push(["model", state.model]);
-  if (state.target !== null) fields.push(["target", String(state.target)]);
-  return fields;
-}
-
 async function standard() {
   const layer = (await layersOf(await modelName())).find((candidate) => candidate.default);
   if (!layer) throw new Error("This model has no default layer; choose one.");
@@ -63,7 +56,7 @@ export async function showChannels() {
     refuse(error);
     return;
   }
-  const fields = [...common(), ["layer", layer], ["kind", "output"], ["kind", "grad_output"], ["format", "npz"]];
+  const fields = [...subject(), ["layer", layer], ["kind", "output"], ["kind", "grad_output"], ["format", "npz"]];
   const key = JSON.stringify([state.picture.url, fields]);
   if (captured?.key !== key) await capture(key, layer, fields);
   else if (captured.box !== box()) fill();
@@ -204,7 +197,7 @@ function quick() {
 
 function intervention() {
   const method = quick();
-  const fields = [...common(), ["method", method]];
+  const fields = [...subject(), ["method", method]];
   if (method === state.method) {
     for (const [name, value] of Object.entries(state.options)) fields.push([name, value]);
     if ("layer" in methodNamed(method).options) for (const layer of state.layer) fields.push(["layer", layer]);

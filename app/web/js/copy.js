@@ -32,7 +32,7 @@ export function curl(path, fields, output) {
 }
 
 /** Python that does the same with the requests library. */
-export function python(path, fields, output) {
+function python(path, fields, output) {
   const text = JSON.stringify;
   const data = {};
   for (const [name, value] of fields) (data[name] ??= []).push(value);

@@ -35,6 +35,14 @@ export function change(patch) {
   for (const listener of listeners) listener(patch);
 }
 
+/** The chosen model and class, as fields. */
+export function subject() {
+  const fields = [];
+  if (state.model) fields.push(["model", state.model]);
+  if (state.target !== null) fields.push(["target", String(state.target)]);
+  return fields;
+}
+
 /** The explained class of the answer. */
 export function explained() {
   return state.answer?.explanations[0].target ?? null;

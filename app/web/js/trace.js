@@ -4,7 +4,7 @@ import { post } from "./api.js";
 import { copy, curl } from "./copy.js";
 import { byId, make } from "./dom.js";
 import { problemBox } from "./problems.js";
-import { state } from "./state.js";
+import { state, subject } from "./state.js";
 
 const SAID = {
   dead_maps: ["module has feature maps", "modules have feature maps", "that are zero everywhere"],
@@ -18,12 +18,7 @@ const SAID = {
 let shown = null;
 let asking = null;
 
-function fields(format) {
-  const pairs = [];
-  if (state.model) pairs.push(["model", state.model]);
-  if (state.target !== null) pairs.push(["target", String(state.target)]);
-  return [...pairs, ["format", format]];
-}
+const fields = (format) => [...subject(), ["format", format]];
 
 export function prepareTrace() {
   byId("copy-trace").addEventListener("click", (event) =>
