@@ -35,7 +35,7 @@ ERROR_FORMS = dict.fromkeys(("v1", "v2"), protocol_error) | dict.fromkeys(
 
 
 @dataclass(frozen=True)
-class Parts:
+class Components:
     """The parts of an application.
 
     Attributes:
@@ -56,66 +56,46 @@ class Stage(NamedTuple):
 
     Attributes:
         name: name of the stage.
-        why: why the stage has this place in the order.
         hook: registers functions before a request (earlier stages first), after it (last), or for errors.
         wrap: returns the WSGI application that wraps another.
     """
 
     name: str
-    why: str
-    hook: Callable[[Flask, Parts], object] = lambda app, parts: None
-    wrap: Callable[["WSGIApplication", Parts], "WSGIApplication"] = lambda inner, parts: inner
+    hook: Callable[[Flask, Components], object] = lambda app, parts: None
+    wrap: Callable[["WSGIApplication", Components], "WSGIApplication"] = lambda inner, parts: inner
 
 
 STAGES = (
-    Stage("envelope", "refusals by later stages carry its headers too", wrap=lambda inner, _: Envelope(inner)),
-    Stage(
-        "accounts",
-        "a body counts before it is read, an answer until it is sent",
-        wrap=lambda inner, parts: Accounting(inner, parts.service.models.memory),
-    ),
-    Stage(
-        "proxies",
-        "later stages see the client's address",
-        wrap=lambda inner, parts: behind_proxies(inner, parts.settings.trusted_proxies),
-    ),
-    Stage(
-        "observers",
-        "later stages fill in the record, and the answer is counted as it is sent",
-        lambda app, parts: parts.operations.watch(app),
-    ),
-    Stage("errors", "errors become problem documents", lambda app, _: register_errors(app, ERROR_FORMS)),
-    Stage("costs", "limits decide who is charged; refusals report the cost too", lambda app, _: report_cost(app)),
-    Stage(
-        "keys",
-        "requests count for the owner of a key",
-        lambda app, parts: require_keys(app, parts.settings.api_keys, parts.strict),
-    ),
-    Stage(
-        "limits",
-        "refused requests take no place among those in flight",
-        lambda app, parts: limit_requests(app, parts.settings.rate_limit, parts.settings.rate_storage),
-    ),
-    Stage(
-        "origins",
-        "pages of other origins may read the limits",
-        lambda app, parts: allow_origins(app, parts.settings.cors_origins),
-    ),
-    Stage(
-        "disconnect",
-        "from here on it matters whether the client still waits",
-        lambda app, _: app.before_request(lambda: watch(request.environ)),
-    ),
-    Stage(
-        "admission",
-        "only admitted clients take a place",
-        lambda app, parts: Admission(parts.settings.max_in_flight).register(app),
-    ),
-    Stage("kept", "only the answer is held while it is sent", lambda app, _: app.after_request(keep_answer)),
-    Stage("redirects", "they change the body, which is measured", lambda app, _: app.after_request(redirect_within)),
-    Stage("pages", "the envelope keeps a policy that is set", lambda app, _: app.after_request(restrict_page)),
+    # Refusals by later stages carry its headers too.
+    Stage("envelope", wrap=lambda inner, _: Envelope(inner)),
+    # A body counts before it is read, an answer until it is sent.
+    Stage("accounts", wrap=lambda inner, parts: Accounting(inner, parts.service.models.memory)),
+    # Later stages see the client's address.
+    Stage("proxies", wrap=lambda inner, parts: behind_proxies(inner, parts.settings.trusted_proxies)),
+    # Later stages fill in the record, and the answer is counted as it is sent.
+    Stage("observers", lambda app, parts: parts.operations.watch(app)),
+    # Errors become problem documents.
+    Stage("errors", lambda app, _: register_errors(app, ERROR_FORMS)),
+    # Limits decide who is charged; refusals report the cost too.
+    Stage("costs", lambda app, _: report_cost(app)),
+    # Requests count for the owner of a key.
+    Stage("keys", lambda app, parts: require_keys(app, parts.settings.api_keys, parts.strict)),
+    # Refused requests take no place among those in flight.
+    Stage("limits", lambda app, parts: limit_requests(app, parts.settings.rate_limit, parts.settings.rate_storage)),
+    # Pages of other origins may read the limits.
+    Stage("origins", lambda app, parts: allow_origins(app, parts.settings.cors_origins)),
+    # From here on it matters whether the client still waits.
+    Stage("disconnect", lambda app, _: app.before_request(lambda: watch(request.environ))),
+    # Only admitted clients take a place.
+    Stage("admission", lambda app, parts: Admission(parts.settings.max_in_flight).register(app)),
+    # Only the answer is held while it is sent.
+    Stage("kept", lambda app, _: app.after_request(keep_answer)),
+    # Redirects change the body, which is measured.
+    Stage("redirects", lambda app, _: app.after_request(redirect_within)),
+    # The envelope keeps a policy that is set.
+    Stage("pages", lambda app, _: app.after_request(restrict_page)),
 )
-"""The stages, the outermost first: a request passes them in this order, its answer in the reverse order."""
+"""The stages, the outermost first, with the reasons of their order: a request passes them so, its answer in reverse."""
 
 
 def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
@@ -143,7 +123,7 @@ def create_app(settings: Settings | None = None, strict: bool = True) -> Flask:
         "seewhy-liveness": living,
         "seewhy-operations": operations,
     }
-    parts = Parts(settings, strict, service, operations)
+    parts = Components(settings, strict, service, operations)
     for stage in STAGES:
         stage.hook(app, parts)
     for stage in reversed(STAGES):  # the last wrapper is the outermost

@@ -47,7 +47,7 @@ Side = Annotated[int, Field(ge=8, le=4096)]
 Spread = Annotated[FiniteFloat, Field(gt=0)]
 
 
-class Declaration(BaseModel):
+class ModelDeclaration(BaseModel):
     """One table of the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -87,12 +87,12 @@ def own_specs(file: Path) -> dict[str, ModelSpec]:
 
 def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
     try:
-        declaration = Declaration.model_validate(table)
+        declaration = ModelDeclaration.model_validate(table)
     except ValidationError as error:
         # A misspelt key comes first: it explains a missing one.
         first = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         field = ".".join(map(str, first["loc"]))
-        hint = near_matches(field, Declaration.model_fields) if first["type"] == "extra_forbidden" else ""
+        hint = near_matches(field, ModelDeclaration.model_fields) if first["type"] == "extra_forbidden" else ""
         raise ModelsFileError(f"{file.name}, [models.{name}], {field}: {first['msg']}. {hint}".rstrip()) from error
     labels = (
         declaration.labels
@@ -138,7 +138,7 @@ def _read_labels(name: str, path: Path) -> tuple[str, ...]:
     return labels
 
 
-def _preprocess(declaration: Declaration) -> Preprocess:
+def _preprocess(declaration: ModelDeclaration) -> Preprocess:
     """Return the architecture's own preprocessing, with the declared changes."""
     defaults = (
         zoo_spec(declaration.architecture).preprocess

@@ -110,9 +110,9 @@ def _try(transform: Transform, preprocess: Preprocess) -> None:
     side = 2 * max(preprocess.scale_size)
     picture = Image.effect_noise((side, side * 3 // 4), 80).resize((side + 20, side)).convert("RGB")
     expected = transform(picture)
-    found = preprocess(picture)
-    if not isinstance(expected, Tensor) or expected.shape != found.shape:
-        raise ModelError(f"The transform returns no tensor of {tuple(found.shape)}, which its steps say; {_INSTEAD}")
+    result = preprocess(picture)
+    if not isinstance(expected, Tensor) or expected.shape != result.shape:
+        raise ModelError(f"The transform returns no tensor of {tuple(result.shape)}, which its steps say; {_INSTEAD}")
     std = torch.tensor(preprocess.std)[:, None, None]
-    if ((expected.float() - found) * std).abs().max() > _NEAR:
+    if ((expected.float() - result) * std).abs().max() > _NEAR:
         raise ModelError(f"The transform gives other numbers than its steps say; {_INSTEAD}")

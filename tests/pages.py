@@ -33,7 +33,7 @@ import yaml
 from click.testing import CliRunner
 
 from seewhy.app.cli import main
-from seewhy.models.models_file import Declaration
+from seewhy.models.models_file import ModelDeclaration
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -147,7 +147,7 @@ class Run:
 
     def _toml(self, block: Block, printed: str | None) -> None:
         for table in tomllib.loads(block.content).get("models", {}).values():
-            Declaration.model_validate(table)
+            ModelDeclaration.model_validate(table)
 
     def _yaml(self, block: Block, printed: str | None) -> None:
         list(yaml.safe_load_all(block.content))

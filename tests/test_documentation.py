@@ -17,7 +17,7 @@ from seewhy.app.pipeline.options import CaptureOptions, ExplainOptions, Interven
 from seewhy.app.settings import Settings
 from seewhy.explainers.inspection.edits import OPS, Edit
 from seewhy.explainers.methods.catalogue import METHODS
-from seewhy.models.models_file import Declaration
+from seewhy.models.models_file import ModelDeclaration
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -90,7 +90,7 @@ def test_every_command_is_in_the_readme():
 
 def test_every_key_of_the_models_file_is_documented():
     rows = re.findall(r"^\| (`.+?) \| ", (ROOT / "docs" / "own-models.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert re.findall(r"`(\w+)`", " ".join(rows)) == list(Declaration.model_fields)
+    assert re.findall(r"`(\w+)`", " ".join(rows)) == list(ModelDeclaration.model_fields)
 
 
 def test_links_lead_somewhere():

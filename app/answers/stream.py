@@ -28,7 +28,7 @@ _NUMBER_TEXT = 26
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class BodyStream:
     """A body made in pieces.
 
     Attributes:
@@ -48,16 +48,16 @@ class Parts:
         return b"".join(self.pieces())
 
 
-Body = bytes | Parts
+Body = bytes | BodyStream
 
 
-def file_parts(file: ArrayFile) -> Parts:
+def file_parts(file: ArrayFile) -> BodyStream:
     """Return a file of arrays as a body."""
     length = file.length
-    return Parts(file.pieces, file.nbytes, length or 2 * file.nbytes, length)
+    return BodyStream(file.pieces, file.nbytes, length or 2 * file.nbytes, length)
 
 
-def json_parts(document: Any) -> Parts:
+def json_parts(document: Any) -> BodyStream:
     """Return JSON as a body.
 
     Args:
@@ -80,7 +80,7 @@ def json_parts(document: Any) -> Parts:
 
     text_bytes = len(head) + sum(map(len, texts))
     most_bytes = text_bytes + sum(_NUMBER_TEXT * array.size + 3 * _list_count(array) for array in arrays)
-    return Parts(pieces, text_bytes + sum(array.nbytes for array in arrays), most_bytes)
+    return BodyStream(pieces, text_bytes + sum(array.nbytes for array in arrays), most_bytes)
 
 
 def _list_count(array: NDArray[Any]) -> int:
@@ -114,7 +114,7 @@ def respond(body: Body, mimetype: str, seconds: float) -> Response:
         if len(body) <= _SMALL:
             return Response(body, mimetype=mimetype)
         content, size = body, len(body)
-        body = Parts(lambda: iter([content]), size, size, size)
+        body = BodyStream(lambda: iter([content]), size, size, size)
     account().keep(min(account().held, body.source_bytes), ANSWER)
     response = Response(in_time(body.pieces(), seconds), mimetype=mimetype)
     if body.length is not None:

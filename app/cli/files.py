@@ -48,7 +48,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _PlacedPicture:
     """A picture, and its place below the named folder; without a folder, its name."""
 
     picture: Path
@@ -126,11 +126,11 @@ def write(path: Path, body: bytes) -> None:
         raise click.ClickException(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
-def _expanded(argument: Path, sheet: Path | None) -> Iterator[_Source]:
+def _expanded(argument: Path, sheet: Path | None) -> Iterator[_PlacedPicture]:
     if argument == DASH:
         if sys.stdin.isatty():
             raise click.UsageError("The standard input is a terminal: pipe a picture into it, or name a file.")
-        yield _Source(DASH, Path("stdin"))
+        yield _PlacedPicture(DASH, Path("stdin"))
     elif argument.is_dir():
         yield from _below(argument, sheet)
     elif not argument.exists() and glob.has_magic(str(argument)):
@@ -138,12 +138,12 @@ def _expanded(argument: Path, sheet: Path | None) -> Iterator[_Source]:
         files = [match for match in matches if not match.is_dir() and not _is_output(match, sheet)]
         if not files:
             raise click.UsageError(f"No file matches {str(argument)!r}.")
-        yield from (_Source(file, Path(file.name)) for file in files)
+        yield from (_PlacedPicture(file, Path(file.name)) for file in files)
     else:
-        yield _Source(argument, Path(argument.name))
+        yield _PlacedPicture(argument, Path(argument.name))
 
 
-def _below(folder: Path, sheet: Path | None) -> Iterator[_Source]:
+def _below(folder: Path, sheet: Path | None) -> Iterator[_PlacedPicture]:
     empty = True
     for top, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -151,7 +151,7 @@ def _below(folder: Path, sheet: Path | None) -> Iterator[_Source]:
             file = Path(top, name)
             if file.suffix.lower() in SUFFIXES and not name.startswith(".") and not _is_output(file, sheet):
                 empty = False
-                yield _Source(file, file.relative_to(folder))
+                yield _PlacedPicture(file, file.relative_to(folder))
     if empty:
         raise click.UsageError(f"There is no picture in {str(folder)!r}; pictures end in {', '.join(SUFFIXES)}.")
 
@@ -164,7 +164,7 @@ def _is_output(file: Path, sheet: Path | None) -> bool:
     return bool(is_page) and file.parent.resolve() == sheet.parent.resolve()
 
 
-def _items(sources: Sequence[_Source], folder: Path, suffix: str) -> Iterator[Item]:
+def _items(sources: Sequence[_PlacedPicture], folder: Path, suffix: str) -> Iterator[Item]:
     """Name answers by the stems of their pictures, by their whole names if a stem is shared, then with a number.
 
     Only the number, needed if several folders have the same name, depends on the order of the pictures.

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from seewhy.app.answers.stream import Body, Parts, json_parts
+from seewhy.app.answers.stream import Body, BodyStream, json_parts
 from seewhy.app.compatible.instances import Numbers
 from seewhy.app.compatible.schemas import V2Request, V2RequestedOutput
 from seewhy.app.compatible.tensors import HEADER, Tensor, read_tensor
@@ -148,7 +148,7 @@ def write_answer(head: dict[str, Any], tensors: Sequence[tuple[Tensor, bool]]) -
     length = len(document) + sum(tensor.binary_size for tensor in binary_tensors)
     pieces = partial(_joined, document, binary_tensors)
     source_bytes = len(document) + sum(tensor.values.nbytes for tensor in binary_tensors)
-    return Parts(pieces, source_bytes, length, length), len(document)
+    return BodyStream(pieces, source_bytes, length, length), len(document)
 
 
 def _joined(document: bytes, tensors: Sequence[Tensor]) -> Iterator[bytes]:

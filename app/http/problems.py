@@ -44,11 +44,11 @@ class ErrorReport(NamedTuple):
     faults: list[tuple[str, str]]
 
 
-Form = Callable[[Exception, ErrorReport], Response]
+ErrorForm = Callable[[Exception, ErrorReport], Response]
 """Makes the answer in the format of another server's routes."""
 
 
-def register_errors(app: Flask, forms: Mapping[str, Form] = MappingProxyType({})) -> None:
+def register_errors(app: Flask, forms: Mapping[str, ErrorForm] = MappingProxyType({})) -> None:
     """Turn every error of this application into a problem document.
 
     Args:

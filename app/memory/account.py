@@ -84,12 +84,12 @@ class Account:
             with self._lock:
                 self.held += size
 
-    def leave(self, size: int, kept: int = 0) -> None:
-        """Give back the bytes of `wait`, except those kept for longer."""
+    def leave(self, size: int, remainder: int = 0) -> None:
+        """Give back the bytes of `wait`, except a remainder, which stays for longer."""
         with self._lock:
             if self._budget is not None:
-                self.held -= size - kept
-                self._budget.leave(size, kept)
+                self.held -= size - remainder
+                self._budget.leave(size, remainder)
 
     def close(self) -> None:
         """Give everything back and stop counting."""

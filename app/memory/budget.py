@@ -179,12 +179,12 @@ class MemoryBudget:
             self._queued(size, check)
         self._changed(self.used, self.size)
 
-    def leave(self, size: int, kept: int) -> None:
-        """Give back bytes of `wait`, except those kept for longer."""
+    def leave(self, size: int, remainder: int) -> None:
+        """Give back bytes of `wait`, except a remainder, which stays for longer."""
         with self._condition:
             self._brief -= size
             self._condition.notify_all()
-        self.give(size - kept)
+        self.give(size - remainder)
 
     def _queued(self, size: int, check: Callable[[], None]) -> None:
         place = object()

@@ -115,10 +115,10 @@ class Traces(Observer):
             tracer, below = self.provider.get_tracer(_NAME), set_span_in_context(span)
             for timings in record.timings:
                 for stage, started, seconds, batch in timings.intervals:
-                    begun = record.began + int((started - record.started) * 1e9)
+                    start = record.began + int((started - record.started) * 1e9)
                     links = [Link(batch)] if batch is not None else None
-                    child = tracer.start_span(stage, context=below, links=links, start_time=begun)
-                    child.end(begun + int(seconds * 1e9))
+                    child = tracer.start_span(stage, context=below, links=links, start_time=start)
+                    child.end(start + int(seconds * 1e9))
             facts = {
                 "http.response.status_code": record.status,
                 "seewhy.model": record.model,
@@ -139,7 +139,7 @@ class Traces(Observer):
         from opentelemetry.context import Context
         from opentelemetry.trace import Link
 
-        begun = time.time_ns() - int((time.monotonic() - started) * 1e9)
+        start = time.time_ns() - int((time.monotonic() - started) * 1e9)
         unique = {span.get_span_context().span_id: span.get_span_context() for span in spans}
         attributes: dict[str, Any] = {"seewhy.model": name, "seewhy.batch.size": len(spans)}
         span = self.provider.get_tracer(_NAME).start_span(
@@ -147,7 +147,7 @@ class Traces(Observer):
             context=Context(),
             links=[Link(context) for context in unique.values()],
             attributes=attributes,
-            start_time=begun,
+            start_time=start,
         )
-        span.end(begun + int(seconds * 1e9))
+        span.end(start + int(seconds * 1e9))
         return span.get_span_context()

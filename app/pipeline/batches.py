@@ -260,9 +260,9 @@ def _show(jobs: Sequence[Job]) -> Callable[[Callable[[], Tensor]], None]:
         if not watched or time.monotonic() - last < _FRAME:
             return
         try:
-            grown = maps().float()
+            previews = maps().float()
             for row, progress in watched:
-                progress.look(grown[row].cpu().numpy().copy())
+                progress.look(previews[row].cpu().numpy().copy())
         except Exception:  # a failed preview must not fail the answer
             _log.exception("A preview could not be made")
             for _, progress in watched:

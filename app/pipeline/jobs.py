@@ -110,11 +110,11 @@ class Progress:
     is_watched: bool = False
     map: "NDArray[np.float32] | None" = None
 
-    def look(self, grown: "NDArray[np.float32]") -> None:
+    def look(self, preview: "NDArray[np.float32]") -> None:
         """Store a preview of the map, if it has anything new."""
-        is_old = self.map is not None and np.array_equal(grown, self.map)
-        if grown.any() and np.isfinite(grown).all() and not is_old:
-            self.map = grown
+        is_old = self.map is not None and np.array_equal(preview, self.map)
+        if preview.any() and np.isfinite(preview).all() and not is_old:
+            self.map = preview
 
     @property
     def share(self) -> float:

@@ -24,10 +24,10 @@ _TOLERANCE = 1e-4
 """Largest difference of an unedited row's outputs, over the largest of them, that a batch may have; more in half
 precision."""
 
-Batch = Sequence[int]
+EditBatch = Sequence[int]
 """Numbers of the edits that share a pass."""
 
-Edit = Callable[[Any, Batch, int], Any]
+RowEdit = Callable[[Any, EditBatch, int], Any]
 """Edits the layer's value in a call: the first row stays as it is, each other row gets one edit of the batch."""
 
 
@@ -94,7 +94,11 @@ class Replay:
         return self.module(_repeated(self._images, size).contiguous())
 
     def outputs(
-        self, outputs_of: Callable[[Any], Tensor], plain: Tensor, batches: Callable[[], Iterable[Batch]], edit: Edit
+        self,
+        outputs_of: Callable[[Any], Tensor],
+        plain: Tensor,
+        batches: Callable[[], Iterable[EditBatch]],
+        edit: RowEdit,
     ) -> list[Tensor]:
         """Return the outputs of each batch, by the fastest way to run the model that leaves unedited rows unchanged.
 
@@ -102,7 +106,7 @@ class Replay:
             outputs_of: reads the outputs (N, ...) in what the module returns.
             plain: (1, ...), the picture's outputs, which the first row of each batch must equal up to rounding.
             batches: makes the batches; called anew for each way.
-            edit: see `Edit`.
+            edit: see `RowEdit`.
 
         Returns:
             For each batch (1 + R, ...) float32: the unedited row, and one for each edit.
@@ -128,7 +132,7 @@ class Replay:
         )
 
     def _outputs_of_batch(
-        self, way: Callable[[int], Any], outputs_of: Callable[[Any], Tensor], batch: Batch, edit: Edit
+        self, way: Callable[[int], Any], outputs_of: Callable[[Any], Tensor], batch: EditBatch, edit: RowEdit
     ) -> Tensor | None:
         """Return the outputs (1 + R, ...) of a batch; None if this way cannot run it."""
         reached = False

@@ -131,7 +131,7 @@ class HookSession:
         return {path: [call.value() for call in calls] for path, calls in self._registry.records.grad_outputs.items()}
 
     @property
-    def recorded(self) -> dict[Kind, dict[str, list[Any]]]:
+    def records(self) -> dict[Kind, dict[str, list[Any]]]:
         """`inputs`, `outputs`, `grad_inputs` and `grad_outputs` by kind."""
         return dict(zip(CALL_KINDS, (self.inputs, self.outputs, self.grad_inputs, self.grad_outputs), strict=True))
 

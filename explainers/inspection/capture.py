@@ -26,7 +26,7 @@ from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey_cache import surveyed_axes
 from seewhy.explainers.results.array_files import ArrayFile, ArrayForm
-from seewhy.explainers.results.display import Canvas, Saved, must_show, picture_of
+from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of
 from seewhy.explainers.tasks.pose import task_of
 from seewhy.explainers.view import prepare
 
@@ -59,7 +59,7 @@ class CapturedTensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Capture(Saved):
+class Capture(Result):
     """Activations and gradients of chosen layers; `save` writes ``.npz``, ``.safetensors`` and pictures of a `sheet`.
 
     Attributes:
@@ -225,7 +225,7 @@ def capture_images(
             if backward:
                 progress.cancel()
                 hooks.backward(objective.scores(outputs).sum())
-    records = hooks.recorded
+    records = hooks.records
     tensors: list[CapturedTensor] = []
     for path in paths:
         for kind, by_path in records.items():

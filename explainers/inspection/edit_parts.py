@@ -14,7 +14,7 @@ from seewhy.explainers.layers.layout import grid_axes
 
 
 class MisfitError(Exception):
-    """A field of an edit does not fit the tensor; `fitting` makes it an `EditError`."""
+    """A field of an edit does not fit the tensor; `edit_errors` makes it an `EditError`."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class MisfitError(Exception):
 
 
 @contextmanager
-def fitting(path: str, index: int = 0) -> Iterator[None]:
+def edit_errors(path: str, index: int = 0) -> Iterator[None]:
     """Turn a `MisfitError` into an `EditError` that names the layer and the edit."""
     try:
         yield

@@ -18,7 +18,7 @@ from seewhy.explainers.hooks.gradient_tap import is_differentiable, is_one_of
 from seewhy.explainers.hooks.kinds import GRADIENTS
 from seewhy.explainers.hooks.selection import first_names, match_modules
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.inspection.edit_parts import fitting, sole_place
+from seewhy.explainers.inspection.edit_parts import edit_errors, sole_place
 from seewhy.explainers.inspection.edits import Edit, Swap
 from seewhy.explainers.inspection.statistics import Statistics, statistics
 
@@ -247,7 +247,7 @@ class Editor:
     def _applied(self, index: int, values: Tensor, path: str, call: int | None, parameter: str | None) -> Tensor:
         edit = self._edits[index]
         self._check()
-        with fitting(path, index):
+        with edit_errors(path, index):
             part = edit.part(values, self.image_size, self._swapped.get((path, edit.at, call, parameter)))
             changed = edit.apply(values, part)
         if self._notes is not None:
@@ -279,7 +279,7 @@ def swapped_tensors(
         outputs = finite_outputs(task, module(images))
         if any(edit.at in GRADIENTS for edit in swaps) and outputs.requires_grad:
             hooks.backward(objective.scores(outputs).sum())
-    for at, by_path in hooks.recorded.items():
+    for at, by_path in hooks.records.items():
         for path, calls in by_path.items():
             for call, value in enumerate(calls):
                 tensors = [leaf for leaf in tree_flatten(value)[0] if is_differentiable(leaf)]

@@ -28,7 +28,7 @@ from seewhy.explainers.inspection.edits import Edit, not_finite, parse_edits
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.explainers.results.display import Drawing
+from seewhy.explainers.results.display import Figure
 from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.tasks.pose import task_of
 from seewhy.explainers.view import prepare
@@ -49,7 +49,7 @@ class EditedPair:
 
 
 @dataclass(frozen=True, eq=False)
-class Intervention(Drawing):
+class Intervention(Figure):
     """The effect of edits for one picture and one class.
 
     Attributes:

@@ -30,13 +30,13 @@ from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.imaging.sheets import sheet
-from seewhy.explainers.inspection.edit_parts import MisfitError, Part, fitting, part_of, sole_place
+from seewhy.explainers.inspection.edit_parts import MisfitError, Part, edit_errors, part_of, sole_place
 from seewhy.explainers.inspection.editor import Place, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.edits import Edit, Mean, Normalize, PermuteChannels, not_finite, parse_edits
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.layers.survey_cache import axes_at
-from seewhy.explainers.results.display import Canvas, Saved, must_show, picture_of
+from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of
 from seewhy.explainers.tasks.pose import task_of
 from seewhy.explainers.view import prepare
 
@@ -65,7 +65,7 @@ class ChannelEffect:
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep(Saved):
+class Sweep(Result):
     """The channels of a layer, ranked by the effect of an edit of each on the target.
 
     `save` writes a ``.csv`` file, the `table`, and pictures of a `sheet`.
@@ -290,7 +290,7 @@ def _edited_tensor(replay: Replay, path: str, edit: Edit) -> Tensor:
 
 def _channels(edit: Edit, path: str, values: Tensor, image_size: tuple[int, int]) -> list[int]:
     """Return the channels of the layer's tensor to sweep."""
-    with fitting(path):
+    with edit_errors(path):
         count = values.shape[_channel_axis(part_of(values, image_size, None, edit.region), values)]
         channels = list(range(count)) if edit.channels is None else sorted(set(edit.channels))
         if channels[-1] >= count:
@@ -325,7 +325,7 @@ def _edit_rows(
     first, values = leaves[place][:1], leaves[place][1:]
     if len(values) != len(channels):
         raise UnreplayableError
-    with fitting(path):
+    with edit_errors(path):
         part = edit.part(values, image_size, swapped.get((path, edit.at, call, None)))
         axis = _channel_axis(part, values)
         if channels[-1] >= values.shape[axis]:

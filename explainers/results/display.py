@@ -58,7 +58,7 @@ def save_picture(path: Path, draw: Callable[[], Image.Image], *further: str) -> 
     return path
 
 
-class Saved(ABC):
+class Result(ABC):
     """Base of results that can be saved, as a picture or as numbers."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Saved(ABC):
         return path
 
 
-class Drawing(Saved):
+class Figure(Result):
     """Base of results that can be saved, and that notebooks display."""
 
     @abstractmethod

@@ -22,7 +22,7 @@ from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.results.array_files import ArrayFile
-from seewhy.explainers.results.display import Drawing
+from seewhy.explainers.results.display import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ class Region:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation(Drawing):
+class Explanation(Figure):
     """Why a model gave a picture a class; `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
 
     Attributes:

@@ -20,7 +20,7 @@ TINY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class Factors:
     """The activations of a layer as a sum of regions times concepts.
 
     Attributes:
@@ -46,7 +46,7 @@ class Parts:
         return (squares / sums.clamp_min(TINY)).expand_as(self.regions)
 
 
-def factorize(question: Question, layers: Sequence[str], count: int, iterations: int, seed: int) -> Parts:
+def factorize(question: Question, layers: Sequence[str], count: int, iterations: int, seed: int) -> Factors:
     """Factorise the activations of a layer, each picture by itself; see `nonnegative_factors`.
 
     Raises:
@@ -70,7 +70,7 @@ def factorize(question: Question, layers: Sequence[str], count: int, iterations:
     lengths = concepts.norm(dim=2).clamp_min(TINY)
     regions = (strengths * lengths[:, None]).mT.reshape(len(activations), count, height, width)
     concepts = (concepts / lengths[:, :, None]).float()
-    return Parts(tensors.objective, tensors.outputs, path, tensors.axes[path], regions.float(), concepts)
+    return Factors(tensors.objective, tensors.outputs, path, tensors.axes[path], regions.float(), concepts)
 
 
 def nonnegative_factors(
@@ -114,7 +114,7 @@ def _least_squares(gram: Tensor, sides: Tensor, rows: Tensor) -> Tensor:
     return rows
 
 
-def regions_of(question: Question, parts: Parts) -> Regions:
+def regions_of(question: Question, parts: Factors) -> Regions:
     """Return the regions of the parts, with their gains and logits, the largest gain first."""
     count, rank = parts.regions.shape[:2]
     nothing = torch.zeros_like(parts.regions[:, :1])
