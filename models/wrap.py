@@ -91,16 +91,8 @@ def wrap_model(
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:
         raise ModelError(f"{name} raised {type(error).__name__} on a picture of {shape}: {error}") from error
-    kind = "output" if head == "value" else "class"
-    names = tuple(labels) if labels is not None else tuple(f"{kind} {index}" for index in range(count))
     units = (units,) if isinstance(units, str) else tuple(units)
-    if len(names) != count:
-        hint = " One logit has one label, that of the class whose probability is its sigmoid." if count == 1 else ""
-        raise ModelError(
-            f"{name} has {count} values, but {len(names)} labels are given."
-            if head == "value"
-            else f"{name} has {count} classes, but {len(names)} labels are given.{hint}"
-        )
+    names = _names(labels, count, head, name)
     if fault := head_fault(head, count, units):
         raise ModelError(f"{name}: {fault}")
     spec = ModelSpec(
@@ -117,3 +109,23 @@ def wrap_model(
         units=units,
     )
     return LoadedModel(spec, module, layers, first.device, None, None, choose(accelerator, first.device))
+
+
+def _names(labels: Sequence[str] | None, count: int, head: Head | None, model: str) -> tuple[str, ...]:
+    """Return the names of all outputs.
+
+    Args:
+        labels: as given, or None.
+        count: of the outputs.
+        head, model: for the names and the message.
+
+    Raises:
+        ModelError: there is another number of labels.
+    """
+    kind, kinds = ("output", "values") if head == "value" else ("class", "classes")
+    names = tuple(f"{kind} {index}" for index in range(count)) if labels is None else tuple(labels)
+    if len(names) != count:
+        is_sigmoid = count == 1 and head != "value"
+        hint = " One logit has one label, that of the class whose probability is its sigmoid." if is_sigmoid else ""
+        raise ModelError(f"{model} has {count} {kinds}, but {len(names)} labels are given.{hint}")
+    return names

@@ -225,8 +225,14 @@ def capture_images(
             if backward:
                 progress.cancel()
                 hooks.backward(objective.scores(outputs).sum())
+    tensors = tuple(_captured(hooks, paths))
+    axes = surveyed_axes(model)
+    return Capture(tensors, int(objective.targets[0]), outputs[0].detach().float().cpu(), image_size, axes)
+
+
+def _captured(hooks: HookSession, paths: Sequence[str]) -> Iterator[CapturedTensor]:
+    """Yield what a session has recorded, by layer, kind and call."""
     records = hooks.records
-    tensors: list[CapturedTensor] = []
     for path in paths:
         for kind, by_path in records.items():
             for call, value in enumerate(by_path.get(path, [])):
@@ -235,11 +241,9 @@ def capture_images(
                     # Numbers among the tensors count, so that a gradient has the name of its tensor.
                     name = None if len(leaves) == 1 else str(index)
                     if isinstance(leaf, Tensor) or (leaf is None and kind in GRADIENTS):
-                        tensors.append(CapturedTensor(path, kind, call, name, _on_cpu(leaf)))
+                        yield CapturedTensor(path, kind, call, name, _on_cpu(leaf))
         for name, gradient in hooks.parameter_grads.get(path, {}).items():
-            tensors.append(CapturedTensor(path, "parameter_grad", None, name, _on_cpu(gradient)))
-    axes = surveyed_axes(model)
-    return Capture(tuple(tensors), int(objective.targets[0]), outputs[0].detach().float().cpu(), image_size, axes)
+            yield CapturedTensor(path, "parameter_grad", None, name, _on_cpu(gradient))
 
 
 def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[FeatureMap]:
