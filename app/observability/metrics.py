@@ -242,10 +242,10 @@ class Metrics(Observer):
         for explanation in explanations:
             for diagnostic in explanation.diagnostics:
                 self._diagnostics.labels(model.name, diagnostic.code).inc()
-            lies = spread(explanation.map, explanation.geometry)
-            if lies is None:
+            statistics = spread(explanation.map, explanation.geometry)
+            if statistics is None:
                 continue
-            values = (*lies, explanation.target.probability)
+            values = (*statistics, explanation.target.probability)
             index, label = self._class(model, explanation.target.index, explanation.target.label)
             for histogram, summary, value in zip(self._drift, self._class_drift, values, strict=True):
                 if value is None:  # a value has no probability

@@ -37,27 +37,6 @@ def must_show(top: int) -> None:
         raise OptionError(f"top is {top}; it must be 1 or more.", field="top")
 
 
-def save_picture(path: Path, draw: Callable[[], Image.Image], *further: str) -> Path:
-    """Write a picture to a file whose suffix names the format, and return its path.
-
-    Args:
-        path: of the file.
-        draw: makes the picture; not called if the suffix is wrong.
-        further: other suffixes that the caller accepts, for the error.
-
-    Raises:
-        OptionError: a suffix of no known format.
-    """
-    if Image.registered_extensions().get(path.suffix.lower()) not in Image.SAVE:
-        suffixes = "".join(f"{suffix}, " for suffix in further)
-        raise OptionError(
-            f"The suffix {path.suffix!r} names no format for this; use {suffixes}.png or that of another picture.",
-            field="path",
-        )
-    draw().save(path)
-    return path
-
-
 class Result(ABC):
     """Base of results that can be saved, as a picture or as numbers."""
 
@@ -82,15 +61,22 @@ class Result(ABC):
             OptionError: another suffix, a value out of bounds or an unknown name; or a drawing's arguments for numbers.
             LayerError, PictureError: as the method that draws.
         """
-        path = Path(path)
-        numbers = self._number_files
-        if path.suffix.lower() not in numbers:
-            return save_picture(path, lambda: self._file_picture(**drawing), *numbers)
-        for name in drawing:
-            raise OptionError(f"A {path.suffix} file holds no picture; leave {name!r} out.", field=name)
-        pieces = numbers[path.suffix.lower()]()
-        with path.open("wb") as file:
-            file.writelines(pieces)
+        path, numbers = Path(path), self._number_files
+        suffix = path.suffix.lower()
+        if suffix in numbers:
+            for name in drawing:
+                raise OptionError(f"A {path.suffix} file holds no picture; leave {name!r} out.", field=name)
+            pieces = numbers[suffix]()
+            with path.open("wb") as file:
+                file.writelines(pieces)
+        elif Image.registered_extensions().get(suffix) in Image.SAVE:
+            self._file_picture(**drawing).save(path)
+        else:
+            raise OptionError(
+                f"The suffix {path.suffix!r} names no format for this; use {', '.join((*numbers, '.png'))} or that of "
+                "another picture.",
+                field="path",
+            )
         return path
 
 
