@@ -701,7 +701,7 @@ class Stage:
         self.engine = Engine(
             EngineOptions(lambda name: loaded(module, name), max_models=1, max_batch=4, queue_size=64, clock=self.ticks)
         )
-        self.engine.model("slow", Deadline.after(GUARD))
+        self.engine.model("staged", Deadline.after(GUARD))
 
     def step(self, name):
         assert self._at_it.acquire(blocking=False), "two threads run the model at once"
@@ -712,13 +712,13 @@ class Stage:
     def submit(self, *works, seconds=GUARD):
         jobs = [Job(work, torch.zeros(3, 8, 8), Ask.single(0), Deadline.after(seconds)) for work in works]
         for task in jobs:
-            self.engine.submit("slow", [task])
+            self.engine.submit("staged", [task])
         return jobs
 
     def end(self, jobs):
         """Wait for jobs, and then for the model to rest."""
         entries = [task.future.exception(GUARD) for task in jobs]
-        worker = self.engine._threads["slow"]
+        worker = self.engine._threads["staged"]
         with worker._changed:
             assert worker._changed.wait_for(lambda: not worker._batches and not worker._waiting, GUARD)
         return entries
@@ -782,7 +782,7 @@ def test_long_work_ends_however_much_short_work_comes(stage):
 
     def keep_asking(done):
         """Have eight pieces of short work wait for as long as the long one is under way."""
-        while "long" in stage.underway and len(stage.engine._threads["slow"]._waiting) < 8:
+        while "long" in stage.underway and len(stage.engine._threads["staged"]._waiting) < 8:
             requests.extend(stage.submit(Steps(stage, "short", 1, SHORT, keep_asking)))
 
     jobs = stage.submit(Steps(stage, "long", 100, LONG, keep_asking))
@@ -865,7 +865,7 @@ def test_the_threads_of_a_model_end_with_its_last_batch(stage):
     jobs = stage.submit(*(Steps(stage, f"long {number}", 20, LONG) for number in range(4)))
     stage.engine.stop(GUARD)
     assert [task.future.exception(0) for task in jobs] == [None] * 4
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("model-slow")]
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("model-staged")]
 
 
 def test_many_threads_ask_and_one_at_a_time_runs_the_model(stage):
@@ -898,7 +898,7 @@ def test_what_cannot_be_done_in_time_after_what_is_ahead_is_refused_with_the_tim
 
     def ask(done):
         if done == 0:
-            stage.engine.pace("slow").learn(Passes(1000), 10.0)  # 50 s for each of these
+            stage.engine.pace("staged").learn(Passes(1000), 10.0)  # 50 s for each of these
             late.extend(stage.submit(Steps(stage, "second", 1, LONG), seconds=70))
             with pytest.raises(OverloadedError) as caught:
                 stage.submit(Steps(stage, "third", 1, LONG), seconds=70)
@@ -1004,7 +1004,7 @@ def test_a_thread_that_cannot_start_fails_its_job_alone_and_leaves_the_turn_to_t
     start = threading.Thread.start
 
     def refuse(thread):
-        if thread.name == "model-slow-long":
+        if thread.name == "model-staged-long":
             raise RuntimeError("can't start new thread")
         start(thread)
 
@@ -1019,7 +1019,7 @@ def test_a_thread_that_cannot_start_fails_its_job_alone_and_leaves_the_turn_to_t
     jobs = stage.submit(Steps(stage, "medium", 20, MEDIUM, ask))
     assert stage.end(jobs) == [None]
     assert [type(error) for error in stage.end(late)] == [OverloadedError, type(None)]
-    assert not stage.engine.threads["slow"].lost
+    assert not stage.engine.threads["staged"].lost
     monkeypatch.undo()
     assert stage.end(stage.submit(Steps(stage, "long", 1, LONG))) == [None]
 
