@@ -4,7 +4,9 @@ import io
 
 import numpy as np
 
+from tools import questions
 from tools.documents import Reader, decoded, differences, load, write
+from tools.load import METHODS
 
 
 def answer(**arrays):
@@ -37,3 +39,12 @@ def test_numbers_of_a_member_are_compared_together(tmp_path):
     rows = [{"logit": 1000.0}, {"logit": 1e-4}]
     assert places(tmp_path, rows, [rows[0], {"logit": 1e-4 + 1e-9}]) == set()
     assert places(tmp_path, rows, [{"logit": 1001.0}, rows[1]]) == {".logit"}
+
+
+def test_each_question_has_a_name_of_its_own_and_each_model_weights():
+    sections = map(questions.section, ("drawings", "hooks"))
+    mixed = questions.explanations(list(METHODS)), questions.compatible(), questions.errors(), questions.limits("key")
+    for group in (*mixed, *sections):
+        names = [name for name, _ in group]
+        assert len(names) == len(set(names))
+    assert questions.LAYERS.keys() <= {questions.LITE, *questions.UNTRAINED}

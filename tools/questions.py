@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from PIL import Image
 
-from tools.load import LAYERS, METHODS
+from tools.load import METHODS
 
 Question = tuple[str, dict[str, Any]]
 """A name, and the arguments of `requests.request`; the URL is a path."""
@@ -20,6 +20,12 @@ Question = tuple[str, dict[str, Any]]
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LINES = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
 LITE, RESNET = "efficientnet_lite0", "resnet18"
+LAYERS = {LITE: ("blocks.0", "blocks.4"), RESNET: ("layer1", "layer3")}
+"""Each model's early layer, of few channels, and one further on."""
+
+UNTRAINED = (RESNET, "mobilenet_v3_small")
+"""Models that are asked, whose weights are made here, at random, always the same."""
+
 HEADER = "Inference-Header-Content-Length"
 
 

@@ -58,8 +58,8 @@ from tests import nets
 from tests.app.serving import free_port, start
 from tools import questions
 from tools.documents import Reader, binary_tensors, decoded, differences, load, write
-from tools.load import METHODS, UNTRAINED
-from tools.questions import CAT, COFFEE, EXAMPLES, HEADER, PICTURES, Question, question
+from tools.load import METHODS
+from tools.questions import CAT, COFFEE, EXAMPLES, HEADER, PICTURES, UNTRAINED, Question, question
 
 COMMAND = "seewhy.app.cli"
 """The module that is the command `seewhy`."""
