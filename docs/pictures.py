@@ -8,18 +8,19 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from seewhy.explainers import capture, explain, intervene, sweep_channels, trace
+from seewhy.explainers import capture, explain, intervene, similar, sweep_channels, trace
 from seewhy.explainers.imaging.render import panel
 from seewhy.explainers.inspection.trace_chart import draw_trace
 from seewhy.models import LoadedModel, load_model
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
+EXAMPLES = ("astronaut", "cat", "coffee", "rocket")
 
 
 def pictures(model: LoadedModel) -> dict[str, Image.Image]:
     """Return every picture of the documentation by its file name."""
-    cat, coffee = ROOT / "examples" / "cat.png", ROOT / "examples" / "coffee.png"
+    astronaut, cat, coffee, rocket = (ROOT / "examples" / f"{name}.png" for name in EXAMPLES)
     targets = ("espresso", "cup")
     cups = [explain(model, coffee, target=target) for target in targets]
     captured = capture(model, cat, ["bn2"], ["output", "grad_output"], target="tabby")
@@ -31,6 +32,7 @@ def pictures(model: LoadedModel) -> dict[str, Image.Image]:
         "trace.png": Image.open(chart).convert("RGB"),
         "capture.png": captured.sheet(rank="effect", max_side=1100),
         "intervene.png": zeroed.panel(),
+        "alike.png": similar(model, astronaut, rocket).overlay(max_side=1000),
         "heatmap.png": explain(model, cat).overlay(),
         "side-by-side.png": explain(model, cat).overlay(view="side-by-side"),
         "espresso-and-cup.png": panel(

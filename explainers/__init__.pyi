@@ -19,6 +19,7 @@ from .inspection.sweep import sweep_channels as sweep_channels
 from .inspection.trace import Trace as Trace
 from .inspection.trace import trace as trace
 from .layers.survey import Survey as Survey
+from .likeness.similar import similar as similar
 from .many import Failure as Failure
 from .many import explain_many as explain_many
 from .methods.cam.ablation import AblationCAM as AblationCAM
@@ -75,5 +76,6 @@ from .methods.rules.guided import GuidedGradCAM as GuidedGradCAM
 from .methods.rules.lrp import LRP as LRP
 from .results.agreement import rank_correlation as rank_correlation
 from .results.explanation import Explanation as Explanation
+from .results.likeness import Likeness as Likeness
 from .tasks.classification import Classification as Classification
 from .tasks.pose import survey as survey

@@ -44,6 +44,7 @@ from .explainers import IntegratedGradients as IntegratedGradients
 from .explainers import Intervention as Intervention
 from .explainers import KernelSHAP as KernelSHAP
 from .explainers import LayerCAM as LayerCAM
+from .explainers import Likeness as Likeness
 from .explainers import Objective as Objective
 from .explainers import Occlusion as Occlusion
 from .explainers import Paper as Paper
@@ -74,6 +75,7 @@ from .explainers import list_methods as list_methods
 from .explainers import method as method
 from .explainers import rank_correlation as rank_correlation
 from .explainers import read_picture as read_picture
+from .explainers import similar as similar
 from .explainers import survey as survey
 from .explainers import sweep_channels as sweep_channels
 from .explainers import trace as trace

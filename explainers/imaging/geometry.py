@@ -6,6 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom, in pixels of a picture."""
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -21,7 +24,7 @@ class Geometry:
 
     width: int
     height: int
-    box: tuple[float, float, float, float]
+    box: Box
     reach: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)
 
     def scaled(self, width: int, height: int) -> "Geometry":
@@ -68,6 +71,24 @@ class Geometry:
         region = tuple(min(max(edge, 0.0), limit) for edge, limit in zip(region, limits, strict=True))
         size = (columns.stop - columns.start, rows.stop - rows.start)
         return np.asarray(padded.resize(size, Image.Resampling.BILINEAR, box=region))
+
+    def cell(self, row: int, column: int, size: tuple[int, int]) -> Box:
+        """Return left, top, right, bottom of a map's cell in pixels of the picture, without what lies beyond it.
+
+        Args:
+            row, column: of the cell.
+            size: rows and columns of the map.
+        """
+        left, top, right, bottom = self.box
+        start, head, stop, foot = self.reach
+        across, down = (right - left) * (stop - start) / size[1], (bottom - top) * (foot - head) / size[0]
+        left, top = left + (right - left) * start + column * across, top + (bottom - top) * head + row * down
+        columns, rows = (left, left + across), (top, top + down)
+        (left, right), (top, bottom) = (
+            [min(max(edge, 0.0), float(length)) for edge in edges]
+            for edges, length in ((columns, self.width), (rows, self.height))
+        )
+        return left, top, right, bottom
 
     def covering(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a map (h, w) that covers the box from edge to edge, resampled to finer cells if it does not yet."""

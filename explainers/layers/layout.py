@@ -114,6 +114,19 @@ class Grid(NamedTuple):
         return start / pixels, stop / pixels
 
 
+class Tokens(NamedTuple):
+    """The second axis of a sequence of tokens (N, T, D) that are patches of the picture, row by row.
+
+    Attributes:
+        before: tokens in front of the patches, such as a class token; there may be others behind them.
+        rows, columns: of patches.
+    """
+
+    before: int
+    rows: int
+    columns: int
+
+
 class Layout(NamedTuple):
     """Where a tensor lies in the picture.
 
@@ -169,6 +182,17 @@ class Layout(NamedTuple):
             return None
         step = self.axes[rows].factors[0].step, self.axes[columns].factors[0].step
         return Grid((6 - rows - columns, rows, columns), self.start, step, self.field, self.exact)
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The tensor as a sequence of patches (N, T, D); None for other tensors."""
+        if len(self.axes) != 3 or self.axes[0].spatial or self.axes[2].spatial:
+            return None
+        sequence = self.axes[1]
+        if [factor.along for factor in sequence.factors] != [ROWS, COLUMNS]:
+            return None
+        rows, columns = sequence.factors
+        return Tokens(sequence.before, rows.size, columns.size)
 
     def shift(self, along: int, start: float = 0.0, field: float = 0.0) -> "Layout":
         """Return the layout with its first position moved by `start` pixels, and its fields larger by `field`."""

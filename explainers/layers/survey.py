@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.layers.forward_pass import LayerCall, Pass, cells_of, follow, likely_grid
-from seewhy.explainers.layers.layout import COLUMNS, ROWS, Grid
+from seewhy.explainers.layers.layout import COLUMNS, ROWS, Grid, Tokens
 from seewhy.explainers.layers.provenance import Provenance, Waypoint
 
 PASSING = (nn.Identity, nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -36,6 +36,7 @@ class Layer:
         cam: whether a CAM can use it: it runs once and its output is a grid over the picture.
         default: whether CAMs use it by default.
         grid: where its output lies in the picture; None if it is no grid.
+        tokens: the patches in its output, if it is a sequence of tokens; None otherwise.
     """
 
     path: str
@@ -48,6 +49,7 @@ class Layer:
     cam: bool
     default: bool
     grid: Grid | None
+    tokens: Tokens | None = None
 
     @property
     def cells(self) -> int:
@@ -252,4 +254,5 @@ def _describe(call: LayerCall, count: int, default: Iterable[str]) -> Layer:
         cam=count == 1 and call.cells > 1,
         default=call.path in default,
         grid=call.grid,
+        tokens=call.tokens,
     )

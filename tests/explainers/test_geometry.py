@@ -121,3 +121,16 @@ def test_a_map_that_leaves_out_the_border_lies_where_its_cells_are():
     assert inner.covering(values).shape == (1, 40)
     assert np.array_equal(whole.covering(values), values)
     assert inner.scaled(50, 5).reach == inner.reach
+
+
+def test_cells_tile_the_box_and_stay_in_the_picture():
+    geometry = Geometry(100, 60, (20.0, -10.0, 100.0, 70.0))
+    assert geometry.cell(1, 0, (4, 4)) == (20, 10, 40, 30)
+    assert geometry.cell(0, 3, (4, 4)) == (80, 0, 100, 10), "the upper half lies in the padding"
+    assert geometry.cell(3, 3, (4, 4)) == (80, 50, 100, 60)
+
+
+def test_cells_lie_where_the_map_reaches():
+    geometry = Geometry(100, 100, (0.0, 0.0, 100.0, 100.0), reach=(0.1, 0.2, 0.9, 0.8))
+    assert geometry.cell(0, 0, (2, 4)) == pytest.approx((10, 20, 30, 50))
+    assert geometry.cell(1, 3, (2, 4)) == pytest.approx((70, 50, 90, 80))

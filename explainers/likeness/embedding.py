@@ -1,0 +1,200 @@
+"""Embeddings: what a network's head reads of two pictures, and the cells of the layers that it is made of."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from seewhy.explainers.core.model import Model
+from seewhy.explainers.core.question import Host, Question
+from seewhy.explainers.errors import LayerError, ModelOutputError
+from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.layers.survey import Layer, Survey
+from seewhy.explainers.layers.survey_cache import survey_of
+
+_TOKEN_LAYERS = 32
+"""Most layers of tokens to look at: more than a block has, and few enough to keep their gradients."""
+
+
+Pictures = tuple[Tensor, Tensor]
+"""A tensor of each picture."""
+
+
+class Anatomy(NamedTuple):
+    """Where a network makes its embedding.
+
+    Attributes:
+        head: path of the last linear layer, whose input is the embedding; None if the outputs are.
+        layers: paths of the layers whose cells may make it, the likeliest last: grids, or else sequences of tokens.
+    """
+
+    head: str | None
+    layers: tuple[str, ...]
+
+
+class Cells(NamedTuple):
+    """The cells of a layer for both pictures.
+
+    Attributes:
+        features: (C, h, w) float64 of each picture.
+        gradients: likewise those of the embeddings' dot product; None if none flows.
+    """
+
+    features: Pictures
+    gradients: tuple[Tensor | None, Tensor | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What two pictures leave in a network.
+
+    Attributes:
+        embeddings: (F,) float64 of each picture.
+        dtype: of the embeddings in the network.
+        cells: by path of the layer.
+    """
+
+    embeddings: Pictures
+    dtype: torch.dtype
+    cells: dict[str, Cells]
+
+
+def anatomy_of(model: Model) -> Anatomy:
+    """Return where a model makes its embedding.
+
+    Raises:
+        LayerError: none of its layers has cells of the picture.
+    """
+    head = _head(model)
+    size = len(model.labels) if head is None or head.input_shape is None else head.input_shape[1]
+    layers = [layer for layer in model.survey.layers if layer.calls == 1 and layer.path]
+    grids = [layer for layer in layers if layer.cam and size in _sizes(layer)]
+    tokens = [layer for layer in layers if layer.tokens and layer.output_shape and layer.output_shape[2] == size]
+    defaults = [layer for layer in layers if layer.default][-1:]
+    if defaults:
+        chosen = defaults if defaults[0] in grids else [*grids[-1:], *defaults]
+    else:
+        chosen = tokens[-_TOKEN_LAYERS:] or grids[-1:]
+    if not chosen:
+        raise LayerError(
+            f"No layer has cells of the picture that the embedding could be made of. {model.no_default_layer}"
+        )
+    return Anatomy(None if head is None else head.path, tuple(layer.path for layer in chosen))
+
+
+def _head(model: Model) -> Layer | None:
+    """Return the last linear layer, if it makes the outputs of one vector for each picture."""
+    modules = dict(model.module.named_modules())
+    for layer in reversed(model.survey.layers):
+        if isinstance(modules.get(layer.path), nn.Linear):
+            vector = layer.input_shape is not None and len(layer.input_shape) == 2
+            is_head = vector and layer.calls == 1 and layer.output_shape == (1, len(model.labels))
+            return layer if is_head else None
+    return None
+
+
+def _sizes(layer: Layer) -> tuple[int, int]:
+    """Return the sizes of the embeddings that the average and the list of a grid's cells are."""
+    if layer.grid is None or layer.output_shape is None:
+        return 0, 0
+    channels = layer.output_shape[layer.grid.axes[0]]
+    return channels, channels * layer.cells
+
+
+def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures) -> Reading:
+    """Run a model on two pictures, one after the other, and back from the dot product of their embeddings.
+
+    Args:
+        question: of the first picture.
+        model: of the question.
+        anatomy: of the model.
+        pictures: each (1, C, H, W).
+
+    Raises:
+        LayerError: one of the layers does not run once for each picture.
+        ModelOutputError: the model returns no outputs, or its head reads no vector.
+    """
+    embeddings: list[Tensor] = []
+    same_size = pictures[0].shape == pictures[1].shape
+    host = question.host(anatomy.layers) if same_size else Host(question.module, question.run_copy)
+    with torch.enable_grad(), HookSession(host.module) as hooks:
+        if anatomy.head is not None:
+            hooks.before_forward(partial(_keep_input, embeddings), anatomy.head, with_kwargs=True)
+        hooks.record(*anatomy.layers, kinds=("output", "grad_output"))
+        # One at a time, so that neither picture's numbers depend on the other's.
+        for count, picture in enumerate(pictures):
+            question.progress.at(count, len(pictures) + 1)
+            outputs = question.outputs(host.run(picture))
+            if anatomy.head is None:
+                embeddings.append(outputs)
+        first, second = _vectors(embeddings)
+        question.progress.at(len(pictures), len(pictures) + 1)
+        hooks.backward(_product(first, second))
+        tensors, gradients = hooks.outputs, hooks.grad_outputs
+    surveys = [_survey(question, model, picture) for picture in pictures]
+    cells = {path: _cells(path, surveys, tensors[path], gradients[path]) for path in anatomy.layers}
+    return Reading((_exact(first), _exact(second)), first.dtype, cells)
+
+
+def _keep_input(inputs: list[Tensor], _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Keep a module's only tensor; a copy, for the model may modify it in place."""
+    inputs += [leaf.clone() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+
+
+def _vectors(embeddings: list[Tensor]) -> Pictures:
+    """Return the embeddings (F,) of two pictures.
+
+    Raises:
+        ModelOutputError: they are something else.
+    """
+    if [tensor.shape[0] for tensor in embeddings if tensor.ndim == 2] != [1, 1]:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in embeddings) or "nothing"
+        raise ModelOutputError(f"Expected a vector for each picture before the head, got {shapes}.")
+    return embeddings[0][0], embeddings[1][0]
+
+
+def _product(first: Tensor, second: Tensor) -> Tensor:
+    """Return the cosine of two embeddings as a product, whose lengths have no gradient.
+
+    The gradient of the cosine itself is orthogonal to each embedding: times the features it would sum to 0.
+    """
+    lengths = first.detach().float().norm() * second.detach().float().norm()
+    return (first.float() * second.float()).sum() / torch.where(lengths > 0, lengths, 1.0)
+
+
+def _survey(question: Question, model: Model, picture: Tensor) -> Survey:
+    channels, height, width = picture.shape[1:]
+    return survey_of(model, (channels, height, width), question.task.outputs, question.progress.cancel)
+
+
+def _cells(path: str, surveys: list[Survey], tensors: list[Any], gradients: list[Any]) -> Cells:
+    """Return the cells of a layer, given its outputs and their gradients of both pictures."""
+    if len(tensors) != len(surveys) or not all(isinstance(tensor, Tensor) for tensor in tensors):
+        raise LayerError(f"Layer {path!r} did not run once for each picture, or returned no single tensor.")
+    layers = [next((layer for layer in survey.layers if layer.path == path), None) for survey in surveys]
+    pairs = list(zip(layers, tensors, gradients, strict=True))
+    first, second = (_grid(path, layer, tensor) for layer, tensor, _ in pairs)
+    slopes = [None if gradient is None else _grid(path, layer, gradient) for layer, _, gradient in pairs]
+    return Cells((first, second), (slopes[0], slopes[1]))
+
+
+def _grid(path: str, layer: Layer | None, tensor: Tensor) -> Tensor:
+    """Return a layer's output of one picture as (C, h, w) float64.
+
+    Raises:
+        LayerError: it is no grid and no sequence of patches.
+    """
+    if layer is not None and layer.grid is not None and tensor.ndim == 4:
+        return _exact(tensor.permute(0, *layer.grid.axes)[0])
+    tokens = None if layer is None else layer.tokens
+    if tokens is None or tensor.ndim != 3 or len(tensor) != 1:
+        raise LayerError(f"The output of layer {path!r} is {tuple(tensor.shape)}, which has no cells of the picture.")
+    patches = tensor[0, tokens.before : tokens.before + tokens.rows * tokens.columns]
+    return _exact(patches.T.reshape(-1, tokens.rows, tokens.columns))
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().double()

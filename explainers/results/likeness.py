@@ -1,0 +1,270 @@
+"""Likenesses: how alike two pictures are to a network, what each of their patches adds, and which belong together."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.imaging import render
+from seewhy.explainers.imaging.boxes import COLOURS, draw_boxes, draw_tag, tag_width
+from seewhy.explainers.imaging.choices import Scale, View
+from seewhy.explainers.imaging.geometry import Box, Geometry
+from seewhy.explainers.results.array_files import ArrayFile
+from seewhy.explainers.results.display import Figure
+
+_BAR = 24
+"""Height of the title and of the list of pairs, in pixels."""
+
+_GAP = 8
+"""Pixels between the two pictures."""
+
+_LEAST, _COMMON = 240, 1024
+"""Small pictures are enlarged for their labels up to this height, in a drawing no wider than this."""
+
+
+class Pair(NamedTuple):
+    """A patch of each picture.
+
+    Attributes:
+        image, reference: left, top, right, bottom in pixels of the upload, without what lies beyond it.
+        contribution: what the pair adds to the score.
+    """
+
+    image: Box
+    reference: Box
+    contribution: float
+
+    @property
+    def boxes(self) -> tuple[Box, Box]:
+        """Both patches."""
+        return self.image, self.reference
+
+
+@dataclass(frozen=True, eq=False)
+class Likeness(Figure):
+    """How alike two pictures are to a network, and which of their patches make them so.
+
+    `save` writes ``.json``, a `document`, ``.npz``, the `arrays`, and pictures.
+
+    All pairs of attributes are those of the picture and of its reference.
+
+    Attributes:
+        score: the cosine of the embeddings, in [-1, 1].
+        maps: each (h, w) float32: what each cell of the layer adds to the score.
+        pairs: the pairs of patches that add most, the largest first.
+        embedding: path of the layer whose input is the embedding; None where the model's outputs are.
+        layer: path of the layer that has the cells.
+        exact: whether all pairs, and each of the maps, sum to the score; otherwise they are estimated.
+        pictures: the upright uploads, RGB, or smaller copies to draw on.
+        geometries: the parts of the uploads that the model saw.
+    """
+
+    score: float
+    maps: tuple[NDArray[np.float32], NDArray[np.float32]]
+    pairs: tuple[Pair, ...]
+    embedding: str | None
+    layer: str
+    exact: bool
+    pictures: tuple[Image.Image, Image.Image]
+    geometries: tuple[Geometry, Geometry]
+
+    @property
+    def signed(self) -> bool:
+        """Whether some cells speak against the likeness."""
+        return any(bool((values < 0).any()) for values in self.maps)
+
+    @property
+    def raw_heatmaps(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Each (H, W) float32: the maps in upload coordinates and their own units; zero outside the model's input."""
+        first, second = (place.lay_back(values) for place, values in zip(self.geometries, self.maps, strict=True))
+        return first, second
+
+    @cached_property
+    def heatmaps(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Each (H, W) float32 in upload coordinates, divided by the largest magnitude of both."""
+        raw = self.raw_heatmaps
+        largest = max(map(render.magnitude, raw)) or 1.0
+        return render.normalize(raw[0], self.signed, (0.0, largest)), render.normalize(
+            raw[1], self.signed, (0.0, largest)
+        )
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Remarks for the reader of the maps."""
+        remarks = []
+        if not self.exact:
+            remarks.append(
+                Diagnostic(
+                    "estimated-pairs",
+                    f"The embedding is no average of the cells of {self.layer!r}: the maps are gradient times "
+                    "activation, the pairs are estimated from them, and neither need sum to the score.",
+                )
+            )
+        if not any(values.any() for values in self.maps):
+            remarks.append(
+                Diagnostic("blank-map", "The maps are zero everywhere: nothing at this layer makes the pictures alike.")
+            )
+        return tuple(remarks)
+
+    @property
+    def caption(self) -> str:
+        """One line: the score, what it is of, and the layer of the maps."""
+        source = "the outputs" if self.embedding is None else f"the input of {self.embedding}"
+        return f"cosine {self.score:.3f} of {source}, {'' if self.exact else 'estimated '}by patches of {self.layer}"
+
+    def overlay(
+        self,
+        view: View = "overlay",
+        colormap: str | None = None,
+        alpha: float = 0.5,
+        scale: Scale = None,
+        max_side: int | None = None,
+    ) -> Image.Image:
+        """Return both pictures side by side with their heatmaps, to one scale, and the pairs as numbered boxes, RGB.
+
+        Args:
+            view, colormap, alpha, scale: see `render.Style`.
+            max_side: longest side of the drawing in pixels; None for twice that of the pictures.
+
+        Raises:
+            OptionError: a value out of bounds, or an unknown name.
+        """
+        return self.draw(render.Style(view, colormap, alpha, scale, max_side))
+
+    def draw(self, style: render.Style) -> Image.Image:
+        """Return the drawing in a style; its `max_side` is that of the whole drawing."""
+        sizes = self._tile_sizes(style)
+        tiles = [self._tile(side, size, style) for side, size in enumerate(sizes)]
+        width = sum(tile.width for tile in tiles) + _GAP
+        whole = Image.new("RGB", (width, tiles[0].height + _BAR), "white")
+        whole.paste(tiles[0], (0, 0))
+        whole.paste(tiles[1], (width - tiles[1].width, 0))
+        whole.paste(_legend([pair.contribution for pair in self.pairs], width), (0, tiles[0].height))
+        return render.panel([whole], [self.caption], bar=_BAR)
+
+    def drawn_size(self, style: render.Style) -> tuple[int, int]:
+        """Return the width and the height of `draw`."""
+        (first, height), (second, _) = self._tile_sizes(style)
+        return _across(style) * (first + second) + _GAP, height + 2 * _BAR
+
+    def document(self) -> dict[str, Any]:
+        """Return everything but the pictures for JSON, with the maps in rows."""
+        sides = [self._side(side) for side in (0, 1)]
+        return {
+            "score": self.score,
+            "embedding": self.embedding,
+            "layer": self.layer,
+            "exact": self.exact,
+            "image": sides[0],
+            "reference": sides[1],
+            "pairs": [pair._asdict() for pair in self.pairs],
+            "diagnostics": [asdict(diagnostic) for diagnostic in self.diagnostics],
+        }
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that the service gives as npz: heatmap, map and boxes of each picture, and the numbers."""
+        boxes = [np.array([pair.boxes[side] for pair in self.pairs], np.float32).reshape(-1, 4) for side in (0, 1)]
+        return {
+            "score": np.array(self.score),
+            "image_heatmap": self.heatmaps[0],
+            "reference_heatmap": self.heatmaps[1],
+            "image_map": self.maps[0],
+            "reference_map": self.maps[1],
+            "image_boxes": boxes[0],
+            "reference_boxes": boxes[1],
+            "contributions": np.array([pair.contribution for pair in self.pairs]),
+        }
+
+    def _side(self, side: int) -> dict[str, Any]:
+        """Return the map of one picture for JSON."""
+        geometry, values = self.geometries[side], self.maps[side]
+        raw = geometry.scaled(*self.pictures[side].size).lay_back(values)
+        return {
+            "shape": [geometry.height, geometry.width],
+            "min": float(raw.min()),
+            "max": float(raw.max()),
+            "signed": self.signed,
+            "box": list(geometry.box),
+            "map": geometry.covering(values).tolist(),
+        }
+
+    def _tile_sizes(self, style: render.Style) -> list[tuple[int, int]]:
+        """Return the size of each picture in a drawing: both of one height, as large as the style allows."""
+        sizes = [picture.size for picture in self.pictures]
+        longest = style.max_side or max(_COMMON, 2 * max(max(size) for size in sizes))
+        slope = _across(style) * sum(width / height for width, height in sizes)
+        height = max(height for _, height in sizes)
+        if height < _LEAST:
+            height = max(height, min(_LEAST, int((_COMMON - _GAP) / slope)))
+        height = max(1, min(height, int((longest - _GAP) / slope), longest - 2 * _BAR))
+        return [(max(1, int(height * width / upright)), height) for width, upright in sizes]
+
+    def _tile(self, side: int, size: tuple[int, int], style: render.Style) -> Image.Image:
+        """Return one picture with its heatmap and its boxes."""
+        small = self.pictures[side].resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+        geometry = self.geometries[side]
+        placement = geometry.scaled(*size)
+        heatmap = render.normalize(placement.lay(self.maps[side]), self.signed, self._ends(style.scale))
+        tile = render.draw(small, heatmap, placement, self.signed, style)
+        across, down = size[0] / geometry.width, size[1] / geometry.height
+        start = tile.width - size[0]  # beside the bare picture
+        boxes = [pair.boxes[side] for pair in self.pairs]
+        draw_boxes(
+            tile,
+            [
+                (start + left * across, top * down, start + right * across, bottom * down)
+                for left, top, right, bottom in boxes
+            ],
+        )
+        return tile
+
+    def _ends(self, scale: Scale) -> tuple[float, float]:
+        """Return the values of the first and the last colour, the same for both maps."""
+        if isinstance(scale, tuple):
+            return scale
+        return 0.0, max(render.magnitude(values, scale) for values in self.maps) or 1.0
+
+    @property
+    def _number_files(self) -> Mapping[str, Callable[[], Iterable[bytes]]]:
+        return {
+            ".json": lambda: [json.dumps(self.document(), ensure_ascii=False).encode()],
+            ".npz": lambda: ArrayFile("npz", self.arrays()).pieces(),
+        }
+
+    def _file_picture(self, **style: Any) -> Image.Image:
+        return self.overlay(**style)
+
+    def _preview(self) -> Image.Image:
+        return self.draw(replace(render.Style(), max_side=1200))
+
+    def __repr__(self) -> str:
+        pairs = "1 pair" if len(self.pairs) == 1 else f"{len(self.pairs)} pairs"
+        return f"Likeness({self.caption}; {pairs})"
+
+
+def _across(style: render.Style) -> int:
+    """Return how many pictures a tile has side by side."""
+    return 2 if style.view == "side-by-side" else 1
+
+
+def _legend(contributions: list[float], width: int) -> Image.Image:
+    """Draw the numbers of pairs with what they add, as many as there is room for."""
+    bar = Image.new("RGB", (width, _BAR), "white")
+    pen = ImageDraw.Draw(bar)
+    left = _GAP // 2
+    for number, contribution in enumerate(contributions, start=1):
+        tag, text = str(number), f"{contribution:+.3g}"
+        font = render.font_for(text, _BAR * 0.55)
+        end = left + tag_width(tag) + 5 + int(font.getlength(text))
+        if end > width:
+            break
+        draw_tag(pen, left, 4, tag, COLOURS[(number - 1) % len(COLOURS)])
+        pen.text((left + tag_width(tag) + 5, _BAR / 2), text, "black", font, "lm")
+        left = end + 2 * _GAP
+    return bar
