@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from seewhy.explainers import capture, explain, intervene, sweep_channels, trace
+from seewhy.explainers import capture, explain, intervene, similar, sweep_channels, trace
 from seewhy.explainers.execution import deferred_checks as checks
 from seewhy.explainers.methods.catalogue import get_method, list_methods
 from seewhy.models import load_model
@@ -193,12 +193,14 @@ def answers(device: torch.device) -> dict[str, list[float]]:
     captured = capture(model, cat, ["blocks.3.1", "bn2"], kinds)
     swept = sweep_channels(model, cat, {"layer": "blocks.3", "op": "zero"})
     intervened = intervene(model, cat, edits, other=coffee, method="saliency")
+    compared = similar(model, cat, coffee)
     traced = trace(model, cat, layers=["blocks.*"])
     return {
         "explain": explain(model, cat).map.flatten().tolist(),
         "capture": [float(array.double().norm()) for array in captured.arrays.values()],
         "sweep": [channel.score_change for channel in sorted(swept.channels, key=lambda effect: effect.channel)],
         "intervene": [intervened.score_change, *(intervened.after.map - intervened.before.map).flatten().tolist()],
+        "similar": [compared.score, *(pair.contribution for pair in compared.pairs)],
         "trace": [tensor.statistics.norm for event in traced.events for tensor in event.tensors if tensor.statistics],
     }
 

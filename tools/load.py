@@ -148,6 +148,7 @@ def _hooks(model: str) -> Iterator[tuple[str, dict[str, str]]]:
     edits = json.dumps([{"layer": late, "op": "zero", "channels": [0, 1, 2]}])
     early_edit = json.dumps([{"layer": early, "op": "zero"}])
     yield "/predict", {}
+    yield "/similar", {"format": "npz", "top": "1"}
     yield "/hooks/trace", {"format": "json"}
     yield "/hooks/trace", {"format": "json", "layer": late, "target": "282"}
     yield "/hooks/capture", {"layer": late, "format": "npz"}

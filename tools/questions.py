@@ -81,7 +81,7 @@ def question(line: str, image: bytes = CAT, **headers: str) -> Question:
     if text.startswith("/"):
         path, _, query = text.partition("?")
         fields = parse_qs(query)
-        files = {"image": image} | ({"other": COFFEE} if fields.pop("other", None) else {})
+        files = {"image": image} | {name: COFFEE for name in ("other", "reference") if fields.pop(name, None)}
         return line, {"method": "POST", "url": path, "data": fields, "files": files, "headers": headers}
     verb, path, *rest = text.split(" ", 2)
     path = path.replace("LITE", LITE)

@@ -50,6 +50,7 @@ from seewhy import (
     list_models,
     load_model,
     rank_correlation,
+    similar,
     sweep_channels,
     trace,
     wrap_model,
@@ -267,6 +268,7 @@ def python(place: Place) -> Answers:
             [_described(answer) if isinstance(answer, Explanation) else type(answer).__name__ for answer in many],
         )
         yield f"explain, {name}", place.saved(explain(model, CAT), ".png")
+        yield f"similar, {name}", place.saved(similar(model, CAT, COFFEE), ".json", ".npz", ".png")
         yield f"trace, {name}", place.saved(trace(model, CAT), ".svg", ".png")
         yield f"capture, {name}", place.saved(capture(model, CAT, layer, ["output", "grad_output"]), ".npz", ".png")
         yield f"sweep_channels, {name}", place.saved(sweep_channels(model, CAT, edit), ".csv", ".png")

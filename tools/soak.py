@@ -70,6 +70,8 @@ class Reply:
 def ask(session: requests.Session, base: str, question: Question) -> Reply:
     """Send a request once."""
     files = {"image": (EXAMPLES / question.picture).read_bytes()}
+    if question.path == "/similar":
+        files["reference"] = (EXAMPLES / PICTURES[0]).read_bytes()
     response = session.post(base + question.path, files=files, data=dict(question.fields), timeout=300)
     if response.status_code != 200:
         is_problem = response.headers["Content-Type"] == "application/problem+json" and response.json()["detail"]

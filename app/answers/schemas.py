@@ -18,6 +18,9 @@ from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.tasks.heads import Head
 from seewhy.explainers.tasks.values import Direction
 
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom, in pixels of an upload."""
+
 
 class FieldProblem(BaseModel):
     """One field at fault."""
@@ -185,6 +188,47 @@ class ExplainAnswer(BaseModel):
     layers: list[str]
     predictions: list[AnyPrediction]
     explanations: list[ExplanationAnswer]
+    timings_ms: dict[str, float]
+    versions: dict[str, str]
+
+
+class PatchMapAnswer(BaseModel):
+    """What each place of a picture adds to a likeness."""
+
+    shape: tuple[int, int] = Field(description="Height and width of the upload.")
+    min: float = Field(description="Smallest value of the map, laid onto the upload.")
+    max: float = Field(description="Largest value of the map, laid onto the upload.")
+    signed: bool = Field(description="Whether either picture has places that speak against the likeness.")
+    box: Box = Field(
+        description="Left, top, right, bottom of the part that the model saw, in the upload's pixels; beyond the "
+        "upload if the model's input is padded."
+    )
+    map: list[list[float]] = Field(description="Rows of the layer's cells over `box`: what each adds to the score.")
+
+
+class PairAnswer(BaseModel):
+    """A patch of each picture."""
+
+    image: Box = Field(description="Left, top, right, bottom in pixels of the picture.")
+    reference: Box = Field(description="Left, top, right, bottom in pixels of the reference.")
+    contribution: float = Field(description="What the pair adds to the score.")
+
+
+class SimilarAnswer(BaseModel):
+    """Answer of POST /similar with format=json."""
+
+    model: ModelIdentity
+    score: float = Field(description="Cosine of the embeddings of both pictures, in [-1, 1].")
+    embedding: str | None = Field(description="The layer whose input the embedding is; null for the model's outputs.")
+    layer: str = Field(description="The layer whose cells the patches are.")
+    exact: bool = Field(
+        description="Whether all pairs, and each of the maps, sum to the score; otherwise they are estimated."
+    )
+    image: PatchMapAnswer
+    reference: PatchMapAnswer
+    pairs: list[PairAnswer] = Field(description="The pairs of patches that add most, the largest first.")
+    diagnostics: list[Diagnostic]
+    drawing: str = Field(description="Both pictures with maps and pairs, as a data URL (PNG).")
     timings_ms: dict[str, float]
     versions: dict[str, str]
 

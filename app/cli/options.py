@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from seewhy.app.cli.names import complete_colormap, complete_layer, complete_method, complete_model
-from seewhy.app.pipeline.option_table import DRAWING, HEATMAP, Option
+from seewhy.app.pipeline.option_table import DRAWING, HEATMAP, SIMILAR, Option
 from seewhy.explainers.imaging.choices import VIEWS
 
 Command = Callable[..., Any]
@@ -16,10 +16,20 @@ Form = TypeVar("Form", bound=str)
 device_option = click.option("--device", help="auto, cpu, cuda or cuda:N.")
 
 
+def model_options(command: Command) -> Command:
+    """Add the options --model and --device."""
+    command = click.option("--model", shell_complete=complete_model, help="A name of `seewhy models`.")(command)
+    return device_option(command)
+
+
 def picture_options(command: Command) -> Command:
     """Add the argument PICTURES and the options --model and --device."""
-    command = click.option("--model", shell_complete=complete_model, help="A name of `seewhy models`.")(command)
-    return click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path))(device_option(command))
+    return click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path))(model_options(command))
+
+
+def file_argument(name: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds an argument of one file, or `-` for the standard input."""
+    return click.argument(name, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
 
 
 def output_option(command: Command) -> Command:
@@ -61,12 +71,16 @@ def table_options(table: dict[str, Option], **settings: dict[str, Any]) -> Calla
     return add
 
 
-drawing_options = table_options(
-    DRAWING,
-    view={"type": click.Choice(VIEWS)},
-    colormap={"shell_complete": complete_colormap},
-    alpha={"metavar": "0..1"},
-)
+_DRAWING: dict[str, dict[str, Any]] = {
+    "view": {"type": click.Choice(VIEWS)},
+    "colormap": {"shell_complete": complete_colormap},
+    "alpha": {"metavar": "0..1"},
+}
+
+drawing_options = table_options(DRAWING, **_DRAWING)
+
+pair_options = table_options({**DRAWING, **SIMILAR}, **_DRAWING)
+"""The options of drawings of two pictures."""
 
 
 def heatmap_options(command: Command) -> Command:

@@ -1,4 +1,4 @@
-"""Output of `seewhy explain` and `seewhy predict`."""
+"""Output of `seewhy explain`, `seewhy predict` and `seewhy similar`."""
 
 import time
 from contextlib import ExitStack
@@ -10,17 +10,29 @@ import click
 from PIL import Image
 
 from seewhy.app.answers.documents import draw, encode, explain_body
+from seewhy.app.answers.likeness_documents import similar_body
+from seewhy.app.answers.stream import Body
 from seewhy.app.cli.files import DASH, Item, printable, read, write
 from seewhy.app.cli.output import print_bytes
-from seewhy.app.cli.run import check_terminal, concurrency, for_each, in_one_piece, load_model, open_service
+from seewhy.app.cli.run import (
+    check_terminal,
+    concurrency,
+    for_each,
+    in_one_piece,
+    load_model,
+    open_service,
+    write_each,
+)
 from seewhy.app.cli.sheet import Sheet
 from seewhy.app.cli.summary import Summary
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.choices import DRAWINGS, Format
-from seewhy.app.pipeline.options import ExplainOptions, PredictOptions
+from seewhy.app.pipeline.likeness import similar
+from seewhy.app.pipeline.options import ExplainOptions, PredictOptions, SimilarOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.results import ExplainResult
 from seewhy.explainers.core.task import Prediction
+from seewhy.explainers.errors import PictureError
 
 
 @dataclass(frozen=True)
@@ -183,6 +195,28 @@ def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | No
         return "\n".join([f"{printable(item.picture)}:", *rows])
 
     for_each(items, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
+
+
+def compare_pictures(
+    items: list[Item], reference: Path, form: Format, fields: dict[str, Any], device: str | None
+) -> None:
+    """Write how alike a picture and its reference are."""
+    options = parse(SimilarOptions, fields)
+    service = open_service(device)
+    load_model(service, options.model)
+    other = read(reference)
+
+    def answer(item: Item) -> tuple[str, Body]:
+        try:
+            result = similar(service, read(item.picture), other, options, drawn=form != "npz")
+        except PictureError as error:
+            if error.field == "reference":
+                raise click.ClickException(f"{printable(reference)}: {error}") from error
+            raise
+        line = f"{result.likeness.score:.3f} like {printable(reference)}"
+        return line, similar_body(result, form, service.settings)
+
+    write_each(items, form, answer)
 
 
 def _share(prediction: Prediction) -> str:

@@ -1,19 +1,22 @@
-"""The commands about pictures: explain, predict."""
+"""The commands about pictures: explain, predict, similar."""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
-from seewhy.app.cli.files import plan
+from seewhy.app.cli.files import DASH, plan
 from seewhy.app.cli.options import (
     fields,
+    file_argument,
     format_option,
     heatmap_options,
     layer_option,
     method_option,
+    model_options,
     option,
     output_option,
+    pair_options,
     picture_options,
     table_options,
 )
@@ -68,3 +71,27 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
     from seewhy.app.cli.picture_answers import predict_pictures
 
     predict_pictures(items, fields(options), device)
+
+
+@click.command()
+@file_argument("picture")
+@file_argument("reference")
+@model_options
+@output_option
+@format_option(FORMATS)
+@pair_options
+def similar(
+    picture: Path, reference: Path, device: str | None, output: str | None, form: Format | None, **options: Any
+) -> None:
+    """Write how alike PICTURE and REFERENCE are to a model.
+
+    The output is the cosine of their embeddings, a map of each, and the strongest pairs of patches. One of the two may
+    be `-` for the standard input.
+    """
+    if picture == reference == DASH:
+        raise click.UsageError("The standard input holds one picture; name a file for the other.")
+    answer_form, items = plan((picture,), output, form, FORMATS)
+
+    from seewhy.app.cli.picture_answers import compare_pictures
+
+    compare_pictures(items, reference, answer_form, fields(options), device)

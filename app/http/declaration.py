@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from flask import Flask, current_app, request
 from pydantic import BaseModel
@@ -16,6 +16,20 @@ Schema = dict[str, Any]
 """A JSON schema of OpenAPI."""
 
 BINARY: Schema = {"type": "string", "format": "binary"}
+
+
+class SecondPicture(NamedTuple):
+    """The second picture of a route.
+
+    Attributes:
+        name: of its field.
+        description: its purpose.
+        is_required: whether it must be sent.
+    """
+
+    name: str
+    description: str
+    is_required: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,7 +77,7 @@ class Declaration:
         answers: schemas of its JSON answers; an answer matches one of them.
         forms: formats of its answers, if its options do not have any.
         media: schemas of further answers by media type, besides those of its formats.
-        other: purpose of its second picture; empty if it takes none.
+        second: its second picture; None if it takes one alone.
         statuses: error statuses besides those of its protocol and those that follow from its path and options.
         has_tag: whether its answer has an ETag.
         is_open: whether it needs no key and counts against no limit.
@@ -80,7 +94,7 @@ class Declaration:
     answers: tuple[type[BaseModel], ...] = ()
     forms: tuple[str, ...] = ()
     media: Mapping[str, Schema] = field(default_factory=dict)
-    other: str = ""
+    second: SecondPicture | None = None
     statuses: tuple[int, ...] = ()
     has_tag: bool = False
     is_open: bool = False

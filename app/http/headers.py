@@ -8,6 +8,7 @@ from urllib.parse import quote
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.results.likeness import Likeness
 from seewhy.models import LoadedModel
 
 COST = "X-SeeWhy-Cost"
@@ -25,6 +26,7 @@ class Facts:
         layers: layers of the maps.
         method: method of the maps.
         explanations: explanations whose diagnostics are listed.
+        likeness: of two pictures; its score and its diagnostics are listed.
     """
 
     model: LoadedModel
@@ -33,6 +35,7 @@ class Facts:
     layers: Sequence[str] = ()
     method: str = ""
     explanations: Sequence[Explanation] = ()
+    likeness: Likeness | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -66,7 +69,8 @@ def _against(facts: Facts) -> str:
 
 
 def _diagnostics(facts: Facts) -> str:
-    return ", ".join(sorted({notice.code for explanation in facts.explanations for notice in explanation.diagnostics}))
+    results: list[Explanation | Likeness] = [*facts.explanations, *([facts.likeness] if facts.likeness else [])]
+    return ", ".join(sorted({notice.code for result in results for notice in result.diagnostics}))
 
 
 HEADERS = (
@@ -94,6 +98,11 @@ HEADERS = (
         lambda facts: ", ".join(
             f"{target.probability:.6f}" for target in facts.targets if target.probability is not None
         ),
+    ),
+    Header(
+        "X-SeeWhy-Score",
+        "Cosine of the embeddings of two pictures.",
+        lambda facts: f"{facts.likeness.score:.6f}" if facts.likeness else "",
     ),
     Header(
         "X-SeeWhy-Diagnostics",

@@ -136,25 +136,27 @@ def _picture_body(schema: Schema, declaration: Declaration) -> dict[str, Any]:
     """Describe the bodies of a route that takes one picture or two."""
     properties: dict[str, Schema] = schema["properties"]
     required: list[str] = schema.get("required", [])
-    pictures = {"image": _PICTURE} | ({"other": declaration.other} if declaration.other else {})
+    second = declaration.second
+    pictures = {"image": _PICTURE} | ({second.name: second.description} if second else {})
+    needed = ["image", *([second.name] if second and second.is_required else [])]
     binary = {name: {**BINARY, "minLength": 1, "description": text} for name, text in pictures.items()}
     base64 = {
         name: {"type": "string", "contentEncoding": "base64", "description": f"{text} As base64, or a data URL."}
         for name, text in pictures.items()
     }
-    body = {"type": "object", "required": ["image"]}
+    body = {"type": "object", "required": needed}
     # A form may have all options as fields too, but if they were listed, Swagger UI would fill them all in.
     fields = {name: {"type": "string", "description": properties[name]["description"]} for name in required}
     form = {**body, "properties": binary | fields, "additionalProperties": True}
     members = {name: _member(option) for name, option in properties.items()}
-    return {
+    content: dict[str, Any] = {
         "multipart/form-data": {"schema": {**form, "description": "Every option can also be a form field."}},
         "application/json": {
             "schema": {**body, "properties": base64 | members},
-            "example": {"image": "aGVsbG8=", **{name: _EXAMPLES[name] for name in required}},
+            "example": {**dict.fromkeys(needed, "aGVsbG8="), **{name: _EXAMPLES[name] for name in required}},
         },
-        "image/*": {"schema": binary["image"]},
     }
+    return content if len(needed) > 1 else content | {"image/*": {"schema": binary["image"]}}
 
 
 def _member(schema: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from seewhy.app.errors import BodyTooLargeError, FieldError, MalformedRequestError, UnsupportedBodyError
 from seewhy.app.http.bodies import MOST_OPTIONS, parse_object, read_body
+from seewhy.app.http.declaration import SecondPicture
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import BODY
 
@@ -42,7 +43,7 @@ class Upload:
 
     Attributes:
         picture: the bytes of the picture.
-        other: the bytes of the second picture, if the route takes one.
+        other: the bytes of the second picture, if the route takes one and it was sent.
         fields: the options, with unchecked values.
     """
 
@@ -51,12 +52,25 @@ class Upload:
     fields: dict[str, Any]
 
 
-def read_request(request: Request, other: str | None = None) -> Upload:
+def read_pair(request: Request, second: SecondPicture) -> tuple[Upload, bytes]:
+    """Return the content of a request for two pictures, and the bytes of the second one; errors as `read_request`."""
+    upload = read_request(request, second)
+    if upload.other is None:
+        raise MalformedRequestError(
+            f"There is no second picture. Send both as multipart file fields (curl -F image=@cat.png -F "
+            f"{second.name}=@dog.png), or as base64 in the members 'image' and '{second.name}' of JSON; a body with an "
+            "image/* content type holds one picture alone.",
+            field=second.name,
+        )
+    return upload, upload.other
+
+
+def read_request(request: Request, second: SecondPicture | None = None) -> Upload:
     """Return the bytes of the pictures, and the options.
 
     Args:
         request: Flask's request.
-        other: name of the second picture, if the route takes one.
+        second: the second picture, if the route takes one; it may be missing.
 
     Raises:
         MalformedRequestError: there is no picture, or the body cannot be parsed.
@@ -65,7 +79,7 @@ def read_request(request: Request, other: str | None = None) -> Upload:
         BodyTooLargeError: the body has more strings or values than a request needs.
         OutOfMemoryError: there is no memory for the body at present.
     """
-    upload = _read(request, other)
+    upload = _read(request, None if second is None else second.name)
     account().keep(len(upload.picture) + len(upload.other or b""), BODY)  # the rest of the body has been freed
     return upload
 

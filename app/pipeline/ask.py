@@ -13,7 +13,7 @@ from seewhy.app.pipeline.disconnect import client_disconnected
 from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.model_store import ModelStore
 from seewhy.app.pipeline.observer import UNOBSERVED, Observer
-from seewhy.app.pipeline.options import ExplainOptions, PredictOptions
+from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions
 from seewhy.app.pipeline.plan import Plan, drawing_style, explain_methods, explain_plan
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import ExplainResult, PredictResult
@@ -156,7 +156,7 @@ class Service:
         self._observer.explained(ticket.plan.model, [part for result in results for part in result.explanations])
         return results
 
-    def etag(self, upload: bytes, options: ExplainOptions, media_type: str) -> str | None:
+    def etag(self, uploads: Sequence[bytes], options: Options, media_type: str) -> str | None:
         """Return the ETag of the answer: a digest of everything it depends on; None before the model is loaded."""
         model = self.models.engine.loaded(options.model or self.settings.default_model)
         if model is None:
@@ -169,7 +169,9 @@ class Service:
             str(self.settings.max_side),
             str(VERSIONS),
         )
-        digest = hashlib.sha256(upload)
+        digest = hashlib.sha256()
+        for upload in uploads:
+            digest.update(hashlib.sha256(upload).digest())
         digest.update("\0".join(parts).encode())
         return digest.hexdigest()[:32]
 

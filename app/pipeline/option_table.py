@@ -54,6 +54,15 @@ EXPLAIN = {
 
 PREDICT = {"top": Option("Number of most probable classes to return.", 5)}
 
+SIMILAR = {
+    "scale": Option(
+        "`image` divides both maps by the larger of their maxima; `robust` by that of their 99th percentiles; `lo,hi` "
+        "is a fixed range.",
+        "image",
+    ),
+    "top": Option("Number of the strongest pairs of patches.", 5),
+}
+
 TRACE = {
     "target": Option(f"{_TARGET}; {_DEFAULT}."),
     "layer": Option("Dotted module path or glob, repeatable; by default all modules without submodules.", []),

@@ -35,6 +35,7 @@ from seewhy.app.pipeline.option_table import (
     INTERVENE,
     METHOD,
     PREDICT,
+    SIMILAR,
     SOURCE,
     TRACE,
     Option,
@@ -156,13 +157,16 @@ class PredictOptions(Options):
     top: int = _field(PREDICT["top"], ge=1, le=1000)
 
 
+Ends = Annotated[Scale, BeforeValidator(_ends), _SCALE_SCHEMA]
+
+
 class DrawingOptions(Options):
     """Options of routes that draw maps over the picture."""
 
     view: View = _field(DRAWING["view"])
     colormap: Name | None = _field(DRAWING["colormap"])
     alpha: float = _field(DRAWING["alpha"], ge=0, le=1)
-    scale: Annotated[Scale, BeforeValidator(_ends), _SCALE_SCHEMA] = _field(DRAWING["scale"], validate_default=True)
+    scale: Ends = _field(DRAWING["scale"], validate_default=True)
 
 
 Layers = Annotated[list[StrictName], BeforeValidator(_listed)]
@@ -201,6 +205,14 @@ class ExplainOptions(HeatmapOptions):
         description="Include the heatmap's values in a JSON answer; `map` for those of the method's own, coarser grid.",
     )
     top: int | None = _field(EXPLAIN["top"], ge=1)
+    format: Format | None = _format(FORMATS)
+
+
+class SimilarOptions(DrawingOptions):
+    """Options of POST /similar."""
+
+    scale: Ends = _field(SIMILAR["scale"], validate_default=True)
+    top: int = _field(SIMILAR["top"], ge=1, le=100)
     format: Format | None = _format(FORMATS)
 
 

@@ -17,6 +17,7 @@ from seewhy.explainers.inspection.trace import Trace
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.results.likeness import Likeness
 from seewhy.explainers.view import View
 from seewhy.models import LoadedModel
 
@@ -65,6 +66,16 @@ class ExplainResult:
         """The explained classes, each once: passes of several methods may differ by rounding."""
         targets = [explanation.target for explanation in reversed(self.explanations)]
         return tuple({target.name: target for target in targets}.values())[::-1]
+
+
+@dataclass(frozen=True)
+class SimilarResult:
+    """Everything that an answer of /similar is made from."""
+
+    model: LoadedModel
+    likeness: Likeness
+    style: Style
+    timings: Timings
 
 
 @dataclass(frozen=True)

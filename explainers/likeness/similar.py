@@ -3,15 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
-from PIL import Image
 
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.errors import PictureError
-from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.likeness.decomposition import Decomposition, decompose
 from seewhy.explainers.results.display import must_show
 from seewhy.explainers.results.likeness import Likeness, Pair
-from seewhy.explainers.view import Shown, prepare
+from seewhy.explainers.view import Shown, View, prepare
 
 
 def similar(model: Model, image: Shown, reference: Shown, top: int = 5) -> Likeness:
@@ -44,28 +42,22 @@ def similar(model: Model, image: Shown, reference: Shown, top: int = 5) -> Liken
     except PictureError as error:
         error.field = "reference"
         raise
-    parts = decompose(model, first.images, second.images, top)
-    return likeness(model, parts, (first.picture, second.picture), (first.geometry, second.geometry))
+    parts = decompose(model, first.images(model.device), second.images(model.device), top)
+    return likeness(model, parts, (first, second))
 
 
-def likeness(
-    model: Model,
-    parts: Decomposition,
-    pictures: tuple[Image.Image, Image.Image],
-    geometries: tuple[Geometry, Geometry],
-) -> Likeness:
+def likeness(model: Model, parts: Decomposition, views: tuple[View, View]) -> Likeness:
     """Return the likeness of two pictures in their own coordinates.
 
     Args:
         model: of the decomposition.
         parts: the score by cells.
-        pictures: the upright uploads, or smaller copies to draw on.
-        geometries: of the uploads themselves.
+        views: the pictures, upright, or smaller copies to draw on.
     """
     first, second = (values.numpy().astype(np.float32) for values in parts.maps)
     places = [
-        replace(geometry, reach=model.survey.reach((parts.layer,), values.shape))
-        for geometry, values in zip(geometries, (first, second), strict=True)
+        replace(view.geometry, reach=model.survey.reach((parts.layer,), values.shape))
+        for view, values in zip(views, (first, second), strict=True)
     ]
     pairs = tuple(
         Pair(
@@ -82,6 +74,6 @@ def likeness(
         embedding=parts.embedding,
         layer=parts.layer,
         exact=parts.exact,
-        pictures=pictures,
+        pictures=(views[0].picture, views[1].picture),
         geometries=(places[0], places[1]),
     )

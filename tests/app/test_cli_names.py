@@ -16,6 +16,7 @@ from seewhy.app.pipeline.options import (
     ExplainOptions,
     InterveneOptions,
     PredictOptions,
+    SimilarOptions,
     TraceOptions,
 )
 from seewhy.app.pipeline.parse import parse
@@ -66,6 +67,7 @@ def test_the_commands_are_the_whole_command():
     [
         ("explain", ExplainOptions),
         ("predict", PredictOptions),
+        ("similar", SimilarOptions),
         ("trace", TraceOptions),
         ("capture", CaptureOptions),
         ("intervene", InterveneOptions),
@@ -74,7 +76,8 @@ def test_the_commands_are_the_whole_command():
 def test_options_of_commands_have_the_defaults_of_requests(command, schema):
     required = {"layer": ["bn2"], "edits": [{"op": "zero", "layer": "bn2"}]}
     required = {name: value for name, value in required.items() if name in schema.model_fields}
-    line = ["a.png", "--layer", "bn2"] if required else ["a.png"]
+    pictures = [__file__, __file__] if command == "similar" else ["a.png"]
+    line = [*pictures, "--layer", "bn2"] if required else pictures
     options = fields(main.commands[command].make_context(command, line).params)
     defaults = {name: value for name, value in options.items() if name in schema.model_fields}
     assert defaults.keys() >= ({"view", "alpha", "scale"} if issubclass(schema, DrawingOptions) else set())

@@ -158,11 +158,14 @@ def test_what_costs_more_than_a_whole_limit_is_answered_when_nothing_else_was_as
         ("/hooks/intervene", {"edits": '[{"layer": "bn2", "op": "zero"}]', "method": "rise", "samples": "10"}, 11),
         ("/hooks/trace", {}, 1),
         ("/hooks/capture", {"layer": "bn2"}, 2),
+        ("/similar", {"reference": "small.jpg"}, 2),
     ],
 )
 def test_what_the_queue_refuses_has_cost_only_its_coming(path, fields, cost, limited, cat, service, monkeypatch):
     def ask_again():
         data = {**fields, "image": (io.BytesIO(cat), "cat.png")}
+        if "reference" in fields:
+            data["reference"] = (io.BytesIO(cat), "cat.png")
         return limited.post(path, data=data, headers={"Accept": "application/json"})
 
     def refuse(jobs):

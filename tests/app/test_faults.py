@@ -222,6 +222,7 @@ def test_the_load_has_every_method_and_route_that_runs_a_model():
     assert {question.path for question in questions} == {
         "/explain",
         "/predict",
+        "/similar",
         "/hooks/trace",
         "/hooks/capture",
         "/hooks/intervene",

@@ -366,7 +366,7 @@ def test_a_body_is_counted_while_it_is_unpacked(narrow, budget, monkeypatch):
 def test_a_body_of_numbers_is_refused_unparsed_where_none_are_needed(narrow, budget, monkeypatch):
     monkeypatch.setattr("seewhy.app.http.bodies.loads", lambda *_, **__: pytest.fail("parsed"))
     body = b'{"image": "", "numbers": [' + b"0.5," * (MOST_OPTIONS - 1) + b"0]}"
-    for path in ("/explain", "/predict", "/hooks/trace", "/hooks/capture", "/hooks/intervene"):
+    for path in ("/explain", "/predict", "/similar", "/hooks/trace", "/hooks/capture", "/hooks/intervene"):
         document = problem(send(narrow, path=path, **packed(body)), 413)
         assert "100,001 values; this route reads at most 100,000" in document["detail"]
 

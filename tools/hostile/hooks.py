@@ -55,7 +55,7 @@ NAMES: dict[str, list[Any]] = {
 """Values that the service has an answer for; None leaves the option out, as what is not named here is."""
 
 
-CARRIED = ("image", "data", "instances", "inputs")
+CARRIED = ("image", "reference", "data", "instances", "inputs")
 """Members and fields that carry the pictures of a request."""
 
 
@@ -91,7 +91,9 @@ def _with_pictures(case: Any, place: int) -> dict[str, Any]:
         tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [text]}
         return {**case.body, "inputs": [tensor]}
     content = text if case.media_type == "application/json" else picture
-    return {name: content if name in ("image", "other", "data") else value for name, value in case.body.items()}
+    return {
+        name: content if name in ("image", "other", "reference", "data") else value for name, value in case.body.items()
+    }
 
 
 def _name_what_exists(case: Any, place: int) -> None:

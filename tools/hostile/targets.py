@@ -12,6 +12,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.test import EnvironBuilder
 
 from seewhy.app.errors import ServiceError
+from seewhy.app.http.declaration import SecondPicture
 from seewhy.app.http.uploads import read_request
 from seewhy.app.pipeline.options import (
     CaptureOptions,
@@ -67,7 +68,7 @@ def request(content: bytes) -> None:
     try:
         with Request(builder.get_environ()) as incoming:
             incoming.max_content_length = MAX_LENGTH
-            upload = read_request(incoming, "other" if ord(kind or b"\0") & 64 else None)
+            upload = read_request(incoming, SecondPicture("other", "") if ord(kind or b"\0") & 64 else None)
             assert isinstance(upload.picture, bytes)
             parse(SCHEMAS[len(query) % len(SCHEMAS)], upload.fields)
     except (ServiceError, HTTPException) as error:

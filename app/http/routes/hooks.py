@@ -5,7 +5,7 @@ from flask import Blueprint, Response, request
 from seewhy.app.answers.hook_documents import capture_body, intervention_body, sweep_body, trace_body
 from seewhy.app.answers.schemas import CaptureAnswer, InterveneAnswer, SweepAnswer, TraceAnswer
 from seewhy.app.answers.stream import Body, respond
-from seewhy.app.http.declaration import Declaration
+from seewhy.app.http.declaration import Declaration, SecondPicture, current_declaration
 from seewhy.app.http.headers import Facts
 from seewhy.app.http.routes import format_of, service
 from seewhy.app.http.uploads import read_request
@@ -52,11 +52,11 @@ def capture() -> Response:
     "Effect of edits of inputs, outputs and gradients",
     options=InterveneOptions,
     answers=(InterveneAnswer, SweepAnswer),
-    other="The picture whose activations the op `swap` uses.",
+    second=SecondPicture("other", "The picture whose activations the op `swap` uses."),
 )
 def intervene() -> Response:
     """Return the effect of edits; with each_channel, the channels ranked by their effect."""
-    upload = read_request(request, other="other")
+    upload = read_request(request, current_declaration().second)
     options = parse(InterveneOptions, upload.fields)
     form: InterveneFormat = format_of(options.format)
     hooks = HookService(service())

@@ -1,22 +1,28 @@
-"""The routes that take a picture: /explain and /predict."""
+"""The routes that take pictures: /explain, /predict and /similar."""
+
+from collections.abc import Callable, Sequence
 
 from flask import Blueprint, Response, request
 
 from seewhy.app.answers.documents import explain_body, layers_of, prediction_document
-from seewhy.app.answers.schemas import ExplainAnswer, PredictAnswer
+from seewhy.app.answers.likeness_documents import similar_body
+from seewhy.app.answers.schemas import ExplainAnswer, PredictAnswer, SimilarAnswer
 from seewhy.app.answers.stream import Body, in_time, respond
 from seewhy.app.http import events
-from seewhy.app.http.declaration import Declaration, current_declaration
+from seewhy.app.http.declaration import Declaration, SecondPicture, current_declaration
 from seewhy.app.http.headers import Facts
 from seewhy.app.http.routes import format_of, json_response, service
-from seewhy.app.http.uploads import read_request
+from seewhy.app.http.uploads import read_pair, read_request
 from seewhy.app.pipeline.choices import Format
-from seewhy.app.pipeline.options import MEDIA_TYPES, ExplainOptions, PredictOptions
+from seewhy.app.pipeline.likeness import similar as compare
+from seewhy.app.pipeline.options import MEDIA_TYPES, ExplainOptions, Options, PredictOptions, SimilarOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import ExplainResult
 
 blueprint = Blueprint("pictures", __name__)
+
+REFERENCE = SecondPicture("reference", "The picture to compare it with.", is_required=True)
 
 _EVENTS = (
     "Server-sent events: `progress` (ProgressAnswer) while the method runs, then one `answer` (ExplainAnswer) "
@@ -39,22 +45,38 @@ def explain() -> Response:
     if options.format is None and _prefers_events():
         return _streamed(picture, options)
     form: Format = format_of(options.format)
-    tag = service().etag(picture, options, MEDIA_TYPES[form])
-    tags = request.if_none_match
-    if tag is not None and not tags.star_tag and tags.contains_weak(tag):
-        response = Response(status=304)
-        current().cache = "unchanged"
-    else:
+
+    def answer() -> Response:
         result = service().explain(picture, options, drawn=form != "npz")
-        tag = tag or service().etag(picture, options, MEDIA_TYPES[form])
         with service().processors:
             body = explain_body(result, form, options.values, service().settings)
-        response = respond(body, MEDIA_TYPES[form], service().settings.download_seconds)
-        response.headers.extend(_facts(result).headers)
-    if tag is not None:
-        response.set_etag(tag, weak=True)
-    response.headers["Vary"] = "Accept"
-    return response
+        return _response(body, form, _facts(result))
+
+    return _tagged([picture], options, form, answer)
+
+
+@blueprint.post("/similar")
+@Declaration(
+    "How alike two pictures are to a model, and which of their patches make them so",
+    options=SimilarOptions,
+    answers=(SimilarAnswer,),
+    second=REFERENCE,
+    has_tag=True,
+)
+def similar() -> Response:
+    """Compare two pictures: the cosine of their embeddings, both maps, the strongest pairs of patches."""
+    upload, reference = read_pair(request, REFERENCE)
+    options = parse(SimilarOptions, upload.fields)
+    form: Format = format_of(options.format)
+
+    def answer() -> Response:
+        result = compare(service(), upload.picture, reference, options, drawn=form != "npz")
+        with service().processors:
+            body = similar_body(result, form, service().settings)
+        likeness = result.likeness
+        return _response(body, form, Facts(result.model, [], result.timings, [likeness.layer], likeness=likeness))
+
+    return _tagged([upload.picture, reference], options, form, answer)
 
 
 @blueprint.post("/predict")
@@ -65,6 +87,28 @@ def predict() -> Response:
     result = service().predict(upload.picture, parse(PredictOptions, upload.fields))
     response = json_response(prediction_document(result))
     response.headers["Server-Timing"] = result.timings.header
+    return response
+
+
+def _tagged(pictures: Sequence[bytes], options: Options, form: Format, answer: Callable[[], Response]) -> Response:
+    """Return an answer with its ETag; 304, without any work, if the client has it already."""
+    tag = service().etag(pictures, options, MEDIA_TYPES[form])
+    tags = request.if_none_match
+    if tag is not None and not tags.star_tag and tags.contains_weak(tag):
+        response = Response(status=304)
+        current().cache = "unchanged"
+    else:
+        response = answer()
+        tag = tag or service().etag(pictures, options, MEDIA_TYPES[form])  # now that the model is loaded
+    if tag is not None:
+        response.set_etag(tag, weak=True)
+    response.headers["Vary"] = "Accept"
+    return response
+
+
+def _response(body: Body, form: Format, facts: Facts) -> Response:
+    response = respond(body, MEDIA_TYPES[form], service().settings.download_seconds)
+    response.headers.extend(facts.headers)
     return response
 
 

@@ -13,7 +13,14 @@ import pytest
 import torch
 from PIL import Image
 
-from seewhy.app.pipeline.options import CaptureOptions, ExplainOptions, InterveneOptions, PredictOptions, TraceOptions
+from seewhy.app.pipeline.options import (
+    CaptureOptions,
+    ExplainOptions,
+    InterveneOptions,
+    PredictOptions,
+    SimilarOptions,
+    TraceOptions,
+)
 from seewhy.app.pipeline.parse import parse
 from seewhy.models import Registry
 from tests.app.conftest import encoded
@@ -38,6 +45,7 @@ PLACES = [
 ROUTES = {
     "/explain": ExplainOptions,
     "/predict": PredictOptions,
+    "/similar": SimilarOptions,
     "/hooks/trace": TraceOptions,
     "/hooks/capture": CaptureOptions,
     "/hooks/intervene": InterveneOptions,
@@ -81,6 +89,8 @@ def string_options(client, path):
 def test_no_option_reads_a_path_or_an_address(client, small, shut, path):
     image = base64.b64encode(small).decode()
     needed = {"layer": "bn2"} if path == "/hooks/capture" else {}
+    if path == "/similar":
+        needed = {"reference": image}
     if path == "/hooks/intervene":
         needed = {"edits": [{"op": "zero", "layer": "bn2"}]}
     for name in string_options(client, path):
@@ -101,6 +111,7 @@ def test_no_picture_is_fetched(client, small, shut, place, member):
     if member == "image":
         for path in ("/explain", "/predict"):
             assert client.post(path, json={"image": place}).status_code in (415, 422)
+        assert client.post("/similar", json={"image": image, "reference": place}).status_code in (415, 422)
     assert shut == []
 
 
@@ -234,7 +245,8 @@ def test_names_of_fields_never_reach_python(client, small):
         "method_options",
     ):
         for path in ROUTES:
-            response = client.post(path, json={"image": image, name: "x"})
+            pictures = {"image": image} | ({"reference": image} if path == "/similar" else {})
+            response = client.post(path, json={**pictures, name: "x"})
             assert response.status_code == 422, (path, name)
         with pytest.raises(Exception, match=name):
             parse(PredictOptions, {name: "x"})

@@ -1,0 +1,57 @@
+"""The path of requests about two pictures: how alike they are to a model."""
+
+from dataclasses import replace
+
+from seewhy.app.pipeline.ask import Service
+from seewhy.app.pipeline.computation import Alone
+from seewhy.app.pipeline.options import SimilarOptions
+from seewhy.app.pipeline.plan import Plan, drawing_style
+from seewhy.app.pipeline.record import current
+from seewhy.app.pipeline.results import SimilarResult
+from seewhy.app.pipeline.ticket import Submission
+from seewhy.explainers.core.ask import DEFAULT_ASK
+from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.errors import PictureError
+from seewhy.explainers.likeness.decomposition import decompose
+from seewhy.explainers.likeness.similar import likeness
+
+PASSES = Passes(2, 2)
+"""Both pictures forward, and back from what they share."""
+
+
+def similar(
+    service: Service, upload: bytes, reference: bytes, options: SimilarOptions, drawn: bool = True
+) -> SimilarResult:
+    """Compare two pictures.
+
+    Args:
+        service: models, pictures and the engine.
+        upload, reference: the bytes of the pictures.
+        options: the validated options.
+        drawn: whether the answer will be drawn.
+
+    Raises:
+        LayerError: the model has no layer with cells of the picture.
+        PictureError: a picture cannot be read, or is too large; `field` is ``reference`` if it is the second one.
+        Exception: errors as `Service.explain`.
+    """
+    style = drawing_style(options, service.settings)
+    deadline = service.deadline()
+    model = service.models.model(options.model, deadline)
+    timings = current().timed()
+    first = service.decode(upload, model, timings, deadline, drawn)
+    try:
+        second = service.decode(reference, model, timings, deadline, drawn)
+    except PictureError as error:
+        error.field = "reference"
+        raise
+    computation = Alone(
+        lambda model, images, _, progress: decompose(
+            model, images, second.image[None], options.top, replace(progress, cancel=deadline.check)
+        ),
+        PASSES,
+    )
+    service.spend(model, computation, 1, deadline)
+    plan = Plan(model, computation, (DEFAULT_ASK,), deadline, "compare")
+    ((outcome,),) = service.submit([Submission(plan, first, timings)]).result()
+    return SimilarResult(model, likeness(model, outcome.result, (first, second)), style, timings)
