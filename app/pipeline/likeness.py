@@ -11,8 +11,9 @@ from seewhy.app.pipeline.results import SimilarResult
 from seewhy.app.pipeline.ticket import Submission
 from seewhy.explainers.core.ask import DEFAULT_ASK
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.errors import PictureError
+from seewhy.explainers.errors import LayerError, PictureError
 from seewhy.explainers.likeness.decomposition import decompose
+from seewhy.explainers.likeness.embedding import anatomy_of
 from seewhy.explainers.likeness.similar import likeness
 
 PASSES = Passes(2, 2)
@@ -31,13 +32,22 @@ def similar(
         drawn: whether the answer will be drawn.
 
     Raises:
-        LayerError: the model has no layer with cells of the picture.
+        LayerError: the model has no layer with cells of the picture; `field` is ``model``.
         PictureError: a picture cannot be read, or is too large; `field` is ``reference`` if it is the second one.
         Exception: errors as `Service.explain`.
     """
+    try:
+        return _compared(service, upload, reference, options, drawn)
+    except LayerError as error:
+        error.field = "model"  # the request names no layer
+        raise
+
+
+def _compared(service: Service, upload: bytes, reference: bytes, options: SimilarOptions, drawn: bool) -> SimilarResult:
     style = drawing_style(options, service.settings)
     deadline = service.deadline()
     model = service.models.model(options.model, deadline)
+    anatomy_of(model)  # which refuses a model without cells, before any picture is decoded
     timings = current().timed()
     first = service.decode(upload, model, timings, deadline, drawn)
     try:

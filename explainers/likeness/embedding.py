@@ -1,5 +1,6 @@
 """Embeddings: what a network's head reads of two pictures, and the cells of the layers that it is made of."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from seewhy.explainers.core.model import Model
 from seewhy.explainers.core.question import Host, Question
-from seewhy.explainers.errors import LayerError, ModelOutputError
+from seewhy.explainers.errors import LayerError, UnsuitableModelError
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.layers.survey import Layer, Survey
 from seewhy.explainers.layers.survey_cache import survey_of
@@ -66,9 +67,12 @@ def anatomy_of(model: Model) -> Anatomy:
     """Return where a model makes its embedding.
 
     Raises:
-        LayerError: none of its layers has cells of the picture.
+        LayerError: none of its layers has cells of the picture, or it makes no vector of a picture.
     """
     head = _head(model)
+    whole = model.survey.layers[0].output_shape if model.survey.layers else None
+    if head is None and whole is not None and not _length(whole):
+        raise LayerError(f"The model has no embedding: it has no linear head, and its outputs are {whole}, no vector.")
     size = len(model.labels) if head is None or head.input_shape is None else head.input_shape[1]
     layers = [layer for layer in model.survey.layers if layer.calls == 1 and layer.path]
     grids = [layer for layer in layers if layer.cam and size in _sizes(layer)]
@@ -86,14 +90,18 @@ def anatomy_of(model: Model) -> Anatomy:
 
 
 def _head(model: Model) -> Layer | None:
-    """Return the last linear layer, if it makes the outputs of one vector for each picture."""
+    """Return the last linear layer, or convolution of one cell, if it makes the outputs of one vector a picture."""
     modules = dict(model.module.named_modules())
     for layer in reversed(model.survey.layers):
-        if isinstance(modules.get(layer.path), nn.Linear):
-            vector = layer.input_shape is not None and len(layer.input_shape) == 2
-            is_head = vector and layer.calls == 1 and layer.output_shape == (1, len(model.labels))
-            return layer if is_head else None
+        if isinstance(modules.get(layer.path), nn.Linear | nn.Conv2d):
+            makes_outputs = _length(layer.output_shape) == len(model.labels)
+            return layer if layer.calls == 1 and _length(layer.input_shape) and makes_outputs else None
     return None
+
+
+def _length(shape: tuple[int, ...] | None) -> int:
+    """Return the length of a vector (1, F) or (1, F, 1, 1); 0 for other shapes."""
+    return shape[1] if shape is not None and len(shape) > 1 and math.prod(shape) == shape[1] else 0
 
 
 def _sizes(layer: Layer) -> tuple[int, int]:
@@ -114,8 +122,8 @@ def read(question: Question, model: Model, anatomy: Anatomy, pictures: Pictures)
         pictures: each (1, C, H, W).
 
     Raises:
-        LayerError: one of the layers does not run once for each picture.
-        ModelOutputError: the model returns no outputs, or its head reads no vector.
+        LayerError: one of the layers does not run once for each picture, or the head reads no vector.
+        ModelOutputError: the model returns no outputs, or NaN.
     """
     embeddings: list[Tensor] = []
     same_size = pictures[0].shape == pictures[1].shape
@@ -148,12 +156,12 @@ def _vectors(embeddings: list[Tensor]) -> Pictures:
     """Return the embeddings (F,) of two pictures.
 
     Raises:
-        ModelOutputError: they are something else.
+        UnsuitableModelError: they are something else.
     """
-    if [tensor.shape[0] for tensor in embeddings if tensor.ndim == 2] != [1, 1]:
+    if [_length(tuple(tensor.shape)) > 0 for tensor in embeddings] != [True, True]:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in embeddings) or "nothing"
-        raise ModelOutputError(f"Expected a vector for each picture before the head, got {shapes}.")
-    return embeddings[0][0], embeddings[1][0]
+        raise UnsuitableModelError(f"Expected a vector for each picture before the head, got {shapes}.")
+    return embeddings[0].flatten(), embeddings[1].flatten()
 
 
 def _product(first: Tensor, second: Tensor) -> Tensor:

@@ -6,12 +6,18 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
+from seewhy.app import create_app
 from seewhy.app.answers import schemas
 from seewhy.app.pipeline.options import MEDIA_TYPES
+from seewhy.app.settings import Settings
 from seewhy.explainers import similar
+from tests import nets
 from tests.app.conftest import EXAMPLES, encoded
+from tests.app.serving import declare
 
 CAT, COFFEE = EXAMPLES / "cat.png", EXAMPLES / "coffee.png"
 
@@ -170,6 +176,37 @@ def test_pictures_over_the_limits_are_refused_by_name(app_of, cat, coffee):
         data = {"image": (io.BytesIO(coffee), "coffee"), "reference": (io.BytesIO(coffee), "coffee"), "format": form}
         answer = client.post("/similar", data=data, content_type="multipart/form-data")
         assert refused(answer)[:2] == (413, "answer-too-large")
+
+
+class Flat(nn.Sequential):
+    """Reads the pixels, and no layer of cells."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(3 * 32 * 32, 3))
+
+
+class Headless(nn.Sequential):
+    """Its outputs are averages of a convolution, without a linear head."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 3, 3, stride=4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+@pytest.mark.parametrize("kind", [Flat, Headless])
+def test_networks_without_cells_are_refused_and_those_without_a_head_compared(kind, tmp_path, cat, coffee):
+    torch.save(nets.seeded(kind).state_dict(), tmp_path / "w.pth")
+    app = create_app(
+        Settings(models=declare(tmp_path, f"tests.app.test_similar:{kind.__name__}"), default_model="mine")
+    )
+    data = {"image": (io.BytesIO(cat), "cat"), "reference": (io.BytesIO(coffee), "coffee"), "format": "json"}
+    response = app.test_client().post("/similar", data=data, content_type="multipart/form-data")
+    app.extensions["seewhy"].models.stop()
+    if kind is Flat:
+        assert refused(response) == (422, "bad-layer", ["model"])
+        assert "No layer has cells of the picture" in response.get_json()["detail"]
+    else:
+        answer = answered(response).get_json()
+        assert (answer["embedding"], answer["layer"], answer["exact"]) == (None, "0", True)
 
 
 def test_openapi_requires_both_pictures(client):

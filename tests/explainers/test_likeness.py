@@ -52,7 +52,7 @@ def embeddings(model: LoadedModel, head: str | None, pictures: tuple[Tensor, Ten
         model.module.eval()(torch.stack(pictures))
     model.module.train(training)
     handle.remove()
-    return list(seen[0].double())
+    return list(seen[0].flatten(1).double())
 
 
 def cosine(first: Tensor, second: Tensor) -> float:
@@ -84,6 +84,7 @@ AVERAGES = {
     "dropout and norms": (lambda: nets.seeded(nets.Stochastic), "head", None),
     "sums of cells as outputs": (lambda: nets.Weighted((1.0, 2.0, -1.0), (0.5, -1.0, 1.0)), None, "conv"),
     "a list of all cells": (lambda: sequence(nn.Flatten(), nn.Linear(6 * 64, 3)), "3", "1"),
+    "a convolution as head": (lambda: sequence(nn.AdaptiveAvgPool2d(1), nn.Conv2d(6, 3, 1), nn.Flatten()), "3", "1"),
     "a pooling module": (lambda: sequence(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3)), "4", "1"),
 }
 
@@ -205,6 +206,13 @@ def test_a_transformer_has_its_patches_where_the_last_attention_reads_them(gener
     tokens = {layer.path: layer.tokens for layer in model.survey.layers if layer.tokens}
     assert tokens["encoder.layers.encoder_layer_1.ln_1"] == (1, 4, 4)
     assert "heads.head" not in tokens
+
+
+def test_rounding_of_half_precision_counts_as_rounding(pair):
+    result = similar(plain(nets.seeded(nets.Net).bfloat16()), *pair, top=2**16)
+    assert result.exact
+    assert sum(one.contribution for one in result.pairs) == pytest.approx(result.score, abs=1e-6)
+    assert result.score == pytest.approx(similar(plain(nets.seeded(nets.Net)), *pair).score, abs=0.02)
 
 
 def test_an_embedding_of_zeros_is_like_nothing(pair):
