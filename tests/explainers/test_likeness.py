@@ -230,6 +230,12 @@ def test_a_network_without_cells_is_refused(pair):
         similar(plain(nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 3))), *pair)
 
 
+def test_a_segmenter_has_no_embedding(pair):
+    model = wrap_model(nn.Conv2d(3, 2, 3, padding=1), ["back", "cat"], input_size=16, head="segmentation")
+    with pytest.raises(LayerError, match="no embedding"):
+        similar(model, *pair)
+
+
 def test_a_network_in_training_is_left_as_it_is(pair, untouched):
     net = untouched(nets.seeded(nets.Stochastic).train())
     first, second = (similar(plain(net), *pair) for _ in range(2))
