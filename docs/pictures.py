@@ -27,7 +27,8 @@ def pictures(model: LoadedModel) -> dict[str, Image.Image]:
     ranked = sweep_channels(model, cat, {"layer": "bn2", "op": "zero"}, target="tabby").channels
     ten = [effect.channel for effect in ranked[:10]]
     zeroed = intervene(model, cat, [{"layer": "bn2", "op": "zero", "channels": ten}], target="tabby")
-    chart = io.BytesIO(draw_trace(trace(model, cat, target="tabby"), "png", "efficientnet_lite0: tabby"))
+    traced = trace(model, cat, target="tabby")
+    chart = io.BytesIO(draw_trace(traced.events, traced.summary, "png", "efficientnet_lite0: tabby"))
     return {
         "trace.png": Image.open(chart).convert("RGB"),
         "capture.png": captured.sheet(rank="effect", max_side=1100),
