@@ -6,6 +6,7 @@ from .errors import ExplainerError as ExplainerError
 from .execution.progress import Progress as Progress
 from .explain import compare as compare
 from .explain import explain as explain
+from .hooks.attention import AttentionSession as AttentionSession
 from .hooks.session import HookSession as HookSession
 from .imaging.decode import read_picture as read_picture
 from .imaging.geometry import Geometry as Geometry

@@ -10,6 +10,7 @@ from .explainers import RISE as RISE
 from .explainers import SSCAM as SSCAM
 from .explainers import XRAI as XRAI
 from .explainers import AblationCAM as AblationCAM
+from .explainers import AttentionSession as AttentionSession
 from .explainers import Attribution as Attribution
 from .explainers import BlurIG as BlurIG
 from .explainers import Capture as Capture
