@@ -21,6 +21,7 @@ FAMILIES = {
     "cam": ("Class activation maps", "made of the feature maps of a layer; coarse, and placed where the layer looks."),
     "gradient": ("Gradients", "made of gradients of the class's score by the pixels; fine, and noisy where alone."),
     "rule": ("Other rules for the backward pass", "that go back layer by layer by other rules than the derivative."),
+    "transformer": ("Transformers", "for models that compute attention."),
     "perturbation": ("Perturbations", "that change the picture and watch the score; no gradient, many passes."),
     "concept": ("Concepts", "that a layer tells apart."),
 }
@@ -66,7 +67,7 @@ def page() -> str:
         "Made by `make methods` from the catalogue that also answers `GET /methods` and `seewhy methods`. Every method "
         "takes the same arguments, and each picture shows the same photographs, a cat above a cup of coffee, explained "
         f"by EfficientNet-Lite0 for *{TARGETS[0]}* and for *{TARGETS[1]}* with the options left alone (fine maps are "
-        "drawn with `scale=robust`). "
+        "drawn with `scale=robust`); methods that read attention, which it lacks, have no picture. "
         "Costs are "
         "forward and backward passes per picture and class; `channels` are those of the layer. "
         "[Peers](peers.md) compares the maps with those of other libraries, and a page says how to "
@@ -105,14 +106,8 @@ def page() -> str:
 def _section(method: Method) -> list[str]:
     paper = method.paper
     title, notes = _notes(method)
-    lines = [
-        f"### `{method.name}`",
-        "",
-        title,
-        "",
-        f"![{method.name} for {TARGETS[0]} and for {TARGETS[1]}](images/methods/{_file(method)})",
-        "",
-    ]
+    picture = f"![{method.name} for {TARGETS[0]} and for {TARGETS[1]}](images/methods/{_file(method)})"
+    lines = [f"### `{method.name}`", "", title, "", *([picture, ""] if is_drawn(method) else [])]
     for equation in re.split(r"\n\s*\n", method.equation):
         lines += ["```math", equation, "```", ""]
     if options := CHEAPER.get(method.name):
@@ -175,13 +170,18 @@ def _file(method: Method) -> str:
     return f"{method.name.replace('+', 'p')}.jpg"
 
 
+def is_drawn(method: Method) -> bool:
+    """Whether the page has a picture of a method: the model of the pictures has no attention."""
+    return "attention" not in method.needs
+
+
 def main(names: list[str]) -> None:
     """Write the page, and draw the pictures of these methods, or of all."""
     PAGE.write_text(page(), encoding="utf-8")
     IMAGES.mkdir(parents=True, exist_ok=True)
     model = load_model("efficientnet_lite0")
     for method in METHODS.values():
-        if not names or method.name in names:
+        if is_drawn(method) and (not names or method.name in names):
             drawing(model, method).save(IMAGES / _file(method), quality=85, optimize=True)
             print(method.name, flush=True)
 

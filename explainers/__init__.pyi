@@ -75,6 +75,9 @@ from .methods.rules.guided import Deconvnet as Deconvnet
 from .methods.rules.guided import GuidedBackprop as GuidedBackprop
 from .methods.rules.guided import GuidedGradCAM as GuidedGradCAM
 from .methods.rules.lrp import LRP as LRP
+from .methods.transformer.attention import AttentionRollout as AttentionRollout
+from .methods.transformer.attention import Chefer as Chefer
+from .methods.transformer.attention import LeGrad as LeGrad
 from .results.agreement import rank_correlation as rank_correlation
 from .results.explanation import Explanation as Explanation
 from .results.likeness import Likeness as Likeness

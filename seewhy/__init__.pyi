@@ -10,10 +10,12 @@ from .explainers import RISE as RISE
 from .explainers import SSCAM as SSCAM
 from .explainers import XRAI as XRAI
 from .explainers import AblationCAM as AblationCAM
+from .explainers import AttentionRollout as AttentionRollout
 from .explainers import AttentionSession as AttentionSession
 from .explainers import Attribution as Attribution
 from .explainers import BlurIG as BlurIG
 from .explainers import Capture as Capture
+from .explainers import Chefer as Chefer
 from .explainers import ClassActivationMap as ClassActivationMap
 from .explainers import Classification as Classification
 from .explainers import Deconvnet as Deconvnet
@@ -45,6 +47,7 @@ from .explainers import IntegratedGradients as IntegratedGradients
 from .explainers import Intervention as Intervention
 from .explainers import KernelSHAP as KernelSHAP
 from .explainers import LayerCAM as LayerCAM
+from .explainers import LeGrad as LeGrad
 from .explainers import Likeness as Likeness
 from .explainers import Objective as Objective
 from .explainers import Occlusion as Occlusion

@@ -25,6 +25,7 @@ from seewhy.explainers.methods.catalogue import get_method, list_methods
 from seewhy.models import load_model
 from tests import nets
 from tests.app.conftest import EXAMPLES
+from tests.grids import CONVOLUTIONAL
 
 aten = torch.ops.aten
 
@@ -167,7 +168,8 @@ def no_inference_mode() -> Iterator[None]:
 
 def difference(name: str) -> tuple[float, str, list[str]]:
     """Return how far the maps of a method are from the processor's, where they lie, and the looks within the batch."""
-    here = nets.seeded(Straight if name == "cam" else nets.Net)
+    kinds = {"cam": Straight, **dict.fromkeys(set(list_methods()) - {*CONVOLUTIONAL}, nets.Transformer)}
+    here = nets.seeded(kinds.get(name, nets.Net))
     away = deepcopy(here).to(AWAY)
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     method, targets = get_method(name), torch.tensor(CLASSES)

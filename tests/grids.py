@@ -5,6 +5,12 @@ from typing import Any
 
 import pytest
 
+import seewhy.explainers.methods  # noqa: F401  which enters the methods into the catalogue
+from seewhy.explainers.methods.catalogue import METHODS, list_methods
+
+CONVOLUTIONAL = tuple(name for name in list_methods() if "attention" not in METHODS[name].needs)
+"""The methods that explain networks without attention."""
+
 
 def few(values: Iterable[Any], short: Collection[Any]) -> list[Any]:
     """Return parameters of a test; those that are not in the short run are marked as slow."""

@@ -123,6 +123,40 @@ class TupleInside(Net):
         return (features * more["shifted"]).mean(dim=(2, 3))
 
 
+class AttentionBlock(nn.Module):
+    """A block of a transformer, with fused attention."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        parts = self.qkv(self.before(tokens)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(*parts.unbind(0))
+        tokens = tokens + self.project(attended.transpose(1, 2).flatten(2))
+        return tokens + self.mlp(self.behind(tokens))
+
+
+class Transformer(nn.Module):
+    """Patches of four pixels and a class token, two blocks, and a head that reads the class token."""
+
+    def __init__(self, classes: int = 4, width: int = 12, heads: int = 2) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.first = nn.Parameter(torch.zeros(1, 1, width))
+        self.blocks = nn.Sequential(AttentionBlock(width, heads), AttentionBlock(width, heads))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.patches(images).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.first.expand(len(tokens), -1, -1), tokens], dim=1)
+        return self.head(self.norm(self.blocks(tokens))[:, 0])
+
+
 class Wrapped(nn.Module):
     """Returns its logits inside something else."""
 

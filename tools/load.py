@@ -23,8 +23,10 @@ PICTURES = ("cat.png", "coffee.png", "rocket.png")
 
 METHODS: dict[str, dict[str, str]] = {
     "ablationcam": {"layer": "early"},
+    "attention-rollout": {},
     "blur-ig": {"steps": "4"},
     "cam": {},
+    "chefer": {},
     "deconvnet": {},
     "deeplift": {},
     "dff": {"iterations": "20"},
@@ -50,6 +52,7 @@ METHODS: dict[str, dict[str, str]] = {
     "kernel-shap": {"segmentation": "grid", "segments": "12", "samples": "40"},
     "kpcacam": {},
     "layercam": {"layer": "late"},
+    "legrad": {},
     "lime": {"segmentation": "grid", "segments": "12", "samples": "30"},
     "lrp": {},
     "occlusion": {"patch": "64", "stride": "64"},
@@ -78,10 +81,15 @@ LONG: dict[str, dict[str, str]] = {
 }
 """Of many passes, each some seconds: one in a band of requests."""
 
-UNFIT = {
-    "mobilenet_v3_small": ("cam", "deconvnet", "excitation-backprop", "guided-backprop", "guided-gradcam", "lrp"),
+_ATTENTIVE = ("attention-rollout", "chefer", "legrad")
+UNFIT = dict.fromkeys(MODELS, _ATTENTIVE) | {
+    "mobilenet_v3_small": (
+        *("cam", "deconvnet", "excitation-backprop", "guided-backprop", "guided-gradcam", "lrp"),
+        *_ATTENTIVE,
+    ),
 }
-"""Methods that a model is refused with 422: this one's head is not linear, and its activations are not rectifiers."""
+"""Methods that a model is refused with 422: none of these has attention; MobileNetV3's head is not linear, and its
+activations are not rectifiers."""
 
 MAX_MODELS = 2
 """That the service may keep."""

@@ -359,6 +359,15 @@ class ModelsAnswer(BaseModel):
     models: list[ModelAnswer]
 
 
+class TokensAnswer(BaseModel):
+    """The tokens of a transformer, as a grid over the picture."""
+
+    rows: int
+    columns: int
+    before: int = Field(description="Tokens in front of these, such as class and register tokens.")
+    after: int = Field(description="Tokens behind them.")
+
+
 class LayerAnswer(BaseModel):
     """One module of a model."""
 
@@ -371,6 +380,7 @@ class LayerAnswer(BaseModel):
     hooks: list[str] = Field(description="What hooks can record.")
     cam: bool = Field(description="Whether a CAM can use the module.")
     default: bool
+    tokens: TokensAnswer | None = Field(description="Where the output (1, T, C) is tokens of the picture, their grid.")
 
 
 class LayersAnswer(BaseModel):

@@ -13,7 +13,7 @@ from seewhy.explainers.errors import ModelOutputError
 from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.selection import out_of_reach
 from seewhy.explainers.hooks.session import HookSession
-from seewhy.explainers.layers.layout import Grid, Tokens, grid_axes
+from seewhy.explainers.layers.layout import Grid, TokenGrid, grid_axes
 from seewhy.explainers.layers.provenance import Provenance, Tracker
 from seewhy.explainers.process_wide import exclusive
 
@@ -40,7 +40,7 @@ class LayerCall:
         pooled: whether a pooling made the output.
         provenance: of the output.
         grid: where the output lies in the picture; None if it is no grid.
-        tokens: the patches in the output, if it is a sequence of tokens.
+        tokens: the output as tokens (1, T, C); None if it is none.
     """
 
     path: str
@@ -53,7 +53,7 @@ class LayerCall:
     pooled: bool = False
     provenance: Provenance | None = None
     grid: Grid | None = None
-    tokens: Tokens | None = None
+    tokens: TokenGrid | None = None
 
     @property
     def is_weighted_leaf(self) -> bool:
@@ -127,7 +127,7 @@ def follow(module: nn.Module, image_shape: tuple[int, int, int], outputs: Callab
             tracker.pass_through(results[0], call)
             call.provenance = tracker.of(results[0])
             call.grid = _grid(call, image_shape[1:])
-            call.tokens = _tokens(call)
+            call.tokens = _token_grid(call)
         calls.append(call)
 
     with (
@@ -198,8 +198,7 @@ def _grid(call: LayerCall, image_size: tuple[int, int]) -> Grid | None:
     return layout.grid if layout is not None and _may_be_grid(call) else None
 
 
-def _tokens(call: LayerCall) -> Tokens | None:
-    """Return the patches in a call's output (1, T, D); None if it is no sequence of them."""
+def _token_grid(call: LayerCall) -> TokenGrid | None:
     layout = call.provenance.layout if call.provenance is not None else None
     return layout.tokens if layout is not None and call.differentiable else None
 

@@ -8,6 +8,7 @@ queries, attention and windows.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 ROWS, COLUMNS = 0, 1
@@ -114,17 +115,24 @@ class Grid(NamedTuple):
         return start / pixels, stop / pixels
 
 
-class Tokens(NamedTuple):
-    """The second axis of a sequence of tokens (N, T, D) that are patches of the picture, row by row.
+@dataclass(frozen=True)
+class TokenGrid:
+    """The tokens of a transformer, as a grid over the picture.
 
     Attributes:
-        before: tokens in front of the patches, such as a class token; there may be others behind them.
-        rows, columns: of patches.
+        rows, columns: of the tokens that lie in the picture, row after row.
+        before, after: tokens in front of and behind these, which lie outside: class, distillation and register tokens.
     """
 
-    before: int
     rows: int
     columns: int
+    before: int = 0
+    after: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of tokens."""
+        return self.before + self.rows * self.columns + self.after
 
 
 class Layout(NamedTuple):
@@ -184,15 +192,15 @@ class Layout(NamedTuple):
         return Grid((6 - rows - columns, rows, columns), self.start, step, self.field, self.exact)
 
     @property
-    def tokens(self) -> Tokens | None:
-        """The tensor as a sequence of patches (N, T, D); None for other tensors."""
+    def tokens(self) -> TokenGrid | None:
+        """The tokens of a tensor (N, T, C); None for other tensors, and where tokens follow another order."""
         if len(self.axes) != 3 or self.axes[0].spatial or self.axes[2].spatial:
             return None
-        sequence = self.axes[1]
-        if [factor.along for factor in sequence.factors] != [ROWS, COLUMNS]:
+        factors, before, after = self.axes[1]
+        sizes = {factor.along: factor.size for factor in factors}
+        if [factor.along for factor in factors] not in ([ROWS, COLUMNS], [ROWS], [COLUMNS]):
             return None
-        rows, columns = sequence.factors
-        return Tokens(sequence.before, rows.size, columns.size)
+        return TokenGrid(sizes.get(ROWS, 1), sizes.get(COLUMNS, 1), before, after)
 
     def shift(self, along: int, start: float = 0.0, field: float = 0.0) -> "Layout":
         """Return the layout with its first position moved by `start` pixels, and its fields larger by `field`."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.layers.forward_pass import LayerCall, Pass, cells_of, follow, likely_grid
-from seewhy.explainers.layers.layout import COLUMNS, ROWS, Grid, Tokens
+from seewhy.explainers.layers.layout import COLUMNS, ROWS, Grid, TokenGrid
 from seewhy.explainers.layers.provenance import Provenance, Waypoint
 
 PASSING = (nn.Identity, nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -36,7 +36,7 @@ class Layer:
         cam: whether a CAM can use it: it runs once and its output is a grid over the picture.
         default: whether CAMs use it by default.
         grid: where its output lies in the picture; None if it is no grid.
-        tokens: the patches in its output, if it is a sequence of tokens; None otherwise.
+        tokens: its output (N, T, C) as tokens of the picture; None if it is none.
     """
 
     path: str
@@ -49,7 +49,7 @@ class Layer:
     cam: bool
     default: bool
     grid: Grid | None
-    tokens: Tokens | None = None
+    tokens: TokenGrid | None = None
 
     @property
     def cells(self) -> int:

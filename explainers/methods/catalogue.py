@@ -16,7 +16,7 @@ from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.errors import OptionError, near_matches, plain_fault
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
 
-Family = Literal["cam", "gradient", "rule", "perturbation", "concept"]
+Family = Literal["cam", "gradient", "rule", "transformer", "perturbation", "concept"]
 
 COMMON = ("sign", "smooth")
 """Options that every method has."""
@@ -46,7 +46,7 @@ class Method:
 
     Attributes:
         name: as users type it.
-        family: cam, gradient, rule (a backward pass by other rules), perturbation or concept.
+        family: cam, gradient, rule (a backward pass by other rules), transformer, perturbation or concept.
         explainer: the frozen dataclass; its fields are the options.
         summary: one line.
         paper: its publication.
@@ -82,8 +82,13 @@ class Method:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What the method needs of a model: ``layer`` for a layer with a grid, ``gradient`` for gradients."""
-        return ("layer",) * self.takes_layers + ("gradient",) * (self.backwards != "0")
+        """What the method needs of a model.
+
+        ``layer`` for a layer with a grid, ``gradient`` for gradients, ``attention`` for attention of all tokens of the
+        picture with each other.
+        """
+        gradient, attention = self.backwards != "0", self.explainer.reads_attention
+        return ("layer",) * self.takes_layers + ("gradient",) * gradient + ("attention",) * attention
 
     @property
     def signed(self) -> bool:

@@ -48,9 +48,11 @@ class Explainer(ABC):
             (test-time augmentation) averages the maps of the picture and its mirror image, each also with normalised
             values a tenth smaller and larger, for the class of the plain picture.
         runs_whole: whether each of its passes runs the whole model, not a part of it.
+        reads_attention: whether it needs a transformer in which all tokens of the picture attend to each other.
     """
 
     runs_whole: ClassVar[bool] = True
+    reads_attention: ClassVar[bool] = False
 
     sign: SignOption = "positive"
     smooth: Annotated[

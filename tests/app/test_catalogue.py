@@ -50,10 +50,19 @@ def test_layers_in_execution_order(client):
         "hooks": ["input", "output", "grad_input", "grad_output"],
         "cam": True,
         "default": True,
+        "tokens": None,
     }
     assert layers["layer1.0.relu"]["calls"] == 2
     assert not layers["layer1.0.relu"]["cam"]
     assert not layers["fc"]["cam"]
+
+
+def test_the_layers_of_a_transformer_tell_the_grid_of_their_tokens(client):
+    answer = client.get("/models/timm/deit_tiny_distilled_patch16_224/layers").get_json()
+    layers = {layer["path"]: layer["tokens"] for layer in answer["layers"]}
+    assert layers["blocks.0"] == {"rows": 14, "columns": 14, "before": 2, "after": 0}
+    assert layers["patch_embed"] == {"rows": 14, "columns": 14, "before": 0, "after": 0}
+    assert layers["head"] is None
 
 
 def test_layers_of_a_timm_model_whose_name_holds_a_slash(client):

@@ -13,7 +13,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.models import Registry, load_model
 from tests import nets
 from tests.app.serving import explain
-from tests.grids import few
+from tests.grids import CONVOLUTIONAL, few
 
 FEW = {"samples": 3, "steps": 4, "masks": 20, "segments": 8, "iterations": 4, "grid": 4, "patch": 64, "stride": 64}
 ENOUGH = {"rise": 40, "kernel-shap": 40}
@@ -59,13 +59,26 @@ def test_an_operation_without_a_rule_is_named(model, client, cat):
     assert "hardswish" in document["detail"]
 
 
+def test_a_method_that_reads_attention_says_what_other_models_can_be_asked(client, cat):
+    fields = {"image": (io.BytesIO(cat), "cat.png"), "method": "legrad"}
+    answer = client.post("/explain", data=fields, content_type="multipart/form-data")
+    document = answer.get_json()
+    assert (answer.status_code, document["type"]) == (422, "urn:seewhy:problem:bad-layer")
+    assert "needs a transformer" in document["detail"]
+    needs = {method["name"]: method["needs"] for method in client.get("/methods").get_json()["methods"]}
+    assert needs["legrad"] == ["gradient", "attention"]
+    assert {name for name, names in needs.items() if "attention" in names} == set(METHODS) - {*CONVOLUTIONAL}
+
+
 def test_the_service_takes_up_the_example_of_a_new_method(tight):
     answer = explain(tight.url, method="powercam", power="3")
     assert answer.status_code == 200, answer.text
     assert answer.headers["X-SeeWhy-Method"] == "powercam"
 
 
-@pytest.mark.parametrize("name", few(METHODS, short={METHODS[name].family: name for name in METHODS}.values()))
+@pytest.mark.parametrize(
+    "name", few(CONVOLUTIONAL, short={METHODS[name].family: name for name in CONVOLUTIONAL}.values())
+)
 @pytest.mark.parametrize(
     "model",
     [pytest.param(name, marks=[pytest.mark.slow] if place else []) for place, name in enumerate(LAYERS)],

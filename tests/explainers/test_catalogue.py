@@ -57,11 +57,11 @@ class Small(nn.Module):
         return self.head(self.dropout(functional.adaptive_avg_pool2d(features, 1)).flatten(1))
 
 
-def like(kind: type[Small]) -> nn.Module:
+def like(kind: type[nn.Module]) -> nn.Module:
     net, generator = nets.seeded(kind), torch.Generator().manual_seed(2)
     for value in net.parameters():
         value.data = torch.randn(value.shape, generator=generator) / 2
-    for norm in (net.norm, net.mixed):
+    for norm in (part for part in net.modules() if isinstance(part, nn.BatchNorm2d)):
         norm.weight.data = torch.linspace(-0.5, 2, norm.num_features)
         norm.bias.data = torch.linspace(-0.1, 0.3, norm.num_features)
         norm.running_mean.uniform_(-0.5, 0.5, generator=generator)
@@ -73,14 +73,24 @@ def small() -> nn.Module:
     return like(Small)
 
 
+def kind_for(name: str) -> type[nn.Module]:
+    """Return the kind of network that a method explains: a transformer, where it reads attention."""
+    return nets.Transformer if "attention" in METHODS[name].needs else Small
+
+
+def net_for(name: str) -> nn.Module:
+    return like(kind_for(name))
+
+
 def pictures() -> Tensor:
     """Three pictures, wider than high."""
     return torch.rand(3, 3, 16, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
 
 @pytest.fixture
-def net() -> nn.Module:
-    return small()
+def net(request) -> nn.Module:
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    return net_for(parameters.get("name", "gradcam"))
 
 
 @pytest.fixture
@@ -112,7 +122,7 @@ def explained(name: str, model: nn.Module, images: Tensor, targets: Tensor | Non
 @cache
 def expected(name: str, **options: object) -> Attribution:
     """Return what a method finds in the pictures."""
-    return explained(name, small(), pictures(), **options)
+    return explained(name, net_for(name), pictures(), **options)
 
 
 def fullest(name: str) -> str:
@@ -186,7 +196,7 @@ def test_a_batch_of_mixed_targets_and_contrasts_is_as_its_pictures_alone(name, o
 @every_method
 def test_the_same_question_has_the_same_answer_to_the_bit_whatever_the_modes(name, net, wide, untouched):
     state, before, leaf = torch.get_rng_state(), wide.clone(), wide.clone().requires_grad_()
-    trainable = small().train().requires_grad_(True)
+    trainable = net_for(name).train().requires_grad_(True)
     with torch.no_grad():
         assert torch.equal(explained(name, untouched(trainable), leaf).maps, expected(name).maps)
     assert leaf.grad is None
@@ -241,21 +251,29 @@ def test_maps_of_classes_and_of_their_contrast(name, net, wide):
         close(cheap_method(name).explain(net, wide, TARGETS, classes).maps, first - second, 1e-5)
 
 
-class Writes(Small):
-    """Writes into its input."""
+def writing(kind: type[nn.Module]) -> type[nn.Module]:
+    """Return a kind of network that writes into its input."""
 
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images.mul_(2) / 2)
+    class Writes(kind):  # type: ignore[misc, valid-type]
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images.mul_(2) / 2)
+
+    return Writes
 
 
-class Detaches(Small):
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images).detach()
+def detaching(kind: type[nn.Module]) -> type[nn.Module]:
+    """Return a kind of network whose logits have no gradient."""
+
+    class Detaches(kind):  # type: ignore[misc, valid-type]
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images).detach()
+
+    return Detaches
 
 
 @every_method
 def test_a_model_that_writes_into_its_input_is_explained_like_another(name, wide):
-    assert torch.equal(explained(name, like(Writes), wide).maps, expected(name).maps)
+    assert torch.equal(explained(name, like(writing(kind_for(name))), wide).maps, expected(name).maps)
 
 
 @every_method
@@ -268,13 +286,14 @@ def test_gradients_are_needed_or_not_made(name, net, wide, untouched, monkeypatc
         assert not any(modes)
     else:
         with pytest.raises(ExplainerError, match="No gradient flows"):
-            explained(name, untouched(like(Detaches)), wide)
+            explained(name, untouched(like(detaching(kind_for(name)))), wide)
 
 
 @every_method
 def test_methods_together_are_the_methods_alone(name, net, wide):
-    together = explain_jointly((cheap_method(name), cheap_method("hirescam")), net, wide, Ask(TARGETS))
-    for attribution, alone in zip(together, (expected(name), expected("hirescam")), strict=True):
+    other = "hirescam" if isinstance(net, Small) else "saliency"
+    together = explain_jointly((cheap_method(name), cheap_method(other)), net, wide, Ask(TARGETS))
+    for attribution, alone in zip(together, (expected(name), explained(other, net, wide)), strict=True):
         assert torch.equal(attribution.maps, alone.maps)
 
 
@@ -296,6 +315,7 @@ def test_precision_and_memory_format_do_not_matter(name, net, wide):
 ONE_CHANNEL = {
     *("dff", "extremal-perturbation", "feature-ablation", "kernel-shap", "lime", "occlusion", "rise", "sobol"),
     *("eigencam", "eigengradcam", "kpcacam", "recipro-cam"),
+    *("attention-rollout", "chefer", "legrad"),
 }
 """The methods of maps that are their own principal component."""
 

@@ -19,6 +19,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import Explainer
 from tests import nets
 from tests.explainers.test_catalogue import FEW
+from tests.grids import CONVOLUTIONAL
 
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 
@@ -151,7 +152,7 @@ def test_layers_in_checkpointed_code_are_explained_as_without(layer, frozen, sma
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_all_methods_explain_checkpointed_code_as_without_or_say_what_to_do(name, reentrant, small):
     method, expected = explainer(name), explainer(name).explain(checkpointed_net(None), small).maps

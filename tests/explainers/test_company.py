@@ -13,7 +13,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.results.explanation import explanations
 from seewhy.models import wrap_model
 from tests import nets
-from tests.explainers.test_catalogue import LAYERS, small
+from tests.explainers.test_catalogue import LAYERS, net_for
 from tests.grids import few
 from tools import company
 
@@ -22,7 +22,7 @@ from tools import company
     "name", few(METHODS, short=["gradcam", "eigencam", "scorecam", "saliency", "fullgrad", "lrp", "deeplift", "rise"])
 )
 def test_company_does_not_matter(name):
-    model, images = small(), company.pictures(24)
+    model, images = net_for(name), company.pictures(24)
     options: dict[str, Any] = {"layers": LAYERS.get(name, ("conv",))} if METHODS[name].takes_layers else {}
     actual, where = company.measured(model, name, images, torch.arange(8) % 4, company.ROW, **options)
     assert actual <= company.TOLERANCE, where

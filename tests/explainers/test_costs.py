@@ -15,6 +15,7 @@ from seewhy.explainers.tasks.pose import survey
 from seewhy.models import LoadedModel, Preprocess
 from seewhy.models.spec import ModelSpec
 from tests import nets
+from tests.grids import CONVOLUTIONAL
 
 FEW = {"samples": 9, "steps": 5, "segments": 4, "cells": 3, "patch": 8, "stride": 4, "concepts": 2, "iterations": 3}
 FEWER = {"kernel-shap": {"samples": 20, "segments": 3}, "iscam": {"samples": 3}, "extremal-perturbation": {"cells": 6}}
@@ -73,7 +74,7 @@ def counted(rows: list[int], ends: tuple[Any, ...]) -> None:
     rows.append(len(ends[0]))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
 def test_every_method_of_the_catalogue_tells_its_passes_and_takes_no_more(name, model, monkeypatch):
     if name in NOT_HERE:
         pytest.skip(NOT_HERE[name])

@@ -16,6 +16,7 @@ from torchvision.models import VisionTransformer, densenet121
 from seewhy import LoadedModel, load_model, similar, wrap_model
 from seewhy.explainers.errors import LayerError, OptionError, PictureError, UnreadablePictureError
 from seewhy.explainers.imaging.render import Style
+from seewhy.explainers.layers.layout import TokenGrid
 from seewhy.explainers.likeness import decomposition
 from seewhy.explainers.likeness.decomposition import decompose
 from seewhy.explainers.results.likeness import Likeness
@@ -204,7 +205,7 @@ def test_a_transformer_has_its_patches_where_the_last_attention_reads_them(gener
     left, top, right, bottom = result.pairs[0].image
     assert (right - left, bottom - top) == (8, 8)
     tokens = {layer.path: layer.tokens for layer in model.survey.layers if layer.tokens}
-    assert tokens["encoder.layers.encoder_layer_1.ln_1"] == (1, 4, 4)
+    assert tokens["encoder.layers.encoder_layer_1.ln_1"] == TokenGrid(4, 4, before=1)
     assert "heads.head" not in tokens
 
 

@@ -16,6 +16,7 @@ from seewhy.explainers.inspection.trace import trace_images
 from seewhy.explainers.methods.catalogue import METHODS
 from tests import nets
 from tests.explainers.test_catalogue import FEW
+from tests.grids import CONVOLUTIONAL
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit"),
@@ -129,7 +130,7 @@ def test_methods_explain_a_model_with_an_opaque_part_as_without(name, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(OPAQUE))
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"refinecam"}))  # which goes through the layers of the stem
+@pytest.mark.parametrize("name", sorted({*CONVOLUTIONAL} - {"refinecam"}))  # which goes through the layers of the stem
 def test_all_methods_explain_a_model_with_an_opaque_part_as_without(name, kind):
     explained_around(name, kind)
 

@@ -17,6 +17,7 @@ from seewhy.explainers.results.explanation import explanations
 from seewhy.models import wrap_model
 from tests import nets
 from tests.explainers.test_catalogue import TARGETS, Small, cheap_method
+from tests.grids import CONVOLUTIONAL
 
 
 class PilotNet(nn.Module):
@@ -280,7 +281,7 @@ def test_what_parametrises_weights_is_part_of_its_module(kind):
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 @pytest.mark.parametrize(
-    "name", [name for name in METHODS if name != "xrai"] + [pytest.param("xrai", marks=pytest.mark.slow)]
+    "name", [name for name in CONVOLUTIONAL if name != "xrai"] + [pytest.param("xrai", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize(
     "kind", [kind if kind == "weight_norm" else pytest.param(kind, marks=pytest.mark.slow) for kind in PARAMETRISED]

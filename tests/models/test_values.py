@@ -21,7 +21,7 @@ from seewhy.models.errors import ModelsFileError
 from seewhy.models.models_file import own_specs
 from tests import nets
 from tests.app.conftest import EXAMPLES
-from tests.grids import few
+from tests.grids import CONVOLUTIONAL, few
 
 CAT = EXAMPLES / "cat.png"
 LABELS, UNITS = ["age", "height", "age:down"], ["years", "cm", ""]
@@ -33,8 +33,8 @@ COMPARES_CLASSES = ("finercam", "shapleycam")
 
 SAME = [
     name
-    for name, entry in METHODS.items()
-    if not entry.rounding and name not in (*COMPARES_CLASSES, "recipro-cam", "cam")
+    for name in CONVOLUTIONAL
+    if not METHODS[name].rounding and name not in (*COMPARES_CLASSES, "recipro-cam", "cam")
 ]
 """Methods that explain a value as they explain a logit; Recipro-CAM takes probabilities, CAM another network."""
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.models import LoadedModel
+from tests.grids import CONVOLUTIONAL
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -36,7 +37,7 @@ FEWER: dict[str, dict[str, Any]] = {
 """Options with which methods of many passes take fewer."""
 
 CASES = [
-    *((name, FEWER.get(name, {})) for name in METHODS),
+    *((name, FEWER.get(name, {})) for name in CONVOLUTIONAL),
     ("excitation-backprop", {"layers": ["blocks.4"]}),
     ("lrp", {"composite": "z-plus"}),
     ("fullgrad", {"sign": "positive"}),

@@ -1,0 +1,1 @@
+"""Methods for transformers: attention and its gradients, and relevance through attention."""
