@@ -12,6 +12,7 @@ from .explainers import XRAI as XRAI
 from .explainers import AblationCAM as AblationCAM
 from .explainers import AttentionRollout as AttentionRollout
 from .explainers import AttentionSession as AttentionSession
+from .explainers import AttnLRP as AttnLRP
 from .explainers import Attribution as Attribution
 from .explainers import BlurIG as BlurIG
 from .explainers import Capture as Capture

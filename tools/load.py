@@ -24,6 +24,7 @@ PICTURES = ("cat.png", "coffee.png", "rocket.png")
 METHODS: dict[str, dict[str, str]] = {
     "ablationcam": {"layer": "early"},
     "attention-rollout": {},
+    "attnlrp": {},
     "blur-ig": {"steps": "4"},
     "cam": {},
     "chefer": {},

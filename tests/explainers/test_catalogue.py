@@ -172,6 +172,7 @@ def test_signs(name, net, wide):
 VARIANTS = [
     ("lrp", {"composite": "epsilon"}),
     ("lrp", {"composite": "epsilon-alpha2-beta1-flat"}),
+    ("attnlrp", {"gamma": 0, "conv_gamma": 0}),
     ("deeplift", {"baseline": "blur"}),
     ("excitation-backprop", {"layers": ()}),
     ("fullgrad", {"sign": "absolute"}),
@@ -236,7 +237,7 @@ def test_another_seed_has_another_answer(name, net, wide):
 LINEAR = {
     *("cam", "gradcam", "hirescam", "shapleycam", "xgradcam", "recipro-cam", "kernel-shap", "occlusion", "fullgrad"),
     *("blur-ig", "deeplift", "excitation-backprop", "expected-gradients", "feature-ablation", "input-x-gradient"),
-    *("integrated-gradients", "lrp"),
+    *("integrated-gradients", "lrp", "attnlrp"),
 }
 """The methods for which the map of a difference is the difference of two maps."""
 

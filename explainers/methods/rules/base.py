@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError, UnsupportedOperationError
+from seewhy.explainers.hooks.attention import DefinedAttention
 from seewhy.explainers.hooks.gradient_tap import is_tap
 
 Backward = Callable[[Tensor], tuple[Tensor | None, ...]]
@@ -227,7 +228,8 @@ def propagate(
     """
     with torch.enable_grad():
         leaf = images.detach().requires_grad_()
-        with Rewriting(rules) as rewriting:
+        # Fused attention hides its operations: computed by its definition, each of them meets its rule.
+        with Rewriting(rules) as rewriting, DefinedAttention():
             outputs = question.run(leaf)
             rewriting.finish(outputs)
         values = outputs.detach().float().requires_grad_()

@@ -106,7 +106,7 @@ def _holds(path: str, inner: str) -> bool:
 def _unsuitable(reason: str) -> UnsuitableModelError:
     return UnsuitableModelError(
         "This method needs a transformer in which all tokens of the picture attend to each other, such as ViT, DeiT, "
-        f"BEiT or DINO; {reason}. Use saliency, which explains any model."
+        f"BEiT or DINO; {reason}. Use attnlrp, which follows any attention, or saliency."
     )
 
 

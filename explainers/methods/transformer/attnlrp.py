@@ -1,0 +1,79 @@
+"""AttnLRP: layer-wise relevance propagation through attention."""
+
+from functools import partial
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.methods.rules.attention import attention_rules
+from seewhy.explainers.methods.rules.base import propagate
+from seewhy.explainers.methods.rules.linear import Rule, epsilon_rule, gamma_rule
+from seewhy.explainers.methods.rules.relevance import Composite
+
+
+@method(
+    "attnlrp",
+    family="transformer",
+    summary="The logit, shared out layer by layer, through attention, normalisation and any activation, to the pixels.",
+    paper=Paper(
+        "Achtibat, Hatefi, Dreyer, Jain, Wiegand, Lapuschkin, Samek",
+        "AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers",
+        2024,
+        "https://arxiv.org/abs/2402.05602",
+    ),
+    fine=True,
+)
+@dataclass(frozen=True, kw_only=True)
+class AttnLRP(Explainer):
+    r"""AttnLRP: relevance through attention, whose softmax and products have rules of their own.
+
+    .. math:: R_{x_i} = x_i \Big(R_{s_i} - s_i \sum_j R_{s_j}\Big) \quad (s = \mathrm{softmax}(x)), \qquad
+              R_{A_{jk}} = \sum_p \frac{A_{jk} V_{kp}}{2 O_{jp} + \epsilon} R_{O_{jp}}, \quad
+              R_{V_{kp}} = \sum_j \frac{A_{jk} V_{kp}}{2 O_{jp} + \epsilon} R_{O_{jp}} \quad (O = A V)
+
+              y = \frac{x - \bar x}{\sigma} w + b: \quad
+              R_{x_i} = \sum_j \frac{x_i \, \partial_{x_i} y_j |_{\sigma}}{y_j + \epsilon} R_{y_j}, \qquad
+              y = f(x_i): \quad R_{x_i} = R_y
+
+    These are the paper's propositions 3.1 (softmax), 3.3 (matrix products, here also of queries and keys) and 3.4
+    (normalisation: the deviation σ is a constant), and the identity rule of activations such as GELU. A product of two
+    activations at one place, as of a gate, gives half of the relevance to each (proposition 3.2). All else is as in
+    ``lrp``: convolutions and dense layers follow the gamma rule, or with a gamma of 0 the epsilon rule; additions of
+    shortcuts and averages the epsilon rule. The relevance of the output is the logit (with a contrast, the two logits
+    with opposite signs).
+
+    Biases keep their share, and so does the softmax, whose rule is a Taylor decomposition with a constant term. With
+    these the relevance is complete; the map alone need not sum to the logit. A quotient of two activations is taken for
+    a normalisation, so the dividend gets all. Any model made of such operations is explained, with attention or
+    without: windows, and convolutional networks with SiLU and gates, too. In front of the patches relevance is shared
+    among the pixels, so the grid of patches shows; ``smooth="tta"`` softens it.
+    """
+
+    gamma: Annotated[
+        float,
+        Field(ge=0, le=1000, description="How much more contributions of the output's sign count in dense layers."),
+    ] = 0.05
+    conv_gamma: Annotated[float, Field(ge=0, le=1000, description="The same in convolutions.")] = 0.25
+    epsilon: Annotated[float, Field(gt=0, le=1, description="Added to what rules divide by.")] = 1e-6
+    sign: Annotated[
+        Sign, Field(description="Relevance for the class and against it, only that for it, or its size.")
+    ] = "signed"
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward and one backward pass to the input."""
+        epsilon = partial(epsilon_rule, epsilon=self.epsilon)
+        conv, dense = (self._rule(gamma) for gamma in (self.conv_gamma, self.gamma))
+        rules = attention_rules("attnlrp", Composite(conv, conv, dense, epsilon), self.epsilon)
+        relevance, objective, outputs = propagate(question, question.images, rules, torch.mul)
+        return self.answer(self.project(relevance), objective, outputs)
+
+    def _rule(self, gamma: float) -> Rule:
+        """Return the rule of a kind of layers."""
+        return partial(gamma_rule, gamma=gamma) if gamma else partial(epsilon_rule, epsilon=self.epsilon)
