@@ -178,7 +178,7 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
         shape = f"of shape {tokens[-1]}" if tokens else "without a grid"
         return None, (
             f"After {layer.path!r} (the patch embedding) this transformer works on sequences of tokens {shape}, not "
-            "on a grid; a CAM has no layer to use. Use method=saliency."
+            "on a grid; a CAM has no layer to use. Use method=legrad, attnlrp or saliency."
         )
     return layer.path, None
 
