@@ -29,6 +29,7 @@ from seewhy.explainers.methods.rules.relevance import Composite
         "https://arxiv.org/abs/2402.05602",
     ),
     fine=True,
+    rounding="how relevance is divided among contributions that all but cancel, as in untrained networks",
 )
 @dataclass(frozen=True, kw_only=True)
 class AttnLRP(Explainer):

@@ -124,7 +124,9 @@ def legrad(net: nets.Transformer, images: Tensor, target: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("method", "written"), [(AttentionRollout(), rollout), (Chefer(), chefer), (LeGrad(), legrad)], ids=str
+    ("method", "written"),
+    [(AttentionRollout(), rollout), (Chefer(), chefer), (LeGrad(), legrad)],
+    ids=["rollout", "chefer", "legrad"],
 )
 def test_a_method_equals_its_equation_written_out(method, written, generator, untouched):
     net = nets.seeded(nets.Transformer).requires_grad_(False)
