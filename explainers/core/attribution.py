@@ -10,6 +10,9 @@ from seewhy.explainers.core.ask import Targets
 from seewhy.explainers.errors import NonFiniteError
 from seewhy.explainers.execution.deferred_checks import require
 
+FAINT = 2.0**-6
+"""Where the score changes by less than this share of it, rounding, about 10^-6 of the score, is 10^-4 of the change."""
+
 _BAD_MAP = "The map holds NaN or infinity; use a float32 model, or another layer or method."
 
 
@@ -59,8 +62,8 @@ class Attribution:
         against: (N,) int64, the contrast of each target, or `NO_CONTRAST`; None without any contrast.
         regions: of methods that segment the pictures; None for all others.
         diagnostics: a tuple of remarks for each map; empty if there is none about any map.
-        change: (N,) the largest change of the score, as a share of the values that it is a difference of, for methods
-            that hide parts of the picture; None for all others.
+        change: (N,) how far the score changes, as a share of the values that it is a difference of, for methods that
+            hide parts of the picture; 0 where that may be mere rounding. None for all others.
     """
 
     maps: Tensor
@@ -77,6 +80,10 @@ class Attribution:
     def logits(self) -> Tensor:
         """(N, K) float32: the outputs of a classifier."""
         return self.outputs
+
+    def is_faint(self, row: int) -> bool:
+        """Whether what is hidden changes the score so little that rounding shows in the map; looks at the tensor."""
+        return self.change is not None and 0 < float(self.change[row]) < FAINT
 
     def rows(self) -> list["Attribution"]:
         """Return the attribution of each image (N = 1), on the CPU."""

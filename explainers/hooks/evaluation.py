@@ -14,6 +14,8 @@ from torch.utils.checkpoint import CheckpointError
 _CHECKPOINTING = ("grad_checkpointing", "gradient_checkpointing")
 """Attributes that switch checkpointing on in models of timm and transformers."""
 
+_FLAGS = frozenset((*_CHECKPOINTING, "memory_efficient"))
+
 _DENSENETS = {"torchvision.models.densenet", "timm.models.densenet"}
 """Python modules whose layers switch it on with `memory_efficient`; elsewhere that name may mean anything."""
 
@@ -64,9 +66,13 @@ def _switched_off(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
     """
     flags = []
     with _lock:
+        others_hold = bool(_holders)
         for part in _submodules(module):
             attributes = vars(part)
-            counts = _holders.get(part) if _holders else None
+            # This runs before each pass, and a model has hundreds of modules, most with nothing to switch off.
+            if not others_hold and attributes.get("training") is False and attributes.keys().isdisjoint(_FLAGS):
+                continue
+            counts = _holders.get(part) if others_hold else None
             for name in (*names, "memory_efficient") if type(part).__module__ in _DENSENETS else names:
                 # `training` must stay a bool, so it cannot hold OFF: only the count shows that another block holds it.
                 if name == "training":

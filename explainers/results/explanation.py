@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 _LINE = 24
 """Height of a caption and of a colour bar, in pixels."""
 
-FAINT = 2.0**-9
-"""A change of the score below this share of it has rounding errors above 10^-4 of the change."""
-
 
 @dataclass(frozen=True, eq=False)
 class Region:
@@ -286,8 +283,9 @@ def explanations(
 
 def _notes(attribution: Attribution, row: int, method: str) -> tuple[Diagnostic, ...]:
     notes = attribution.diagnostics[row] if attribution.diagnostics else ()
-    if attribution.change is not None and 0 < (change := float(attribution.change[row])) < FAINT:
-        message = f"Whatever is hidden changes the score by {change:.1e} of it at most, which rounding shows in."
+    if attribution.change is not None and attribution.is_faint(row):
+        change = float(attribution.change[row])
+        message = f"What is hidden changes the score by only {change:.1e} of it, so rounding shows in the map."
         notes = *notes, Diagnostic("faint-map", message)
     entry = METHODS.get(method)
     if entry is None or not entry.rounding:

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from seewhy.explainers.errors import LayerError
+from seewhy.explainers.hooks.attention import DefinedAttention
 
 HOMOGENEOUS = frozenset(
     {
@@ -131,44 +131,19 @@ def _twice(part: nn.Module, value: Tensor) -> tuple[Tensor, Tensor]:
     return output.detach(), torch.zeros_like(output) if tangent is None else tangent.detach()
 
 
-class _TwiceDifferentiable(TorchFunctionMode):
-    """Replaces functions without a second derivative in PyTorch by equal ones with one, in this thread."""
+class _TwiceDifferentiable(DefinedAttention):
+    """Replaces functions without a second derivative in PyTorch, fused attention too, by equal ones with one."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
         if function is functional.hardsigmoid:
-            return _hardsigmoid(*args, **kwargs)
-        if function is functional.scaled_dot_product_attention:
-            return _attention(*args, **kwargs)
+            return _hardsigmoid(*args, **(kwargs or {}))
         if function is functional.multi_head_attention_forward:
-            kwargs = {**kwargs, "need_weights": True}  # a fused kernel, which has no second derivative, returns none
-        return function(*args, **kwargs)
+            kwargs = {**(kwargs or {}), "need_weights": True}  # with added keys it runs as it is, fused without these
+        return super().__torch_function__(function, types, args, kwargs)
 
 
 def _hardsigmoid(values: Tensor, inplace: bool = False) -> Tensor:
     output = functional.relu6(values + 3) / 6
     return values.copy_(output) if inplace else output
-
-
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """Return what `scaled_dot_product_attention` does, without dropout, which is off in evaluation mode."""
-    if enable_gqa:
-        key, value = (heads.repeat_interleave(query.shape[-3] // heads.shape[-3], dim=-3) for heads in (key, value))
-    weights = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device).tril()
-    if attn_mask is not None:
-        allowed = attn_mask.dtype == torch.bool
-        weights = weights.masked_fill(~attn_mask, -torch.inf) if allowed else weights + attn_mask
-    return weights.softmax(dim=-1) @ value

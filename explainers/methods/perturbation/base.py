@@ -118,9 +118,11 @@ class Perturbation(Explainer):
         return totals
 
 
-def varies(scores: Tensor) -> bool:
-    """Whether scores, float64, differ by more than rounding."""
-    return bool(scores.var(correction=0) > (ROUNDING * scores.abs().max()) ** 2)
+def spread(scores: Tensor) -> Tensor:
+    """Return the standard deviation of scores (R,) over the largest, a scalar; 0 where it may be mere rounding."""
+    deviation = scores.std(correction=0)
+    largest = scores.abs().max()
+    return torch.where(deviation > ROUNDING * largest, deviation / largest, 0.0)
 
 
 def masked(image: Tensor, baseline: Tensor, masks: Tensor) -> Tensor:

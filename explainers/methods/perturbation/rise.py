@@ -1,5 +1,6 @@
 """RISE: random masks, weighted by the scores of the masked pictures."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -13,7 +14,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Seed, SignOption
-from seewhy.explainers.methods.perturbation.base import Perturbation, Score, varies
+from seewhy.explainers.methods.perturbation.base import Perturbation, Score, spread
 
 MOST_CELLS = 20_000_000
 """Largest number of cells of all masks together."""
@@ -90,9 +91,11 @@ class RISE(Perturbation):
         def maps() -> Tensor:
             covered = weights > 0
             means = torch.where(covered, sums / weights.where(covered, 1) - history.nanmean(dim=1)[:, None, None], 0)
+            return self.project(torch.where(spreads()[:, None, None] > 0, means, 0.0)[:, None])
+
+        def spreads() -> Tensor:
             runs = [scores[~scores.isnan()] for scores in history]
-            means[[len(scores) < 2 or not varies(scores) for scores in runs]] = 0
-            return self.project(means[:, None])
+            return torch.stack([spread(scores) if len(scores) else scores.new_zeros(()) for scores in runs])
 
         for picture, rows, group, scores in self.probe(question, objective, [self.samples] * len(images), masks):
             sums[picture] += torch.einsum("r,rhw->hw", scores.double(), group.double())
@@ -101,4 +104,4 @@ class RISE(Perturbation):
             question.progress.show(maps)
         if not bool((weights > 0).all()):
             raise OptionError("Some pixels are in no mask; draw more samples, or raise the probability.", "samples")
-        return self.answer(maps(), objective, outputs)
+        return replace(self.answer(maps(), objective, outputs), change=spreads())

@@ -1,5 +1,6 @@
 """Sobol indices: the share of the score's variance in which each cell of a random mask takes part."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -15,7 +16,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Seed
-from seewhy.explainers.methods.perturbation.base import ROUNDING, Perturbation
+from seewhy.explainers.methods.perturbation.base import Perturbation, spread
 
 MOST_PASSES = 1_000_000
 """Largest number of masked copies of one picture."""
@@ -84,10 +85,11 @@ class Sobol(Perturbation):
             return functional.interpolate(grids, size=size, mode="nearest")[:, 0]
 
         objective, outputs = question.plain()
-        scores = self.probe_all(question, objective, [self.samples * (cells + 2)] * count, masks)
+        scores = torch.stack(self.probe_all(question, objective, [self.samples * (cells + 2)] * count, masks))
         maps = torch.stack([total_order(values.reshape(cells + 2, self.samples)) for values in scores])
         maps = maps.reshape(count, 1, self.cells, self.cells).to(images.device)
-        return self.answer(self.project(maps), objective, outputs)
+        changes = torch.stack([spread(values) for values in scores[:, : 2 * self.samples]])
+        return replace(self.answer(self.project(maps), objective, outputs), change=changes)
 
 
 def total_order(scores: Tensor) -> Tensor:
@@ -96,7 +98,6 @@ def total_order(scores: Tensor) -> Tensor:
     Args:
         scores: (d + 2, N), those of A, of B, and of A with each column of B.
     """
-    variance = scores[:2].var(correction=0)
-    if variance <= (ROUNDING * scores.abs().max()) ** 2:
+    if not spread(scores[:2]):
         return torch.zeros(len(scores) - 2, dtype=scores.dtype)
-    return (scores[0] - scores[2:]).square().mean(dim=1) / (2 * variance)
+    return (scores[0] - scores[2:]).square().mean(dim=1) / (2 * scores[:2].var(correction=0))
