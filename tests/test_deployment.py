@@ -102,6 +102,11 @@ def test_nginx_lets_go_of_a_connection_before_the_service_does():
     assert int(seconds) < KEEPALIVE_SECONDS == Server(DEFAULTS).cfg.keepalive
 
 
+def test_nginx_has_connections_for_thousands_of_silent_clients_and_what_it_forwards_for_them():
+    (connections,) = directives("worker_connections")
+    assert int(connections) >= 2 * 2_000
+
+
 def test_nginx_has_slow_clients_wait_and_repeats_nothing():
     assert directives("proxy_request_buffering") == directives("proxy_buffering") == ["on"]
     assert directives("proxy_ignore_client_abort") == ["off"]

@@ -69,6 +69,14 @@ def out_of_reach(modules: Mapping[str, nn.Module]) -> dict[str, str]:
     return reasons
 
 
+def opaque_parts(module: nn.Module) -> str:
+    """Return a sentence that names the parts of a module that nothing looks into; empty if there are none."""
+    reasons = dict.fromkeys(out_of_reach(dict(module.named_modules())).values())
+    if not reasons:
+        return ""
+    return f" Nothing is seen inside {' and '.join(reasons)}; use the model as it was before."
+
+
 def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, ...]:
     """Return the module paths that the patterns (dotted paths or globs) match, in module order.
 

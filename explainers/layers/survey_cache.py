@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from seewhy.explainers.hooks.selection import as_module
+from seewhy.explainers.hooks.selection import as_module, is_compiled_in_place
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey import Survey, survey_module
 from seewhy.explainers.process_wide import exclusive, exclusive_if_free
@@ -68,17 +68,17 @@ def survey_of(
             entries.pop(key, None)
             if len(entries) >= _MOST_SIZES:
                 del entries[next(iter(entries))]
-            entries[key] = _Entry(_state(module), present)
+            entries[key] = _Entry(state_of(module), present)
     return present
 
 
 def _valid_entry(module: nn.Module, key: Hashable) -> Survey | None:
     entry = _surveys.get(module, {}).get(key)
-    return entry.survey if entry is not None and entry.state == _state(module) else None
+    return entry.survey if entry is not None and entry.state == state_of(module) else None
 
 
-def _state(module: nn.Module) -> object:
-    """Return everything that a survey may depend on; states are equal only if nothing of it changed."""
+def state_of(module: nn.Module) -> object:
+    """Return all that decides what a module computes, but for its mode; states are equal only if none of it changed."""
     parts = tuple((path, weakref.ref(part), *_attributes(part)) for path, part in module.named_modules())
     tensors = tuple(_version(tensor) for tensor in (*module.parameters(), *module.buffers()))
     return parts, tensors
@@ -90,7 +90,8 @@ def _attributes(part: nn.Module) -> tuple[object, ...]:
     # PyTorch has no public list of a module's hooks.
     hooks = (*part._forward_pre_hooks, *part._forward_hooks)
     plain = tuple((name, value) for name, value in attributes.items() if name != "training" and _is_plain(value))
-    return type(part), id(getattr(type(part), "forward", None)), id(attributes.get("forward")), hooks, plain
+    forwards = id(getattr(type(part), "forward", None)), id(attributes.get("forward")), is_compiled_in_place(part)
+    return type(part), *forwards, hooks, plain
 
 
 def _is_plain(value: Any) -> bool:

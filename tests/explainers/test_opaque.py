@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seewhy.explainers import GradCAM, survey
-from seewhy.explainers.errors import UnsupportedModuleError, UnsupportedOperationError
+from seewhy.explainers import FullGrad, GradCAM, survey
+from seewhy.explainers.errors import UnsuitableModelError, UnsupportedModuleError, UnsupportedOperationError
 from seewhy.explainers.hooks.registered import count_hooks
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.inspection.capture import capture_images
@@ -27,9 +27,9 @@ pytestmark = [
 class WithStem(nn.Module):
     """A linear stem that may be opaque, and layers after it that are not."""
 
-    def __init__(self) -> None:
+    def __init__(self, bias: bool = False) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.Conv2d(4, 4, 3, padding=1, bias=False))
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, bias=bias), nn.Conv2d(4, 4, 3, padding=1, bias=bias))
         self.conv = nn.Conv2d(4, 5, 3, padding=1, stride=2)
         self.relu = nn.ReLU()
         self.head = nn.Linear(5, 3)
@@ -112,7 +112,7 @@ def explained_around(name: str, kind: str) -> None:
     images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     net = with_opaque_stem(kind)
     if kind == "scripted" and (method.family == "rule" or name == "attnlrp"):
-        with pytest.raises(UnsupportedOperationError, match="convolution"):  # which nothing of the stem's code made
+        with pytest.raises(UnsupportedOperationError, match=r"'convolution'.*'stem', which is TorchScript"):
             explainer.explain(net, images)
     else:
         expected = explainer.explain(nets.seeded(WithStem).eval(), images)
@@ -126,6 +126,37 @@ def explained_around(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", ["deeplift", "fullgrad", "gradcam"])
 def test_methods_explain_a_model_with_an_opaque_part_as_without(name, kind):
     explained_around(name, kind)
+
+
+@pytest.mark.parametrize("kind", sorted(OPAQUE))
+@pytest.mark.parametrize("method", [FullGrad(), GradCAM(), GradCAM(layers=("conv",))])
+def test_a_part_that_becomes_opaque_after_an_explanation_is_noticed(method, kind, images):
+    net = nets.seeded(WithStem).eval()
+    expected = method.explain(net, images)
+    net.stem = OPAQUE[kind](net.stem)
+    torch.testing.assert_close(method.explain(net, images).maps, expected.maps)
+
+
+def test_a_part_that_is_wrapped_after_an_explanation_is_noticed(images):
+    net = nets.seeded(WithStem, True).eval()
+    expected = FullGrad().explain(net, images)
+    net.stem = nn.Sequential(net.stem)
+    torch.testing.assert_close(FullGrad().explain(net, images).maps, expected.maps)
+
+
+def test_the_default_layer_is_found_anew_once_it_is_compiled_in_place(images):
+    net = nets.seeded(WithStem).eval()
+    assert GradCAM().explain(net, images).layers == ("relu",)
+    net.relu.compile(backend="eager")
+    assert GradCAM().explain(net, images).layers == ("conv",)
+
+
+@pytest.mark.parametrize("kind", ["compiled in place", "scripted"])
+def test_biases_that_fullgrad_cannot_see_are_refused_with_what_hides_them(kind, images):
+    net = nets.seeded(WithStem, True).eval()
+    net.stem = OPAQUE[kind](net.stem)
+    with pytest.raises(UnsuitableModelError, match="Nothing is seen inside 'stem', which "):
+        FullGrad().explain(net, images)
 
 
 @pytest.mark.slow

@@ -13,8 +13,9 @@ from seewhy.explainers.core.ask import DEFAULT_ASK
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError, UnsuitableModelError
-from seewhy.explainers.hooks.selection import first_names, out_of_reach
+from seewhy.explainers.hooks.selection import first_names, opaque_parts, out_of_reach
 from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.layers.survey_cache import state_of
 from seewhy.explainers.methods.gradient.biases import HOMOGENEOUS, implicit_bias
 
 LINEAR = (nn.Conv2d, nn.Linear)
@@ -103,9 +104,9 @@ def full_gradients(question: Question, units: tuple[str, ...]) -> FullGradients:
     worst = float(decomposition.missing.abs().max())
     if worst > (1e-3 if _is_precise(question.images) else 0.05):
         raise UnsuitableModelError(
-            f"The gradients of the input and of the biases do not add up to the score ({worst:.1%} are missing), for "
-            "the model adds or multiplies outside of its modules, as transformers do; use integrated gradients or "
-            "another method."
+            f"The gradients of the input and of the biases do not add up to the score ({worst:.1%} are missing): the "
+            "model adds or multiplies outside the modules that are seen, as transformers do. Use integrated gradients "
+            f"or another method.{opaque_parts(question.module)}"
         )
     return decomposition
 
@@ -115,19 +116,18 @@ def units_of(question: Question) -> tuple[str, ...]:
 
     A module does more than its parts, as a gate does, if output times gradient is not input times gradient plus the
     terms of the parts. This is tested on pictures of noise, so units depend only on the model and the size of the
-    pictures. They are cached until a parameter or buffer changes.
+    pictures. They are cached until the model changes.
 
     Raises:
         UnsuitableModelError: no gradient flows to the picture.
         LayerError: a module cannot be decomposed.
     """
-    tensors = (*question.module.parameters(), *question.module.buffers())
-    versions = tuple((id(tensor), 0 if tensor.is_inference() else tensor._version) for tensor in tensors)
+    state = state_of(question.module)
     key = (tuple(question.images.shape[1:]), question.images.dtype)
     with _cache_lock:
         entry = _cache.get(question.module)
-        if entry is None or entry[0] != versions:
-            entry = _cache[question.module] = versions, {}
+        if entry is None or entry[0] != state:
+            entry = _cache[question.module] = state, {}
         units = entry[1].get(key)
     if units is None:
         units = _find_units(question)

@@ -23,6 +23,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import ModelOutputError, UnsupportedOperationError
 from seewhy.explainers.hooks.attention import DefinedAttention
 from seewhy.explainers.hooks.gradient_tap import is_tap
+from seewhy.explainers.hooks.selection import opaque_parts
 
 Backward = Callable[[Tensor], tuple[Tensor | None, ...]]
 """The backward pass of one operation: takes the relevance of its output, and returns that of each of its inputs."""
@@ -121,11 +122,17 @@ def is_first(value: Tensor) -> bool:
 
 
 class Rewriting(TorchFunctionMode):
-    """Replaces the operations of this thread by those that follow rules, until `finish`."""
+    """Replaces the operations of this thread by those that follow rules, until `finish`.
 
-    def __init__(self, rules: Rules) -> None:
+    Args:
+        rules: see `Rules`.
+        module: the model, whose parts that no mode sees are named in errors.
+    """
+
+    def __init__(self, rules: Rules, module: nn.Module) -> None:
         super().__init__()
         self._rules = rules
+        self._module = module
         self._finished = False
         # Tensors that depend on the picture but require no gradient, each with the operation that detached it.
         self._detached = WeakTensorKeyDictionary()
@@ -199,7 +206,7 @@ class Rewriting(TorchFunctionMode):
         use = f"{operation!r} {how}".strip()
         return UnsupportedOperationError(
             f"The method {self._rules.method!r} has no rule for the operation {use}, as this model uses it; choose "
-            "another method, such as saliency.",
+            f"another method, such as saliency.{opaque_parts(self._module)}",
             operation,
         )
 
@@ -229,7 +236,7 @@ def propagate(
     with torch.enable_grad():
         leaf = images.detach().requires_grad_()
         # Fused attention hides its operations: computed by its definition, each of them meets its rule.
-        with Rewriting(rules) as rewriting, DefinedAttention():
+        with Rewriting(rules, question.module) as rewriting, DefinedAttention():
             outputs = question.run(leaf)
             rewriting.finish(outputs)
         values = outputs.detach().float().requires_grad_()

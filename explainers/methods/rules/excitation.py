@@ -77,7 +77,7 @@ class ExcitationBackprop(LayerExplainer):
         if not self.layers:
             values, _, outputs = propagate(question, question.images, rules)
             return {"": _normalised(values)}, outputs
-        with Rewriting(rules) as rewriting:
+        with Rewriting(rules, question.module) as rewriting:
 
             def scores(objective: Objective, outputs: Tensor) -> Tensor:
                 rewriting.finish(outputs)
