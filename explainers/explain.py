@@ -10,9 +10,9 @@ from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import OptionError, TargetError
 from seewhy.explainers.hooks.selection import match_modules
+from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.explainers.methods.shared_pass import explain_jointly
 from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.tasks.function import TargetFunction
 from seewhy.explainers.tasks.pose import predict, task_of

@@ -12,10 +12,10 @@ from seewhy.explainers.core.attribution import Attribution, require_finite
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.cam.base import CAM
+from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import passes_of
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
-from seewhy.explainers.methods.shared_pass import explain_jointly
 from seewhy.explainers.tasks.pose import pose, predict
 from seewhy.models import LoadedModel
 

@@ -212,5 +212,16 @@ def match_parameters(
     return tuple(name for name in parameters if name in chosen)
 
 
+def named_parameters(modules: Mapping[str, nn.Module], where: tuple[Where, ...]) -> dict[str, nn.Parameter]:
+    """Return the parameter of that name, or all of the model's by name: listing them takes a while."""
+    if len(where) == 1 and isinstance(where[0], str):
+        path, _, name = where[0].rpartition(".")
+        holder = modules.get(path)
+        parameter = None if holder is None else dict(holder.named_parameters(recurse=False)).get(name)
+        if parameter is not None:
+            return {where[0]: parameter}
+    return dict(modules[""].named_parameters(remove_duplicate=False))
+
+
 def _top_level(paths: Iterable[str]) -> list[str]:
     return [path for path in paths if path and "." not in path]

@@ -33,6 +33,7 @@ from seewhy.explainers.hooks.selection import (
     first_names,
     match_parameters,
     match_reachable,
+    named_parameters,
     out_of_reach,
 )
 
@@ -243,7 +244,7 @@ class HookSession:
             RuntimeError: the session is not open.
         """
         self._require_open()
-        parameters = self._named_parameters(where)
+        parameters = named_parameters(self._modules, where)
         names = match_parameters(parameters, self._modules, where)
         key = next(self._keys)
         undo: list[Callable[[], object]] = []
@@ -369,15 +370,6 @@ class HookSession:
                 site.watch_failures()
                 site.always.add(key)
         return HookHandle(paths, undo)
-
-    def _named_parameters(self, where: tuple[Where, ...]) -> dict[str, nn.Parameter]:
-        """Return the parameter of that name, or all of the model's: listing them takes a while."""
-        if len(where) == 1 and isinstance(where[0], str):
-            path, _, name = where[0].rpartition(".")
-            parameter = self._modules[path]._parameters.get(name) if path in self._modules else None
-            if parameter is not None:
-                return {where[0]: parameter}
-        return dict(self._module.named_parameters(remove_duplicate=False))
 
     def _parameter_site(self, name: str, parameter: Tensor) -> ParameterSite:
         site = self._parameters.get(id(parameter))
