@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.hooks.kinds import Kind
-from seewhy.explainers.inspection.editor import Applied
+from seewhy.explainers.inspection.editor import EditEffect
 from seewhy.explainers.inspection.edits import AnyEdit
 from seewhy.explainers.inspection.statistics import Statistics
 from seewhy.explainers.inspection.sweep import ChannelEffect
@@ -301,7 +301,7 @@ class InterveneAnswer(BaseModel):
     before: SideAnswer
     after: SideAnswer
     difference: DifferenceAnswer
-    applied: list[Applied] = Field(description="The effect of each edit at each call of its layer.")
+    applied: list[EditEffect] = Field(description="The effect of each edit at each call of its layer.")
     panel: str = Field(description="The heatmaps before, after and their difference as a data URL (PNG).")
     timings_ms: dict[str, float]
     versions: dict[str, str]

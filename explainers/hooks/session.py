@@ -28,7 +28,7 @@ from seewhy.explainers.hooks.parameters import Hook, ParameterSite
 from seewhy.explainers.hooks.records import Call, recorded_arguments
 from seewhy.explainers.hooks.registry import HookHandle, Registry
 from seewhy.explainers.hooks.selection import (
-    Where,
+    ModuleSelector,
     as_module,
     first_names,
     match_parameters,
@@ -152,7 +152,7 @@ class HookSession:
         return self._modules
 
     def before_forward(
-        self, hook: Hook, *where: Where, with_kwargs: bool = False, shared: bool = False, prepend: bool = False
+        self, hook: Hook, *where: ModuleSelector, with_kwargs: bool = False, shared: bool = False, prepend: bool = False
     ) -> HookHandle:
         """Run `hook(module, args)` before the modules run; its result replaces the arguments.
 
@@ -173,7 +173,7 @@ class HookSession:
     def after_forward(
         self,
         hook: Hook,
-        *where: Where,
+        *where: ModuleSelector,
         with_kwargs: bool = False,
         prepend: bool = False,
         always_call: bool = False,
@@ -192,7 +192,7 @@ class HookSession:
         """
         return self._add("after", (_callable(hook), with_kwargs), where, prepend, always_call)
 
-    def full_backward_pre(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
+    def full_backward_pre(self, hook: Hook, *where: ModuleSelector, prepend: bool = False) -> HookHandle:
         """Run `hook(module, grad_output)` once per call, when the gradients of its outputs are known.
 
         `grad_output` is a tuple with one entry per output, in their structure, None where no gradient flows. The hook
@@ -204,7 +204,7 @@ class HookSession:
         """
         return self._add("backward_pre", _callable(hook), where, prepend)
 
-    def full_backward(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
+    def full_backward(self, hook: Hook, *where: ModuleSelector, prepend: bool = False) -> HookHandle:
         """Run `hook(module, grad_input, grad_output)` once per call, when the gradients of its inputs are known.
 
         Both are tuples: `grad_input` has one entry per argument (keywords as a last dict), `grad_output` one per
@@ -217,7 +217,7 @@ class HookSession:
         """
         return self._add("backward", _callable(hook), where, prepend)
 
-    def output_gradient(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
+    def output_gradient(self, hook: Hook, *where: ModuleSelector, prepend: bool = False) -> HookHandle:
         """Run `hook(gradient)` on the gradient of each tensor that the modules return, as `Tensor.register_hook` does.
 
         Its result replaces the gradient before the module's backward pass.
@@ -227,7 +227,7 @@ class HookSession:
         """
         return self._add("gradient", _callable(hook), where, prepend)
 
-    def parameter_gradient(self, hook: Hook, *where: Where) -> HookHandle:
+    def parameter_gradient(self, hook: Hook, *where: ModuleSelector) -> HookHandle:
         """Run `hook(gradient)` on the gradient of parameters; its result replaces the gradient.
 
         A frozen parameter requires a gradient until the session ends, and is then frozen again, without ``.grad``. The
@@ -253,7 +253,7 @@ class HookSession:
             undo.append(partial(site.hooks.pop, key, None))
         return HookHandle(names, undo)
 
-    def record(self, *where: Where, kinds: Iterable[Kind] = CALL_KINDS) -> tuple[str, ...]:
+    def record(self, *where: ModuleSelector, kinds: Iterable[Kind] = CALL_KINDS) -> tuple[str, ...]:
         """Record modules in every forward and backward pass until the session ends.
 
         A record holds the module's arguments and output after all hooks of this session. Under ``torch.no_grad()`` only
@@ -354,7 +354,7 @@ class HookSession:
         return site
 
     def _add(
-        self, kind: str, hook: Any, where: tuple[Where, ...], prepend: bool, always_call: bool = False
+        self, kind: str, hook: Any, where: tuple[ModuleSelector, ...], prepend: bool, always_call: bool = False
     ) -> HookHandle:
         self._require_open()
         key = next(self._keys)  # numbers, for the same hook may be registered twice
