@@ -10,13 +10,13 @@ from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import OptionError, TargetError
 from seewhy.explainers.hooks.selection import match_modules
+from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
 from seewhy.explainers.methods.explainer import Explainer
-from seewhy.explainers.methods.shared_pass import explain_jointly
 from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.tasks.function import TargetFunction
 from seewhy.explainers.tasks.pose import predict, task_of
-from seewhy.explainers.view import Shown, View, prepare
+from seewhy.explainers.view import View, ViewSource, prepare
 
 Target: TypeAlias = int | str | TargetFunction
 """What is explained, as a user names it: the index or the label of a class, ``output:INDEX`` of a value, or a function
@@ -29,7 +29,7 @@ Layers: TypeAlias = str | nn.Module | Sequence[str | nn.Module]
 @overload
 def explain(
     model: Model,
-    picture: Shown,
+    picture: ViewSource,
     method: str = "gradcam",
     target: None = None,
     layer: Layers | None = None,
@@ -43,7 +43,7 @@ def explain(
 @overload
 def explain(
     model: Model,
-    picture: Shown,
+    picture: ViewSource,
     method: str = "gradcam",
     target: Target | None = None,
     layer: Layers | None = None,
@@ -55,7 +55,7 @@ def explain(
 @overload
 def explain(
     model: Model,
-    picture: Shown,
+    picture: ViewSource,
     method: str = "gradcam",
     target: list[Target] | tuple[Target, ...] = ...,
     layer: Layers | None = None,
@@ -66,7 +66,7 @@ def explain(
 
 def explain(
     model: Model,
-    picture: Shown,
+    picture: ViewSource,
     method: str = "gradcam",
     target: Target | list[Target] | tuple[Target, ...] | None = None,
     layer: Layers | None = None,
@@ -131,7 +131,7 @@ def _explained(model: Model, entry: Method, explainer: Explainer, view: View, as
 
 def compare(
     model: Model,
-    picture: Shown,
+    picture: ViewSource,
     methods: Sequence[str],
     target: Target | None = None,
     layer: Layers | None = None,

@@ -23,7 +23,7 @@ from seewhy.explainers.methods.catalogue import get_method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation, explanations
 from seewhy.explainers.tasks.pose import task_of
-from seewhy.explainers.view import Shown, View, prepare
+from seewhy.explainers.view import View, ViewSource, prepare
 
 Failure: TypeAlias = ExplainerError | OSError
 """The errors that belong to one picture of many."""
@@ -46,7 +46,7 @@ class _Series:
     explainer: Explainer
     ask: Ask
 
-    def prepare(self, picture: Shown, target: int | str | None) -> tuple[View, Ask]:
+    def prepare(self, picture: ViewSource, target: int | str | None) -> tuple[View, Ask]:
         """Return what the model sees of a picture, and what is asked of it."""
         ask = self.ask
         if target is not None:
@@ -81,7 +81,7 @@ class _Series:
 @overload
 def explain_many(
     model: Model,
-    pictures: Iterable[Shown | Pair],
+    pictures: Iterable[ViewSource | Pair],
     method: str = "gradcam",
     target: Target | None = None,
     layer: Layers | None = None,
@@ -97,7 +97,7 @@ def explain_many(
 @overload
 def explain_many(
     model: Model,
-    pictures: Iterable[Shown | Pair],
+    pictures: Iterable[ViewSource | Pair],
     method: str = "gradcam",
     target: Target | None = None,
     layer: Layers | None = None,
@@ -112,7 +112,7 @@ def explain_many(
 
 def explain_many(
     model: Model,
-    pictures: Iterable[Shown | Pair],
+    pictures: Iterable[ViewSource | Pair],
     method: str = "gradcam",
     target: Target | None = None,
     layer: Layers | None = None,
@@ -163,7 +163,7 @@ def explain_many(
     return _deliver(_in_batches(series, pictures, batch_size), total, progress, on_error == "raise")
 
 
-def _in_batches(series: _Series, pictures: Iterable[Shown | Pair], batch_size: int) -> _Answers:
+def _in_batches(series: _Series, pictures: Iterable[ViewSource | Pair], batch_size: int) -> _Answers:
     source = _one_by_one(pictures)
     futures: deque[Future[tuple[View, Ask]]] = deque()
     pool = ThreadPoolExecutor(min(_DECODERS, batch_size), thread_name_prefix="decode")
@@ -178,21 +178,21 @@ def _in_batches(series: _Series, pictures: Iterable[Shown | Pair], batch_size: i
         pool.shutdown(cancel_futures=True)
 
 
-def _one_by_one(pictures: Iterable[Shown | Pair]) -> Iterator[tuple[Any, int | str | None]]:
+def _one_by_one(pictures: Iterable[ViewSource | Pair]) -> Iterator[tuple[Any, int | str | None]]:
     """Yield each picture with its own target; batches of a loader are taken apart.
 
     Raises:
         OptionError: neither a picture nor a pair, or a batch with another number of targets.
     """
     for item in pictures:
-        shown, targets = item if isinstance(item, list | tuple) and len(item) == 2 else (item, None)
-        if isinstance(shown, Tensor) and shown.ndim == 4:
-            rows = [None] * len(shown) if targets is None else list(targets)
-            if len(rows) != len(shown):
-                raise OptionError(f"A batch of {len(shown)} pictures has {len(rows)} targets.", field="pictures")
-            yield from ((image, _plain(row)) for image, row in zip(shown, rows, strict=True))
+        picture, targets = item if isinstance(item, list | tuple) and len(item) == 2 else (item, None)
+        if isinstance(picture, Tensor) and picture.ndim == 4:
+            rows = [None] * len(picture) if targets is None else list(targets)
+            if len(rows) != len(picture):
+                raise OptionError(f"A batch of {len(picture)} pictures has {len(rows)} targets.", field="pictures")
+            yield from ((image, _plain(row)) for image, row in zip(picture, rows, strict=True))
         else:
-            yield shown, _plain(targets)
+            yield picture, _plain(targets)
 
 
 def _plain(target: Any) -> Any:

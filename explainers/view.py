@@ -13,7 +13,7 @@ from seewhy.explainers.imaging.decode import PictureSource, read_picture
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.levels import are_unit_levels, ends, levels_of, picture_of
 
-Shown: TypeAlias = PictureSource | Tensor
+ViewSource: TypeAlias = PictureSource | Tensor
 """A picture, or the model's input made from one: (C, H, W) float, normalised."""
 
 
@@ -36,7 +36,7 @@ class View:
         return self.image[None].to(device)
 
 
-def prepare(model: Model, picture: Shown) -> View:
+def prepare(model: Model, picture: ViewSource) -> View:
     """Read a picture and make the model's input from it.
 
     Raises:
@@ -45,13 +45,13 @@ def prepare(model: Model, picture: Shown) -> View:
     """
     must_know_pictures(model)
     if isinstance(picture, Tensor):
-        return _seen(model, picture)
+        return _view_of_input(model, picture)
     upright = read_picture(picture)
     geometry = model.preprocess.geometry(upright.width, upright.height)
     return View(upright, model.preprocess(upright), geometry)
 
 
-def _seen(model: Model, image: Tensor) -> View:
+def _view_of_input(model: Model, image: Tensor) -> View:
     """Return an input (C, H, W) of the model, or a batch of one, and the picture that it shows.
 
     Raises:

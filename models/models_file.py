@@ -37,7 +37,7 @@ from seewhy.explainers.tasks.heads import Head, head_fault
 from seewhy.models.errors import ModelsFileError
 from seewhy.models.hub import timm
 from seewhy.models.preprocess import Interpolation, Preprocess
-from seewhy.models.spec import ModelSpec, WeightsSource, nothing
+from seewhy.models.spec import ModelSpec, WeightsSource, prepare_nothing
 from seewhy.models.weights import fill_by_name, is_file
 from seewhy.models.zoo import LITE, TIMM_PREFIX, build_torchvision, zoo_names, zoo_spec
 
@@ -123,7 +123,9 @@ def _own_spec(name: str, table: Any, file: Path) -> ModelSpec:
         default_layers=declaration.default_layers,
         declared_head=declaration.head,
         units=declaration.units,
-        prepare=partial(_imported, name, declaration.architecture) if ":" in declaration.architecture else nothing,
+        prepare=partial(_imported, name, declaration.architecture)
+        if ":" in declaration.architecture
+        else prepare_nothing,
     )
 
 

@@ -46,13 +46,13 @@ class Registry:
     ) -> None:
         self._weights_dir = weights_dir
         self._download = download
-        self._own = own_specs(models_file) if models_file is not None else {}
-        if clashes := set(self._own) & set(zoo_names()):
+        self._declared = own_specs(models_file) if models_file is not None else {}
+        if clashes := set(self._declared) & set(zoo_names()):
             raise ModelsFileError(f"A ready-made model is named {min(clashes)!r} already; choose another name.")
 
     def names(self) -> list[str]:
         """Return all names, the user's models first."""
-        return [*self._own, *zoo_names()]
+        return [*self._declared, *zoo_names()]
 
     def specs(self) -> list[ModelSpec]:
         """Return the description of every model, in the order of `names`."""
@@ -65,11 +65,11 @@ class Registry:
         Raises:
             UnknownModelError: no such model or weight set; the message lists near matches.
         """
-        if name not in self._own:
+        if name not in self._declared:
             return zoo_spec(name, weights)
         if weights is not None:
             raise UnknownModelError(f"{name!r} has the weights that the models file names; leave out {weights!r}.")
-        return self._own[name]
+        return self._declared[name]
 
     def missing_weights(self, spec: ModelSpec) -> str | None:
         """Return why the weights of a model are not on this machine, and what to do; None if they are."""
@@ -235,8 +235,8 @@ def _build(spec: ModelSpec) -> nn.Module:
 
 def _without_weights(spec: ModelSpec) -> nn.Module:
     """Return the architecture on the meta device, which computes shapes without values."""
-    everything: AbstractContextManager[Any] = torch.device("meta")  # for builders that run the network
-    for place in (_EmptyOnMeta(), everything):
+    meta_device: AbstractContextManager[Any] = torch.device("meta")  # for builders that run the network
+    for place in (_EmptyOnMeta(), meta_device):
         with exclusive(), suppress(RuntimeError, NotImplementedError), place:
             return spec.build().to("meta")
     return _build(spec).to("meta")  # for builders that read values of parameters

@@ -38,7 +38,7 @@ class WeightsSource:
     install: str = ""
 
 
-def nothing() -> None:
+def prepare_nothing() -> None:
     """Prepare a model that needs no preparation."""
 
 
@@ -72,7 +72,7 @@ class ModelSpec:
     default_layers: tuple[str, ...] = ()
     declared_head: Head | None = None
     units: tuple[str, ...] = ()
-    prepare: Callable[[], object] = nothing
+    prepare: Callable[[], object] = prepare_nothing
 
     @property
     def head(self) -> Head:

@@ -1,20 +1,16 @@
-"""Schemas of answers, which also make the OpenAPI document."""
+"""Schemas of answers about pictures, of progress and of errors, which also make the OpenAPI document."""
 
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-    Field,
-)
+from pydantic import BaseModel, Field
 
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.hooks.kinds import Kind
-from seewhy.explainers.inspection.editor import Applied
+from seewhy.explainers.inspection.editor import EditEffect
 from seewhy.explainers.inspection.edits import AnyEdit
 from seewhy.explainers.inspection.statistics import Statistics
 from seewhy.explainers.inspection.sweep import ChannelEffect
 from seewhy.explainers.inspection.trace_events import Event, Summary
-from seewhy.explainers.methods.catalogue import Paper
 from seewhy.explainers.tasks.heads import Head
 from seewhy.explainers.tasks.values import Direction
 
@@ -305,7 +301,7 @@ class InterveneAnswer(BaseModel):
     before: SideAnswer
     after: SideAnswer
     difference: DifferenceAnswer
-    applied: list[Applied] = Field(description="The effect of each edit at each call of its layer.")
+    applied: list[EditEffect] = Field(description="The effect of each edit at each call of its layer.")
     panel: str = Field(description="The heatmaps before, after and their difference as a data URL (PNG).")
     timings_ms: dict[str, float]
     versions: dict[str, str]
@@ -322,118 +318,6 @@ class SweepAnswer(BaseModel):
     channels: list[ChannelEffect] = Field(description="The channel whose edit lowers the score most comes first.")
     timings_ms: dict[str, float]
     versions: dict[str, str]
-
-
-class WeightsAnswer(BaseModel):
-    """The weights of a model, or why they are not available."""
-
-    name: str | None
-    available: bool
-    reason: str | None
-
-
-class ModelAnswer(BaseModel):
-    """One model."""
-
-    name: str
-    source: str
-    licence: str
-    input_size: tuple[int, int] = Field(description="Height and width.")
-    classes: int
-    head: Head = Field(description="Logits under a `softmax`, or under a `sigmoid` each, or a `value` each.")
-    default_layers: list[str] | None = Field(description="Null in the list of models for those not loaded.")
-    weights: WeightsAnswer
-    loaded: bool
-
-
-class ModelDetailAnswer(ModelAnswer):
-    """One model with its labels."""
-
-    no_default_layer: str | None = Field(description="Why `default_layers` is empty.")
-    labels: list[str]
-
-
-class ModelsAnswer(BaseModel):
-    """Answer of GET /models."""
-
-    models: list[ModelAnswer]
-
-
-class TokensAnswer(BaseModel):
-    """The tokens of a transformer, as a grid over the picture."""
-
-    rows: int
-    columns: int
-    before: int = Field(description="Tokens in front of these, such as class and register tokens.")
-    after: int = Field(description="Tokens behind them.")
-
-
-class LayerAnswer(BaseModel):
-    """One module of a model."""
-
-    path: str = Field(description="Dotted path; empty for the model itself.")
-    type: str
-    input_shape: list[int] | None
-    output_shape: list[int] | None
-    parameters: int
-    calls: int = Field(description="Number of calls in one forward pass.")
-    hooks: list[str] = Field(description="What hooks can record.")
-    cam: bool = Field(description="Whether a CAM can use the module.")
-    default: bool
-    tokens: TokensAnswer | None = Field(description="Where the output (1, T, C) is tokens of the picture, their grid.")
-
-
-class LayersAnswer(BaseModel):
-    """Answer of GET /models/NAME/layers: every module in execution order."""
-
-    model: str
-    layers: list[LayerAnswer]
-
-
-class MethodAnswer(BaseModel):
-    """One method."""
-
-    name: str
-    family: str
-    summary: str
-    paper: Paper
-    signed: bool
-    needs: list[str]
-    cost: dict[str, str] = Field(
-        description="Forward and backward passes per picture and class: a number, or an expression of the options and "
-        "the layer's channels."
-    )
-    equation: str = Field(description="In LaTeX.")
-    discriminates: bool = Field(description="Whether maps of two classes in one picture can be expected to differ.")
-    fine: bool = Field(
-        description="Whether the map has a value for each pixel of the model's input, unless options say otherwise; "
-        "`scale=robust` keeps a few extreme pixels from making the others pale."
-    )
-    rounding: str = Field(
-        description="What rounding can decide, so that maps may differ between processors, threads and batches; empty "
-        "if they differ only by rounding."
-    )
-    options: dict[str, dict[str, Any]] = Field(description="JSON schema of each option: type, default, bounds.")
-
-
-class MethodsAnswer(BaseModel):
-    """Answer of GET /methods."""
-
-    methods: list[MethodAnswer]
-
-
-class ColormapAnswer(BaseModel):
-    """One colour map: perceptually uniform, and safe for colour-blind eyes."""
-
-    name: str
-    diverging: bool = Field(description="Whether it is for signed maps, with zero in the middle.")
-    colors: list[str] = Field(description="256 colours from the lowest value to the highest, as #rrggbb.")
-
-
-class ColormapsAnswer(BaseModel):
-    """Answer of GET /colormaps."""
-
-    colormaps: list[ColormapAnswer]
 
 
 class HealthAnswer(BaseModel):

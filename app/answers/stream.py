@@ -115,7 +115,7 @@ def respond(body: Body, mimetype: str, seconds: float) -> Response:
             return Response(body, mimetype=mimetype)
         content, size = body, len(body)
         body = BodyStream(lambda: iter([content]), size, size, size)
-    account().keep(min(account().held, body.source_bytes), ANSWER)
+    account().keep(min(account().holdings, body.source_bytes), ANSWER)
     response = Response(in_time(body.pieces(), seconds), mimetype=mimetype)
     if body.length is not None:
         response.content_length = body.length

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def keep_answer(response: Response) -> Response:
     """Keep only the memory of the answer while it is sent; a streamed answer keeps what it has reserved."""
     if not response.is_streamed:
-        current().keep(min(current().held, response.content_length or 0), ANSWER)
+        current().keep(min(current().holdings, response.content_length or 0), ANSWER)
     return response
 
 

@@ -18,7 +18,7 @@ class Account:
     def __init__(self, budget: MemoryBudget | None) -> None:
         self._budget = budget
         self._lock = threading.Lock()
-        self.held = 0
+        self.holdings = 0
 
     def take(self, size: int, purpose: Purpose) -> None:
         """Take bytes.
@@ -29,19 +29,19 @@ class Account:
         """
         with self._lock:
             if self._budget is not None:
-                self._budget.take(size, self.held, purpose)
-                self.held += size
+                self._budget.take(size, self.holdings, purpose)
+                self.holdings += size
 
     def give(self, size: int) -> None:
         """Give bytes back."""
         with self._lock:
             if self._budget is not None:
-                self.held -= size
+                self.holdings -= size
                 self._budget.give(size)
 
     def keep(self, size: int, purpose: Purpose) -> None:
         """Hold this many bytes in total, because the rest has been freed; errors as `take`."""
-        more = size - self.held
+        more = size - self.holdings
         if more > 0:
             self.take(more, purpose)
         else:
@@ -80,23 +80,23 @@ class Account:
             ServiceError, PictureError: the bytes could never fit.
         """
         if self._budget is not None:
-            self._budget.wait(size, self.held, purpose, check, share, aside)
+            self._budget.wait(size, self.holdings, purpose, check, share, aside)
             with self._lock:
-                self.held += size
+                self.holdings += size
 
     def leave(self, size: int, remainder: int = 0) -> None:
         """Give back the bytes of `wait`, except a remainder, which stays for longer."""
         with self._lock:
             if self._budget is not None:
-                self.held -= size - remainder
+                self.holdings -= size - remainder
                 self._budget.leave(size, remainder)
 
     def close(self) -> None:
         """Give everything back and stop counting."""
         with self._lock:
             if self._budget is not None:
-                self._budget.give(self.held)
-                self._budget, self.held = None, 0
+                self._budget.give(self.holdings)
+                self._budget, self.holdings = None, 0
 
 
 _account: ContextVar[Account | None] = ContextVar("account", default=None)

@@ -61,7 +61,7 @@ class MemoryBudget:
     def __init__(
         self,
         size: int,
-        changed: Callable[[int, int], None] = lambda used, size: None,
+        changed: Callable[[int, int], None] = lambda occupancy, size: None,
         trim: Callable[[], None] = lambda: None,
         least: int = 0,
     ) -> None:
@@ -79,7 +79,7 @@ class MemoryBudget:
         self._brief = 0
         """Bytes taken by `wait`, which are held only briefly."""
         self._condition = threading.Condition()
-        self.used = 0
+        self.occupancy = 0
 
     @property
     def size(self) -> int:
@@ -115,7 +115,7 @@ class MemoryBudget:
                     "The models in memory and the requests in progress leave too little memory for another model; try "
                     "again in a few seconds, or ask for a model that is in memory."
                 )
-        self._changed(self.used, self.size)
+        self._changed(self.occupancy, self.size)
 
     def take_back(self, size: int, lasts: bool = False) -> None:
         """Return bytes that were set aside to requests."""
@@ -123,35 +123,35 @@ class MemoryBudget:
             self._aside -= size
             self._lasting -= size if lasts else 0
             self._condition.notify_all()
-        self._changed(self.used, self.size)
+        self._changed(self.occupancy, self.size)
 
-    def take(self, size: int, held: int, purpose: Purpose) -> None:
+    def take(self, size: int, holdings: int, purpose: Purpose) -> None:
         """Take bytes; see `Account.take`.
 
         Args:
             size: number of bytes.
-            held: bytes that the request already holds.
+            holdings: bytes that the request already holds.
             purpose: purpose of the bytes.
         """
         self._tidy(size)
-        while not self._try_take(size, held, purpose):
-            if self.used + size > self.most or not self.spare():
+        while not self._try_take(size, holdings, purpose):
+            if self.occupancy + size > self.most or not self.spare():
                 raise OutOfMemoryError(_BUSY)
-        self._changed(self.used, self.size)
+        self._changed(self.occupancy, self.size)
 
     def give(self, size: int) -> None:
         """Give bytes back."""
         if size:
             with self._condition:
-                self.used -= size
+                self.occupancy -= size
                 self._freed += size
                 self._condition.notify_all()
-            self._changed(self.used, self.size)
+            self._changed(self.occupancy, self.size)
 
     def wait(
         self,
         size: int,
-        held: int,
+        holdings: int,
         purpose: Purpose,
         check: Callable[[], None],
         share: int,
@@ -160,13 +160,13 @@ class MemoryBudget:
         """Take bytes once earlier waiters leave enough; see `Account.wait`."""
         self._tidy(size)
         # Pixels of others are freed soon. Models are dropped only if what stays, answers and bodies, is in the way.
-        while self.size < self.used - self._brief + size <= self.most and self.spare():
+        while self.size < self.occupancy - self._brief + size <= self.most and self.spare():
             pass
         with self._condition:
-            self._must_fit(size, held, purpose)
-            fits = self.used + size <= self.size and (not self._queue or size * share * _BESIDE <= self.size)
+            self._must_fit(size, holdings, purpose)
+            fits = self.occupancy + size <= self.size and (not self._queue or size * share * _BESIDE <= self.size)
             if fits:
-                self.used += size
+                self.occupancy += size
                 self._brief += size
         if not fits and aside is not None:
             # Waiters ahead in the queue may need this processor, and would otherwise wait for this thread forever.
@@ -177,7 +177,7 @@ class MemoryBudget:
                 aside.acquire()
         elif not fits:
             self._queued(size, check)
-        self._changed(self.used, self.size)
+        self._changed(self.occupancy, self.size)
 
     def leave(self, size: int, remainder: int) -> None:
         """Give back bytes of `wait`, except a remainder, which stays for longer."""
@@ -191,13 +191,13 @@ class MemoryBudget:
         with self._condition:
             self._queue.append(place)
             try:
-                while self._queue[0] is not place or self.used + size > self.size:
+                while self._queue[0] is not place or self.occupancy + size > self.size:
                     # Answers may be held for minutes; only bytes that are held briefly are worth a wait.
-                    if self.used - self._brief + size > self.size:
+                    if self.occupancy - self._brief + size > self.size:
                         raise OutOfMemoryError(_BUSY)
                     self._condition.wait(_GLANCE)
                     check()
-                self.used += size
+                self.occupancy += size
                 self._brief += size
             finally:
                 self._queue.remove(place)  # also after an error, or all behind it would wait forever
@@ -205,7 +205,7 @@ class MemoryBudget:
 
     def _set_aside(self, size: int, lasts: bool, must_fit: bool = True) -> bool:
         with self._condition:
-            if must_fit and max(self.used, self._least) + size > self._whole - self._aside:
+            if must_fit and max(self.occupancy, self._least) + size > self._whole - self._aside:
                 return False
             self._aside += size
             self._lasting += size if lasts else 0
@@ -213,14 +213,14 @@ class MemoryBudget:
 
     def _is_vain(self, size: int, lasts: bool) -> bool:
         """Whether bytes would not fit even if all droppable models were dropped."""
-        return not lasts and max(self.used, self._least) + size > self._whole - self._lasting
+        return not lasts and max(self.occupancy, self._least) + size > self._whole - self._lasting
 
-    def _try_take(self, size: int, held: int, purpose: Purpose) -> bool:
+    def _try_take(self, size: int, holdings: int, purpose: Purpose) -> bool:
         with self._condition:
-            self._must_fit(size, held, purpose)
-            if self.used + size > self.size:
+            self._must_fit(size, holdings, purpose)
+            if self.occupancy + size > self.size:
                 return False
-            self.used += size
+            self.occupancy += size
             return True
 
     def _tidy(self, size: int) -> None:
@@ -229,9 +229,9 @@ class MemoryBudget:
             self._freed = 0
             self._trim()
 
-    def _must_fit(self, size: int, held: int, purpose: Purpose) -> None:
-        if held + size > self.most:
+    def _must_fit(self, size: int, holdings: int, purpose: Purpose) -> None:
+        if holdings + size > self.most:
             raise purpose.error(
-                f"{purpose.subject} would take {held + size:,} bytes of memory, more than the {self.most:,} of all "
+                f"{purpose.subject} would take {holdings + size:,} bytes of memory, more than the {self.most:,} of all "
                 f"requests together (SEEWHY_MEMORY_BYTES); {purpose.advice}."
             )

@@ -153,7 +153,7 @@ class Metrics(Observer):
             "How many maps were blank, how many classes improbable or certain, by the codes of diagnostics?",
             ("model", "code"),
         )
-        self._drift = [
+        self._statistics = [
             histogram(name, question, ("model", "method"), buckets=buckets)
             for name, question, buckets in (
                 ("seewhy_heatmap_entropy", "How spread out are heatmaps: 0 a point, 1 no preference?", _ENTROPIES),
@@ -162,7 +162,7 @@ class Metrics(Observer):
                 ("seewhy_explained_probability", "How probable are the classes that are explained?", _TENTHS),
             )
         ]
-        self._class_drift = [
+        self._class_statistics = [
             Summary(name, question, ("model", "class", "label"), registry=registry)
             for name, question in (
                 ("seewhy_class_heatmap_entropy", "How spread out are the heatmaps of a class, in the mean?"),
@@ -247,7 +247,7 @@ class Metrics(Observer):
                 continue
             values = (*statistics, explanation.target.probability)
             index, label = self._class(model, explanation.target.index, explanation.target.label)
-            for histogram, summary, value in zip(self._drift, self._class_drift, values, strict=True):
+            for histogram, summary, value in zip(self._statistics, self._class_statistics, values, strict=True):
                 if value is None:  # a value has no probability
                     continue
                 histogram.labels(model.name, explanation.method).observe(value)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
-from seewhy.app.pipeline.computation import Computation, Predict
+from seewhy.app.pipeline.computation import Computation, PredictComputation
 from seewhy.app.pipeline.costs import spend
 from seewhy.app.pipeline.decode import Decoder, Source
 from seewhy.app.pipeline.disconnect import client_disconnected
@@ -71,8 +71,8 @@ class Service:
         """
         deadline = self.deadline()
         model = self.models.model(name, deadline)
-        self.spend(model, Predict(), len(sources), deadline)
-        plan = Plan(model, Predict(), (DEFAULT_ASK,), deadline, "predict")
+        self.spend(model, PredictComputation(), len(sources), deadline)
+        plan = Plan(model, PredictComputation(), (DEFAULT_ASK,), deadline, "predict")
         ticket = self.submit(self._prepare(sources, [plan] * len(sources), drawn=False))
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
         return [_predict_result(submission, outcome, top) for submission, (outcome,) in pairs]

@@ -12,10 +12,10 @@ from seewhy.explainers.core.attribution import Attribution, require_finite
 from seewhy.explainers.core.costs import Passes
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.methods.cam.base import CAM
+from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import passes_of
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
-from seewhy.explainers.methods.shared_pass import explain_jointly
 from seewhy.explainers.tasks.pose import pose, predict
 from seewhy.models import LoadedModel
 
@@ -62,7 +62,7 @@ work would wait for all of it."""
 
 
 @dataclass(frozen=True)
-class Predict(Computation):
+class PredictComputation(Computation):
     """Classify pictures; the maps of the attributions are empty."""
 
     runs_whole: ClassVar[bool] = True
@@ -79,7 +79,7 @@ class Predict(Computation):
 
 
 @dataclass(frozen=True)
-class Explain(Computation):
+class ExplainComputation(Computation):
     """Explain pictures by one or several methods; equal explainers share a batch."""
 
     explainers: tuple[Explainer, ...]
@@ -97,8 +97,8 @@ class Explain(Computation):
 
     def most(self, model: LoadedModel) -> int | None:
         """Return how many pictures may share a batch."""
-        others = [explainer for explainer in self.explainers if not isinstance(explainer, CAM)]
-        counts = [passes_of(explainer, model, model.spec.image_shape) for explainer in others]
+        non_cams = [explainer for explainer in self.explainers if not isinstance(explainer, CAM)]
+        counts = [passes_of(explainer, model, model.spec.image_shape) for explainer in non_cams]
         is_heavy = any(passes is not None and passes.backwards for passes in counts)
         return MOST_WHOLE if is_heavy and model.device.type == "cpu" else None
 
@@ -109,7 +109,7 @@ class Explain(Computation):
 
 
 @dataclass(frozen=True)
-class ChannelGradients(Explain):
+class ChannelGradients(ExplainComputation):
     """Integrated gradients of the model's input, its channels not summed."""
 
     explainers: tuple[IntegratedGradients]
@@ -123,7 +123,7 @@ class ChannelGradients(Explain):
 
 
 @dataclass(frozen=True, eq=False)
-class Alone(Computation):
+class SoloComputation(Computation):
     """A task for one picture that shares no batch.
 
     Attributes:

@@ -156,9 +156,11 @@ class Engine:
 
     def _make_room(self, model: str) -> None:
         """Stop idle models, the least recently used first, until one more fits; failed ones take no room."""
-        others = [(name, threads) for name, threads in self._threads.items() if name != model and not threads.failed]
-        surplus = len(others) + 1 - self._options.max_models
-        for name, threads in others:
+        candidates = [
+            (name, threads) for name, threads in self._threads.items() if name != model and not threads.failed
+        ]
+        surplus = len(candidates) + 1 - self._options.max_models
+        for name, threads in candidates:
             if surplus > 0 and threads.idle:
                 threads.stop()
                 del self._threads[name]

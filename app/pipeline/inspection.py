@@ -9,7 +9,7 @@ from seewhy.app.errors import FieldError
 from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import CAPTURE
 from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.computation import Alone, Explain
+from seewhy.app.pipeline.computation import ExplainComputation, SoloComputation
 from seewhy.app.pipeline.costs import UNKNOWN, announce, units
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.options import CaptureOptions, InterveneOptions, TraceOptions
@@ -54,7 +54,7 @@ class HookService:
         self._check_patterns(model, options.layer)
         layers = tuple(options.layer) or (is_leaf,)
         picture = self._service.decode(upload, model, timings, deadline, drawn=False)
-        computation = Alone(
+        computation = SoloComputation(
             lambda model, images, ask, _: trace_images(model, images, ask, layers, Progress(cancel=deadline.check)),
             Passes(1, 1),
         )
@@ -84,7 +84,7 @@ class HookService:
         most = self._service.settings.max_capture_bytes
         memory = account()  # the model's thread does not have this request's account
         picture = self._service.decode(upload, model, timings, deadline, drawn=sheet)
-        computation = Alone(
+        computation = SoloComputation(
             lambda model, images, ask, _: capture_images(
                 model,
                 images,
@@ -116,10 +116,10 @@ class HookService:
         edits: tuple[Edit, ...] = options.edits
         must_swap(edits, other is not None)
         check_layers(model.module, edits, other is not None)
-        cost = self._service.spend(model, Explain((explainer,)), 2, deadline, (method,))
+        cost = self._service.spend(model, ExplainComputation((explainer,)), 2, deadline, (method,))
         picture = self._service.decode(upload, model, timings, deadline)
         second = self._second(other, model, timings, deadline)
-        computation = Alone(
+        computation = SoloComputation(
             lambda model, images, ask, progress: edit_images(
                 model, images, edits, explainer, ask, second, replace(progress, cancel=deadline.check)
             ),
@@ -157,7 +157,7 @@ class HookService:
         announce(units(passes or UNKNOWN, model.spec.image_shape))
         picture = self._service.decode(upload, model, timings, deadline)
         second = self._second(other, model, timings, deadline)
-        computation = Alone(
+        computation = SoloComputation(
             lambda model, images, ask, progress: sweep_images(
                 model, images, edit, ask, second, replace(progress, cancel=deadline.check)
             ),

@@ -95,7 +95,7 @@ class Outcome:
 
 
 @dataclass(eq=False)
-class Progress:
+class JobProgress:
     """The progress of a job.
 
     Attributes:
@@ -144,7 +144,7 @@ class Job:
     deadline: Deadline
     future: "Future[Outcome]" = field(default_factory=Future)
     created: float = field(default_factory=time.monotonic)
-    progress: Progress = field(default_factory=Progress)
+    progress: JobProgress = field(default_factory=JobProgress)
     record: Record = field(default_factory=current)
 
     @property

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from seewhy.app.pipeline.ask import Service
-from seewhy.app.pipeline.computation import Alone
+from seewhy.app.pipeline.computation import SoloComputation
 from seewhy.app.pipeline.options import SimilarOptions
 from seewhy.app.pipeline.plan import Plan, drawing_style
 from seewhy.app.pipeline.record import current
@@ -55,7 +55,7 @@ def _compared(service: Service, upload: bytes, reference: bytes, options: Simila
     except PictureError as error:
         error.field = "reference"
         raise
-    computation = Alone(
+    computation = SoloComputation(
         lambda model, images, _, progress: decompose(
             model, images, second.image[None], options.top, replace(progress, cancel=deadline.check)
         ),

@@ -24,7 +24,7 @@ from collections.abc import Callable
 import torch
 
 from seewhy.app.errors import INTERNAL, BrokenError, OverloadedError, kind_of
-from seewhy.app.pipeline.computation import Predict
+from seewhy.app.pipeline.computation import PredictComputation
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Deadline, Job
 from seewhy.app.pipeline.model_threads import Look, ModelThreads
@@ -172,7 +172,7 @@ class Liveness(Observer):
         model = threads.loaded.result() if threads.loaded.done() else None
         if model is None or isinstance(model, Exception):
             return None
-        job = Job(Predict(), torch.zeros(model.spec.image_shape), DEFAULT_ASK, Deadline.after(self._seconds))
+        job = Job(PredictComputation(), torch.zeros(model.spec.image_shape), DEFAULT_ASK, Deadline.after(self._seconds))
         try:
             return job if threads.submit([job]) else None
         except OverloadedError as error:

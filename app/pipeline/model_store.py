@@ -9,7 +9,7 @@ from seewhy.app.errors import DeadlineError, FieldError, NotReadyError, Stopping
 from seewhy.app.memory.budget import MemoryBudget
 from seewhy.app.memory.limit import LEAST_BYTES, pass_memory, request_memory
 from seewhy.app.memory.models import ModelMemory
-from seewhy.app.pipeline.computation import Predict
+from seewhy.app.pipeline.computation import PredictComputation
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.model_threads import EngineOptions
@@ -83,7 +83,7 @@ class ModelStore:
                 queue_size=settings.queue_size,
                 max_wait=settings.max_wait_ms / 1000,
                 observer=observer,
-                warm_up=Predict() if warm else None,
+                warm_up=PredictComputation() if warm else None,
             )
         )
 

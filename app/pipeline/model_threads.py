@@ -97,7 +97,7 @@ class ModelThreads:
         self._waiting: deque[QueuedJob] = deque()
         self._batches: list[RunningBatch] = []  # ordered by their last turns, the oldest first
         self._turn: RunningBatch | None = None
-        self._own: RunningBatch | None = None  # the batch of the first thread
+        self._first_batch: RunningBatch | None = None  # the batch of the first thread
         self._shares = Shares()
         self._look = Look()
         self._changed = threading.Condition()
@@ -211,18 +211,18 @@ class ModelThreads:
         self._worked = time.monotonic()
         self._observer.loaded(model, self._worked - started)
         self.loaded.set_result(model)
-        while (batch := self._await_own()) is not None:
+        while (batch := self._await_batch()) is not None:
             self._run_batch(model, batch)
             del batch
         self._observer.unloaded(model)
 
-    def _await_own(self) -> RunningBatch | None:
+    def _await_batch(self) -> RunningBatch | None:
         """Wait for a batch for the first thread; None means that no more will come."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._own is not None or (self._stopped and not self._waiting and not self._batches)
+                lambda: self._first_batch is not None or (self._stopped and not self._waiting and not self._batches)
             )
-            return self._own
+            return self._first_batch
 
     def _run_batch(self, model: LoadedModel, batch: RunningBatch) -> None:
         """Run a batch, which has the turn, to its end; pass the turn on in any case."""
@@ -264,8 +264,8 @@ class ModelThreads:
             self._charge(batch)
             self._worked = time.monotonic()
             self._batches.remove(batch)
-            if self._own is batch:
-                self._own = None
+            if self._first_batch is batch:
+                self._first_batch = None
             self._turn = None
             self._take_look()
             self._pass_on(fills=True)
@@ -336,8 +336,8 @@ class ModelThreads:
         most = min(self._options.max_batch, first.job.computation.most(model) or self._options.max_batch)
         batch = RunningBatch(first, most, first.tier, fills, since=self._clock())
         self._waiting.remove(first)
-        if first.tier == TIERS[0] and self._own is None:
-            self._own = batch
+        if first.tier == TIERS[0] and self._first_batch is None:
+            self._first_batch = batch
             batch.thread = self._thread
         else:
             batch.thread = threading.Thread(
@@ -371,13 +371,13 @@ class ModelThreads:
         Of the same tier, a longer job ahead has had at least as many turns as these when they finish, and a shorter
         one has finished by then. The time of other tiers comes on top.
         """
-        tier, own = jobs[0].tier, sum((queued.passes or Passes() for queued in jobs), Passes())
-        least = self.pace.least(own)
+        tier, passes = jobs[0].tier, sum((queued.passes or Passes() for queued in jobs), Passes())
+        least = self.pace.least(passes)
         if tier == TIERS[0] or not least:
             return
         ahead = [batch.remaining for batch in self._batches if batch.tier == tier]
         ahead += [queued.passes for queued in self._waiting if queued.tier == tier and queued.passes]
-        seconds = least + sum(min(self.pace.least(passes), least) for passes in ahead)
+        seconds = least + sum(min(self.pace.least(work), least) for work in ahead)
         left = jobs[0].job.deadline.remaining
         if ahead and seconds > CLEARLY * left:
             raise OverloadedError(

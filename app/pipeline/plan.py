@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seewhy.app.errors import FieldError
-from seewhy.app.pipeline.computation import Computation, Explain
+from seewhy.app.pipeline.computation import Computation, ExplainComputation
 from seewhy.app.pipeline.jobs import Deadline, Outcome
 from seewhy.app.pipeline.option_table import DRAWING
 from seewhy.app.pipeline.options import DrawingOptions, ExplainOptions, HeatmapOptions
@@ -60,14 +60,14 @@ class Plan:
         """Whether negative values of the first method are evidence against the class."""
         return self.methods[0][1].sign == "signed"
 
-    def others(self, first: Outcome) -> list[Ask]:
+    def further_asks(self, first: Outcome) -> list[Ask]:
         """Return the questions after that about the most probable class, given its outcome."""
         if self.top == 1:
             return []
         (ask,) = self.asks
         against = ask.contrast
-        _, *others = self.model.task.describe(first.result[0].outputs[0], top=self.top)
-        return [Ask.single(other.index, against) for other in others if other.index != against]
+        _, *runners_up = self.model.task.describe(first.result[0].outputs[0], top=self.top)
+        return [Ask.single(row.index, against) for row in runners_up if row.index != against]
 
 
 def build_explainers(names: Sequence[str], options: HeatmapOptions, settings: Settings) -> Methods:
@@ -84,8 +84,8 @@ def build_explainers(names: Sequence[str], options: HeatmapOptions, settings: Se
         raise FieldError("There is no option 'layers'. Near matches: layer.", field="layers")
     if options.layer:
         if not any(method.takes_layers for method in methods):
-            which = f"Method {methods[0].name!r} uses no" if len(methods) == 1 else "None of these methods uses a"
-            raise FieldError(f"{which} layer; leave the option out.", field="layer")
+            subject = f"Method {methods[0].name!r} uses no" if len(methods) == 1 else "None of these methods uses a"
+            raise FieldError(f"{subject} layer; leave the option out.", field="layer")
         if len(options.layer) > settings.max_layers:
             raise FieldError(f"At most {settings.max_layers} layers can be given.", field="layer")
         method_options = {**method_options, "layers": tuple(options.layer)}
@@ -142,7 +142,7 @@ def explain_plan(
         raise FieldError(f"{options.against!r} is contrasted with itself; {way_out}.", field="against")
     return Plan(
         model=model,
-        computation=Explain(tuple(explainer for _, explainer in methods)),
+        computation=ExplainComputation(tuple(explainer for _, explainer in methods)),
         asks=tuple(Ask.single(target, against) for target in dict.fromkeys(targets) or (None,)),
         deadline=deadline,
         stage="explain",

@@ -52,9 +52,9 @@ class Shares:
         for tier in set(tiers) - self._busy:
             self._clocks[tier] = max(self._clocks[tier], self._now)
         self._busy = frozenset(tiers)
-        chosen = min(tiers, key=lambda tier: (self._clocks[tier], TIERS.index(tier)))
-        self._now = self._clocks[chosen]
-        return chosen
+        tier = min(tiers, key=lambda name: (self._clocks[name], TIERS.index(name)))
+        self._now = self._clocks[tier]
+        return tier
 
     def charge(self, tier: Tier, seconds: float) -> None:
         """Count the time of a turn."""
@@ -82,10 +82,10 @@ class Pace:
         """
         if not passes.total:
             return
-        each, kind = seconds / passes.total, passes.backwards > 0
-        least = min(each, each if busy is None else busy / passes.total)
-        usual = self._usual.get(kind, each)
-        self._usual[kind] = usual + SMOOTHING * (each - usual)
+        pace, kind = seconds / passes.total, passes.backwards > 0
+        least = min(pace, pace if busy is None else busy / passes.total)
+        usual = self._usual.get(kind, pace)
+        self._usual[kind] = usual + SMOOTHING * (pace - usual)
         self._least[kind] = min(least, self._least.get(kind, least))
 
     def least(self, passes: Passes) -> float:
@@ -98,5 +98,5 @@ class Pace:
 
     def _of(self, measured: dict[bool, float], passes: Passes) -> float:
         # Backward passes take at least as long as forward passes.
-        each = measured.get(passes.backwards > 0, measured.get(False, 0.0))
-        return passes.total * each
+        pace = measured.get(passes.backwards > 0, measured.get(False, 0.0))
+        return passes.total * pace

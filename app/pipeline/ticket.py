@@ -137,7 +137,7 @@ class Ticket:
         if last_of_round and self._is_first_round:
             self._is_first_round = False
             pairs = zip(self.submissions, self._outcomes, strict=True)
-            self._begin_round(submission.plan.others(outcomes[0]) for submission, outcomes in pairs)
+            self._begin_round(submission.plan.further_asks(outcomes[0]) for submission, outcomes in pairs)
         if self._parts:
             self._submit()
         return bool(self._running)

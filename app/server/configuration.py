@@ -21,7 +21,7 @@ from seewhy.app.server.readiness import await_turn, begin
 from seewhy.app.server.unread_body import read_rest
 from seewhy.app.server.worker import Worker
 from seewhy.app.settings import Settings
-from seewhy.app.system.allocator import share_heaps
+from seewhy.app.system.allocator import limit_arenas
 from seewhy.models.errors import UnknownModelError
 
 KEEPALIVE_SECONDS = 65
@@ -106,7 +106,7 @@ def _after_fork(_server: Processes, worker: Worker) -> None:
 
 
 def _before_accepting(worker: Worker) -> None:
-    share_heaps()
+    limit_arenas()
     await_turn(worker)
 
 

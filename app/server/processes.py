@@ -38,8 +38,8 @@ class Processes(Arbiter):  # type: ignore[misc]
 
     def tell(self, worker: Worker) -> None:
         """Tell a worker whether others answer."""
-        others = (other.state for other in self.WORKERS.values() if other is not worker)
-        worker.state.others_answer = any(state.answers and not state.leaves for state in others)
+        states = (sibling.state for sibling in self.WORKERS.values() if sibling is not worker)
+        worker.state.others_answer = any(state.answers and not state.leaves for state in states)
 
     def forget(self, worker: Worker) -> None:
         """gunicorn's hook `child_exit`: delay the next worker more and more while workers end before they answer.

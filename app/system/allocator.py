@@ -22,7 +22,7 @@ _ARENA_MAX = -8
 """`M_ARENA_MAX` of malloc.h."""
 
 
-def share_heaps() -> None:
+def limit_arenas() -> None:
     """Let threads share two heaps, and keep large pictures out of them.
 
     The GNU C library gives each thread its own heap, which keeps its memory, and Pillow splits a picture into blocks of

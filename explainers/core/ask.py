@@ -17,7 +17,7 @@ NO_CONTRAST = torch.iinfo(torch.int64).min
 """Among what targets are contrasted with: nothing; the target's score alone counts."""
 
 
-class Placed(Protocol):
+class SpatialTarget(Protocol):
     """A target that lies in the picture, such as a region of a segmenter."""
 
     @property
@@ -35,7 +35,7 @@ class Placed(Protocol):
         """Return the target of the mirrored picture."""
 
 
-Targets: TypeAlias = Tensor | tuple[Placed | None, ...]
+Targets: TypeAlias = Tensor | tuple[SpatialTarget | None, ...]
 """(N,) integers, the numbers that a task gives to what can be explained; or N targets that lie in the pictures."""
 
 
@@ -93,7 +93,7 @@ class Ask:
         return self.targets
 
     def placed(self, geometry: Geometry) -> Self:
-        """Return what is asked, in the model's input; errors are those of `Placed.placed`."""
+        """Return what is asked, in the model's input; errors are those of `SpatialTarget.placed`."""
         if not isinstance(self.targets, tuple):
             return self
         return replace(self, targets=tuple(target and target.placed(geometry) for target in self.targets))

@@ -66,13 +66,13 @@ def _switched_off(module: nn.Module, names: tuple[str, ...]) -> Iterator[None]:
     """
     flags = []
     with _lock:
-        others_hold = bool(_holders)
+        overlaps = bool(_holders)
         for part in _submodules(module):
             attributes = vars(part)
             # This runs before each pass, and a model has hundreds of modules, most with nothing to switch off.
-            if not others_hold and attributes.get("training") is False and attributes.keys().isdisjoint(_FLAGS):
+            if not overlaps and attributes.get("training") is False and attributes.keys().isdisjoint(_FLAGS):
                 continue
-            counts = _holders.get(part) if others_hold else None
+            counts = _holders.get(part) if overlaps else None
             for name in (*names, "memory_efficient") if type(part).__module__ in _DENSENETS else names:
                 # `training` must stay a bool, so it cannot hold OFF: only the count shows that another block holds it.
                 if name == "training":

@@ -86,15 +86,15 @@ def match_paths(modules: Iterable[str], patterns: Iterable[str]) -> tuple[str, .
         LayerError: a pattern that matches nothing; the message lists near matches.
     """
     paths = list(modules)
-    chosen: set[str] = set()
+    matching: set[str] = set()
     for pattern in patterns:
         pattern = "" if pattern == "." else pattern
         matches = {pattern} if pattern in paths else {path for path in paths if fnmatchcase(path, pattern)}
         if not matches:
             hint = near_matches(pattern, paths) or f"It has {', '.join(_top_level(paths)[:20]) or 'none at all'}."
             raise LayerError(f"The model has no layer {pattern!r}. {hint}")
-        chosen |= matches
-    return tuple(path for path in paths if path in chosen)
+        matching |= matches
+    return tuple(path for path in paths if path in matching)
 
 
 def module_paths(module: nn.Module, patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -109,11 +109,11 @@ def module_paths(module: nn.Module, patterns: tuple[str, ...]) -> tuple[str, ...
     return match_paths((path for path, _ in module.named_modules()), patterns)
 
 
-Where = str | type[nn.Module] | nn.Module | Callable[[nn.Module], bool]
+ModuleSelector = str | type[nn.Module] | nn.Module | Callable[[nn.Module], bool]
 """Which modules: a dotted path or glob (``*`` also matches dots), a type, a module itself, or a predicate."""
 
 
-def match_modules(modules: Mapping[str, nn.Module], where: Iterable[Where]) -> tuple[str, ...]:
+def match_modules(modules: Mapping[str, nn.Module], where: Iterable[ModuleSelector]) -> tuple[str, ...]:
     """Return the paths of the modules that are meant, in module order.
 
     Args:
@@ -127,10 +127,10 @@ def match_modules(modules: Mapping[str, nn.Module], where: Iterable[Where]) -> t
     where = tuple(where)
     if not where:
         raise LayerError("No layer is given; name one, or give '*' for all of them.")
-    chosen: set[str] = set()
+    matching: set[str] = set()
     for selector in where:
         if isinstance(selector, str):
-            chosen |= set(match_paths(modules, [selector]))
+            matching |= set(match_paths(modules, [selector]))
             continue
         if isinstance(selector, type):
             matches = {module for module in modules.values() if isinstance(module, selector)}
@@ -149,12 +149,12 @@ def match_modules(modules: Mapping[str, nn.Module], where: Iterable[Where]) -> t
         if not matches:
             types = ", ".join(sorted({type(module).__name__ for module in modules.values()})[:20])
             raise LayerError(f"The model has {absence}; it is made of {types}.")
-        chosen |= {path for path, module in modules.items() if module in matches}
-    return tuple(path for path in modules if path in chosen)
+        matching |= {path for path, module in modules.items() if module in matches}
+    return tuple(path for path in modules if path in matching)
 
 
 def match_reachable(
-    modules: Mapping[str, nn.Module], where: Iterable[Where], unreachable: Mapping[str, str]
+    modules: Mapping[str, nn.Module], where: Iterable[ModuleSelector], unreachable: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return what `match_modules` does, without the modules that hooks cannot reach.
 
@@ -172,7 +172,7 @@ def match_reachable(
     paths = match_modules(modules, where)
     if not unreachable:
         return paths
-    chosen: set[str] = set()
+    matching: set[str] = set()
     for selector in where:
         matched = match_modules(modules, [selector])
         within = [path for path in matched if path not in unreachable]
@@ -181,8 +181,8 @@ def match_reachable(
                 f"Hooks cannot reach {matched[0]!r}: it belongs to {unreachable[matched[0]]}. Choose another layer, "
                 "or put the original module in its place."
             )
-        chosen.update(within)
-    return tuple(path for path in paths if path in chosen)
+        matching.update(within)
+    return tuple(path for path in paths if path in matching)
 
 
 def first_names(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def first_names(modules: Mapping[str, nn.Module], paths: Iterable[str]) -> tuple
 
 
 def match_parameters(
-    parameters: Mapping[str, Tensor], modules: Mapping[str, nn.Module], where: Iterable[Where]
+    parameters: Mapping[str, Tensor], modules: Mapping[str, nn.Module], where: Iterable[ModuleSelector]
 ) -> tuple[str, ...]:
     """Return the names of the parameters that are meant, in the model's order.
 
@@ -204,7 +204,7 @@ def match_parameters(
     Raises:
         LayerError: one that matches nothing.
     """
-    chosen: set[str] = set()
+    matching: set[str] = set()
     for selector in where:
         if isinstance(selector, str):
             matches = {selector} & set(parameters) or {name for name in parameters if fnmatchcase(name, selector)}
@@ -216,8 +216,19 @@ def match_parameters(
             matches = {name for name in parameters if name.rpartition(".")[0] in paths}
             if not matches:
                 raise LayerError(f"{', '.join(paths[:20])} have no parameters of their own.")
-        chosen |= matches
-    return tuple(name for name in parameters if name in chosen)
+        matching |= matches
+    return tuple(name for name in parameters if name in matching)
+
+
+def named_parameters(modules: Mapping[str, nn.Module], where: tuple[ModuleSelector, ...]) -> dict[str, nn.Parameter]:
+    """Return the parameter of that name, or all of the model's by name: listing them takes a while."""
+    if len(where) == 1 and isinstance(where[0], str):
+        path, _, name = where[0].rpartition(".")
+        holder = modules.get(path)
+        parameter = None if holder is None else dict(holder.named_parameters(recurse=False)).get(name)
+        if parameter is not None:
+            return {where[0]: parameter}
+    return dict(modules[""].named_parameters(remove_duplicate=False))
 
 
 def _top_level(paths: Iterable[str]) -> list[str]:

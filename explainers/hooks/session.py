@@ -28,11 +28,12 @@ from seewhy.explainers.hooks.parameters import Hook, ParameterSite
 from seewhy.explainers.hooks.records import Call, recorded_arguments
 from seewhy.explainers.hooks.registry import HookHandle, Registry
 from seewhy.explainers.hooks.selection import (
-    Where,
+    ModuleSelector,
     as_module,
     first_names,
     match_parameters,
     match_reachable,
+    named_parameters,
     out_of_reach,
 )
 
@@ -151,7 +152,7 @@ class HookSession:
         return self._modules
 
     def before_forward(
-        self, hook: Hook, *where: Where, with_kwargs: bool = False, shared: bool = False, prepend: bool = False
+        self, hook: Hook, *where: ModuleSelector, with_kwargs: bool = False, shared: bool = False, prepend: bool = False
     ) -> HookHandle:
         """Run `hook(module, args)` before the modules run; its result replaces the arguments.
 
@@ -172,7 +173,7 @@ class HookSession:
     def after_forward(
         self,
         hook: Hook,
-        *where: Where,
+        *where: ModuleSelector,
         with_kwargs: bool = False,
         prepend: bool = False,
         always_call: bool = False,
@@ -191,7 +192,7 @@ class HookSession:
         """
         return self._add("after", (_callable(hook), with_kwargs), where, prepend, always_call)
 
-    def full_backward_pre(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
+    def full_backward_pre(self, hook: Hook, *where: ModuleSelector, prepend: bool = False) -> HookHandle:
         """Run `hook(module, grad_output)` once per call, when the gradients of its outputs are known.
 
         `grad_output` is a tuple with one entry per output, in their structure, None where no gradient flows. The hook
@@ -203,7 +204,7 @@ class HookSession:
         """
         return self._add("backward_pre", _callable(hook), where, prepend)
 
-    def full_backward(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
+    def full_backward(self, hook: Hook, *where: ModuleSelector, prepend: bool = False) -> HookHandle:
         """Run `hook(module, grad_input, grad_output)` once per call, when the gradients of its inputs are known.
 
         Both are tuples: `grad_input` has one entry per argument (keywords as a last dict), `grad_output` one per
@@ -216,7 +217,7 @@ class HookSession:
         """
         return self._add("backward", _callable(hook), where, prepend)
 
-    def output_gradient(self, hook: Hook, *where: Where, prepend: bool = False) -> HookHandle:
+    def output_gradient(self, hook: Hook, *where: ModuleSelector, prepend: bool = False) -> HookHandle:
         """Run `hook(gradient)` on the gradient of each tensor that the modules return, as `Tensor.register_hook` does.
 
         Its result replaces the gradient before the module's backward pass.
@@ -226,7 +227,7 @@ class HookSession:
         """
         return self._add("gradient", _callable(hook), where, prepend)
 
-    def parameter_gradient(self, hook: Hook, *where: Where) -> HookHandle:
+    def parameter_gradient(self, hook: Hook, *where: ModuleSelector) -> HookHandle:
         """Run `hook(gradient)` on the gradient of parameters; its result replaces the gradient.
 
         A frozen parameter requires a gradient until the session ends, and is then frozen again, without ``.grad``. The
@@ -243,7 +244,7 @@ class HookSession:
             RuntimeError: the session is not open.
         """
         self._require_open()
-        parameters = self._named_parameters(where)
+        parameters = named_parameters(self._modules, where)
         names = match_parameters(parameters, self._modules, where)
         key = next(self._keys)
         undo: list[Callable[[], object]] = []
@@ -252,7 +253,7 @@ class HookSession:
             undo.append(partial(site.hooks.pop, key, None))
         return HookHandle(names, undo)
 
-    def record(self, *where: Where, kinds: Iterable[Kind] = CALL_KINDS) -> tuple[str, ...]:
+    def record(self, *where: ModuleSelector, kinds: Iterable[Kind] = CALL_KINDS) -> tuple[str, ...]:
         """Record modules in every forward and backward pass until the session ends.
 
         A record holds the module's arguments and output after all hooks of this session. Under ``torch.no_grad()`` only
@@ -353,7 +354,7 @@ class HookSession:
         return site
 
     def _add(
-        self, kind: str, hook: Any, where: tuple[Where, ...], prepend: bool, always_call: bool = False
+        self, kind: str, hook: Any, where: tuple[ModuleSelector, ...], prepend: bool, always_call: bool = False
     ) -> HookHandle:
         self._require_open()
         key = next(self._keys)  # numbers, for the same hook may be registered twice
@@ -369,15 +370,6 @@ class HookSession:
                 site.watch_failures()
                 site.always.add(key)
         return HookHandle(paths, undo)
-
-    def _named_parameters(self, where: tuple[Where, ...]) -> dict[str, nn.Parameter]:
-        """Return the parameter of that name, or all of the model's: listing them takes a while."""
-        if len(where) == 1 and isinstance(where[0], str):
-            path, _, name = where[0].rpartition(".")
-            parameter = self._modules[path]._parameters.get(name) if path in self._modules else None
-            if parameter is not None:
-                return {where[0]: parameter}
-        return dict(self._module.named_parameters(remove_duplicate=False))
 
     def _parameter_site(self, name: str, parameter: Tensor) -> ParameterSite:
         site = self._parameters.get(id(parameter))

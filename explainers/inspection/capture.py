@@ -17,7 +17,7 @@ from seewhy.explainers.errors import CaptureTooLargeError, LayerError, OptionErr
 from seewhy.explainers.execution.progress import SILENT, Progress
 from seewhy.explainers.hooks.gradient_tap import is_differentiable
 from seewhy.explainers.hooks.kinds import GRADIENTS, Kind
-from seewhy.explainers.hooks.selection import Where
+from seewhy.explainers.hooks.selection import ModuleSelector
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.imaging.geometry import Geometry
@@ -158,7 +158,7 @@ class FeatureMap:
 def capture(
     model: Model,
     picture: PictureSource,
-    layers: str | Iterable[Where],
+    layers: str | Iterable[ModuleSelector],
     kinds: Kind | Iterable[Kind] = ("output",),
     target: int | str | None = None,
     max_bytes: int | None = None,
@@ -191,7 +191,7 @@ def capture(
 def capture_images(
     model: AnyModel,
     images: Tensor,
-    layers: tuple[Where, ...],
+    layers: tuple[ModuleSelector, ...],
     kinds: tuple[Kind, ...] = ("output",),
     ask: Ask = DEFAULT_ASK,
     max_bytes: int | None = None,
@@ -295,7 +295,11 @@ def _grids(captured: Capture) -> Iterator[tuple[CapturedTensor, Tensor, tuple[in
 
 
 def _check_layers(
-    module: nn.Module, inputs: Tensor, layers: tuple[Where, ...], kinds: tuple[Kind, ...], max_bytes: int | None
+    module: nn.Module,
+    inputs: Tensor,
+    layers: tuple[ModuleSelector, ...],
+    kinds: tuple[Kind, ...],
+    max_bytes: int | None,
 ) -> tuple[tuple[str, ...], int]:
     """Run the model once without storing anything; return the paths, and the bytes of their tensors."""
     sizes: dict[nn.Module, int] = {}

@@ -27,7 +27,7 @@ Place = tuple[str, str, int | None, str | None]
 
 
 @dataclass(frozen=True)
-class Applied:
+class EditEffect:
     """One edit at one call of a layer, and its effect.
 
     Attributes:
@@ -96,7 +96,7 @@ class Editor:
         edits: tuple[Edit, ...],
         swapped: dict[Place, Tensor],
         image_size: tuple[int, int],
-        applied: list[Applied] | None = None,
+        applied: list[EditEffect] | None = None,
         last: ExitStack | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
@@ -253,7 +253,7 @@ class Editor:
         if self._notes is not None:
             # A parameter's gradient has an extra batch axis here.
             sides = (values, changed) if parameter is None else (values[0], changed[0])
-            self._notes.append(Applied(index, path, call, parameter, *map(statistics, sides)))
+            self._notes.append(EditEffect(index, path, call, parameter, *map(statistics, sides)))
         return changed
 
 

@@ -23,7 +23,7 @@ from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.choices import Scale, View
 from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.imaging.render import Style, magnitude, panel
-from seewhy.explainers.inspection.editor import Applied, Editor, check_layers, must_swap, swapped_tensors
+from seewhy.explainers.inspection.editor import EditEffect, Editor, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.edits import Edit, not_finite, parse_edits
 from seewhy.explainers.methods.cam.base import LayerExplainer
 from seewhy.explainers.methods.catalogue import get_method
@@ -45,7 +45,7 @@ class EditedPair:
 
     before: Attribution
     after: Attribution
-    applied: tuple[Applied, ...]
+    applied: tuple[EditEffect, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Intervention(Figure):
     edits: tuple[Edit, ...]
     before: Explanation
     after: Explanation
-    applied: tuple[Applied, ...]
+    applied: tuple[EditEffect, ...]
 
     @property
     def score_change(self) -> float:
@@ -164,7 +164,7 @@ def edit_images(
         EditError: an edit that does not fit the model, or makes its output infinite.
         LayerError, TargetError, ModelOutputError: as `Explainer.explain`.
     """
-    applied: list[Applied] = []
+    applied: list[EditEffect] = []
     task = task_of(model)
     with ready(model, images) as (module, inputs):
         check_layers(module, edits, other is not None)
@@ -193,7 +193,7 @@ def edit_images(
     return EditedPair(before, after, tuple(applied))
 
 
-def _too_large(edits: tuple[Edit, ...], applied: list[Applied]) -> EditError:
+def _too_large(edits: tuple[Edit, ...], applied: list[EditEffect]) -> EditError:
     """Return the error of edits that cause NaN or infinity in the logits or the map."""
     non_finite = [call for call in applied if call.after.nan + call.after.inf > call.before.nan + call.before.inf]
     likely = non_finite[0] if non_finite else max(applied, key=lambda call: call.after.norm, default=None)

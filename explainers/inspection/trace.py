@@ -19,7 +19,7 @@ from seewhy.explainers.core.question import ready
 from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import LayerError, OptionError, never_runs
 from seewhy.explainers.execution.progress import SILENT, Progress
-from seewhy.explainers.hooks.selection import Where, first_names
+from seewhy.explainers.hooks.selection import ModuleSelector, first_names
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.inspection.statistics import Statistics, statistics
@@ -85,7 +85,10 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 def trace(
-    model: Model, picture: PictureSource, target: int | str | None = None, layers: tuple[Where, ...] = (is_leaf,)
+    model: Model,
+    picture: PictureSource,
+    target: int | str | None = None,
+    layers: tuple[ModuleSelector, ...] = (is_leaf,),
 ) -> Trace:
     """Trace one forward and one backward pass of a picture.
 
@@ -110,7 +113,7 @@ def trace_images(
     model: AnyModel,
     images: Tensor,
     ask: Ask = DEFAULT_ASK,
-    layers: tuple[Where, ...] = (is_leaf,),
+    layers: tuple[ModuleSelector, ...] = (is_leaf,),
     progress: Progress = SILENT,
 ) -> Trace:
     """Trace one forward and one backward pass of a normalised picture.
@@ -154,7 +157,7 @@ class _Tracer:
         self._started = time.perf_counter()
         self._overhead = 0.0
 
-    def hook(self, layers: tuple[Where, ...]) -> tuple[str, ...]:
+    def hook(self, layers: tuple[ModuleSelector, ...]) -> tuple[str, ...]:
         hooks = self._hooks
         paths = first_names(hooks.modules, hooks.before_forward(self._before, *layers, with_kwargs=True).paths)
         hooks.after_forward(self._after, *layers)

@@ -75,8 +75,8 @@ class Axis(NamedTuple):
     @property
     def line(self) -> Line | None:
         """This axis as rows or columns of the picture; None if it is anything more or else."""
-        (along, size, step), *others = self.factors
-        return None if along is None or others or self.before or self.after else Line(along, size, step)
+        (along, size, step), *inner = self.factors
+        return None if along is None or inner or self.before or self.after else Line(along, size, step)
 
 
 class Grid(NamedTuple):

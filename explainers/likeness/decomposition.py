@@ -216,7 +216,7 @@ def _divided(features: Pictures, maps: Pictures, check: Check) -> Terms:
 
 def _strongest(terms: Terms, top: int, check: Check) -> list[CellPair]:
     """Return the pairs that add most, the largest first; equal ones in the order of their cells."""
-    width, others = terms.maps[0].shape[1], terms.maps[1].shape[1]
+    width, reference_width = (part.shape[1] for part in terms.maps)
     count = terms.maps[1].numel()
     strongest: list[tuple[float, int, int]] = []
     for cells in _blocks(terms.maps[0].numel(), count):
@@ -226,7 +226,7 @@ def _strongest(terms: Terms, top: int, check: Check) -> list[CellPair]:
         strongest += [(-value, cells.start + place // count, place % count) for value, place in pairs]
         strongest = sorted(strongest)[:top]
     return [
-        CellPair(divmod(first, width), divmod(second, others), -value)
+        CellPair(divmod(first, width), divmod(second, reference_width), -value)
         for value, first, second in strongest
         if value < torch.inf
     ]

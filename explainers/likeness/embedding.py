@@ -79,14 +79,14 @@ def anatomy_of(model: Model) -> Anatomy:
     tokens = [layer for layer in layers if layer.tokens and layer.output_shape and layer.output_shape[2] == size]
     defaults = [layer for layer in layers if layer.default][-1:]
     if defaults:
-        chosen = defaults if defaults[0] in grids else [*grids[-1:], *defaults]
+        sources = defaults if defaults[0] in grids else [*grids[-1:], *defaults]
     else:
-        chosen = tokens[-_TOKEN_LAYERS:] or grids[-1:]
-    if not chosen:
+        sources = tokens[-_TOKEN_LAYERS:] or grids[-1:]
+    if not sources:
         raise LayerError(
             f"No layer has cells of the picture that the embedding could be made of. {model.no_default_layer}"
         )
-    return Anatomy(None if head is None else head.path, tuple(layer.path for layer in chosen))
+    return Anatomy(None if head is None else head.path, tuple(layer.path for layer in sources))
 
 
 def _head(model: Model) -> Layer | None:

@@ -9,10 +9,10 @@ from seewhy.explainers.errors import PictureError
 from seewhy.explainers.likeness.decomposition import Decomposition, decompose
 from seewhy.explainers.results.display import must_show
 from seewhy.explainers.results.likeness import Likeness, Pair
-from seewhy.explainers.view import Shown, View, prepare
+from seewhy.explainers.view import View, ViewSource, prepare
 
 
-def similar(model: Model, image: Shown, reference: Shown, top: int = 5) -> Likeness:
+def similar(model: Model, image: ViewSource, reference: ViewSource, top: int = 5) -> Likeness:
     """Compare two pictures as a model sees them, and find the patches that make them alike.
 
     The score is the cosine of their embeddings, which are what the last linear layer reads. Where an embedding is the

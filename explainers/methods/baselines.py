@@ -10,7 +10,7 @@ from seewhy.explainers.core.model import AnyModel
 from seewhy.explainers.core.question import widened
 from seewhy.explainers.errors import OptionError
 
-Plain = Literal["zero", "black", "mean", "blur"]
+PlainBaseline = Literal["zero", "black", "mean", "blur"]
 Baseline = Literal["zero", "black", "mean", "blur", "given"]
 
 PLAIN = (

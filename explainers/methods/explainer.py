@@ -158,7 +158,7 @@ class Explainer(ABC):
             progress.show(partial(torch.div, total, number))
             images = (question.images.flip(3) if flip else question.images) * factor
             part = progress.part(number, rounds).unseen
-            asked = ask.mirrored() if flip else ask
-            maps = self.attribute(replace(question, images=images, ask=asked, progress=part)).maps
+            pose = replace(question, images=images, ask=ask.mirrored() if flip else ask, progress=part)
+            maps = self.attribute(pose).maps
             total = total + (maps.flip(2) if flip else maps)
         return replace(first, maps=total / rounds)

@@ -259,23 +259,23 @@ def explanations(
     contrasts = [] if attribution.against is None else attribution.against.tolist()
     rows = []
     targets = attribution.targets if isinstance(attribution.targets, tuple) else attribution.targets.tolist()
-    for row, asked in enumerate(targets):
+    for row, target in enumerate(targets):
         contrast = [number for number in contrasts[row : row + 1] if number != NO_CONTRAST]
-        (target, *rest) = task.describe(outputs[row], [asked, *contrast])
+        (description, *rest) = task.describe(outputs[row], [target, *contrast])
         rows.append(
             Explanation(
                 picture=picture,
                 geometry=geometry,
                 map=maps[row],
                 signed=attribution.signed,
-                target=target,
+                target=description,
                 predictions=tuple(rest[len(contrast) :]),
                 method=method,
                 layers=attribution.layers,
                 against=rest[0] if contrast else None,
                 regions=_regions(attribution, row, model),
                 notes=_notes(attribution, row, method),
-                remarks=tuple(task.remarks(outputs[row], asked)),
+                remarks=tuple(task.remarks(outputs[row], target)),
             )
         )
     return rows

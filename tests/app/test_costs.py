@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from seewhy.app.errors import OverloadedError, TooMuchWorkError
-from seewhy.app.pipeline.computation import Explain
+from seewhy.app.pipeline.computation import ExplainComputation
 from seewhy.app.pipeline.costs import announce, charge, require_time, settle, uncharged, units
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.record import Record, begin
@@ -213,7 +213,7 @@ def test_a_sweep_costs_a_pass_for_each_channel(limited, cat, service):
 
 
 def test_work_of_nobody_knows_how_many_passes_costs_as_much_as_medium_work(service, limited, cat, monkeypatch):
-    monkeypatch.setattr(Explain, "passes", lambda *_: None)
+    monkeypatch.setattr(ExplainComputation, "passes", lambda *_: None)
     answer = ask(limited, cat)
     assert (answer.status_code, answer.headers["X-SeeWhy-Cost"]) == (200, "400")
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from seewhy.app.errors import ClientGoneError, DeadlineError, OutOfMemoryError, OverloadedError, kind_of
-from seewhy.app.pipeline.computation import Alone, Explain
+from seewhy.app.pipeline.computation import ExplainComputation, SoloComputation
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Deadline, Job
 from seewhy.app.pipeline.model_threads import EngineOptions
@@ -100,7 +100,10 @@ def engine(module):
 
 def job(value=1.0, target=0, seconds=GUARD):
     return Job(
-        Explain((GradCAM(layers=("conv",)),)), torch.full((3, 8, 8), value), Ask.single(target), Deadline.after(seconds)
+        ExplainComputation((GradCAM(layers=("conv",)),)),
+        torch.full((3, 8, 8), value),
+        Ask.single(target),
+        Deadline.after(seconds),
     )
 
 
@@ -316,7 +319,12 @@ def test_a_bad_layer_fails_the_whole_batch_in_one_pass(engine, module):
             engine,
             "slow",
             [
-                Job(Explain((GradCAM(layers=("head",)),)), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD))
+                Job(
+                    ExplainComputation((GradCAM(layers=("head",)),)),
+                    torch.ones(3, 8, 8),
+                    Ask.single(0),
+                    Deadline.after(GUARD),
+                )
                 for _ in range(4)
             ],
         )
@@ -656,7 +664,7 @@ def test_where_memory_is_too_small_batches_become_smaller(runs_out, engine, modu
 def test_where_memory_is_too_small_passes_of_one_picture_become_smaller(runs_out, engine, module):
     engine.model("slow", Deadline.after(GUARD))
     module.runs_out, module.fits = runs_out, 1
-    work = Explain((SmoothGrad(samples=5),))
+    work = ExplainComputation((SmoothGrad(samples=5),))
     result = outcomes(engine, "slow", [replace(job(), computation=work)])[0].result[0]
     assert set(module.batches[-6:]) == {1}
     module.fits = 100
@@ -922,11 +930,11 @@ def small_model():
 
 def short_works():
     """Return what looks at layers, forward and backward, in a pass or two."""
-    yield Explain((GradCAM(layers=("conv",)),))
-    yield Explain((METHODS["lrp"].build({}),))
-    yield Explain((METHODS["fullgrad"].build({}),))
+    yield ExplainComputation((GradCAM(layers=("conv",)),))
+    yield ExplainComputation((METHODS["lrp"].build({}),))
+    yield ExplainComputation((METHODS["fullgrad"].build({}),))
     kinds = ("output", "grad_output")
-    yield Alone(
+    yield SoloComputation(
         lambda model, images, *_: capture_images(model, images, ("*",), kinds, Ask.single(0), 2**20), Passes(2, 1)
     )
 
@@ -987,9 +995,9 @@ def test_what_runs_between_the_passes_of_another_batch_is_answered_as_if_it_were
         return explained(model, images, about, replace(progress, report=report))
 
     engine.model("net", Deadline.after(GUARD))
-    alone = [ask(Alone(explained, None)), *(ask(work) for work in short_works())]
+    alone = [ask(SoloComputation(explained, None)), *(ask(work) for work in short_works())]
     long_alone, *short_alone = [task.future.result(30).result for task in alone]
-    long = ask(Alone(interrupted, None))
+    long = ask(SoloComputation(interrupted, None))
     assert same(long, long_alone)
     assert len(requests) > 1
     for round_of in requests:

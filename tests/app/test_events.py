@@ -15,7 +15,7 @@ from PIL import Image
 
 from seewhy.app import create_app
 from seewhy.app.answers.stream import in_time
-from seewhy.app.pipeline.jobs import Deadline, Progress
+from seewhy.app.pipeline.jobs import Deadline, JobProgress
 from seewhy.app.pipeline.options import PredictOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.scheduler import Pace
@@ -191,7 +191,7 @@ def test_what_goes_wrong_later_is_an_event(post, cat, service, monkeypatch):
     assert (name, problem["status"], problem["errors"][0]["field"]) == ("error", 422, "samples")
     progress = []
     monkeypatch.setattr("seewhy.app.pipeline.batches._FRAME", 0.0)
-    monkeypatch.setattr(Progress, "look", lambda *_: progress.append(None))
+    monkeypatch.setattr(JobProgress, "look", lambda *_: progress.append(None))
     monkeypatch.setattr(service, "deadline", lambda: Over(lambda: len(progress) > 4))
     monkeypatch.setattr(service.models.engine, "pace", lambda _: Pace())  # or it would be refused at once
     response = post(cat, headers=EVENTS, method="rise", samples="20000")

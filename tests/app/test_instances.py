@@ -13,7 +13,7 @@ from PIL import Image
 from seewhy.app import create_app
 from seewhy.app.compatible.instances import PictureReader
 from seewhy.app.errors import FieldError
-from seewhy.app.pipeline.computation import Predict
+from seewhy.app.pipeline.computation import PredictComputation
 from seewhy.app.settings import Settings
 from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.explainers.view import view_of
@@ -208,8 +208,10 @@ def test_all_routes_refuse_levels_of_0_to_1_and_say_what_to_send(client):
 
 
 def test_pictures_of_one_request_share_a_pass(client, cat, coffee, monkeypatch):
-    passes, run = [], Predict.run
-    monkeypatch.setattr(Predict, "run", lambda *arguments: passes.append(len(arguments[2].images)) or run(*arguments))
+    passes, run = [], PredictComputation.run
+    monkeypatch.setattr(
+        PredictComputation, "run", lambda *arguments: passes.append(len(arguments[2].images)) or run(*arguments)
+    )
     texts = [base64.b64encode(content).decode() for content in (cat, coffee, cat, coffee)]
     predictions = predict(client, *texts, top=1)
     assert [prediction[0]["label"] for prediction in predictions] == ["tiger cat", "espresso"] * 2

@@ -15,7 +15,7 @@ from torch import fx, nn
 
 from seewhy.app import create_app
 from seewhy.app.pipeline import liveness
-from seewhy.app.pipeline.computation import Alone, Explain
+from seewhy.app.pipeline.computation import ExplainComputation, SoloComputation
 from seewhy.app.pipeline.engine import Engine
 from seewhy.app.pipeline.jobs import Deadline, Job
 from seewhy.app.pipeline.liveness import CHANGED_SECONDS, MOST_FAILED, TRIAL_SECONDS, Liveness
@@ -125,7 +125,9 @@ def test_what_a_model_changes_while_it_runs_and_puts_back_is_no_fault_however_bu
         finally:
             torch.set_default_dtype(torch.float32)
 
-    jobs = [Job(Alone(change, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD)) for _ in range(3)]
+    jobs = [
+        Job(SoloComputation(change, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD)) for _ in range(3)
+    ]
     for job in jobs:
         engine.submit("slow", [job])
     for _ in jobs:
@@ -150,7 +152,9 @@ def test_what_a_model_leaves_changed_is_seen_between_its_turns_though_it_never_r
         running.release()
         turns.acquire(timeout=GUARD)
 
-    jobs = [Job(Alone(leave, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD)) for _ in range(3)]
+    jobs = [
+        Job(SoloComputation(leave, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD)) for _ in range(3)
+    ]
     try:
         for job in jobs:
             engine.submit("slow", [job])
@@ -185,7 +189,9 @@ class Ends(Observer):
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(
-    "work", [Explain((GradCAM(layers=("conv",)),)), Alone(lambda *_: None, None)], ids=["first", "own"]
+    "work",
+    [ExplainComputation((GradCAM(layers=("conv",)),)), SoloComputation(lambda *_: None, None)],
+    ids=["first", "own"],
 )
 def test_a_thread_that_has_ended_is_told_of(work, clock):
     """Work of a few passes runs in a model's first thread, work of nobody knows how many in one of its own."""
@@ -196,7 +202,9 @@ def test_a_thread_that_has_ended_is_told_of(work, clock):
     assert living.faults() == []
     outcomes(engine, "slow", [Job(work, torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD))])
     for thread in threading.enumerate():
-        if thread.name.startswith("model-slow") and not (thread.name == "model-slow" and isinstance(work, Alone)):
+        if thread.name.startswith("model-slow") and not (
+            thread.name == "model-slow" and isinstance(work, SoloComputation)
+        ):
             thread.join(GUARD)
     assert living.faults() == ["A thread of the model 'slow' has ended."]
     engine.stop(1)  # the thread that has ended never gives its turn back, so the other one cannot end
@@ -220,7 +228,7 @@ def test_a_pass_that_never_ends_is_told_of_and_one_of_many_is_not(clock):
             assert released.acquire(timeout=GUARD)
             progress.report(step, 3)
 
-    engine.submit("slow", [Job(Alone(work, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD))])
+    engine.submit("slow", [Job(SoloComputation(work, None), torch.ones(3, 8, 8), Ask.single(0), Deadline.after(GUARD))])
     for faults in ([], [], ["A pass of the model 'slow' has not ended for 151 s."]):
         assert begun.acquire(timeout=GUARD)
         clock.now += 151.0 if faults else 149.0

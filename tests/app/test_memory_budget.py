@@ -40,16 +40,16 @@ def test_accounts_share_a_budget_and_give_back_what_they_took():
         second.take(1, BODY)
     first.give(10)
     with second.holding(10, ANSWER):
-        assert budget.used == 100
+        assert budget.occupancy == 100
     second.keep(5, ANSWER)
-    assert (first.held, second.held, budget.used) == (50, 5, 55)
+    assert (first.holdings, second.holdings, budget.occupancy) == (50, 5, 55)
     second.keep(20, ANSWER)
     first.close()
     first.close()
     first.take(1000, BODY)  # of what is over nothing is counted
-    assert budget.used == 20
+    assert budget.occupancy == 20
     second.close()
-    assert budget.used == 0
+    assert budget.occupancy == 0
     assert records[0] == (60, 100)
     assert records[-1] == (0, 100)
 
@@ -77,7 +77,7 @@ def test_a_request_without_a_budget_is_not_bounded():
     free.take(10**18, BODY)
     free.wait(10**18, PIXELS, lambda: None, 1)
     free.close()
-    assert free.held == 0
+    assert free.holdings == 0
 
 
 def test_models_leave_less_to_requests():
@@ -228,7 +228,7 @@ def test_who_gives_up_leaves_the_queue():
         second.wait(50, PIXELS, late, 1)
     first.leave(100)
     second.wait(50, PIXELS, pytest.fail, 1)
-    assert budget.used == 50
+    assert budget.occupancy == 50
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def budget(narrow):
     result = narrow.extensions["seewhy"].models.memory
     assert result.size == 40 * 10**6
     yield result
-    assert result.used == 0
+    assert result.occupancy == 0
 
 
 SMALL = encoded(Image.new("RGB", (60, 40), (200, 30, 30)))
@@ -303,10 +303,10 @@ def test_a_request_gives_everything_back(narrow, budget):
         response = send(narrow, json.dumps({"image": image, **fields}), kind="application/json")
         assert response.status_code == (422 if "layer" in fields else 200)
         assert response.data
-        assert budget.used == 0, fields
+        assert budget.occupancy == 0, fields
     response = narrow.test_client().post("/explain", data={"image": (io.BytesIO(SMALL), "x"), "method": "saliency"})
     assert response.status_code == 200
-    assert 0 < budget.used < 50_000  # an answer that nobody has read to its end
+    assert 0 < budget.occupancy < 50_000  # an answer that nobody has read to its end
     response.close()
 
 
@@ -314,12 +314,12 @@ def test_an_answer_is_held_until_it_is_read(narrow, budget):
     large = encoded(Image.new("RGB", (1500, 1000)), "JPEG")
     first = send(narrow, large, "/explain?format=npz&top=3", "image/jpeg")
     assert first.status_code == 200
-    assert budget.used >= 3 * 1500 * 1000 * 4
+    assert budget.occupancy >= 3 * 1500 * 1000 * 4
     assert refused(send(narrow, large, "/explain?format=npz&top=3", "image/jpeg"))
     with np.load(io.BytesIO(first.data)) as arrays:
         assert arrays["heatmaps"].shape == (3, 1000, 1500)
     assert len(first.data) == int(first.headers["Content-Length"])
-    assert budget.used == 0
+    assert budget.occupancy == 0
     document = problem(send(narrow, large, "/explain?format=npz&top=8", "image/jpeg"), 413)
     assert document["type"] == "urn:seewhy:problem:answer-too-large"
     assert "SEEWHY_MEMORY_BYTES" in document["detail"]
@@ -331,7 +331,7 @@ def test_pixels_that_never_fit_are_refused_before_they_are_decoded():
     assert document["type"] == "urn:seewhy:problem:picture-too-large"
     assert document["errors"][0]["field"] == "image"
     assert "would take 32,000," in document["detail"]
-    assert app.extensions["seewhy"].models.memory.used == 0
+    assert app.extensions["seewhy"].models.memory.occupancy == 0
     app.extensions["seewhy"].models.stop()
 
 
@@ -355,7 +355,7 @@ def packed(body):
 def test_a_body_is_counted_while_it_is_unpacked(narrow, budget, monkeypatch):
     most = []
     real = budget.take
-    monkeypatch.setattr(budget, "take", lambda *arguments: (real(*arguments), most.append(budget.used)))
+    monkeypatch.setattr(budget, "take", lambda *arguments: (real(*arguments), most.append(budget.occupancy)))
     request = Account(budget)
     request.take(30 * 10**6, BODY)
     assert refused(send(narrow, **packed(b" " * 20 * 10**6)))
@@ -390,13 +390,13 @@ def test_what_nobody_reads_is_given_back(narrow, budget):
     environ = EnvironBuilder("/predict", method="POST", data=SMALL, content_type="image/png").get_environ()
     answer, status, _ = run_wsgi_app(narrow, environ)
     assert status == "200 OK"
-    assert budget.used > 0
+    assert budget.occupancy > 0
     answer.close()
-    assert budget.used == 0
+    assert budget.occupancy == 0
     environ = EnvironBuilder("/predict", method="POST", data=SMALL, content_type="image/png").get_environ()
     answer, *_ = run_wsgi_app(narrow, environ)
     del answer
-    assert budget.used == 0
+    assert budget.occupancy == 0
 
 
 def test_a_server_error_gives_everything_back():
@@ -404,12 +404,12 @@ def test_a_server_error_gives_everything_back():
 
     def broken(environ, start_response):
         assert environ["wsgi.input"].read(10) == b"x" * 10
-        assert budget.used > 0
+        assert budget.occupancy > 0
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
         run_wsgi_app(Accounting(broken, budget), EnvironBuilder(method="POST", data=b"x" * 10).get_environ())
-    assert budget.used == 0
+    assert budget.occupancy == 0
 
 
 def test_the_gauge_tells_what_requests_hold(narrow, budget):

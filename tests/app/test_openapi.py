@@ -164,12 +164,12 @@ def test_every_parameter_may_be_empty_and_all_together_too_long(client):
 
 
 def test_answers_match_their_schemas(client, post, cat):
-    from seewhy.app.answers import schemas
+    from seewhy.app.answers import catalogue_schemas, schemas
 
     schemas.ExplainAnswer.model_validate(post(cat, format="json").get_json())
-    schemas.ModelsAnswer.model_validate(client.get("/models?source=embedded").get_json())
-    schemas.LayersAnswer.model_validate(client.get("/models/resnet18/layers").get_json())
-    schemas.MethodsAnswer.model_validate(client.get("/methods").get_json())
+    catalogue_schemas.ModelsAnswer.model_validate(client.get("/models?source=embedded").get_json())
+    catalogue_schemas.LayersAnswer.model_validate(client.get("/models/resnet18/layers").get_json())
+    catalogue_schemas.MethodsAnswer.model_validate(client.get("/methods").get_json())
 
 
 def test_documentation_page_loads_nothing_from_elsewhere(client):

@@ -40,7 +40,7 @@ def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypat
     model = service.models.model(None, Deadline.after(60))
     memory = service.models.memory
     most, wait = [], memory.wait
-    monkeypatch.setattr(memory, "wait", lambda *arguments: (wait(*arguments), most.append(memory.used)))
+    monkeypatch.setattr(memory, "wait", lambda *arguments: (wait(*arguments), most.append(memory.occupancy)))
     content, large = bomb(70, "PNG"), bomb(600)
 
     def ask(upload, seconds=60.0):
@@ -54,7 +54,7 @@ def test_no_more_pixels_are_decoded_at_a_time_than_there_is_memory_for(monkeypat
     try:
         with ThreadPoolExecutor(8) as pool:
             assert set(pool.map(ask, [content, content, large] * 5)) == {70, 600}
-        assert service.models.memory.used == 0
+        assert service.models.memory.occupancy == 0
         assert 600 * 600 * PIXEL_BYTES <= max(most) <= 9 * 2**20
         assert service.processors._value == 4
         holder = Account(service.models.memory)
@@ -80,7 +80,7 @@ def test_only_what_is_decoded_of_a_jpeg_counts(monkeypatch):
         def wait(self, size, *rest):
             pixels.append(size // PIXEL_BYTES)
 
-        def leave(self, size, kept=0):
+        def leave(self, size, remainder=0):
             pass
 
     monkeypatch.setattr("seewhy.app.pipeline.decode.account", lambda: Watched(None))

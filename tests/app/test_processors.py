@@ -91,17 +91,17 @@ def test_threads_share_two_heaps_unless_the_environment_says_otherwise(variable,
     library = Library()
     monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: library)
     monkeypatch.setattr(os, "environ", {} if variable is None else {variable: "1"})
-    heaps.share_heaps()
+    heaps.limit_arenas()
     assert library.options == ([(-8, 2)] if variable is None else [])
     monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: object())  # another C library
-    heaps.share_heaps()
+    heaps.limit_arenas()
 
 
 def test_a_large_picture_is_one_piece_of_memory(monkeypatch):
     monkeypatch.setattr(heaps.ctypes, "CDLL", lambda _: object())
     before = Image.core.get_block_size()
     try:
-        heaps.share_heaps()
+        heaps.limit_arenas()
         Image.core.clear_cache()
         Image.core.reset_stats()
         assert Image.new("RGB", (5000, 5000)).size == (5000, 5000)

@@ -111,8 +111,8 @@ def test_an_etag_is_of_both_pictures_and_saves_the_work(ask, cat, coffee):
     tag = answered(ask()).headers["ETag"]
     again = ask(headers={"If-None-Match": tag})
     assert (again.status_code, again.data, again.headers["ETag"]) == (304, b"", tag)
-    others = [ask(coffee, coffee), ask(coffee, cat), ask(top=2), ask(format="webp")]
-    assert tag not in [answered(other).headers["ETag"] for other in others]
+    variants = [ask(coffee, coffee), ask(coffee, cat), ask(top=2), ask(format="webp")]
+    assert tag not in [answered(variant).headers["ETag"] for variant in variants]
 
 
 def test_json_carries_both_pictures(client, cat, coffee, ask):

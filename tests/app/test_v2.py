@@ -30,7 +30,7 @@ def test_binary_numbers_are_not_copied_and_items_are_counted():
         budget = MemoryBudget(10**6)
         account.begin(Account(budget))
         try:
-            return body, read_request(body, str(len(head))).tensor, budget.used
+            return body, read_request(body, str(len(head))).tensor, budget.occupancy
         finally:
             account.begin(account.Account(None))
 

@@ -18,9 +18,9 @@ from seewhy.explainers.errors import (
 )
 from seewhy.explainers.execution.chunks import MOST, chunk_size, chunks
 from seewhy.explainers.execution.progress import Progress
+from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import AUGMENTATIONS
-from seewhy.explainers.methods.shared_pass import explain_jointly
 from seewhy.explainers.tasks.classification import Classification, ClassObjective
 from seewhy.explainers.tasks.pose import pose, predict
 from tests import nets

@@ -15,10 +15,10 @@ from seewhy.explainers.errors import ExplainerError
 from seewhy.explainers.execution import chunks
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.methods.cam.base import fuse
+from seewhy.explainers.methods.cam.shared_pass import explain_jointly
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
 from seewhy.explainers.methods.gradient import xrai
-from seewhy.explainers.methods.shared_pass import explain_jointly
 from tests import nets
 
 FEW = {"samples": 3, "steps": 4, "masks": 12, "segments": 12, "iterations": 4, "cells": 3, "patch": 8, "stride": 8}

@@ -98,7 +98,8 @@ def test_maps_and_pairs_of_small_nets_sum_to_the_cosine_before_the_head(name, pa
     assert (parts.embedding, parts.exact) == (head, True)
     assert layer in (parts.layer, None)
     expected = cosine(*embeddings(model, head, pair))
-    sums = [parts.score, *(float(values.sum()) for values in parts.maps), sum(one.contribution for one in parts.pairs)]
+    contribution = sum(cells.contribution for cells in parts.pairs)
+    sums = [parts.score, *(float(values.sum()) for values in parts.maps), contribution]
     np.testing.assert_allclose(sums, expected, atol=1e-6)
 
 
@@ -114,8 +115,8 @@ def test_maps_and_pairs_of_the_embedded_networks_sum_to_the_cosine(name, untouch
     assert len(result.pairs) == 49 * 49
     sums = [result.score, *(float(values.sum(dtype=float)) for values in result.maps)]
     np.testing.assert_allclose(sums, expected, atol=1e-6)
-    assert sum(one.contribution for one in result.pairs) == pytest.approx(expected, abs=1e-6)
-    contributions = [one.contribution for one in result.pairs]
+    assert sum(cells.contribution for cells in result.pairs) == pytest.approx(expected, abs=1e-6)
+    contributions = [cells.contribution for cells in result.pairs]
     assert contributions == sorted(contributions, reverse=True)
 
 
@@ -130,7 +131,7 @@ def test_the_likeness_is_the_same_the_other_way_round(lite0):
     assert there.score == pytest.approx(back.score, abs=1e-12)
     for mine, other in zip(there.maps, reversed(back.maps), strict=True):
         np.testing.assert_allclose(mine, other, atol=1e-9)
-    assert {one.boxes for one in there.pairs} == {one.boxes[::-1] for one in back.pairs}
+    assert {cells.boxes for cells in there.pairs} == {cells.boxes[::-1] for cells in back.pairs}
 
 
 @pytest.mark.parametrize("name", [*AVERAGES, "estimated"])
@@ -147,16 +148,16 @@ def test_features_of_another_size_change_nothing(pair):
     with torch.no_grad():
         for value in larger[0].parameters():
             value *= 3
-    one, other = (similar(plain(module), *pair, top=9) for module in (net, larger))
-    assert one.score == pytest.approx(other.score, abs=1e-6)
-    np.testing.assert_allclose(one.maps[0], other.maps[0], atol=1e-6)
-    assert [part.boxes for part in one.pairs] == [part.boxes for part in other.pairs]
+    first, second = (similar(plain(module), *pair, top=9) for module in (net, larger))
+    assert first.score == pytest.approx(second.score, abs=1e-6)
+    np.testing.assert_allclose(first.maps[0], second.maps[0], atol=1e-6)
+    assert [part.boxes for part in first.pairs] == [part.boxes for part in second.pairs]
 
 
 def test_a_list_of_cells_pairs_each_cell_with_itself(pair):
     result = similar(plain(AVERAGES["a list of all cells"][0]()), *pair, top=100)
     assert len(result.pairs) == 64
-    assert all(one.image == one.reference for one in result.pairs)
+    assert all(cells.image == cells.reference for cells in result.pairs)
     np.testing.assert_array_equal(*result.maps)
 
 
@@ -182,7 +183,7 @@ def test_a_layer_behind_the_pooling_is_estimated_by_gradient_times_activation(pa
     assert parts.score == pytest.approx(cosine(*embeddings(model, "6", pair)), abs=1e-6)
     for values in parts.maps:  # of a piecewise linear part without biases, they do sum to the score
         assert float(values.sum()) == pytest.approx(parts.score, abs=1e-5)
-    assert sum(one.contribution for one in parts.pairs) == pytest.approx(parts.score, abs=1e-5)
+    assert sum(cells.contribution for cells in parts.pairs) == pytest.approx(parts.score, abs=1e-5)
     assert [notice.code for notice in similar(model, *pair).diagnostics] == ["estimated-pairs"]
 
 
@@ -212,7 +213,7 @@ def test_a_transformer_has_its_patches_where_the_last_attention_reads_them(gener
 def test_rounding_of_half_precision_counts_as_rounding(pair):
     result = similar(plain(nets.seeded(nets.Net).bfloat16()), *pair, top=2**16)
     assert result.exact
-    assert sum(one.contribution for one in result.pairs) == pytest.approx(result.score, abs=1e-6)
+    assert sum(cells.contribution for cells in result.pairs) == pytest.approx(result.score, abs=1e-6)
     assert result.score == pytest.approx(similar(plain(nets.seeded(nets.Net)), *pair).score, abs=0.02)
 
 
@@ -251,7 +252,7 @@ def test_threads_share_a_model(lite0, untouched):
         results = list(pool.map(lambda _: similar(lite0, CAT, COFFEE), range(6)))
     for result in results:
         assert result.score == pytest.approx(expected.score, abs=1e-6)
-        assert [one.boxes for one in result.pairs] == [one.boxes for one in expected.pairs]
+        assert [cells.boxes for cells in result.pairs] == [cells.boxes for cells in expected.pairs]
 
 
 @pytest.mark.parametrize("net", [lambda: nets.seeded(nets.Net), estimated])
@@ -259,9 +260,9 @@ def test_pairs_are_the_same_however_few_fit_into_memory(pair, monkeypatch, net):
     model = plain(net())
     expected = similar(model, *pair, top=7).pairs
     monkeypatch.setattr(decomposition, "_BLOCK", 150)
-    found = similar(model, *pair, top=7).pairs
-    assert [one.boxes for one in found] == [one.boxes for one in expected]
-    np.testing.assert_allclose([one.contribution for one in found], [one.contribution for one in expected])
+    pairs = similar(model, *pair, top=7).pairs
+    assert [cells.boxes for cells in pairs] == [cells.boxes for cells in expected]
+    np.testing.assert_allclose([cells.contribution for cells in pairs], [cells.contribution for cells in expected])
 
 
 @pytest.fixture(scope="module")
@@ -275,8 +276,8 @@ def test_heatmaps_lie_in_the_uploads_to_one_scale(result):
     ratio = result.raw_heatmaps[0].max() / result.raw_heatmaps[1].max()
     assert result.heatmaps[0].max() / result.heatmaps[1].max() == pytest.approx(ratio, rel=1e-5)
     assert result.heatmaps[0][:, 0].max() == 0, "the model's crop does not see the border"
-    for one in result.pairs:
-        left, top, right, bottom = one.image
+    for cells in result.pairs:
+        left, top, right, bottom = cells.image
         assert 0 <= left < right <= 451
         assert 0 <= top < bottom <= 300
     assert repr(result) == "Likeness(cosine 0.088 of the input of classifier, by patches of bn2; 5 pairs)"

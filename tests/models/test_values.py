@@ -238,6 +238,9 @@ def test_compatible_servers_give_values(client):
     v1 = {"instances": [image], "parameters": {"output": "values"}}
     (values,) = client.post("/v1/models/patient:predict", json=v1).json["predictions"]
     assert len(values) == 3
+    predictions = client.post("/predict", data=CAT.read_bytes(), content_type="image/png").json["predictions"]
+    labelled = client.post("/v1/models/patient:predict", json={"instances": [image]})
+    assert (labelled.status_code, labelled.json) == (200, {"predictions": [predictions]})
     for output in ("probabilities", "logits"):
         body = {"instances": [image], "parameters": {"output": output}}
         assert client.post("/v1/models/patient:predict", json=body).status_code == 400

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from flask import Blueprint, Response, request
 
-from seewhy.app.answers.schemas import (
+from seewhy.app.answers.catalogue_schemas import (
     ColormapAnswer,
     ColormapsAnswer,
     LayerAnswer,

@@ -117,9 +117,9 @@ def _least_squares(gram: Tensor, sides: Tensor, rows: Tensor) -> Tensor:
 def regions_of(question: Question, parts: Factors) -> Regions:
     """Return the regions of the parts, with their gains and logits, the largest gain first."""
     count, rank = parts.regions.shape[:2]
-    nothing = torch.zeros_like(parts.regions[:, :1])
+    empty = torch.zeros_like(parts.regions[:, :1])
     # One run of the model for each row: an empty layer, each region alone, and each concept all over the layer.
-    regions = torch.cat([nothing, parts.regions, parts.everywhere], dim=1)
+    regions = torch.cat([empty, parts.regions, parts.everywhere], dim=1)
     concepts = torch.cat([parts.concepts[:, :1], parts.concepts, parts.concepts], dim=1)
     outputs = continued(question, parts.layer, parts.axes, regions, concepts)
     scores = torch.stack([parts.objective.scores(rows) for rows in outputs.unbind(1)], dim=1)

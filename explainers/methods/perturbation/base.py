@@ -13,7 +13,7 @@ from torch import Tensor
 from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question, widened
-from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
+from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
 from seewhy.explainers.methods.explainer import Explainer, SignOption
 
 Segmentation = Literal["slic", "quickshift", "grid"]
@@ -54,7 +54,7 @@ class Perturbation(Explainer):
     """
 
     sign: SignOption = "signed"
-    baseline: Annotated[Plain, Field(description=f"What hides a pixel. {PLAIN}")] = "zero"
+    baseline: Annotated[PlainBaseline, Field(description=f"What hides a pixel. {PLAIN}")] = "zero"
     score: Score = "logit"
 
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution import chunks
 from seewhy.explainers.execution.chunks import chunk_size
-from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
+from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.gradient.base import input_gradients
 from seewhy.explainers.methods.perturbation.base import Perturbation, masked
@@ -76,7 +76,7 @@ class ExtremalPerturbation(Perturbation):
     """
 
     sign: Annotated[Sign, Field(description="Without effect: a mask is never negative.")] = "positive"
-    baseline: Annotated[Plain, Field(description=f"What hides a pixel. {PLAIN}")] = "blur"
+    baseline: Annotated[PlainBaseline, Field(description=f"What hides a pixel. {PLAIN}")] = "blur"
     area: Annotated[float, Field(ge=0.01, le=0.9, description="Of the mask, as part of the picture's.")] = 0.1
     steps: Annotated[int, Field(ge=1, le=2000, description="Of the optimiser, a backward pass each.")] = 150
     cells: Annotated[int, Field(ge=2, le=64, description="Of the mask along the picture's shorter side.")] = 28

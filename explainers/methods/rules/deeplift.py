@@ -14,7 +14,7 @@ from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question, widened
 from seewhy.explainers.errors import UnsupportedOperationError
 from seewhy.explainers.execution.chunks import chunk_size, chunks
-from seewhy.explainers.methods.baselines import PLAIN, Plain, baseline_of
+from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.rules.base import (
@@ -162,7 +162,7 @@ class DeepLIFT(Explainer):
     """
 
     baseline: Annotated[
-        Plain,
+        PlainBaseline,
         Field(description=f"What the picture is compared with. {PLAIN}"),
     ] = "zero"
     sign: Annotated[

@@ -155,8 +155,9 @@ def test_without_biases_all_rules_but_that_of_the_softmax_conserve_relevance(gam
         def audit(quota: Tensor) -> tuple[Tensor, ...]:
             before = len(constants)
             parts = backward(quota)
-            kept = sum(constant.sum() for constant in constants[before:])
-            errors.append(float(abs(quota.sum() - sum(part.sum() for part in parts) - kept) / quota.abs().sum()))
+            constant_share = sum(constant.sum() for constant in constants[before:])
+            difference = quota.sum() - sum(part.sum() for part in parts) - constant_share
+            errors.append(float(abs(difference) / quota.abs().sum()))
             return parts
 
         return replaced(output, audit, *inputs, **options)
@@ -175,8 +176,8 @@ def test_without_biases_all_rules_but_that_of_the_softmax_conserve_relevance(gam
     assert len(errors) > 20
     assert max(errors) < 1e-4
     scores = attribution.logits[[0, 1], [1, 3]]
-    kept = sum(constant.flatten(1).sum(dim=1) for constant in constants)
-    torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)) + kept, scores, rtol=1e-4, atol=1e-4)
+    constant_share = sum(constant.flatten(1).sum(dim=1) for constant in constants)
+    torch.testing.assert_close(attribution.maps.sum(dim=(1, 2)) + constant_share, scores, rtol=1e-4, atol=1e-4)
 
 
 def test_a_contrast_is_the_relevance_of_one_logit_less_that_of_the_other(generator):
