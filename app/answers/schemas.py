@@ -166,6 +166,9 @@ class ExplanationAnswer(BaseModel):
     regions: list[RegionAnswer] = Field(
         description="Regions of a method that divides the picture, the largest gain first; empty for other methods."
     )
+    outside: float | None = Field(
+        None, description="Of a segmenter: the share of the map's magnitude outside the explained region, 0 to 1."
+    )
 
 
 class AgreementAnswer(BaseModel):

@@ -77,6 +77,7 @@ class _Run:
         service: the service.
         items: the pictures, one or more.
         options: options of the explanations.
+        mask: bytes of the picture that marks the region to explain, in all pictures.
         form: format of the answers.
         extras: further output.
     """
@@ -84,6 +85,7 @@ class _Run:
     service: Service
     items: list[Item]
     options: ExplainOptions
+    mask: bytes | None
     form: Format
     extras: Extras
 
@@ -131,14 +133,20 @@ class _Run:
     @property
     def _title(self) -> str:
         model = self.options.model or self.service.settings.default_model
-        return f"{model}: {', '.join(self.options.method)}"
+        return f"{model}: {', '.join(self.options.method or [self.service.default_method(model)])}"
 
     def _answer(self, item: Item) -> _Answer:
         start = time.perf_counter()
         if self._skips(item):
             return _Answer(tile=self._old_tile(item))
         draws = self._is_drawing or self.extras.sheet is not None
-        result = self.service.explain(read(item.picture), self.options, drawn=draws or self.form == "json")
+        drawn = draws or self.form == "json"
+        try:
+            result = self.service.explain(read(item.picture), self.options, drawn, self.mask)
+        except PictureError as error:
+            if error.field == "mask":
+                raise click.ClickException(f"The mask: {error}") from error
+            raise
         drawing = draw(result) if draws else None
         if self.form == "json" or self.form == "npz":
             answer = explain_body(result, self.form, self.options.values, self.service.settings)
@@ -169,7 +177,12 @@ class _Run:
 
 
 def explain_pictures(
-    items: list[Item], form: Format, fields: dict[str, Any], extras: Extras, device: str | None
+    items: list[Item],
+    form: Format,
+    fields: dict[str, Any],
+    mask: Path | None,
+    extras: Extras,
+    device: str | None,
 ) -> None:
     """Explain pictures, several at once, so that they share passes of the model; exit with 1 if some failed.
 
@@ -177,7 +190,8 @@ def explain_pictures(
         click.UsageError: options exclude each other.
     """
     options = parse(ExplainOptions, fields)
-    _Run(open_service(device), items, options, form, extras).start()
+    marked = None if mask is None else mask.read_bytes()
+    _Run(open_service(device), items, options, marked, form, extras).start()
 
 
 def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | None) -> None:

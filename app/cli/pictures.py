@@ -17,18 +17,21 @@ from seewhy.app.cli.options import (
     option,
     output_option,
     pair_options,
+    picture_file,
     picture_options,
     table_options,
 )
 from seewhy.app.pipeline.choices import FORMATS, Format
-from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, METHOD, PREDICT
+from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, MASK, METHOD, PREDICT
+from seewhy.explainers.tasks.choices import PARTS
 
 
 @click.command()
 @picture_options
 @output_option
-@method_option(multiple=True, default=[METHOD], help="A name of `seewhy methods`; repeatable.")
-@table_options(EXPLAIN, target={"multiple": True}, top={"type": int})
+@method_option(multiple=True, help=f"A name of `seewhy methods`; repeatable. {METHOD}")
+@table_options(EXPLAIN, target={"multiple": True}, region={"type": click.Choice(PARTS)}, top={"type": int})
+@picture_file("--mask", MASK)
 @layer_option(HEATMAP["layer"])
 @format_option(FORMATS)
 @heatmap_options
@@ -40,6 +43,7 @@ def explain(
     device: str | None,
     output: str | None,
     form: Format | None,
+    mask: Path | None,
     extra: tuple[str, ...],
     skip_existing: bool,
     sheet: Path | None,
@@ -58,7 +62,7 @@ def explain(
 
     from seewhy.app.cli.picture_answers import Extras, explain_pictures
 
-    explain_pictures(items, answer_form, request, Extras(skip_existing, sheet, summary), device)
+    explain_pictures(items, answer_form, request, mask, Extras(skip_existing, sheet, summary), device)
 
 
 @click.command()

@@ -51,6 +51,11 @@ class Upload:
     other: bytes | None
     fields: dict[str, Any]
 
+    @property
+    def pictures(self) -> list[bytes]:
+        """The picture, and the second one if it was sent."""
+        return [self.picture] if self.other is None else [self.picture, self.other]
+
 
 def read_pair(request: Request, second: SecondPicture) -> tuple[Upload, bytes]:
     """Return the content of a request for two pictures, and the bytes of the second one; errors as `read_request`."""

@@ -105,7 +105,7 @@ def intervene(
     edits: Iterable[Edit | dict[str, Any]],
     target: int | str | None = None,
     other: PictureSource | None = None,
-    method: str = "gradcam",
+    method: str | None = None,
     layer: str | Sequence[str] | None = None,
     **options: Any,
 ) -> Intervention:
@@ -128,7 +128,7 @@ def intervene(
     """
     checked = parse_edits(edits)
     must_swap(checked, other is not None)
-    entry = get_method(method)
+    entry = get_method(method or model.task.default_method)
     if layer is not None:
         options["layers"] = (layer,) if isinstance(layer, str) else tuple(layer)
     explainer = entry.build(options)

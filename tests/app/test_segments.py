@@ -1,0 +1,251 @@
+"""Segmenters over HTTP and on the command line."""
+
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+from torch import nn
+
+from seewhy import explain, wrap_model
+from seewhy.app import create_app
+from seewhy.app.cli import main
+from seewhy.app.settings import Settings
+from seewhy.explainers.imaging.decode import Probe
+from tests.app.conftest import EXAMPLES, encoded
+from tests.explainers.test_segmentation import CAT, LABELS, SIZE, Segmenter
+
+MASK = np.zeros((300, 451), dtype=bool)
+MASK[60:220, 100:300] = True
+
+
+def png(mask, mode="L"):
+    return encoded(Image.fromarray(mask.astype(np.uint8)).convert(mode))
+
+
+def classifier():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+@pytest.fixture(scope="module")
+def model():
+    return wrap_model(Segmenter(), LABELS, input_size=SIZE)
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("segments")
+    torch.save(Segmenter().state_dict(), folder / "w.pth")
+    torch.save(classifier().state_dict(), folder / "c.pth")
+    (folder / "models.toml").write_text(
+        '[models.scene]\narchitecture = "tests.explainers.test_segmentation:Segmenter"\nweights = "w.pth"\n'
+        f'input_size = {list(SIZE)}\nhead = "segmentation"\nlabels = {json.dumps(LABELS)}\n'
+        '[models.classifier]\narchitecture = "tests.app.test_segments:classifier"\nweights = "c.pth"\n'
+        f"input_size = 32\nlabels = {json.dumps(LABELS)}\n"
+    )
+    app = create_app(Settings(models=folder / "models.toml", default_model="scene"))
+    yield app
+    app.extensions["seewhy"].models.stop()
+
+
+@pytest.fixture
+def ask(client):
+    """Post the cat as a multipart form; options are keywords, bytes are files."""
+
+    def send(path="/explain", headers=None, **fields):
+        data = {"image": CAT.read_bytes(), **fields}
+        files = {name: (io.BytesIO(value), name) if isinstance(value, bytes) else value for name, value in data.items()}
+        return client.post(path, data=files, content_type="multipart/form-data", headers=headers)
+
+    return send
+
+
+def refused(response):
+    """Return status, code and the fields at fault."""
+    document = response.get_json()
+    code = document["type"].removeprefix("urn:seewhy:problem:")
+    return response.status_code, code, [error["field"] for error in document.get("errors", [])]
+
+
+@pytest.mark.parametrize("target", ["pixel:200,150", None])
+def test_the_service_answers_as_python_does(target, client, model):
+    query = {"format": "json", "method": "hirescam"} | ({"target": target} if target else {})
+    body = {"image": (io.BytesIO(CAT.read_bytes()), "cat.png"), **query}
+    answer = client.post("/explain", data=body).json
+    expected = explain(model, CAT, "hirescam", target=target)
+    (explanation,) = answer["explanations"]
+    assert explanation["target"] == {
+        "index": expected.target.index,
+        "label": expected.target.label,
+        "area": pytest.approx(expected.target.area, abs=0.01),
+        "logit": pytest.approx(expected.target.logit, rel=1e-2),
+    }
+    assert set(answer["predictions"][0]) == {"index", "label", "area"}
+    assert explanation["heatmap"]["max"] == pytest.approx(float(expected.raw_heatmap.max()), rel=0.05)
+
+
+@pytest.mark.parametrize("target", ["pixel:0,150", "dog"])
+def test_wrong_regions_are_the_clients_mistake(target, client):
+    body = {"image": (io.BytesIO(CAT.read_bytes()), "cat.png"), "target": target}
+    answer = client.post("/explain", data=body)
+    assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "target")
+
+
+def test_an_uploaded_mask_is_the_region(ask, client, model):
+    answer = ask(format="json", mask=png(MASK)).json
+    expected = explain(model, CAT, target=MASK)
+    (explanation,) = answer["explanations"]
+    assert answer["method"]["name"] == expected.method == "hirescam"
+    assert explanation["target"]["index"] == expected.target.index
+    assert explanation["target"]["logit"] == pytest.approx(expected.target.logit, rel=1e-2)
+    assert explanation["outside"] == pytest.approx(expected.outside, abs=0.01)
+    assert explanation["heatmap"]["max"] == pytest.approx(float(expected.raw_heatmap.max()), rel=0.05)
+    body = {"image": base64.b64encode(CAT.read_bytes()).decode(), "mask": base64.b64encode(png(MASK)).decode()}
+    again = client.post("/explain?format=json", json=body).json["explanations"][0]
+    assert again["target"] == explanation["target"]
+
+
+@pytest.mark.parametrize("region", ["region", "border", "picture"])
+@pytest.mark.parametrize("fields", [{}, {"target": "pixel:200,150"}, {"mask": png(MASK), "target": "cup"}])
+def test_the_option_region_is_the_suffix_of_python(region, fields, ask, model):
+    target = ask(format="json", region=region, **fields).json["explanations"][0]["target"]
+    name = f"{fields.get('target', '')}:{region}"
+    asked = model.task.target(name, MASK) if "mask" in fields else name
+    expected = explain(model, CAT, target=asked).target
+    assert (target["index"], target["label"]) == (expected.index, expected.label)
+    assert target["area"] == pytest.approx(expected.area, abs=0.01)
+    assert target["logit"] == pytest.approx(expected.logit, rel=1e-2)
+
+
+def coloured(mask):
+    """Return masks of several kinds of files, all of the same region."""
+    grey = Image.fromarray(mask.astype(np.uint8))
+    indexed = grey.copy()
+    indexed.putpalette([255, 255, 255, 0, 0, 0])  # the index counts, not the colour
+    deep = Image.fromarray(mask.astype(np.uint16))  # of which the high byte is zero
+    whole = Image.merge("LA", (Image.new("L", grey.size, 255), Image.fromarray(255 * mask.astype(np.uint8))))
+    colour = Image.merge("RGB", (grey, grey.point(lambda _: 0), grey.point(lambda _: 0)))
+    images = {"indexed.png": indexed, "deep.png": deep, "bits.png": grey.point(lambda v: 255 * v).convert("1")}
+    images |= {"alpha.png": whole, "colour.png": colour, "rgba.png": whole.convert("RGBA")}
+    files = {name: encoded(image) for name, image in images.items()}
+    return files | {"int.tiff": encoded(Image.fromarray(mask.astype(np.int32)), "TIFF"), "b.bmp": encoded(grey, "BMP")}
+
+
+MASKS = coloured(MASK)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_all_kinds_are_read_sample_by_sample(name):
+    assert np.array_equal(Probe(MASKS[name]).decode_mask(), MASK)
+
+
+@pytest.mark.parametrize(
+    ("mask", "fault", "words"),
+    [
+        (png(np.zeros_like(MASK)), (422, "bad-target", ["mask"]), "is empty"),
+        (png(MASK[:100]), (422, "bad-target", ["mask"]), "451x100 pixels, the upright picture 451x300"),
+        (b"no picture", (415, "unreadable-picture", ["mask"]), "send a JPEG, PNG"),
+        (b"", (415, "unreadable-picture", ["mask"]), "is empty"),
+        (png(MASK)[:-40], (415, "unreadable-picture", ["mask"]), "whole"),
+        (encoded(Image.fromarray(255 * MASK.astype(np.uint8)), "JPEG"), (415, "unreadable-picture", ["mask"]), "a PNG"),
+    ],
+)
+def test_a_bad_mask_is_the_clients_mistake(mask, fault, words, ask):
+    response = ask(mask=mask)
+    assert refused(response) == fault
+    assert words in response.json["detail"]
+
+
+def test_a_mask_where_the_model_sees_nothing_is_refused(ask):
+    mask = np.zeros_like(MASK)
+    mask[:, :10] = True  # which the crop cuts away
+    response = ask(mask=png(mask))
+    assert refused(response) == (422, "bad-target", ["mask"])
+    assert "sees nothing of the mask" in response.json["detail"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"region": "edge"}, "region"),
+        ({"region": "border", "top": 2}, "top"),
+        ({"mask": png(MASK), "top": 2}, "top"),
+        ({"mask": png(MASK), "target": "pixel:200,150"}, "target"),
+        ({"mask": "text"}, "mask"),
+        ({"target": "cat:border", "region": "border"}, "target"),
+        ({"mask": png(MASK), "reference": png(MASK)}, "reference"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(fields, field, ask):
+    status, _, fields_at_fault = refused(ask(**fields))
+    assert (status, fields_at_fault) == (422, [field])
+
+
+def test_a_mask_has_the_limits_of_a_picture(ask):
+    response = ask(mask=encoded(Image.new("1", (9000, 9000))))
+    assert refused(response) == (413, "picture-too-large", ["mask"])
+
+
+def test_classifiers_have_no_regions(ask):
+    for fields in ({"region": "border"}, {"mask": png(MASK)}):
+        response = ask(model="classifier", **fields)
+        assert refused(response) == (422, "bad-option", [*fields])
+        assert "name a segmenter" in response.json["detail"]
+
+
+def test_the_etag_is_of_the_mask_and_the_region_too(ask):
+    first = ask(mask=png(MASK))
+    assert first.status_code == 200
+    tag = first.headers["ETag"]
+    assert ask(headers={"If-None-Match": tag}, mask=png(MASK)).status_code == 304
+    others = [ask(), ask(mask=png(~MASK)), ask(mask=png(MASK), region="border"), ask(region="border")]
+    tags = [other.headers["ETag"] for other in others]
+    assert len({tag, *tags}) == 5
+
+
+def test_a_stream_takes_a_mask(ask, model):
+    response = ask(headers={"Accept": "text/event-stream"}, mask=png(MASK), target="cup")
+    event = response.get_data(as_text=True).rpartition("event: answer\n")[2]
+    answer = json.loads(event.split("data: ", 1)[1].split("\n")[0])
+    expected = explain(model, CAT, target=model.task.target("cup", MASK))
+    assert answer["explanations"][0]["target"]["logit"] == pytest.approx(expected.target.logit, rel=1e-2)
+
+
+@pytest.fixture
+def command(app, monkeypatch, tmp_path):
+    """Run the command in this process, with the segmenter as its default model."""
+    monkeypatch.setenv("SEEWHY_MODELS", str(app.extensions["seewhy"].settings.models))
+    monkeypatch.setenv("SEEWHY_DEFAULT_MODEL", "scene")
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_the_command_takes_a_mask_and_a_region(command, tmp_path, model):
+    (tmp_path / "mask.png").write_bytes(png(MASK))
+    result = command("explain", CAT, "--mask", "mask.png", "--target", "cup", "--region", "border", "-o", "cat.json")
+    assert result.exit_code == 0, result.output
+    expected = explain(model, CAT, target=model.task.target("cup:border", MASK))
+    assert "cup on" in result.output
+    assert "by hirescam" in result.output
+    target = json.loads((tmp_path / "cat.json").read_text())["explanations"][0]["target"]
+    assert target["logit"] == pytest.approx(expected.target.logit, rel=1e-2)
+
+
+def test_the_command_names_a_bad_mask_and_goes_on(command, tmp_path):
+    coffee = EXAMPLES / "coffee.png"
+    with Image.open(coffee) as picture:
+        size = picture.size
+    (tmp_path / "mask.png").write_bytes(png(np.ones(size[::-1], dtype=bool)))
+    result = command("explain", CAT, coffee, "--mask", "mask.png", "-o", "out/")
+    assert result.exit_code == 1
+    assert "cat.png: The mask has" in result.output
+    assert "coffee.png: " in result.output
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["coffee.seewhy.png"]
+    (tmp_path / "mask.png").write_bytes(b"nothing")
+    result = command("explain", CAT, "--mask", "mask.png")
+    assert result.exit_code == 1
+    assert "cat.png: The mask: The bytes are not a picture" in result.output
