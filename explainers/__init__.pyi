@@ -82,5 +82,7 @@ from .methods.transformer.attnlrp import AttnLRP as AttnLRP
 from .results.agreement import rank_correlation as rank_correlation
 from .results.explanation import Explanation as Explanation
 from .results.likeness import Likeness as Likeness
+from .results.segments import Segments as Segments
+from .segment import segment as segment
 from .tasks.classification import Classification as Classification
 from .tasks.pose import survey as survey

@@ -59,6 +59,7 @@ from .explainers import ReciproCAM as ReciproCAM
 from .explainers import RefineCAM as RefineCAM
 from .explainers import Saliency as Saliency
 from .explainers import ScoreCAM as ScoreCAM
+from .explainers import Segments as Segments
 from .explainers import ShapleyCAM as ShapleyCAM
 from .explainers import SmoothGrad as SmoothGrad
 from .explainers import SmoothGradCAMPlusPlus as SmoothGradCAMPlusPlus
@@ -80,6 +81,7 @@ from .explainers import list_methods as list_methods
 from .explainers import method as method
 from .explainers import rank_correlation as rank_correlation
 from .explainers import read_picture as read_picture
+from .explainers import segment as segment
 from .explainers import similar as similar
 from .explainers import survey as survey
 from .explainers import sweep_channels as sweep_channels

@@ -1,4 +1,4 @@
-"""Output of `seewhy explain`, `seewhy predict` and `seewhy similar`."""
+"""Output of `seewhy explain`, `seewhy predict`, `seewhy segment` and `seewhy similar`."""
 
 import time
 from contextlib import ExitStack
@@ -11,6 +11,7 @@ from PIL import Image
 
 from seewhy.app.answers.documents import draw, encode, explain_body
 from seewhy.app.answers.likeness_documents import similar_body
+from seewhy.app.answers.segment_documents import check_view, segment_body
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.files import DASH, Item, printable, read, write
 from seewhy.app.cli.output import print_bytes
@@ -28,9 +29,10 @@ from seewhy.app.cli.summary import Summary
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.choices import DRAWINGS, Format
 from seewhy.app.pipeline.likeness import similar
-from seewhy.app.pipeline.options import ExplainOptions, PredictOptions, SimilarOptions
+from seewhy.app.pipeline.options import ExplainOptions, PredictOptions, SegmentOptions, SimilarOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.results import ExplainResult
+from seewhy.app.pipeline.segmentation import segment
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
 
@@ -209,6 +211,20 @@ def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | No
         return "\n".join([f"{printable(item.picture)}:", *rows])
 
     for_each(items, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
+
+
+def segment_pictures(items: list[Item], form: Format, fields: dict[str, Any], device: str | None) -> None:
+    """Write the class of each pixel of each picture."""
+    options = parse(SegmentOptions, fields)
+    check_view(options.view, form)
+    service = open_service(device)
+    load_model(service, options.model)
+
+    def answer(item: Item) -> tuple[str, Body]:
+        result = segment(service, read(item.picture), options)
+        return result.segments.caption, segment_body(result, form, service.settings)
+
+    write_each(items, form, answer)
 
 
 def compare_pictures(

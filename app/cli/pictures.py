@@ -1,4 +1,4 @@
-"""The commands about pictures: explain, predict, similar."""
+"""The commands about pictures: explain, predict, segment, similar."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from seewhy.app.cli.options import (
     table_options,
 )
 from seewhy.app.pipeline.choices import FORMATS, Format
-from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, MASK, METHOD, PREDICT
+from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, MASK, METHOD, PREDICT, SEGMENT
+from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
 from seewhy.explainers.tasks.choices import PARTS
 
 
@@ -75,6 +76,26 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
     from seewhy.app.cli.picture_answers import predict_pictures
 
     predict_pictures(items, fields(options), device)
+
+
+@click.command()
+@picture_options
+@output_option
+@format_option(FORMATS)
+@table_options(SEGMENT, view={"type": click.Choice(SEGMENT_VIEWS)}, alpha={"metavar": "0..1"})
+def segment(
+    pictures: tuple[Path, ...], device: str | None, output: str | None, form: Format | None, **options: Any
+) -> None:
+    """Write the class of each pixel of each PICTURE.
+
+    The output is a drawing with a legend, a mask of class indices (`--view mask`, json or npz), or the classes' areas
+    (json). The model must be a segmenter.
+    """
+    answer_form, items = plan(pictures, output, form, FORMATS)
+
+    from seewhy.app.cli.picture_answers import segment_pictures
+
+    segment_pictures(items, answer_form, fields(options), device)
 
 
 @click.command()

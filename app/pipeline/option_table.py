@@ -64,6 +64,15 @@ EXPLAIN = {
 
 PREDICT = {"top": Option("Number of most probable classes to return.", 5)}
 
+SEGMENT = {
+    "view": Option(
+        "Draw the classes over the picture, above a legend; beside it too; or only the `mask`, a grey picture of class "
+        "indices.",
+        "overlay",
+    ),
+    "alpha": Option("Opacity of the colours, 0 to 1.", 0.5),
+}
+
 SIMILAR = {
     "scale": Option(
         "`image` divides both maps by the larger of their maxima; `robust` by that of their 99th percentiles; `lo,hi` "

@@ -35,6 +35,7 @@ from seewhy.app.pipeline.option_table import (
     INTERVENE,
     METHOD,
     PREDICT,
+    SEGMENT,
     SIMILAR,
     SOURCE,
     TRACE,
@@ -42,7 +43,7 @@ from seewhy.app.pipeline.option_table import (
 )
 from seewhy.app.pipeline.strict_json import RepeatedMemberError, loads
 from seewhy.explainers.hooks.kinds import Kind
-from seewhy.explainers.imaging.choices import Scale, View
+from seewhy.explainers.imaging.choices import Scale, SegmentView, View
 from seewhy.explainers.inspection.edits import MAX_EDITS, AnyEdits
 from seewhy.explainers.tasks.choices import Part
 from seewhy.models.sources import Source
@@ -207,6 +208,14 @@ class ExplainOptions(HeatmapOptions):
     )
     region: Part | None = _field(EXPLAIN["region"])
     top: int | None = _field(EXPLAIN["top"], ge=1)
+    format: Format | None = _format(FORMATS)
+
+
+class SegmentOptions(Options):
+    """Options of POST /segment."""
+
+    view: SegmentView = _field(SEGMENT["view"])
+    alpha: float = _field(SEGMENT["alpha"], ge=0, le=1)
     format: Format | None = _format(FORMATS)
 
 

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from PIL import Image
 from torch import nn
 
-from seewhy import explain, wrap_model
+from seewhy import explain, segment, wrap_model
 from seewhy.app import create_app
+from seewhy.app.answers import schemas
 from seewhy.app.cli import main
 from seewhy.app.settings import Settings
 from seewhy.explainers.imaging.decode import Probe
@@ -249,3 +250,74 @@ def test_the_command_names_a_bad_mask_and_goes_on(command, tmp_path):
     result = command("explain", CAT, "--mask", "mask.png")
     assert result.exit_code == 1
     assert "cat.png: The mask: The bytes are not a picture" in result.output
+
+
+def test_segments_are_those_of_python(ask, model):
+    answer = ask("/segment", format="json").json
+    expected = segment(model, CAT)
+    schemas.SegmentsAnswer.model_validate(answer)
+    assert answer["classes"] == [
+        {"index": row.index, "label": row.label, "area": pytest.approx(row.area, abs=0.01)} for row in expected.classes
+    ]
+    assert (answer["shape"], answer["void"]) == ([300, 451], 255)
+    mask = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["mask"].partition(",")[2]))))
+    assert (mask == expected.mask).mean() > 0.98
+    assert np.array_equal(mask == 255, expected.mask == 255)
+    with np.load(io.BytesIO(ask("/segment", format="npz").data)) as arrays:
+        assert np.array_equal(arrays["mask"], mask)
+        assert arrays["indices"].tolist() == [row["index"] for row in answer["classes"]]
+    grey = ask("/segment", view="mask")
+    assert grey.mimetype == "image/png"
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(grey.data))), mask)
+
+
+@pytest.mark.parametrize("accept", ["image/webp", "image/png", "application/json", "application/x-npz"])
+def test_the_format_of_segments_is_negotiated(accept, ask):
+    response = ask("/segment", headers={"Accept": accept})
+    assert (response.status_code, response.mimetype) == (200, accept)
+    assert response.headers["Vary"] == "Accept"
+    assert response.headers["X-SeeWhy-Model"] == "scene"
+    labels = response.headers["X-SeeWhy-Label"].split(", ")
+    assert set(labels) <= set(LABELS)
+    if accept == "image/png":
+        assert Image.open(io.BytesIO(response.data)).size == (451, 324)  # a line of a legend below
+
+
+def test_segments_have_an_etag(ask):
+    tag = ask("/segment").headers["ETag"]
+    assert ask("/segment", headers={"If-None-Match": tag}).status_code == 304
+    others = [ask("/segment", alpha=0.3), ask("/segment", view="mask"), ask("/segment", format="json")]
+    assert len({tag, *(other.headers["ETag"] for other in others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"model": "classifier"}, (422, "bad-option", ["model"])),
+        ({"model": "nobody"}, (422, "unknown-model", ["model"])),
+        ({"view": "heatmap"}, (422, "bad-option", ["view"])),
+        ({"alpha": 2}, (422, "bad-option", ["alpha"])),
+        ({"view": "mask", "format": "jpeg"}, (422, "bad-option", ["format"])),
+        ({"target": "cat"}, (422, "bad-option", ["target"])),
+        ({"image": b"nothing"}, (415, "unreadable-picture", ["image"])),
+    ],
+)
+def test_what_cannot_be_segmented_is_the_clients_mistake(fields, fault, ask):
+    assert refused(ask("/segment", **fields)) == fault
+
+
+def test_the_command_segments(command, tmp_path, model):
+    result = command("segment", CAT, "-o", "cat.json")
+    assert result.exit_code == 0, result.output
+    expected = segment(model, CAT)
+    document = json.loads((tmp_path / "cat.json").read_text())
+    assert [row["label"] for row in document["classes"]] == [row.label for row in expected.classes]
+    assert f"cat.png: {expected.classes[0].label} on " in result.output
+    result = command("segment", CAT, EXAMPLES / "coffee.png", "--view", "mask", "-o", "masks/")
+    assert result.exit_code == 0, result.output
+    with Image.open(tmp_path / "masks" / "cat.seewhy.png") as mask:
+        assert (np.asarray(mask) == expected.mask).mean() > 0.98
+    result = command("segment", CAT, "--view", "mask", "-o", "cat.jpg")
+    assert (result.exit_code, "change the indices" in result.output) == (2, True)
+    result = command("segment", CAT, "--model", "classifier")
+    assert (result.exit_code, "name a segmenter" in result.output) == (2, True)

@@ -1,4 +1,4 @@
-"""The routes that take pictures: /explain, /predict and /similar."""
+"""The routes that take pictures: /explain, /predict, /segment and /similar."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,7 +6,8 @@ from flask import Blueprint, Response, request
 
 from seewhy.app.answers.documents import explain_body, layers_of, prediction_document
 from seewhy.app.answers.likeness_documents import similar_body
-from seewhy.app.answers.schemas import ExplainAnswer, PredictAnswer, SimilarAnswer
+from seewhy.app.answers.schemas import ExplainAnswer, PredictAnswer, SegmentsAnswer, SimilarAnswer
+from seewhy.app.answers.segment_documents import check_view, segment_body
 from seewhy.app.answers.stream import Body, in_time, respond
 from seewhy.app.http import events
 from seewhy.app.http.declaration import Declaration, SecondPicture, current_declaration
@@ -14,12 +15,20 @@ from seewhy.app.http.headers import Facts
 from seewhy.app.http.routes import format_of, json_response, service
 from seewhy.app.http.uploads import Upload, read_pair, read_request
 from seewhy.app.pipeline import option_table
-from seewhy.app.pipeline.choices import Format
+from seewhy.app.pipeline.choices import DRAWINGS, Format
 from seewhy.app.pipeline.likeness import similar as compare
-from seewhy.app.pipeline.options import MEDIA_TYPES, ExplainOptions, Options, PredictOptions, SimilarOptions
+from seewhy.app.pipeline.options import (
+    MEDIA_TYPES,
+    ExplainOptions,
+    Options,
+    PredictOptions,
+    SegmentOptions,
+    SimilarOptions,
+)
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import ExplainResult
+from seewhy.app.pipeline.segmentation import segment as segmented
 
 blueprint = Blueprint("pictures", __name__)
 
@@ -78,6 +87,25 @@ def similar() -> Response:
             body = similar_body(result, form, service().settings)
         likeness = result.likeness
         return _response(body, form, Facts(result.model, [], result.timings, [likeness.layer], likeness=likeness))
+
+    return _tagged(upload.pictures, options, form, answer)
+
+
+@blueprint.post("/segment")
+@Declaration("The class of each pixel of a picture", options=SegmentOptions, answers=(SegmentsAnswer,), has_tag=True)
+def segment() -> Response:
+    """Segment a picture: classes with their areas, and a mask of class indices."""
+    upload = read_request(request)
+    options = parse(SegmentOptions, upload.fields)
+    form: Format = format_of(options.format)
+    check_view(options.view, form)
+
+    def answer() -> Response:
+        drawn = form in DRAWINGS and options.view != "mask"
+        result = segmented(service(), upload.picture, options, drawn)
+        with service().processors:
+            body = segment_body(result, form, service().settings)
+        return _response(body, form, Facts(result.model, result.segments.classes, result.timings))
 
     return _tagged(upload.pictures, options, form, answer)
 
