@@ -63,6 +63,7 @@ from .methods.gradient.paths import GuidedIG as GuidedIG
 from .methods.gradient.saliency import Saliency as Saliency
 from .methods.gradient.xrai import XRAI as XRAI
 from .methods.perturbation.extremal import ExtremalPerturbation as ExtremalPerturbation
+from .methods.perturbation.grid_saliency import GridSaliency as GridSaliency
 from .methods.perturbation.occlusion import Occlusion as Occlusion
 from .methods.perturbation.rise import RISE as RISE
 from .methods.perturbation.sobol import Sobol as Sobol

@@ -38,6 +38,7 @@ from .explainers import Geometry as Geometry
 from .explainers import GradCAM as GradCAM
 from .explainers import GradCAMElementWise as GradCAMElementWise
 from .explainers import GradCAMPlusPlus as GradCAMPlusPlus
+from .explainers import GridSaliency as GridSaliency
 from .explainers import GuidedBackprop as GuidedBackprop
 from .explainers import GuidedGradCAM as GuidedGradCAM
 from .explainers import GuidedIG as GuidedIG

@@ -174,17 +174,24 @@ class RegionObjective(Objective):
     weights: Tensor
 
     @property
+    def region(self) -> Tensor:
+        """(N, H, W) bool: the positions that count."""
+        return self.weights > 0
+
+    def loss(self, outputs: Tensor, before: Tensor) -> Tensor:
+        """Return (N,) float32: the mean over the region of how much the probability has fallen at each position."""
+        fall = self._likely(before) - self._likely(outputs)
+        return (fall.clamp_min(0) * self.weights).sum(dim=(1, 2))
+
+    @property
     def asked(self) -> Targets:
         """The same classes over the same regions."""
-        masks = (self.weights > 0).cpu().numpy()
+        masks = self.region.cpu().numpy()
         return tuple(Region(label, mask=mask) for label, mask in zip(self.targets.tolist(), masks, strict=True))
 
     def scores(self, outputs: Tensor) -> Tensor:
         """Return (N,) float32: the mean logit of each target in its region, less that of its contrast."""
-        scores = self._means(outputs, self.targets)
-        if self.against is None:
-            return scores
-        return scores - torch.where(self.is_contrasted, self._means(outputs, self.against.clamp_min(0)), 0)
+        return (self._values(outputs) * self.weights).sum(dim=(1, 2))
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probabilities (N, K, H, W) of logits (N, K, H, W)."""
@@ -208,9 +215,18 @@ class RegionObjective(Objective):
         indices = distances.topk(min(count, means.shape[1] - 1), dim=1, largest=False).indices
         return means.gather(1, indices).mean(dim=1)
 
-    def _means(self, outputs: Tensor, classes: Tensor) -> Tensor:
+    def _likely(self, outputs: Tensor) -> Tensor:
+        """Return (N, H, W): the probability of each target at each position, less that of its contrast."""
+        return self._values(self.probabilities(outputs))
+
+    def _values(self, outputs: Tensor) -> Tensor:
+        """Return (N, H, W) float32: the value of each target in outputs (N, K, H, W), less that of its contrast."""
         rows = torch.arange(len(outputs), device=outputs.device)
-        return (outputs[rows, classes].float() * self.weights).sum(dim=(1, 2))
+        values = outputs[rows, self.targets].float()
+        if self.against is None:
+            return values
+        contrasts = outputs[rows, self.against.clamp_min(0)].float()
+        return values - torch.where(self.is_contrasted[:, None, None], contrasts, 0)
 
 
 @dataclass(frozen=True)

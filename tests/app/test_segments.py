@@ -321,3 +321,13 @@ def test_the_command_segments(command, tmp_path, model):
     assert (result.exit_code, "change the indices" in result.output) == (2, True)
     result = command("segment", CAT, "--model", "classifier")
     assert (result.exit_code, "name a segmenter" in result.output) == (2, True)
+
+
+def test_the_context_of_a_region_is_asked_of_segmenters_alone(ask):
+    fields = {"method": "grid-saliency", "steps": 3, "format": "json"}
+    answer = ask(mask=png(MASK), **fields)
+    assert answer.json["method"]["options"]["cells"] == 8
+    assert answer.headers["X-SeeWhy-Cost"] == "1"  # seven passes of a small input
+    response = ask(model="classifier", **fields)
+    assert refused(response) == (422, "bad-target", ["target"])
+    assert "only a segmenter has regions" in response.json["detail"]
