@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr
 
-from seewhy.app.answers.schemas import ExplainAnswer, PredictionAnswer
+from seewhy.app.answers.schemas import AnyPrediction, ExplainAnswer
 from seewhy.app.compatible.instances import Range
 from seewhy.app.pipeline.options import ExplainOptions, Name, PredictOptions
 
@@ -72,7 +72,7 @@ class ReadyModel(BaseModel):
 class V1Predictions(BaseModel):
     """Answer of POST /v1/models/NAME:predict."""
 
-    predictions: list[list[PredictionAnswer]] | list[list[float]] = Field(
+    predictions: list[list[AnyPrediction]] | list[list[float]] = Field(
         description="For each instance the most probable classes, or with `output` a number for each class."
     )
 

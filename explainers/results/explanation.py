@@ -97,7 +97,7 @@ class Explanation(Figure):
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """Remarks about this map for its reader, such as why it is blank."""
         diagnostics = list(self.notes)
-        if not np.any(self.map):
+        if not np.any(self.map) and not any(note.code == "blank-map" for note in self.notes):
             diagnostics.append(
                 Diagnostic(
                     "blank-map",

@@ -331,3 +331,96 @@ def test_the_context_of_a_region_is_asked_of_segmenters_alone(ask):
     response = ask(model="classifier", **fields)
     assert refused(response) == (422, "bad-target", ["target"])
     assert "only a segmenter has regions" in response.json["detail"]
+
+
+def posted(client, path, **body):
+    response = client.post(path, json=body)
+    assert response.status_code < 500, response.get_data(as_text=True)
+    return response
+
+
+PICTURES = [base64.b64encode((EXAMPLES / name).read_bytes()).decode() for name in ("cat.png", "coffee.png")]
+
+
+def test_kserves_first_protocol_gives_areas_and_explains(client, model):
+    predictions = posted(client, "/v1/models/scene:predict", instances=PICTURES).json["predictions"]
+    assert [row["label"] for row in predictions[0]] == [row.label for row in segment(model, CAT).classes]
+    assert set(predictions[1][0]) == {"index", "label", "area"}
+    for output in ("probabilities", "logits", "values"):
+        parameters = {"output": output}
+        response = posted(client, "/v1/models/scene:predict", instances=PICTURES, parameters=parameters)
+        assert (response.status_code, "its head is 'segmentation'" in response.json["error"]) == (400, True)
+    body = {"instances": [{"b64": PICTURES[0], "target": "pixel:200,150"}], "parameters": {"region": "border"}}
+    (explanation,) = posted(client, "/v1/models/scene:explain", **body).json["explanations"][0]["explanations"]
+    expected = explain(model, CAT, target="pixel:200,150:border")
+    assert explanation["target"]["logit"] == pytest.approx(expected.target.logit, rel=1e-2)
+    assert explanation["method"] == "hirescam"
+    body["instances"] = [{"b64": PICTURES[0], "target": "pixel:0,0"}]
+    assert posted(client, "/v1/models/scene:explain", **body).status_code == 400
+
+
+def of_v2(client, verb, outputs=(), pictures=PICTURES, **parameters):
+    """Return the outputs of the V2 protocol by name."""
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [len(pictures)], "data": pictures}
+    body = {"inputs": [tensor], "parameters": parameters, "outputs": [{"name": name} for name in outputs]}
+    response = posted(client, f"/v2/models/scene/{verb}", **body)
+    assert response.status_code == 200, response.get_data(as_text=True)
+    tensors = response.json["outputs"]
+    return {tensor["name"]: np.array(tensor["data"]).reshape(tensor["shape"]) for tensor in tensors}, tensors
+
+
+def test_the_second_protocol_gives_masks_and_areas(client, model):
+    outputs, tensors = of_v2(client, "infer")
+    metadata = client.get("/v2/models/scene").json["outputs"]
+    assert [(row["name"], row["datatype"]) for row in tensors] == [("masks", "UINT8"), ("areas", "FP32")]
+    assert [(row["name"], row["datatype"]) for row in metadata] == [("masks", "UINT8"), ("areas", "FP32")]
+    assert outputs["masks"].shape == (2, *SIZE)
+    assert (outputs["masks"][0] == segment(model, CAT).map).mean() > 0.98
+    assert outputs["areas"].shape == (2, 4)
+    assert outputs["areas"].sum(axis=1) == pytest.approx([1, 1])
+    assert outputs["areas"][0, 1] == pytest.approx((outputs["masks"][0] == 1).mean())
+    named = {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": PICTURES[:1]}]}
+    named["outputs"] = [{"name": "probabilities"}]
+    response = posted(client, "/v2/models/scene/infer", **named)
+    assert (response.status_code, "masks, areas" in response.json["error"]) == (400, True)
+
+
+def test_the_second_protocol_explains_regions(client, model):
+    outputs, _ = of_v2(client, "explain", pictures=PICTURES[:1], target=["label:cup:picture", "pixel:200,150"])
+    assert set(outputs) == {"heatmaps", "maps", "targets", "labels", "methods"}
+    assert outputs["heatmaps"].shape == (1, 2, 300, 451)
+    assert set(outputs["methods"].flat) == {"hirescam"}
+    assert outputs["labels"][0, 0] == "cup"
+    several, _ = of_v2(client, "explain", ["maps", "labels"])
+    assert several["maps"].shape[:2] == (2, 1)
+
+
+def test_torchserves_routes_give_areas_and_explain(client, model):
+    picture = CAT.read_bytes()
+    areas = client.post("/predictions/scene", data=picture).json
+    assert areas == {row.label: pytest.approx(row.area, abs=0.01) for row in segment(model, CAT).classes}
+    maps = np.array(client.post("/explanations/scene", data=picture).json)
+    assert maps.shape == (3, *SIZE)
+    maps = np.array(client.post("/explanations/scene?method=hirescam&target=pixel:200,150", data=picture).json)
+    assert maps.shape == (1, *SIZE)
+    response = client.post("/explanations/scene?target=dog", data=picture)
+    assert (response.status_code, "no class 'dog'" in response.json["message"]) == (400, True)
+    drawn = client.post("/explanations/scene?region=border", data=picture, headers={"Accept": "image/png"})
+    assert drawn.mimetype == "image/png"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("trace", {"target": "pixel:200,150"}),
+        ("capture", {"layer": "encoder.2", "kind": ["output", "grad_output"], "format": "json"}),
+        ("intervene", {"edits": '[{"op": "zero", "layer": "encoder.2"}]', "target": ":border"}),
+        ("intervene", {"edits": '[{"op": "zero", "layer": "encoder.2"}]', "each_channel": "true"}),
+    ],
+)
+def test_the_routes_about_hooks_see_segmenters(path, fields, ask):
+    response = ask(f"/hooks/{path}", **fields)
+    assert response.status_code == 200, response.get_data(as_text=True)
+    assert set(response.json["target"]) == {"index", "label", "area", "logit"}
+    response = ask(f"/hooks/{path}", **fields | {"target": "pixel:0,0"})
+    assert refused(response) == (422, "bad-target", ["target"])

@@ -17,6 +17,7 @@ from seewhy import (
     explain,
     explain_many,
     intervene,
+    read_picture,
     trace,
     wrap_model,
 )
@@ -259,6 +260,46 @@ def test_hooks_see_segmenters(model):
     effect = intervene(model, CAT, [{"op": "zero", "layer": "encoder.2"}])
     assert effect.score_change == pytest.approx(effect.after.target.logit - effect.before.target.logit)
     assert effect.probability_change is None
+
+
+@pytest.mark.parametrize("name", few(NETWORKS, ["lraspp_mobilenet_v3_large"]))
+def test_hooks_see_torchvisions_segmenters(name):
+    generator = torch.Generator().manual_seed(0)
+    module = get_model(name, weights=None, weights_backbone=None, num_classes=4)
+    for value in module.parameters():
+        value.data = torch.randn(value.shape, generator=generator) * value.detach().std().nan_to_num(0.1)
+    model = wrap_model(module.eval(), LABELS, input_size=(48, 64), head="segmentation")
+    (layer,) = model.default_layers
+    view = model.preprocess(read_picture(CAT))[None]
+    with torch.no_grad():
+        logits = module(view)["out"][0]
+    index = largest(logits)
+    where = logits.argmax(0) == index
+    seen = {}
+    handle = module.get_submodule(layer).register_forward_hook(lambda _, __, output: seen.update(output=output))
+    leaf = view.clone().requires_grad_()
+    score = module(leaf)["out"][0, index][where].mean()
+    (gradient,) = torch.autograd.grad(score, seen["output"])
+    handle.remove()
+    captured = capture(model, CAT, [layer], kinds=("output", "grad_output"))
+    tensors = {row.kind: row.tensor for row in captured.tensors}
+    close_to(tensors["output"], seen["output"])
+    close_to(tensors["grad_output"], gradient)
+    events = {event.kind: event.tensors for event in trace(model, CAT, layers=(layer,)).events}
+    norms = [events[kind][0].statistics.norm for kind in ("after_forward", "output_gradient")]
+    assert norms == pytest.approx([seen["output"].norm().item(), gradient.norm().item()], rel=1e-4)
+    handle = module.get_submodule(layer).register_forward_hook(lambda _, __, output: output * 0)
+    with torch.no_grad():
+        edited = module(view)["out"][0]
+    handle.remove()
+    effect = intervene(model, CAT, [{"op": "zero", "layer": layer}])
+    assert effect.before.target.logit == pytest.approx(float(logits[index][where].mean()), rel=1e-3, abs=1e-4)
+    assert effect.after.target.logit == pytest.approx(float(edited[index][where].mean()), rel=1e-3, abs=1e-4)
+
+
+def close_to(values, expected):
+    expected = expected.detach()
+    assert torch.allclose(values, expected, atol=1e-5 * float(expected.abs().max()))
 
 
 def test_outputs_are_found_or_refused():

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign
 from seewhy.explainers.core.question import Question
@@ -26,6 +26,12 @@ MOMENTUM = 0.5
 
 START = 0.5
 """Value of all cells before the first step."""
+
+_NO_CONTEXT = Diagnostic(
+    "blank-map",
+    "The map is zero everywhere: the class keeps its region without any context, or with context of which no cell "
+    "alone is worth the sparsity. Try a smaller sparsity, or fewer cells.",
+)
 
 
 @method(
@@ -106,7 +112,9 @@ class GridSaliency(Explainer):
             masks = (masks - self.rate * speeds).clamp_(0, 1)
             question.progress.show(partial(self.project, masks))
         question.progress.at(self.steps, self.steps)
-        return self.answer(self.project(masks), objective, outputs)
+        maps = self.project(masks)
+        notes = tuple(() if any_visible else (_NO_CONTEXT,) for any_visible in maps.any(dim=2).any(dim=1).tolist())
+        return replace(self.answer(maps, objective, outputs), diagnostics=notes)
 
     def _gradient(
         self,

@@ -143,3 +143,6 @@ def test_a_picture_is_explained(far):
     assert result.target.label == "cued"
     assert result.map[CELL] == result.map.max() > 0.6
     assert {note.code for note in result.diagnostics} == {"rounding-decides"}
+    blank = explain(far, picture, "grid-saliency", target="pixel:50,10")  # all of the picture is the region
+    assert "without any context" in blank.diagnostics[0].message
+    assert [note.code for note in blank.diagnostics] == ["blank-map", "rounding-decides"]
