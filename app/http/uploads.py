@@ -91,6 +91,8 @@ def read_request(request: Request, second: SecondPicture | None = None) -> Uploa
 
 def _read(request: Request, other: str | None) -> Upload:
     kind = request.mimetype
+    if other is not None and other in request.args:
+        raise FieldError(f"{other} must be a file of a form, or base64 in JSON.", field=other)
     if kind == "multipart/form-data":
         return _read_form(request, other)
     if kind.startswith("image/"):

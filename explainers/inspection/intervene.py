@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.model import AnyModel, Model
+from seewhy.explainers.core.model import AnyModel, Model, must_know_pictures
 from seewhy.explainers.core.question import finite_outputs, ready
 from seewhy.explainers.core.task import named_ask, probability_change
 from seewhy.explainers.errors import EditError, NonFiniteError
@@ -128,6 +128,7 @@ def intervene(
     """
     checked = parse_edits(edits)
     must_swap(checked, other is not None)
+    must_know_pictures(model)
     entry = get_method(method or model.task.default_method)
     if layer is not None:
         options["layers"] = (layer,) if isinstance(layer, str) else tuple(layer)

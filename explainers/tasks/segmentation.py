@@ -40,6 +40,9 @@ class Segmentation:
     def outputs(self, raw: Any) -> Tensor:
         """Return the logits (N, K, H, W) in the module's result: itself, ``["out"]``, or the only such tensor.
 
+        Of a single logit at each position, two classes get minus and plus a half: then the softmax of the second one is
+        the sigmoid of the logit, and its lead over the first one the logit itself.
+
         Raises:
             ModelOutputError: there are none.
         """
@@ -51,7 +54,8 @@ class Segmentation:
                 f"Expected logits of shape (N, K, H, W) from the model, found {len(grids)} such tensors in its "
                 f"{type(raw).__name__}; wrap the model so that it returns them, alone or as ['out']."
             )
-        return grids[0]
+        (grid,) = grids
+        return torch.cat([-grid / 2, grid / 2], dim=1) if grid.shape[1] == 1 else grid
 
     def objective(self, outputs: Tensor, ask: Ask) -> "RegionObjective":
         """Return the checked regions to explain.

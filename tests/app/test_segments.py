@@ -15,7 +15,12 @@ from seewhy import explain, segment, wrap_model
 from seewhy.app import create_app
 from seewhy.app.answers import schemas
 from seewhy.app.cli import main
+from seewhy.app.memory.account import Account
+from seewhy.app.memory.budget import MemoryBudget
+from seewhy.app.pipeline.decode import Decoder
+from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.settings import Settings
+from seewhy.explainers.errors import PictureTooLargeError
 from seewhy.explainers.imaging.decode import Probe
 from tests.app.conftest import EXAMPLES, encoded
 from tests.explainers.test_segmentation import CAT, LABELS, SIZE, Segmenter
@@ -159,6 +164,27 @@ def test_a_bad_mask_is_the_clients_mistake(mask, fault, words, ask):
     response = ask(mask=mask)
     assert refused(response) == fault
     assert words in response.json["detail"]
+
+
+def test_the_memory_of_a_mask_is_counted(monkeypatch):
+    budget = MemoryBudget(10**7)
+    request = Account(budget)
+    monkeypatch.setattr("seewhy.app.pipeline.decode.account", lambda: request)
+    mask = Decoder(max_pixels=10**6, max_side=100).mask(png(MASK), Deadline.after(60))
+    assert np.array_equal(mask, MASK)
+    assert request.held == MASK.size  # a byte for each pixel
+    with pytest.raises(PictureTooLargeError):
+        Decoder(max_pixels=10**5, max_side=100).mask(png(MASK), Deadline.after(60))
+    monkeypatch.setattr("seewhy.app.pipeline.decode.account", lambda: Account(MemoryBudget(10**6)))
+    with pytest.raises(PictureTooLargeError, match="SEEWHY_MEMORY_BYTES"):  # it takes 16 times as much for a while
+        Decoder(max_pixels=10**6, max_side=100).mask(png(MASK), Deadline.after(60))
+    request.close()
+
+
+def test_a_mask_is_no_text_of_a_query(client):
+    response = client.post("/explain?mask=cat.png", data=CAT.read_bytes(), content_type="image/png")
+    assert refused(response) == (422, "bad-option", ["mask"])
+    assert "a file of a form, or base64 in JSON" in response.json["detail"]
 
 
 def test_a_mask_where_the_model_sees_nothing_is_refused(ask):

@@ -25,6 +25,7 @@ from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.tasks.regions import Region
 from seewhy.explainers.tasks.segmentation import Segmentation
+from seewhy.models import ModelError
 from tests.app.conftest import EXAMPLES
 from tests.grids import few
 
@@ -300,6 +301,40 @@ def test_hooks_see_torchvisions_segmenters(name):
 def close_to(values, expected):
     expected = expected.detach()
     assert torch.allclose(values, expected, atol=1e-5 * float(expected.abs().max()))
+
+
+class Lesions(nn.Module):
+    """A logit for each position, as U-Nets of two classes have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.head = nn.Conv2d(4, 1, 1)
+        for value in self.parameters():
+            value.data = torch.randn(value.shape, generator=torch.Generator().manual_seed(2))
+
+    def forward(self, images):
+        return self.head(self.conv(images).relu())
+
+
+def test_a_single_logit_tells_two_classes():
+    model = wrap_model(Lesions(), ["rest", "lesion"], input_size=SIZE, head="segmentation")
+    inputs = model.preprocess(read_picture(CAT))[None]
+    pixels = inputs.clone().requires_grad_()
+    logits = model.module(pixels)[0, 0]
+    where = logits > 0
+    assert 0.05 < where.double().mean() < 0.95
+    result = explain(model, CAT, "saliency", target="lesion", against="rest")
+    assert result.target.area == pytest.approx(where.double().mean().item())
+    assert result.target.logit - result.against.logit == pytest.approx(logits[where].mean().item(), rel=1e-4)
+    (gradient,) = torch.autograd.grad(logits[where].mean(), pixels)
+    close_to(torch.from_numpy(result.map), Saliency().project(gradient)[0])
+    outputs = model.task.outputs(logits[None, None])
+    assert torch.allclose(outputs.softmax(dim=1)[0, 1], logits.sigmoid(), atol=1e-6)
+    rest = explain(model, CAT, "saliency", target="rest")
+    assert rest.map.max() > 0
+    with pytest.raises(ModelError, match="has two, that of the rest first"):
+        wrap_model(Lesions(), ["lesion"], input_size=SIZE, head="segmentation")
 
 
 def test_outputs_are_found_or_refused():

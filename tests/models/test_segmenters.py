@@ -10,6 +10,7 @@ from seewhy.models import Registry
 from seewhy.models.errors import UnknownModelError, WeightsUnavailableError
 from seewhy.models.models_file import own_specs
 from tests.app.conftest import EXAMPLES
+from tests.explainers.test_segmentation import Lesions
 from tests.grids import few
 
 NAMES = list_models(module=segmentation)
@@ -72,3 +73,16 @@ def test_the_architecture_serves_ones_own_segmenters(tmp_path):
     assert (spec.preprocess.size, spec.preprocess.resize) == ((64, 64), "exact")
     result = segment(registry.load("lungs"), np.zeros((50, 70, 3), np.uint8))
     assert {row.label for row in result.classes} <= {"rest", "lung"}
+
+
+def test_a_network_of_a_single_logit_is_declared_with_two_labels(tmp_path):
+    (tmp_path / "models.toml").write_text(
+        '[models.lesions]\narchitecture = "tests.explainers.test_segmentation:Lesions"\nweights = "w.pth"\n'
+        'head = "segmentation"\nlabels = ["rest", "lesion"]\ninput_size = 32\n'
+    )
+    torch.save(Lesions().state_dict(), tmp_path / "w.pth")
+    model = Registry(models_file=tmp_path / "models.toml").load("lesions")
+    assert [row.label for row in segment(model, EXAMPLES / "cat.png").classes] in (
+        ["rest", "lesion"],
+        ["lesion", "rest"],
+    )
