@@ -171,8 +171,8 @@ def _file(method: Method) -> str:
 
 
 def is_drawn(method: Method) -> bool:
-    """Whether the page has a picture of a method: the model of the pictures has no attention."""
-    return "attention" not in method.needs
+    """Whether the page has a picture of a method: the model of the pictures is a classifier without attention."""
+    return not {"attention", "region"}.intersection(method.needs)
 
 
 def main(names: list[str]) -> None:

@@ -63,6 +63,7 @@ from .methods.gradient.paths import GuidedIG as GuidedIG
 from .methods.gradient.saliency import Saliency as Saliency
 from .methods.gradient.xrai import XRAI as XRAI
 from .methods.perturbation.extremal import ExtremalPerturbation as ExtremalPerturbation
+from .methods.perturbation.grid_saliency import GridSaliency as GridSaliency
 from .methods.perturbation.occlusion import Occlusion as Occlusion
 from .methods.perturbation.rise import RISE as RISE
 from .methods.perturbation.sobol import Sobol as Sobol
@@ -82,5 +83,7 @@ from .methods.transformer.attnlrp import AttnLRP as AttnLRP
 from .results.agreement import rank_correlation as rank_correlation
 from .results.explanation import Explanation as Explanation
 from .results.likeness import Likeness as Likeness
+from .results.segments import Segments as Segments
+from .segment import segment as segment
 from .tasks.classification import Classification as Classification
 from .tasks.pose import survey as survey

@@ -11,6 +11,7 @@
     ├── LayerError                   a layer that does not exist, does not run, or has no grid
     │   └── UnsuitableModelError     a model without the structure that the method needs
     ├── TargetError                  a class that the model lacks
+    │   └── MaskError                a mask that is empty, or does not lie over the picture
     ├── UnsupportedModuleError       a module that hooks cannot reach
     ├── UnsupportedOperationError    an operation of the model for which a method has no rule
     └── ModelOutputError             the model returned no usable logits
@@ -82,6 +83,12 @@ class UnsuitableModelError(LayerError):
 
 class TargetError(ExplainerError):
     """A class index or label that the model lacks."""
+
+
+class MaskError(TargetError):
+    """A mask that is empty, of another size than the picture, or where the model sees nothing of it."""
+
+    field = "mask"
 
 
 class UnsupportedModuleError(ExplainerError):

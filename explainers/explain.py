@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
-from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.ask import Ask, SpatialTarget
 from seewhy.explainers.core.model import Model, must_know_pictures
 from seewhy.explainers.core.task import named_ask
 from seewhy.explainers.errors import OptionError, TargetError
@@ -18,9 +20,9 @@ from seewhy.explainers.tasks.function import TargetFunction
 from seewhy.explainers.tasks.pose import predict, task_of
 from seewhy.explainers.view import View, ViewSource, prepare
 
-Target: TypeAlias = int | str | TargetFunction
-"""What is explained, as a user names it: the index or the label of a class, ``output:INDEX`` of a value, or a function
-of the outputs."""
+Target: TypeAlias = int | str | NDArray[np.bool_] | SpatialTarget | TargetFunction
+"""What is explained, as a user names it: the index or the label of a class, ``output:INDEX`` of a value, a mask (H, W)
+of a segmenter's region, a target of the model's task, or a function of the outputs."""
 
 Layers: TypeAlias = str | nn.Module | Sequence[str | nn.Module]
 """Layers of a model: dotted paths, globs, or the modules themselves."""
@@ -30,7 +32,7 @@ Layers: TypeAlias = str | nn.Module | Sequence[str | nn.Module]
 def explain(
     model: Model,
     picture: ViewSource,
-    method: str = "gradcam",
+    method: str | None = None,
     target: None = None,
     layer: Layers | None = None,
     against: int | str | None = None,
@@ -44,7 +46,7 @@ def explain(
 def explain(
     model: Model,
     picture: ViewSource,
-    method: str = "gradcam",
+    method: str | None = None,
     target: Target | None = None,
     layer: Layers | None = None,
     against: int | str | None = None,
@@ -56,7 +58,7 @@ def explain(
 def explain(
     model: Model,
     picture: ViewSource,
-    method: str = "gradcam",
+    method: str | None = None,
     target: list[Target] | tuple[Target, ...] = ...,
     layer: Layers | None = None,
     against: int | str | None = None,
@@ -67,7 +69,7 @@ def explain(
 def explain(
     model: Model,
     picture: ViewSource,
-    method: str = "gradcam",
+    method: str | None = None,
     target: Target | list[Target] | tuple[Target, ...] | None = None,
     layer: Layers | None = None,
     against: int | str | None = None,
@@ -81,9 +83,10 @@ def explain(
         model: a `LoadedModel`, from `load_model` or `wrap_model`; left as it was.
         picture: a path, bytes, open file, PIL image or array, see `read_picture`; or a tensor (C, H, W) of the model's
             input, float and normalised, as `model.preprocess` makes it.
-        method: a name of `list_methods()`.
+        method: a name of `list_methods()`; None for ``gradcam``, or ``hirescam`` of a segmenter.
         target: class index or label, or several; ``output:INDEX`` of a value, with ``:down`` for what makes it smaller;
-            a function from outputs (N, K) to the scores (N,) to explain; None for the most probable class.
+            a function from outputs (N, K) to the scores (N,) to explain; None for the most probable class. Of a
+            segmenter the region of a class, that at ``pixel:X,Y``, or a mask (H, W) of bool, see `Segmentation.target`.
         layer: dotted path or glob, or a module of the model, or several; None for the model's default.
         against: class index or label to contrast each target with; None for no contrast.
         top: explain so many of the most probable classes, instead of `target`.
@@ -100,7 +103,7 @@ def explain(
         UnsupportedModuleError: a bare module, whose preprocessing is unknown.
     """
     must_know_pictures(model)
-    entry = get_method(method)
+    entry = get_method(method or model.task.default_method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
     if top is not None:
         if target is not None:

@@ -82,7 +82,7 @@ class _Series:
 def explain_many(
     model: Model,
     pictures: Iterable[ViewSource | Pair],
-    method: str = "gradcam",
+    method: str | None = None,
     target: Target | None = None,
     layer: Layers | None = None,
     against: int | str | None = None,
@@ -98,7 +98,7 @@ def explain_many(
 def explain_many(
     model: Model,
     pictures: Iterable[ViewSource | Pair],
-    method: str = "gradcam",
+    method: str | None = None,
     target: Target | None = None,
     layer: Layers | None = None,
     against: int | str | None = None,
@@ -113,7 +113,7 @@ def explain_many(
 def explain_many(
     model: Model,
     pictures: Iterable[ViewSource | Pair],
-    method: str = "gradcam",
+    method: str | None = None,
     target: Target | None = None,
     layer: Layers | None = None,
     against: int | str | None = None,
@@ -153,7 +153,7 @@ def explain_many(
         raise OptionError(f"batch_size is {batch_size}; it must be 1 or more.", field="batch_size")
     if on_error not in ("raise", "yield"):
         raise OptionError(f"on_error is {on_error!r}; it must be 'raise' or 'yield'.", field="on_error")
-    entry = get_method(method)
+    entry = get_method(method or model.task.default_method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
     if layers := layer_paths(model.module, layer):
         module_paths(model.module, layers)

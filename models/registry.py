@@ -125,7 +125,7 @@ class Registry:
                 value.data = value.data.contiguous(memory_format=torch.channels_last)
         surveyed = _surveyed(spec, module)
         outputs = surveyed.layers[0].output_shape
-        count = None if outputs is None else outputs[1] if spec.head == "segmentation" else outputs[-1]
+        count = None if outputs is None else max(2, outputs[1]) if spec.head == "segmentation" else outputs[-1]
         if count not in (None, len(spec.labels)):
             raise ModelsFileError(
                 f"[models.{spec.name}]: the model has {count} classes, but {len(spec.labels)} labels are given."

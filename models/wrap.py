@@ -127,5 +127,7 @@ def _names(labels: Sequence[str] | None, count: int, head: Head | None, model: s
     if len(names) != count:
         is_sigmoid = count == 1 and head != "value"
         hint = " One logit has one label, that of the class whose probability is its sigmoid." if is_sigmoid else ""
+        if head == "segmentation" and len(names) == 1:
+            hint = " A single logit at each position has two, that of the rest first."
         raise ModelError(f"{model} has {count} {kinds}, but {len(names)} labels are given.{hint}")
     return names

@@ -16,8 +16,10 @@ from seewhy.explainers.process_wide import exclusive
 from seewhy.models.errors import BadWeightsError, UnknownModelError
 from seewhy.models.hub import ImageNetInfo, hf_hub_download, infer_imagenet_subset, timm, try_to_load_from_cache
 from seewhy.models.preprocess import Preprocess
+from seewhy.models.segmenters import build_segmenter, segmenter_names, segmenter_spec
 from seewhy.models.spec import ModelSpec, WeightsSource
-from seewhy.models.weights import SUFFIXES, fill_by_name, fill_by_order, is_file, published_digest
+from seewhy.models.weight_sets import file_names, hub_file, source_of, weight_set_of
+from seewhy.models.weights import fill_by_name, fill_by_order, is_file, published_digest
 
 TIMM_PREFIX = "timm/"
 
@@ -79,7 +81,8 @@ _MOBILENET_WEIGHTS = "IMAGENET1K_V1"
 
 def zoo_names() -> list[str]:
     """Return the names of all ready-made models: embedded, torchvision's, then timm's as ``timm/NAME``."""
-    return [*dict.fromkeys((*EMBEDDED, *_torchvision_names())), *(TIMM_PREFIX + name for name in _timm_names())]
+    torchvision = dict.fromkeys((*EMBEDDED, *_torchvision_names(), *segmenter_names()))
+    return [*torchvision, *(TIMM_PREFIX + name for name in _timm_names())]
 
 
 @lru_cache(maxsize=4096)
@@ -104,6 +107,8 @@ def zoo_spec(name: str, weights: str | None = None) -> ModelSpec:
         return _timm_spec(name, weights)
     if name in _torchvision_names():
         return _torchvision_spec(name, weights)
+    if name in segmenter_names():
+        return segmenter_spec(name, weights)
     hint = near_matches(name, zoo_names()) or "`seewhy models` or GET /models lists all names."
     raise UnknownModelError(f"There is no model {name!r}. {hint}")
 
@@ -112,10 +117,6 @@ def zoo_spec(name: str, weights: str | None = None) -> ModelSpec:
 def imagenet_labels() -> tuple[str, ...]:
     """Return the labels of the 1000 ImageNet classes, as torchvision has them."""
     return tuple(torchvision_models.get_model_weights("resnet18").DEFAULT.meta["categories"])
-
-
-def _file_names(*stems: str) -> tuple[str, ...]:
-    return tuple(stem + suffix for stem in stems for suffix in SUFFIXES)
 
 
 def _packaged(name: str, weights: str) -> WeightsSource:
@@ -128,7 +129,7 @@ def _packaged(name: str, weights: str) -> WeightsSource:
         return next(filter(is_file, (Path(folder) / embedded.file for folder in folders or ())), None)
 
     digests = {embedded.file_name: embedded.sha256}
-    return WeightsSource(weights, _file_names(name), shipped, None, digests, embedded.install)
+    return WeightsSource(weights, file_names(name), shipped, None, digests, embedded.install)
 
 
 def _lite_spec(name: str) -> ModelSpec:
@@ -150,25 +151,9 @@ def _torchvision_names() -> tuple[str, ...]:
 
 
 def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
-    members = torchvision_models.get_model_weights(name)
-    # A set without categories, such as VGG-16's IMAGENET1K_FEATURES, has no classifier.
-    sets = {member.name: member for member in members if member.meta["categories"]}
-    if weights is not None and weights not in sets:
-        raise UnknownModelError(f"{name!r} has no weight set {weights!r}; it has {', '.join(sets)}.")
-    weight_set = sets[weights] if weights is not None else members.DEFAULT
+    weight_set = weight_set_of(name, weights)
     transforms = weight_set.transforms()
     side, scale = transforms.crop_size[0], transforms.resize_size[0]
-    file_name = weight_set.url.rsplit("/", 1)[-1]
-
-    def cache_path() -> Path:
-        return _hub_file(weight_set.url)
-
-    def download() -> Path:
-        cache_path().parent.mkdir(parents=True, exist_ok=True)
-        digest = file_name.rsplit("-", 1)[-1].split(".")[0]
-        torch.hub.download_url_to_file(weight_set.url, str(cache_path()), hash_prefix=digest, progress=False)
-        return cache_path()
-
     return ModelSpec(
         name=name,
         source="torchvision",
@@ -183,18 +168,14 @@ def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
         labels=tuple(weight_set.meta["categories"]),
         build=partial(build_torchvision, name, **_as_trained(name, side)),
         fill=fill_by_name,
-        weights=WeightsSource(
-            weight_set.name,
-            (*_file_names(name if weights is None else f"{name}-{weights}"), file_name),
-            lambda: cache_path() if is_file(cache_path()) else None,
-            download,
-            published_digest(file_name),
-        ),
+        weights=source_of(name, weights, weight_set),
     )
 
 
 def build_torchvision(name: str, **arguments: Any) -> nn.Module:
-    """Make one of torchvision's classifiers with random weights; `arguments` go to its builder."""
+    """Make one of torchvision's classifiers or segmenters with random weights; `arguments` go to its builder."""
+    if name in segmenter_names():
+        return build_segmenter(name, **arguments)
     if name in ("googlenet", "inception_v3"):
         arguments = {"init_weights": True, **arguments}
     module: nn.Module = torchvision_models.get_model(name, weights=None, **arguments)
@@ -276,23 +257,19 @@ def _timm_weights(full: str, config: Any) -> WeightsSource | None:
         if repository is not None:
             file = try_to_load_from_cache(repository, file_name)
             return Path(file) if isinstance(file, str) else None
-        return path if is_file(path := _hub_file(config.url)) else None
+        return path if is_file(path := hub_file(config.url)) else None
 
     def download() -> Path:
         if repository is not None:
             return Path(hf_hub_download(repository, file_name))
-        _hub_file(config.url).parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(config.url, str(_hub_file(config.url)), progress=False)
-        return _hub_file(config.url)
+        hub_file(config.url).parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(config.url, str(hub_file(config.url)), progress=False)
+        return hub_file(config.url)
 
     base = full.split(".", 1)[0]
     stems = (TIMM_PREFIX + full, full) if full != base else (TIMM_PREFIX + base, f"timm-{base}")
-    digests = published_digest(_hub_file(config.url).name) if config.url and repository is None else {}
-    return WeightsSource(config.tag or "default", _file_names(*stems), cached, download, digests)
-
-
-def _hub_file(url: str) -> Path:
-    return Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
+    digests = published_digest(hub_file(config.url).name) if config.url and repository is None else {}
+    return WeightsSource(config.tag or "default", file_names(*stems), cached, download, digests)
 
 
 def _fill_timm(full: str, module: nn.Module, state_dict: Mapping[str, Tensor]) -> None:

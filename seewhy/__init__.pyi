@@ -38,6 +38,7 @@ from .explainers import Geometry as Geometry
 from .explainers import GradCAM as GradCAM
 from .explainers import GradCAMElementWise as GradCAMElementWise
 from .explainers import GradCAMPlusPlus as GradCAMPlusPlus
+from .explainers import GridSaliency as GridSaliency
 from .explainers import GuidedBackprop as GuidedBackprop
 from .explainers import GuidedGradCAM as GuidedGradCAM
 from .explainers import GuidedIG as GuidedIG
@@ -59,6 +60,7 @@ from .explainers import ReciproCAM as ReciproCAM
 from .explainers import RefineCAM as RefineCAM
 from .explainers import Saliency as Saliency
 from .explainers import ScoreCAM as ScoreCAM
+from .explainers import Segments as Segments
 from .explainers import ShapleyCAM as ShapleyCAM
 from .explainers import SmoothGrad as SmoothGrad
 from .explainers import SmoothGradCAMPlusPlus as SmoothGradCAMPlusPlus
@@ -80,6 +82,7 @@ from .explainers import list_methods as list_methods
 from .explainers import method as method
 from .explainers import rank_correlation as rank_correlation
 from .explainers import read_picture as read_picture
+from .explainers import segment as segment
 from .explainers import similar as similar
 from .explainers import survey as survey
 from .explainers import sweep_channels as sweep_channels

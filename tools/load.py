@@ -43,6 +43,7 @@ METHODS: dict[str, dict[str, str]] = {
     "gradcam": {},
     "gradcam++": {"layer": "early"},
     "gradcam-elementwise": {},
+    "grid-saliency": {"steps": "5"},
     "guided-backprop": {},
     "guided-gradcam": {},
     "guided-ig": {"steps": "4"},
@@ -82,15 +83,15 @@ LONG: dict[str, dict[str, str]] = {
 }
 """Of many passes, each some seconds: one in a band of requests."""
 
-_ATTENTIVE = ("attention-rollout", "chefer", "legrad")
-UNFIT = dict.fromkeys(MODELS, _ATTENTIVE) | {
+_OTHERS = ("attention-rollout", "chefer", "legrad", "grid-saliency")
+UNFIT = dict.fromkeys(MODELS, _OTHERS) | {
     "mobilenet_v3_small": (
         *("cam", "deconvnet", "excitation-backprop", "guided-backprop", "guided-gradcam", "lrp"),
-        *_ATTENTIVE,
+        *_OTHERS,
     ),
 }
-"""Methods that a model is refused with 422: none of these has attention; MobileNetV3's head is not linear, and its
-activations are not rectifiers."""
+"""Methods that a model is refused with 422: none of these has attention, or regions; MobileNetV3's head is not linear,
+and its activations are not rectifiers."""
 
 MAX_MODELS = 2
 """That the service may keep."""

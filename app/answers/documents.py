@@ -230,6 +230,7 @@ def _explanation(explanation: Explanation, result: ExplainResult, style: Style, 
         regions=[
             RegionAnswer(gain=region.gain, predictions=ranked(region.predictions)) for region in explanation.regions
         ],
+        **({} if explanation.outside is None else {"outside": explanation.outside}),
     )
 
 

@@ -162,6 +162,9 @@ class ExplanationAnswer(BaseModel):
     regions: list[RegionAnswer] = Field(
         description="Regions of a method that divides the picture, the largest gain first; empty for other methods."
     )
+    outside: float | None = Field(
+        None, description="Of a segmenter: the share of the map's magnitude outside the explained region, 0 to 1."
+    )
 
 
 class AgreementAnswer(BaseModel):
@@ -225,6 +228,22 @@ class SimilarAnswer(BaseModel):
     pairs: list[PairAnswer] = Field(description="The pairs of patches that add most, the largest first.")
     diagnostics: list[Diagnostic]
     drawing: str = Field(description="Both pictures with maps and pairs, as a data URL (PNG).")
+    timings_ms: dict[str, float]
+    versions: dict[str, str]
+
+
+class SegmentsAnswer(BaseModel):
+    """Answer of POST /segment with format=json."""
+
+    model: ModelIdentity
+    classes: list[SegmentAnswer] = Field(description="Those that the model gives any position, the largest first.")
+    shape: tuple[int, int] = Field(description="Height and width of the upload, and of the mask.")
+    box: Box = Field(description="Left, top, right, bottom of the part that the model saw, in the upload's pixels.")
+    void: int = Field(description="The value of the mask where the model saw nothing: 255, or 65535.")
+    mask: str = Field(
+        description="The class index of each pixel of the upload, as a data URL: a grey PNG of 8 bits, or of 16 for "
+        "more than 255 classes."
+    )
     timings_ms: dict[str, float]
     versions: dict[str, str]
 

@@ -17,6 +17,7 @@ from seewhy.app.cli.options import (
     method_option,
     option,
     output_option,
+    picture_file,
     picture_options,
 )
 from seewhy.app.pipeline.choices import (
@@ -97,19 +98,14 @@ def capture(
 @output_option
 @click.option("--edit", "edits", multiple=True, metavar="JSON", help=f"Such as '{_EXAMPLE}'; repeatable, in order.")
 @click.option("--edits", "file", type=_Edits(), metavar="FILE", help="A JSON file with a list of edits, or the list.")
-@click.option(
-    "--other",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE",
-    help="The picture whose activations the op `swap` uses.",
-)
+@picture_file("--other", "The picture whose activations the op `swap` uses.")
 @option(
     "each_channel",
     INTERVENE["each_channel"],
     is_flag=True,
     help=f"{INTERVENE['each_channel'].text} It can also be written as csv.",
 )
-@method_option(help=f"A name of `seewhy methods`. Default: {METHOD}.")
+@method_option(help=f"A name of `seewhy methods`. {METHOD}")
 @option("target", INTERVENE["target"])
 @layer_option(HEATMAP["layer"])
 @format_option(_SWEEP_FORMATS)

@@ -32,6 +32,12 @@ def file_argument(name: str) -> Callable[[Command], Command]:
     return click.argument(name, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
 
 
+def picture_file(name: str, text: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds an option of a picture's file."""
+    path = click.Path(path_type=Path, exists=True, dir_okay=False)
+    return click.option(name, type=path, metavar="FILE", help=text)
+
+
 def output_option(command: Command) -> Command:
     """Add the option -o."""
     text = "File, or folder for several pictures; `-` for the standard output."

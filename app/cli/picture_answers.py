@@ -1,4 +1,4 @@
-"""Output of `seewhy explain`, `seewhy predict` and `seewhy similar`."""
+"""Output of `seewhy explain`, `seewhy predict`, `seewhy segment` and `seewhy similar`."""
 
 import time
 from contextlib import ExitStack
@@ -11,6 +11,7 @@ from PIL import Image
 
 from seewhy.app.answers.documents import draw, encode, explain_body
 from seewhy.app.answers.likeness_documents import similar_body
+from seewhy.app.answers.segment_documents import check_view, segment_body
 from seewhy.app.answers.stream import Body
 from seewhy.app.cli.files import DASH, Item, printable, read, write
 from seewhy.app.cli.output import print_bytes
@@ -28,9 +29,10 @@ from seewhy.app.cli.summary import Summary
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.choices import DRAWINGS, Format
 from seewhy.app.pipeline.likeness import similar
-from seewhy.app.pipeline.options import ExplainOptions, PredictOptions, SimilarOptions
+from seewhy.app.pipeline.options import ExplainOptions, PredictOptions, SegmentOptions, SimilarOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.results import ExplainResult
+from seewhy.app.pipeline.segmentation import segment
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.errors import PictureError
 
@@ -77,6 +79,7 @@ class _Run:
         service: the service.
         items: the pictures, one or more.
         options: options of the explanations.
+        mask: bytes of the picture that marks the region to explain, in all pictures.
         form: format of the answers.
         extras: further output.
     """
@@ -84,6 +87,7 @@ class _Run:
     service: Service
     items: list[Item]
     options: ExplainOptions
+    mask: bytes | None
     form: Format
     extras: Extras
 
@@ -131,14 +135,20 @@ class _Run:
     @property
     def _title(self) -> str:
         model = self.options.model or self.service.settings.default_model
-        return f"{model}: {', '.join(self.options.method)}"
+        return f"{model}: {', '.join(self.options.method or [self.service.default_method(model)])}"
 
     def _answer(self, item: Item) -> _Answer:
         start = time.perf_counter()
         if self._skips(item):
             return _Answer(tile=self._old_tile(item))
         draws = self._is_drawing or self.extras.sheet is not None
-        result = self.service.explain(read(item.picture), self.options, drawn=draws or self.form == "json")
+        drawn = draws or self.form == "json"
+        try:
+            result = self.service.explain(read(item.picture), self.options, drawn, self.mask)
+        except PictureError as error:
+            if error.field == "mask":
+                raise click.ClickException(f"The mask: {error}") from error
+            raise
         drawing = draw(result) if draws else None
         if self.form == "json" or self.form == "npz":
             answer = explain_body(result, self.form, self.options.values, self.service.settings)
@@ -169,7 +179,12 @@ class _Run:
 
 
 def explain_pictures(
-    items: list[Item], form: Format, fields: dict[str, Any], extras: Extras, device: str | None
+    items: list[Item],
+    form: Format,
+    fields: dict[str, Any],
+    mask: Path | None,
+    extras: Extras,
+    device: str | None,
 ) -> None:
     """Explain pictures, several at once, so that they share passes of the model; exit with 1 if some failed.
 
@@ -177,7 +192,8 @@ def explain_pictures(
         click.UsageError: options exclude each other.
     """
     options = parse(ExplainOptions, fields)
-    _Run(open_service(device), items, options, form, extras).start()
+    marked = None if mask is None else mask.read_bytes()
+    _Run(open_service(device), items, options, marked, form, extras).start()
 
 
 def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | None) -> None:
@@ -195,6 +211,20 @@ def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | No
         return "\n".join([f"{printable(item.picture)}:", *rows])
 
     for_each(items, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
+
+
+def segment_pictures(items: list[Item], form: Format, fields: dict[str, Any], device: str | None) -> None:
+    """Write the class of each pixel of each picture."""
+    options = parse(SegmentOptions, fields)
+    check_view(options.view, form)
+    service = open_service(device)
+    load_model(service, options.model)
+
+    def answer(item: Item) -> tuple[str, Body]:
+        result = segment(service, read(item.picture), options)
+        return result.segments.caption, segment_body(result, form, service.settings)
+
+    write_each(items, form, answer)
 
 
 def compare_pictures(

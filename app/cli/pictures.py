@@ -1,4 +1,4 @@
-"""The commands about pictures: explain, predict, similar."""
+"""The commands about pictures: explain, predict, segment, similar."""
 
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,22 @@ from seewhy.app.cli.options import (
     option,
     output_option,
     pair_options,
+    picture_file,
     picture_options,
     table_options,
 )
 from seewhy.app.pipeline.choices import FORMATS, Format
-from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, METHOD, PREDICT
+from seewhy.app.pipeline.option_table import EXPLAIN, HEATMAP, MASK, METHOD, PREDICT, SEGMENT
+from seewhy.explainers.imaging.choices import SEGMENT_VIEWS
+from seewhy.explainers.tasks.choices import PARTS
 
 
 @click.command()
 @picture_options
 @output_option
-@method_option(multiple=True, default=[METHOD], help="A name of `seewhy methods`; repeatable.")
-@table_options(EXPLAIN, target={"multiple": True}, top={"type": int})
+@method_option(multiple=True, help=f"A name of `seewhy methods`; repeatable. {METHOD}")
+@table_options(EXPLAIN, target={"multiple": True}, region={"type": click.Choice(PARTS)}, top={"type": int})
+@picture_file("--mask", MASK)
 @layer_option(HEATMAP["layer"])
 @format_option(FORMATS)
 @heatmap_options
@@ -40,6 +44,7 @@ def explain(
     device: str | None,
     output: str | None,
     form: Format | None,
+    mask: Path | None,
     extra: tuple[str, ...],
     skip_existing: bool,
     sheet: Path | None,
@@ -58,7 +63,7 @@ def explain(
 
     from seewhy.app.cli.picture_answers import Extras, explain_pictures
 
-    explain_pictures(items, answer_form, request, Extras(skip_existing, sheet, summary), device)
+    explain_pictures(items, answer_form, request, mask, Extras(skip_existing, sheet, summary), device)
 
 
 @click.command()
@@ -71,6 +76,26 @@ def predict(pictures: tuple[Path, ...], device: str | None, **options: Any) -> N
     from seewhy.app.cli.picture_answers import predict_pictures
 
     predict_pictures(items, fields(options), device)
+
+
+@click.command()
+@picture_options
+@output_option
+@format_option(FORMATS)
+@table_options(SEGMENT, view={"type": click.Choice(SEGMENT_VIEWS)}, alpha={"metavar": "0..1"})
+def segment(
+    pictures: tuple[Path, ...], device: str | None, output: str | None, form: Format | None, **options: Any
+) -> None:
+    """Write the class of each pixel of each PICTURE.
+
+    The output is a drawing with a legend, a mask of class indices (`--view mask`, json or npz), or the classes' areas
+    (json). The model must be a segmenter.
+    """
+    answer_form, items = plan(pictures, output, form, FORMATS)
+
+    from seewhy.app.cli.picture_answers import segment_pictures
+
+    segment_pictures(items, answer_form, fields(options), device)
 
 
 @click.command()

@@ -188,8 +188,8 @@ def _fault(error: BaseException | None) -> str | None:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if isinstance(error, EXPECTED):
-        # A contrast may be invalid for one picture only: its classes depend on its predictions.
-        of_all_pictures = kind_of(error).status in (422, 503) and field_of(error) != "against"
+        # A contrast may be invalid for one picture only: its classes depend on its predictions. So may a mask's size.
+        of_all_pictures = kind_of(error).status in (422, 503) and field_of(error) not in ("against", "mask")
         if not of_all_pictures:
             return str(error)
     raise error

@@ -27,8 +27,9 @@ DRAWN = ("overlays", "explanation")
 
 def predicted_names(head: Head) -> tuple[str, ...]:
     """Return the outputs of infer."""
-    numbers = {"value": ("values",), "segmentation": ()}.get(head, ("logits", "probabilities"))
-    return (*numbers, "indices", "classes")
+    if head == "segmentation":
+        return ("masks", "areas")
+    return (*(("values",) if head == "value" else ("logits", "probabilities")), "indices", "classes")
 
 
 def explained_names(head: Head) -> tuple[str, ...]:
@@ -65,11 +66,25 @@ def predicted_tensors(results: Sequence[PredictResult], outputs: Sequence[V2Requ
 def _array(results: Sequence[PredictResult], name: str) -> Numbers:
     if name in ("logits", "probabilities", "values"):
         return numbers(results, name)
+    if name in ("masks", "areas"):
+        return _segmented(results, name)
     indices = [[prediction.index for prediction in result.predictions] for result in results]
     if len({len(row) for row in indices}) > 1:  # a segmenter predicts the classes that it sees
         raise FieldError("The pictures have different numbers of predictions; send them one at a time.", field="inputs")
     array = np.array(indices, dtype=np.int64)
     return array if name == "indices" else np.array(results[0].model.labels, dtype=object)[array]
+
+
+def _segmented(results: Sequence[PredictResult], name: str) -> Numbers:
+    """Return masks (N, h, w) of class indices over the model's input, or areas (N, K) float32, shares of classes."""
+    count = len(results[0].outputs)
+    # Pictures are of one model, so masks are of one size.
+    masks = np.stack([result.outputs.argmax(axis=0) for result in results])
+    if name == "masks":
+        return masks.astype(np.min_scalar_type(count))
+    counts = [np.bincount(mask.ravel(), minlength=count) for mask in masks]
+    areas: Numbers = np.stack(counts).astype(np.float32) / masks[0].size
+    return areas
 
 
 def _named_classes(results: Sequence[PredictResult], output: V2RequestedOutput) -> Tensor | None:

@@ -37,6 +37,7 @@ from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.plan import build_explainers
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.methods.gradient.integrated import IntegratedGradients
+from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.models.spec import ModelSpec
 
 blueprint = Blueprint("torchserve", __name__)
@@ -117,14 +118,14 @@ def ping() -> Response:
     media={"application/json": {"type": "object", "additionalProperties": {"type": "number"}}},
 )
 def predict(name: str, version: str | None = None) -> Response:
-    """Classify a picture: the most probable classes with their probabilities, or the values of a regression."""
+    """Classify a picture: the most probable classes with their probabilities, values, or shares of the picture."""
     spec = _spec(name, version)
     data, fields = _read()
     options = parse(ClassifyOptions, options_of(fields, spec.name))
     (result,) = service().classify([_picture(data, spec, options.range)], spec.name, options.top)
     numbers: dict[str, float] = {}
     for prediction in result.predictions:  # of two classes with the same label, the more probable one
-        share = prediction.probability
+        share = prediction.area if isinstance(prediction, RegionPrediction) else prediction.probability
         numbers.setdefault(prediction.label, prediction.score if share is None else share)
     return Response(json.dumps(numbers), mimetype="application/json")
 

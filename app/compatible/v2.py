@@ -200,6 +200,12 @@ def _inputs(spec: ModelSpec) -> list[V2TensorMetadata]:
 
 def _outputs(spec: ModelSpec) -> list[V2TensorMetadata]:
     classes = len(spec.labels)
+    if spec.head == "segmentation":
+        kind = "UINT8" if classes < 256 else "UINT16"
+        return [
+            V2TensorMetadata(name="masks", datatype=kind, shape=[-1, -1, -1]),
+            V2TensorMetadata(name="areas", datatype="FP32", shape=[-1, classes]),
+        ]
     numbers = [name for name in predicted_names(spec.head) if name not in ("indices", "classes")]
     return [
         *(V2TensorMetadata(name=name, datatype="FP32", shape=[-1, classes]) for name in numbers),

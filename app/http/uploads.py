@@ -51,6 +51,11 @@ class Upload:
     other: bytes | None
     fields: dict[str, Any]
 
+    @property
+    def pictures(self) -> list[bytes]:
+        """The picture, and the second one if it was sent."""
+        return [self.picture] if self.other is None else [self.picture, self.other]
+
 
 def read_pair(request: Request, second: SecondPicture) -> tuple[Upload, bytes]:
     """Return the content of a request for two pictures, and the bytes of the second one; errors as `read_request`."""
@@ -86,6 +91,8 @@ def read_request(request: Request, second: SecondPicture | None = None) -> Uploa
 
 def _read(request: Request, other: str | None) -> Upload:
     kind = request.mimetype
+    if other is not None and other in request.args:
+        raise FieldError(f"{other} must be a file of a form, or base64 in JSON.", field=other)
     if kind == "multipart/form-data":
         return _read_form(request, other)
     if kind.startswith("image/"):

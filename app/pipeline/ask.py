@@ -77,13 +77,16 @@ class Service:
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
         return [_predict_result(submission, outcome, top) for submission, (outcome,) in pairs]
 
-    def explain(self, upload: bytes, options: ExplainOptions, drawn: bool = True) -> ExplainResult:
+    def explain(
+        self, upload: bytes, options: ExplainOptions, drawn: bool = True, mask: bytes | None = None
+    ) -> ExplainResult:
         """Explain one or several classes of a picture; nothing is drawn yet.
 
         Args:
             upload: the bytes of the picture.
             options: the validated options.
             drawn: whether the answer will be drawn.
+            mask: the bytes of a picture that marks the region to explain.
 
         Raises:
             FieldError, OptionError, LayerError, TargetError: an option has an invalid value.
@@ -92,7 +95,7 @@ class Service:
             TooMuchWorkError, OverloadedError, DeadlineError: there is too much work.
             TooCostlyError: the request costs more than what is left of the client's rate limit.
         """
-        (result,) = self.present(self.ask([upload], [options], drawn))
+        (result,) = self.present(self.ask([upload], [options], drawn, mask=mask))
         return result
 
     def ask(
@@ -102,6 +105,7 @@ class Service:
         drawn: bool = True,
         watched: bool = False,
         computation: Computation | None = None,
+        mask: bytes | None = None,
     ) -> Ticket:
         """Start to explain pictures; errors as `explain`.
 
@@ -111,20 +115,27 @@ class Service:
             drawn: whether the answer will be drawn.
             watched: whether previews of the maps are wanted.
             computation: the computation to run in place of explaining, at the cost of explaining.
+            mask: the bytes of a picture that marks the region to explain, as large as each of the pictures.
         """
         keys = [tuple(question.target) for question in questions]
         unique = dict(zip(keys, questions, strict=True))
-        plans = {key: self.plan(question, keys.count(key)) for key, question in unique.items()}
+        plans = {key: self.plan(question, keys.count(key), mask) for key, question in unique.items()}
         if computation is not None:
             plans = {key: replace(plan, computation=computation) for key, plan in plans.items()}
         return self.submit(self._prepare(sources, [plans[key] for key in keys], drawn), watched)
 
-    def plan(self, options: ExplainOptions, pictures: int = 1) -> Plan:
+    def default_method(self, model: str | None) -> str:
+        """Return the method that explains a model, or the default one, if a request names none."""
+        return self.models.registry.spec(model or self.settings.default_model).task.default_method
+
+    def plan(self, options: ExplainOptions, pictures: int = 1, mask: bytes | None = None) -> Plan:
         """Check the options of a request, independently of its pictures, and get the model; errors as `explain`."""
         deadline = self.deadline()
-        methods = explain_methods(options, self.settings)
+        methods = explain_methods(options, self.settings, self.default_method(options.model))
         style = drawing_style(options, self.settings)
-        plan = explain_plan(options, methods, style, self.models.model(options.model, deadline), deadline)
+        model = self.models.model(options.model, deadline)
+        region = None if mask is None else self._decoder.mask(mask, deadline)
+        plan = explain_plan(options, methods, style, model, deadline, region)
         self.spend(plan.model, plan.computation, pictures * plan.count, deadline, [method for method, _ in methods])
         return plan
 

@@ -4,8 +4,9 @@ import ctypes
 import logging
 import threading
 import warnings
+from collections.abc import Callable
 from math import ceil
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from PIL import Image, _imaging
 from torch import Tensor
@@ -15,13 +16,17 @@ from seewhy.app.memory.budget import PIXELS
 from seewhy.app.pipeline.jobs import Deadline
 from seewhy.app.pipeline.timings import Timings
 from seewhy.app.system.processors import processors
+from seewhy.explainers.errors import PictureError
 from seewhy.explainers.imaging.decode import PIXEL_BYTES, Probe, Size
 from seewhy.explainers.imaging.render import fit, fitted
+from seewhy.explainers.tasks.regions import Mask
 from seewhy.explainers.view import View, view_of
 from seewhy.models.preprocess import Preprocess
 
 Source: TypeAlias = bytes | Image.Image | Tensor
 """A picture from a client: an encoded file, RGB pixels, or the model's input (C, H, W) float32, normalised."""
+
+Decoded = TypeVar("Decoded")
 
 _LEAST = 1.75
 """A reduced copy for drawing has at least this many times the drawing's pixels along a side."""
@@ -71,18 +76,39 @@ class Decoder:
             picture = fit(source, self._max_side, source.size) if drawn else source
             return View(picture, preprocess(source), preprocess.geometry(*source.size))
 
+    def mask(self, upload: bytes, deadline: Deadline) -> Mask:
+        """Return (H, W) bool: where a picture is above zero; errors as `prepare`, with the field ``mask``."""
+        try:
+            with self.processors:
+                deadline.check()
+                probe = Probe(upload, self._max_pixels)
+                return self._counted(probe, deadline, probe.decode_mask, lambda mask: mask.nbytes)
+        except PictureError as error:
+            error.field = "mask"
+            raise
+
     def _decode(self, upload: bytes, preprocess: Preprocess, deadline: Deadline, drawn: bool) -> View:
         probe = Probe(upload, self._max_pixels)
         probe.reduce(self._size_needed(probe.size, preprocess, drawn))
+
+        def prepared() -> View:
+            picture = probe.decode()
+            return self._prepared(picture, probe.size, preprocess, drawn)
+
+        return self._counted(probe, deadline, prepared, _size)
+
+    def _counted(
+        self, probe: Probe, deadline: Deadline, decode: Callable[[], Decoded], size_of: Callable[[Decoded], int]
+    ) -> Decoded:
+        """Return what is decoded, once there is memory for it; of the memory, as much as its size remains counted."""
         decoding, remaining = probe.pixels * PIXEL_BYTES, 0
         account().wait(decoding, PIXELS, deadline.check, self._processor_count, self.processors)
         try:
-            picture = probe.decode()
-            prepared = self._prepared(picture, probe.size, preprocess, drawn)
-            size = _size(prepared)
+            decoded = decode()
+            size = size_of(decoded)
             remaining = min(size, decoding)
             account().take(size - remaining, PIXELS)
-            return prepared
+            return decoded
         finally:
             account().leave(decoding, remaining)
 

@@ -109,7 +109,8 @@ class HookService:
             EditError: an edit cannot be applied.
             Exception: errors as `Service.explain`.
         """
-        ((method, explainer),) = build_explainers([options.method], options, self._service.settings)
+        name = options.method or self._service.default_method(options.model)
+        ((method, explainer),) = build_explainers([name], options, self._service.settings)
         style = drawing_style(options, self._service.settings)
         timings, deadline, model, ask = self._start(options.model, options.target)
         module_paths(model.module, tuple(options.layer))

@@ -7,6 +7,7 @@ schemas; help that names a command is beside the command.
 from typing import Any, NamedTuple
 
 from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
+from seewhy.explainers.tasks.choices import DEFAULT_METHOD, REGION_METHOD
 
 
 class Option(NamedTuple):
@@ -21,8 +22,10 @@ class Option(NamedTuple):
     default: Any = None
 
 
-METHOD = "gradcam"
-"""The default method."""
+METHOD = f"By default {DEFAULT_METHOD}, or {REGION_METHOD} of a segmenter."
+"""Help on the default method, which the model's task names."""
+
+MASK = "For a segmenter: a picture as large as the upright one, not a JPEG, that is nonzero in the region to explain."
 
 SOURCE = Option("List only the models of one source.")
 
@@ -42,17 +45,33 @@ HEATMAP = {
     "values": Option("Include the heatmap's values in a JSON answer.", False),
 }
 
-_TARGET = "Class index or label; of values `output:INDEX`, or `output:INDEX:down` for what lowers it"
+_TARGET = (
+    "Class index or label; of values `output:INDEX`, or `output:INDEX:down` for what lowers it; of a segmenter also "
+    "`pixel:X,Y`, the region there"
+)
 
-_DEFAULT = "by default the most probable class, or the first value"
+_DEFAULT = "by default the most probable class, the first value, or the largest region"
 
 EXPLAIN = {
     "against": Option("A second target to contrast the target with: why this class rather than that one."),
     "target": Option(f"{_TARGET}, repeatable; {_DEFAULT}.", []),
+    "region": Option(
+        "For a segmenter: average the logits over the target's `region`, its `border`, or the whole `picture`; by "
+        "default over the region."
+    ),
     "top": Option("Explain the N most probable classes instead of `target`."),
 }
 
 PREDICT = {"top": Option("Number of most probable classes to return.", 5)}
+
+SEGMENT = {
+    "view": Option(
+        "Draw the classes over the picture, above a legend; beside it too; or only the `mask`, a grey picture of class "
+        "indices.",
+        "overlay",
+    ),
+    "alpha": Option("Opacity of the colours, 0 to 1.", 0.5),
+}
 
 SIMILAR = {
     "scale": Option(

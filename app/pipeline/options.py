@@ -35,6 +35,7 @@ from seewhy.app.pipeline.option_table import (
     INTERVENE,
     METHOD,
     PREDICT,
+    SEGMENT,
     SIMILAR,
     SOURCE,
     TRACE,
@@ -42,8 +43,9 @@ from seewhy.app.pipeline.option_table import (
 )
 from seewhy.app.pipeline.strict_json import RepeatedMemberError, loads
 from seewhy.explainers.hooks.kinds import Kind
-from seewhy.explainers.imaging.choices import Scale, View
+from seewhy.explainers.imaging.choices import Scale, SegmentView, View
 from seewhy.explainers.inspection.edits import MAX_EDITS, AnyEdits
+from seewhy.explainers.tasks.choices import Part
 from seewhy.models.sources import Source
 
 MEDIA_TYPES: dict[str, str] = {
@@ -179,7 +181,7 @@ class HeatmapOptions(DrawingOptions):
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, _Scalar | list[_Scalar]] = Field(init=False)
 
-    method: Name = Field(METHOD, description="A name of GET /methods.")
+    method: Name | None = Field(None, description=f"A name of GET /methods. {METHOD}")
     layer: Layers = _field(HEATMAP["layer"])
     values: bool = _field(HEATMAP["values"])
 
@@ -193,10 +195,10 @@ class ExplainOptions(HeatmapOptions):
     """Options of POST /explain."""
 
     method: Annotated[list[StrictName], BeforeValidator(_names)] = Field(  # type: ignore[assignment]
-        default=[METHOD],
+        default=[],
         min_length=1,
         description="A name of GET /methods, or several, repeated or separated by commas: methods that need the same "
-        "forward and backward pass share it.",
+        f"forward and backward pass share it. {METHOD}",
     )
     against: Target = _field(EXPLAIN["against"])
     target: Annotated[list[StrictInt | StrictName], BeforeValidator(_listed)] = _field(EXPLAIN["target"])
@@ -204,7 +206,16 @@ class ExplainOptions(HeatmapOptions):
         False,
         description="Include the heatmap's values in a JSON answer; `map` for those of the method's own, coarser grid.",
     )
+    region: Part | None = _field(EXPLAIN["region"])
     top: int | None = _field(EXPLAIN["top"], ge=1)
+    format: Format | None = _format(FORMATS)
+
+
+class SegmentOptions(Options):
+    """Options of POST /segment."""
+
+    view: SegmentView = _field(SEGMENT["view"])
+    alpha: float = _field(SEGMENT["alpha"], ge=0, le=1)
     format: Format | None = _format(FORMATS)
 
 

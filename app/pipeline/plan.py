@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from seewhy.app.errors import FieldError
 from seewhy.app.pipeline.computation import Computation, ExplainComputation
@@ -17,6 +18,8 @@ from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.methods.catalogue import Method, build_methods, get_method
 from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.tasks.regions import Mask
+from seewhy.explainers.tasks.segmentation import Segmentation
 from seewhy.models import LoadedModel
 
 Methods = tuple[tuple[Method, Explainer], ...]
@@ -92,8 +95,13 @@ def build_explainers(names: Sequence[str], options: HeatmapOptions, settings: Se
     return tuple(zip(methods, build_methods(methods, method_options, type(options).model_fields), strict=True))
 
 
-def explain_methods(options: ExplainOptions, settings: Settings) -> Methods:
+def explain_methods(options: ExplainOptions, settings: Settings, default: str) -> Methods:
     """Return the methods of a request, after checking its numbers of classes and maps.
+
+    Args:
+        options: of the request.
+        settings: with the limits.
+        default: the method if the request names none.
 
     Raises:
         FieldError: there are too many of either; or errors as `build_explainers`.
@@ -106,7 +114,7 @@ def explain_methods(options: ExplainOptions, settings: Settings) -> Methods:
         )
     if options.top is not None and options.target:
         raise FieldError("Give either target or top, not both.", field="top")
-    methods = build_explainers(options.method, options, settings)
+    methods = build_explainers(options.method or [default], options, settings)
     maps = len(methods) * classes
     if maps > settings.max_targets:
         raise FieldError(
@@ -125,18 +133,23 @@ def drawing_style(options: DrawingOptions, settings: Settings) -> Style:
 
 
 def explain_plan(
-    options: ExplainOptions, methods: Methods, style: Style, model: LoadedModel, deadline: Deadline
+    options: ExplainOptions,
+    methods: Methods,
+    style: Style,
+    model: LoadedModel,
+    deadline: Deadline,
+    mask: Mask | None = None,
 ) -> Plan:
     """Return the plan of an explanation.
 
     Raises:
-        LayerError, TargetError: the model has no such layer or class.
-        FieldError: a target is contrasted with itself.
+        LayerError, TargetError: the model has no such layer or class, or the mask is empty.
+        FieldError: a target is contrasted with itself, or the model has no regions.
     """
     if options.layer:
         module_paths(model.module, tuple(options.layer))
     against = None if options.against is None else _contrast(options.against, model)
-    targets = [model.task.target(target) for target in options.target]
+    targets = _targets(options, model, mask)
     if against is not None and against in targets:
         way_out = "name another target" if len(model.labels) > 1 else "the model has one output only"
         raise FieldError(f"{options.against!r} is contrasted with itself; {way_out}.", field="against")
@@ -150,6 +163,19 @@ def explain_plan(
         methods=methods,
         style=style,
     )
+
+
+def _targets(options: ExplainOptions, model: LoadedModel, mask: Mask | None) -> list[Any]:
+    """Return what the request names; a mask or a part of a region alone is of the class that the model sees there."""
+    field = "region" if mask is None else "mask"
+    if options.region is None and mask is None:
+        return [model.task.target(target) for target in options.target]
+    if not isinstance(model.task, Segmentation):
+        raise FieldError(f"{model.name!r} has no regions; leave {field!r} out, or name a segmenter.", field=field)
+    if options.top is not None:
+        raise FieldError(f"Give either {field} or top, not both.", field="top")
+    part = "" if options.region is None else f":{options.region}"
+    return [model.task.target(f"{target}{part}", mask) for target in options.target or [""]]
 
 
 def _contrast(against: int | str, model: LoadedModel) -> int | None:

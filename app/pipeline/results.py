@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from seewhy.app.pipeline.jobs import Deadline
+from seewhy.app.pipeline.options import SegmentOptions
 from seewhy.app.pipeline.plan import Methods
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.core.task import Prediction
@@ -18,6 +19,7 @@ from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.explanation import Explanation
 from seewhy.explainers.results.likeness import Likeness
+from seewhy.explainers.results.segments import Segments
 from seewhy.explainers.view import View
 from seewhy.models import LoadedModel
 
@@ -75,6 +77,16 @@ class SimilarResult:
     model: LoadedModel
     likeness: Likeness
     style: Style
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class SegmentResult:
+    """Everything that an answer of /segment is made from."""
+
+    model: LoadedModel
+    segments: Segments
+    options: SegmentOptions
     timings: Timings
 
 

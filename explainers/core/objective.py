@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from seewhy.explainers.core.ask import NO_CONTRAST, Ask, Targets
+from seewhy.explainers.errors import TargetError
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,27 @@ class Objective(ABC):
         Raises:
             TargetError: there is no other target.
         """
+
+    @property
+    def region(self) -> Tensor:
+        """(N, h, w) bool: the explained part of each picture, on a grid of the model's whole input.
+
+        Raises:
+            TargetError: the targets are no regions.
+        """
+        raise TargetError("The method asks what keeps a region, and only a segmenter has regions; use rise.")
+
+    def loss(self, outputs: Tensor, before: Tensor) -> Tensor:
+        """Return (N,) float32: how much less probable than before the targets are, averaged over their regions.
+
+        Args:
+            outputs: (N, ...).
+            before: likewise; where the target has become more probable, nothing is lost.
+
+        Raises:
+            TargetError: the targets are no regions.
+        """
+        raise TargetError("The method asks what keeps a region, and only a segmenter has regions; use rise.")
 
     @property
     def asked(self) -> Targets:

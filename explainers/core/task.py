@@ -52,6 +52,10 @@ class Task(Protocol):
     `Objective`. Outputs are one tensor with a row for each picture; the task says what its other axes are.
     """
 
+    @property
+    def default_method(self) -> str:
+        """The method that explains where none is named."""
+
     def outputs(self, raw: Any) -> Tensor:
         """Return the outputs (N, ...) in whatever the module returned, in its dtype, with their graph.
 

@@ -5,6 +5,10 @@ from typing import Literal, get_args
 View = Literal["overlay", "heatmap", "side-by-side"]
 VIEWS: tuple[View, ...] = get_args(View)
 
+SegmentView = Literal["overlay", "mask", "side-by-side"]
+SEGMENT_VIEWS: tuple[SegmentView, ...] = get_args(SegmentView)
+"""Classes over the picture, their indices as a grey picture, or both pictures."""
+
 Scale = tuple[float, float] | Literal["robust"] | None
 
 SEQUENTIAL = ("inferno", "magma", "plasma", "viridis", "cividis", "batlow", "lipari")

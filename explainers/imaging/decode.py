@@ -122,6 +122,25 @@ class Probe:
             self.size = picture.size
         return picture
 
+    def decode_mask(self) -> NDArray[np.bool_]:
+        """Return (H, W) bool, upright: where a sample is above zero and not transparent; call it in place of `decode`.
+
+        Of a palette the indices count, not their colours.
+
+        Raises:
+            UnreadablePictureError: the file is damaged, or a JPEG.
+        """
+        image = self._image
+        del self._image
+        if image.format in ("JPEG", "MPO"):
+            raise UnreadablePictureError(
+                "A JPEG blurs the edges of a mask, so that zeros are not zero any more; send the mask as a PNG."
+            )
+        with _faults(self._max_pixels):
+            image = _loaded(image)
+            turn = _TURNS.get(_orientation(image))
+            return _above_zero(image if turn is None else image.transpose(turn))
+
 
 def read_picture(source: PictureSource, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Return the picture as an upright 8-bit sRGB image.
@@ -218,6 +237,17 @@ def _loaded(image: Image.Image) -> Image.Image:
     """Return a decoded picture. A copy of a WebP frees the memory of its decoder."""
     _load(image)
     return image.copy() if image.format == "WEBP" else image
+
+
+def _above_zero(image: Image.Image) -> NDArray[np.bool_]:
+    if image.mode in ("CMYK", "LAB", "HSV", "YCbCr"):
+        image = image.convert("RGB")
+    samples = np.asarray(image)
+    if samples.ndim == 2:
+        return samples > 0
+    is_opaque = samples[:, :, -1] > 0 if image.mode in ("LA", "PA", "La", "RGBA", "RGBa") else True
+    colours = samples[:, :, : 1 if image.mode in ("LA", "PA", "La") else 3]
+    return np.logical_and(colours.any(axis=2), is_opaque)
 
 
 def _rgb(image: Image.Image, profile: bytes | None) -> Image.Image:

@@ -1,6 +1,7 @@
 """Geometry: the part of the uploaded picture that is the model's input, and how maps are laid back onto it."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,19 @@ class Geometry:
         size = (columns.stop - columns.start, rows.stop - rows.start)
         return np.asarray(padded.resize(size, Image.Resampling.BILINEAR, box=region))
 
+    def labelled(self, values: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
+        """Return the part in `window` of a map of class indices, of any resolution: the cell in which each pixel lies.
+
+        Args:
+            values: (h, w), from edge to edge of the box.
+        """
+        left, top, right, bottom = self.box
+        rows, columns = self.window
+        height, width = values.shape
+        down, across = _cells(rows, top, bottom, height), _cells(columns, left, right, width)
+        laid: NDArray[np.unsignedinteger[Any]] = values[np.ix_(down, across)]
+        return laid
+
     def cell(self, row: int, column: int, size: tuple[int, int]) -> Box:
         """Return left, top, right, bottom of a map's cell in pixels of the picture, without what lies beyond it.
 
@@ -112,6 +126,12 @@ def _stretched(values: NDArray[np.float32], start: float, stop: float) -> NDArra
     share = np.clip(places - lower, 0.0, 1.0).astype(np.float32)[:, None]
     stretched: NDArray[np.float32] = values[lower] * (1 - share) + values[upper] * share
     return stretched
+
+
+def _cells(pixels: slice, start: float, stop: float, count: int) -> NDArray[np.intp]:
+    """Return in which of `count` cells, from `start` to `stop`, the centre of each pixel lies."""
+    places = (np.arange(pixels.start, pixels.stop) + 0.5 - start) / (stop - start) * count
+    return np.clip(places.astype(np.intp), 0, count - 1)
 
 
 def _centres(start: float, stop: float, size: int) -> slice:

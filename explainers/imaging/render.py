@@ -138,14 +138,25 @@ def draw(
         signed: whether the heatmap runs from -1.
         style: view, colours and strength; its scale and size are already applied.
     """
+    return compose(picture, colour(heatmap, signed, style.colormap), geometry, style.view, style.alpha)
+
+
+def compose(picture: Image.Image, colours: Image.Image, geometry: Geometry, view: View, alpha: float) -> Image.Image:
+    """Lay colours over, instead of, or beside a picture; dim the picture outside the model's input.
+
+    Args:
+        picture: RGB, H by W.
+        colours: RGB, of the window of the geometry.
+        geometry: of this picture at this size.
+        view: where to lay them.
+        alpha: their opacity, 0 to 1.
+    """
     rows, columns = geometry.window
     box = (columns.start, rows.start, columns.stop, rows.stop)
-    drawing = colour(heatmap, signed, style.colormap)
-    if style.view != "heatmap":
-        drawing = Image.blend(picture.crop(box), drawing, style.alpha)
+    drawing = colours if view == "heatmap" else Image.blend(picture.crop(box), colours, alpha)
     if drawing.size != picture.size:
         drawing = _framed(picture, drawing, box)
-    if style.view != "side-by-side":
+    if view != "side-by-side":
         return drawing
     pair = Image.new("RGB", (2 * picture.width, picture.height))
     pair.paste(picture, (0, 0))

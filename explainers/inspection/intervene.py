@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seewhy.explainers.core.ask import DEFAULT_ASK, Ask
 from seewhy.explainers.core.attribution import Attribution
-from seewhy.explainers.core.model import AnyModel, Model
+from seewhy.explainers.core.model import AnyModel, Model, must_know_pictures
 from seewhy.explainers.core.question import finite_outputs, ready
 from seewhy.explainers.core.task import named_ask, probability_change
 from seewhy.explainers.errors import EditError, NonFiniteError
@@ -105,7 +105,7 @@ def intervene(
     edits: Iterable[Edit | dict[str, Any]],
     target: int | str | None = None,
     other: PictureSource | None = None,
-    method: str = "gradcam",
+    method: str | None = None,
     layer: str | Sequence[str] | None = None,
     **options: Any,
 ) -> Intervention:
@@ -128,7 +128,8 @@ def intervene(
     """
     checked = parse_edits(edits)
     must_swap(checked, other is not None)
-    entry = get_method(method)
+    must_know_pictures(model)
+    entry = get_method(method or model.task.default_method)
     if layer is not None:
         options["layers"] = (layer,) if isinstance(layer, str) else tuple(layer)
     explainer = entry.build(options)

@@ -23,6 +23,8 @@ from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.results.array_files import ArrayFile
 from seewhy.explainers.results.display import Figure
+from seewhy.explainers.tasks.regions import Region as Target
+from seewhy.explainers.tasks.regions import share_outside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,6 +65,8 @@ class Explanation(Figure):
         regions: of methods that segment the picture, the largest gain first; empty for all others.
         notes: diagnostics by the method itself.
         remarks: diagnostics of the target's score, by the model's task.
+        outside: of a segmenter's region, the share of the map's magnitude that lies outside it, in [0, 1]; None for
+            other targets, and of a map that is zero everywhere.
     """
 
     picture: Image.Image
@@ -77,6 +81,7 @@ class Explanation(Figure):
     regions: tuple[Region, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
     remarks: tuple[Diagnostic, ...] = ()
+    outside: float | None = None
 
     @property
     def raw_heatmap(self) -> NDArray[np.float32]:
@@ -92,7 +97,7 @@ class Explanation(Figure):
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """Remarks about this map for its reader, such as why it is blank."""
         diagnostics = list(self.notes)
-        if not np.any(self.map):
+        if not np.any(self.map) and not any(note.code == "blank-map" for note in self.notes):
             diagnostics.append(
                 Diagnostic(
                     "blank-map",
@@ -185,6 +190,7 @@ class Explanation(Figure):
                 "values": self.heatmap.tolist(),
             },
             "diagnostics": [asdict(diagnostic) for diagnostic in self.diagnostics],
+            **({} if self.outside is None else {"outside": self.outside}),
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -276,6 +282,7 @@ def explanations(
                 regions=_regions(attribution, row, model),
                 notes=_notes(attribution, row, method),
                 remarks=tuple(task.remarks(outputs[row], target)),
+                outside=share_outside(target, maps[row], geometry.reach) if isinstance(target, Target) else None,
             )
         )
     return rows

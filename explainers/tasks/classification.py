@@ -4,7 +4,7 @@ import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
+from seewhy.explainers.tasks.choices import DEFAULT_METHOD
 
 ClassHead = Literal["softmax", "sigmoid"]
 """From logits to probabilities: the softmax of classes that exclude each other, the sigmoid of labels that do not."""
@@ -39,6 +40,8 @@ class Classification:
 
     labels: Sequence[str] = ()
     head: ClassHead | None = None
+
+    default_method: ClassVar[str] = DEFAULT_METHOD
 
     def outputs(self, raw: Any) -> Tensor:
         """Return the logits (N, K) in the module's result.

@@ -30,6 +30,11 @@ class FunctionTask:
     task: Task
     function: TargetFunction
 
+    @property
+    def default_method(self) -> str:
+        """That of the model's own task."""
+        return self.task.default_method
+
     def outputs(self, raw: Any) -> Tensor:
         """Return the outputs (N, ...) in the module's result."""
         return self.task.outputs(raw)

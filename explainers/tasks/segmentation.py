@@ -3,13 +3,11 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 from torch.utils._pytree import tree_flatten
 
 from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask, Targets
@@ -17,58 +15,12 @@ from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.execution.deferred_checks import require
-from seewhy.explainers.imaging.geometry import Geometry
+from seewhy.explainers.tasks.choices import PARTS, REGION_METHOD, Part
 from seewhy.explainers.tasks.classification import class_index
+from seewhy.explainers.tasks.regions import Mask, Region, border, checked, island, resized
 
-Part = Literal["region", "border", "picture"]
-"""Where logits are averaged: over the region that the model gives the class, over its border, or everywhere."""
-
-Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False)
-class Region:
-    """What is asked of a segmenter about one picture: a class, and where its logits are averaged.
-
-    Attributes:
-        label: class index; None for the one that the model gives the pixel, or most of the mask.
-        part: of the predicted region; without effect on a mask.
-        pixel: x and y in pixels of the picture, or, once placed, as fractions of the model's input: the region is the
-            connected one there. None for the whole region of the class.
-        mask: (h, w), the region, over the picture, or, once placed, over the model's input; None to predict it.
-        name: as users name it.
-    """
-
-    label: int | None
-    part: Part = "region"
-    pixel: tuple[float, float] | None = None
-    mask: Mask | None = None
-    name: int | str = ""
-
-    def placed(self, geometry: Geometry) -> Self:
-        """Return the target with its pixel and mask in the model's input.
-
-        Raises:
-            TargetError: the model does not see the pixel, or nothing of the mask.
-        """
-        left, top, right, bottom = geometry.box
-        if self.pixel is not None:
-            x, y = ((self.pixel[0] + 0.5 - left) / (right - left), (self.pixel[1] + 0.5 - top) / (bottom - top))
-            if not (0 <= x < 1 and 0 <= y < 1 and self.pixel[0] < geometry.width and self.pixel[1] < geometry.height):
-                raise TargetError(
-                    f"The model does not see pixel {self.name}: it sees x from {max(left, 0):.0f} to "
-                    f"{min(right, geometry.width) - 1:.0f} and y from {max(top, 0):.0f} to "
-                    f"{min(bottom, geometry.height) - 1:.0f} of this picture."
-                )
-            return replace(self, pixel=(x, y))
-        if self.mask is not None:
-            return replace(self, mask=_seen(self.mask, geometry))
-        return self
-
-    def mirrored(self) -> Self:
-        """Return the target of the mirrored picture."""
-        pixel = None if self.pixel is None else (1 - self.pixel[0], self.pixel[1])
-        return replace(self, pixel=pixel, mask=None if self.mask is None else self.mask[:, ::-1].copy())
+_SUFFIXED = re.compile(rf"^(.*?)(?::({'|'.join(PARTS)}))?$", re.DOTALL)
+"""A target, and where its logits are averaged."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +35,13 @@ class Segmentation:
 
     labels: Sequence[str] = ()
 
+    default_method: ClassVar[str] = REGION_METHOD
+
     def outputs(self, raw: Any) -> Tensor:
         """Return the logits (N, K, H, W) in the module's result: itself, ``["out"]``, or the only such tensor.
+
+        Of a single logit at each position, two classes get minus and plus a half: then the softmax of the second one is
+        the sigmoid of the logit, and its lead over the first one the logit itself.
 
         Raises:
             ModelOutputError: there are none.
@@ -97,7 +54,8 @@ class Segmentation:
                 f"Expected logits of shape (N, K, H, W) from the model, found {len(grids)} such tensors in its "
                 f"{type(raw).__name__}; wrap the model so that it returns them, alone or as ['out']."
             )
-        return grids[0]
+        (grid,) = grids
+        return torch.cat([-grid / 2, grid / 2], dim=1) if grid.shape[1] == 1 else grid
 
     def objective(self, outputs: Tensor, ask: Ask) -> "RegionObjective":
         """Return the checked regions to explain.
@@ -118,48 +76,66 @@ class Segmentation:
         return RegionObjective(targets, against, weights=weights)
 
     def _resolved(self, region: Any, predicted: Tensor) -> tuple[int, Tensor]:
-        """Return the class of a target and its mask (H, W), given the predicted classes (H, W)."""
-        if region is None:
-            region = Region(int(predicted.flatten().bincount().argmax()))
-        if region.mask is not None:
-            mask = _resized(region.mask, predicted)
-            label = region.label
-            return int(predicted[mask].bincount().argmax()) if label is None else label, mask
-        if region.pixel is not None:
-            return _around(region, predicted)
-        label = int(region.label or 0)
+        """Return the class of a target or a number, and where it is averaged (H, W), given predicted classes (H, W)."""
+        region = region if isinstance(region, Region) else Region(region)
+        label, mask = self._region(region, predicted)
         if region.part == "picture":
-            return label, torch.ones_like(predicted, dtype=torch.bool)
-        mask = predicted == label
-        if not mask.any():
+            return label, torch.ones_like(mask)
+        return label, border(mask) if region.part == "border" else mask
+
+    def _region(self, region: Region, predicted: Tensor) -> tuple[int, Tensor]:
+        """Return the class of a target and its whole region (H, W), given the predicted classes (H, W)."""
+        if region.pixel is not None:
+            return island(region.pixel, predicted)
+        where = None if region.mask is None else resized(region.mask, predicted)
+        label = region.label
+        if label is None:
+            label = int((predicted.flatten() if where is None else predicted[where]).bincount().argmax())
+        if where is not None:
+            return label, where
+        where = predicted == label
+        if region.part != "picture" and not where.any():
             present = ", ".join(repr(self._label(index)) for index in sorted(set(predicted.flatten().tolist())))
             raise TargetError(
                 f"The model gives no position of this picture to {self._label(label)!r}, only to {present}; ask about "
                 "one of these, or add :picture for the mean over all positions."
             )
-        return label, _border(mask) if region.part == "border" else mask
+        return label, where
 
-    def target(self, target: Any) -> Region:
+    def target(self, target: Any, mask: Mask | None = None) -> Region:
         """Return the region that a user names.
 
         A label or an index (``label:NAME`` too), ``pixel:X,Y`` in pixels of the picture, or a mask, an array (H, W) of
-        the picture's size, true in the region; ``:border`` and ``:picture`` after a class say where it is averaged.
+        the picture's size, true in the region. A text may end in ``:border`` or ``:picture``, which say where logits
+        are averaged; alone, they are of the largest region.
+
+        Args:
+            target: as above; empty for the class of most of the mask, or of the picture.
+            mask: the region where the class's logits are averaged, in place of the predicted one.
 
         Raises:
             TargetError: there is no such class, or it is none of these.
+            MaskError: the mask is empty, or no mask.
         """
-        if isinstance(target, Region):
-            return target
         if isinstance(target, np.ndarray | Tensor):
-            return _masked(np.asarray(target))
+            return self.target("", np.asarray(target))
+        region = target if isinstance(target, Region) else self._named(target)
+        if mask is None:
+            return region
+        if region.pixel is not None:
+            raise TargetError(f"{target!r} and a mask are two regions; with the mask, name a class or nothing.")
+        return replace(region, mask=checked(mask))
+
+    def _named(self, target: int | str) -> Region:
+        """Return the region that a text or a number names."""
         if not isinstance(target, str):
             return Region(class_index(target, self.labels), name=target)
-        name = target.strip()
+        name, suffix = _SUFFIXED.findall(target.strip())[0]
+        part: Part = suffix or "region"
         if name.startswith("pixel:"):
-            return _at_pixel(name)
-        part: Part = "border" if name.endswith(":border") else "picture" if name.endswith(":picture") else "region"
-        name = name.removesuffix(f":{part}")
-        return Region(class_index(name.removeprefix("label:"), self.labels), part, name=target)
+            return Region(None, part, pixel=_pixel(name), name=target)
+        label = class_index(name.removeprefix("label:"), self.labels) if name else None
+        return Region(label, part, name=target)
 
     def describe(self, outputs: Tensor, targets: Sequence[Any] = (), top: int = 5) -> "tuple[RegionPrediction, ...]":
         """Return the targets of a picture with logits (K, H, W), and then the `top` classes of the largest regions."""
@@ -167,10 +143,11 @@ class Segmentation:
         predicted = logits.argmax(dim=0)
         areas = predicted.flatten().bincount(minlength=len(logits)).double() / predicted.numel()
         largest = [int(index) for index in areas.argsort(descending=True, stable=True)[:top] if areas[index] > 0]
-        rows = [
-            self._resolved(target if isinstance(target, Region) else Region(int(target)), predicted)
-            for target in targets
-        ]
+        rows: list[tuple[int, Tensor]] = []
+        for target in targets:
+            # A contrast is a number behind its target, and is seen in the same region.
+            row = (int(target), rows[0][1]) if rows and not isinstance(target, Region) else None
+            rows.append(row or self._resolved(target, predicted))
         rows += [(index, predicted == index) for index in largest]
         return tuple(
             RegionPrediction(index, self._label(index), float(mask.double().mean()), float(logits[index][mask].mean()))
@@ -201,17 +178,24 @@ class RegionObjective(Objective):
     weights: Tensor
 
     @property
+    def region(self) -> Tensor:
+        """(N, H, W) bool: the positions that count."""
+        return self.weights > 0
+
+    def loss(self, outputs: Tensor, before: Tensor) -> Tensor:
+        """Return (N,) float32: the mean over the region of how much the probability has fallen at each position."""
+        fall = self._likely(before) - self._likely(outputs)
+        return (fall.clamp_min(0) * self.weights).sum(dim=(1, 2))
+
+    @property
     def asked(self) -> Targets:
         """The same classes over the same regions."""
-        masks = (self.weights > 0).cpu().numpy()
+        masks = self.region.cpu().numpy()
         return tuple(Region(label, mask=mask) for label, mask in zip(self.targets.tolist(), masks, strict=True))
 
     def scores(self, outputs: Tensor) -> Tensor:
         """Return (N,) float32: the mean logit of each target in its region, less that of its contrast."""
-        scores = self._means(outputs, self.targets)
-        if self.against is None:
-            return scores
-        return scores - torch.where(self.is_contrasted, self._means(outputs, self.against.clamp_min(0)), 0)
+        return (self._values(outputs) * self.weights).sum(dim=(1, 2))
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probabilities (N, K, H, W) of logits (N, K, H, W)."""
@@ -235,9 +219,18 @@ class RegionObjective(Objective):
         indices = distances.topk(min(count, means.shape[1] - 1), dim=1, largest=False).indices
         return means.gather(1, indices).mean(dim=1)
 
-    def _means(self, outputs: Tensor, classes: Tensor) -> Tensor:
+    def _likely(self, outputs: Tensor) -> Tensor:
+        """Return (N, H, W): the probability of each target at each position, less that of its contrast."""
+        return self._values(self.probabilities(outputs))
+
+    def _values(self, outputs: Tensor) -> Tensor:
+        """Return (N, H, W) float32: the value of each target in outputs (N, K, H, W), less that of its contrast."""
         rows = torch.arange(len(outputs), device=outputs.device)
-        return (outputs[rows, classes].float() * self.weights).sum(dim=(1, 2))
+        values = outputs[rows, self.targets].float()
+        if self.against is None:
+            return values
+        contrasts = outputs[rows, self.against.clamp_min(0)].float()
+        return values - torch.where(self.is_contrasted[:, None, None], contrasts, 0)
 
 
 @dataclass(frozen=True)
@@ -287,65 +280,8 @@ def _of_classes(classes: Tensor | None, count: int) -> tuple[Region | None, ...]
     return tuple(None if number == MOST_PROBABLE else Region(number) for number in numbers)
 
 
-def _at_pixel(name: str) -> Region:
+def _pixel(name: str) -> tuple[float, float]:
     match = re.fullmatch(r"pixel:(\d{1,6}),(\d{1,6})", name)
     if match is None:
         raise TargetError(f"{name!r} is no pixel of the picture; give pixel:X,Y with two whole numbers.")
-    return Region(None, pixel=(float(match[1]), float(match[2])), name=name)
-
-
-def _masked(mask: NDArray[Any]) -> Region:
-    if mask.ndim != 2 or mask.dtype != np.bool_ or not mask.any():
-        kind = "empty" if mask.ndim == 2 and mask.dtype == np.bool_ else f"of shape {mask.shape}, {mask.dtype}"
-        raise TargetError(f"A mask is an array (H, W) of bool, true in the region; this one is {kind}.")
-    return Region(None, mask=mask, name="mask")
-
-
-def _seen(mask: Mask, geometry: Geometry) -> Mask:
-    """Return the part of a mask of the picture that the model sees."""
-    if mask.shape != (geometry.height, geometry.width):
-        raise TargetError(
-            f"The mask has {mask.shape[1]}x{mask.shape[0]} pixels, the upright picture "
-            f"{geometry.width}x{geometry.height}; give one of the same size."
-        )
-    left, top, right, bottom = geometry.box
-    columns, rows = np.arange(round(left), round(right)), np.arange(round(top), round(bottom))
-    inside = np.ix_(rows.clip(0, len(mask) - 1), columns.clip(0, mask.shape[1] - 1))
-    beyond = ((rows < 0) | (rows >= len(mask)))[:, None] | ((columns < 0) | (columns >= mask.shape[1]))[None]
-    seen: Mask = mask[inside] & ~beyond
-    if not seen.any():
-        raise TargetError("The model sees nothing of the mask: its preprocessing cuts this part of the picture away.")
-    return seen
-
-
-def _resized(mask: Mask, like: Tensor) -> Tensor:
-    """Return a mask over the model's input on the positions (H, W) of its outputs, at least one of them true."""
-    whole = torch.from_numpy(mask)[None, None].to(like.device, torch.float32)
-    share = functional.interpolate(whole, size=like.shape, mode="area")[0, 0]
-    return share >= min(0.5, float(share.max()))
-
-
-def _around(region: Region, predicted: Tensor) -> tuple[int, Tensor]:
-    """Return the class at a pixel, and the connected region (H, W) of it there."""
-    from skimage.measure import label  # slow to import
-
-    x, y = region.pixel or (0.0, 0.0)
-    height, width = predicted.shape
-    row, column = min(int(y * height), height - 1), min(int(x * width), width - 1)
-    index = int(predicted[row, column])
-    islands = label((predicted == index).cpu().numpy(), connectivity=1)  # type: ignore[no-untyped-call]
-    mask = torch.from_numpy(islands == islands[row, column]).to(predicted.device)
-    return index, _border(mask) if region.part == "border" else mask
-
-
-def _border(mask: Tensor) -> Tensor:
-    """Return the positions of a mask (H, W) with a neighbour outside it, of eight, in the picture.
-
-    Raises:
-        TargetError: there is none.
-    """
-    outside = functional.pad((~mask).float()[None, None], (1, 1, 1, 1))
-    border = mask & (functional.max_pool2d(outside, 3, stride=1)[0, 0] > 0)
-    if not border.any():
-        raise TargetError("The region covers all that the model sees and has no border; ask about the region itself.")
-    return border
+    return float(match[1]), float(match[2])

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.errors import ModelOutputError, TargetError, near_matches
 from seewhy.explainers.execution.deferred_checks import require
+from seewhy.explainers.tasks.choices import DEFAULT_METHOD
 
 Direction = Literal["up", "down"]
 """What is explained of a value: what makes it larger, or smaller."""
@@ -34,6 +35,8 @@ class Values:
 
     labels: Sequence[str] = ()
     units: Sequence[str] = ()
+
+    default_method: ClassVar[str] = DEFAULT_METHOD
 
     def outputs(self, raw: Any) -> Tensor:
         """Return the values (N, K) in the module's result; one that holds (N,) has one value.

@@ -16,6 +16,7 @@ from seewhy.app.pipeline.options import (
     ExplainOptions,
     InterveneOptions,
     PredictOptions,
+    SegmentOptions,
     SimilarOptions,
     TraceOptions,
 )
@@ -67,6 +68,7 @@ def test_the_commands_are_the_whole_command():
     [
         ("explain", ExplainOptions),
         ("predict", PredictOptions),
+        ("segment", SegmentOptions),
         ("similar", SimilarOptions),
         ("trace", TraceOptions),
         ("capture", CaptureOptions),

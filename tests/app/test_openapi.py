@@ -49,7 +49,7 @@ def test_every_option_is_described_for_every_carrier(client):
         options |= set(method.options) - {"layers"}
     assert {parameter["name"] for parameter in explain["parameters"]} == options
     content = explain["requestBody"]["content"]
-    assert set(content["application/json"]["schema"]["properties"]) == options | {"image"}
+    assert set(content["application/json"]["schema"]["properties"]) == options | {"image", "mask"}
     assert content["multipart/form-data"]["schema"]["required"] == ["image"]
     assert "image/*" in content
     assert set(explain["responses"]["200"]["content"]) - {"text/event-stream"} == set(MEDIA_TYPES.values()) - {

@@ -20,6 +20,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
 from seewhy.explainers.methods.gradient import xrai
 from tests import nets
+from tests.grids import CLASSIFYING
 
 FEW = {"samples": 3, "steps": 4, "masks": 12, "segments": 12, "iterations": 4, "cells": 3, "patch": 8, "stride": 8}
 """Small values of the options that make methods expensive."""
@@ -29,7 +30,7 @@ LAYERS = {"cam": ("last",), "dff": ("last",)}
 
 TARGETS, AGAINST = torch.tensor([0, 3, 2]), torch.tensor([1, NO_CONTRAST, 0])
 
-every_method = pytest.mark.parametrize("name", METHODS)
+every_method = pytest.mark.parametrize("name", CLASSIFYING)
 
 
 class Small(nn.Module):
@@ -180,7 +181,7 @@ VARIANTS = [
 """Methods that go other ways with other options."""
 
 
-@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in METHODS), *VARIANTS])
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in CLASSIFYING), *VARIANTS])
 def test_a_batch_of_mixed_targets_and_contrasts_is_as_its_pictures_alone(name, options, net, wide):
     explainer, expected = cheap_method(name, **options), explained(name, net, wide, **options).maps
     mixed = explainer.explain(net, wide, TARGETS, AGAINST)

@@ -1,8 +1,5 @@
 """Segmenters: what can be asked about their regions, written out with plain autograd."""
 
-import io
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -20,14 +17,15 @@ from seewhy import (
     explain,
     explain_many,
     intervene,
+    read_picture,
     trace,
     wrap_model,
 )
-from seewhy.app import create_app
-from seewhy.app.settings import Settings
 from seewhy.explainers.errors import ModelOutputError, TargetError
 from seewhy.explainers.imaging.geometry import Geometry
-from seewhy.explainers.tasks.segmentation import Region, Segmentation
+from seewhy.explainers.tasks.regions import Region
+from seewhy.explainers.tasks.segmentation import Segmentation
+from seewhy.models import ModelError
 from tests.app.conftest import EXAMPLES
 from tests.grids import few
 
@@ -164,7 +162,7 @@ def test_a_mask_of_the_picture_is_cut_and_scaled_like_it(model):
         ("pixel:a,b", "give pixel:X,Y"),
         ("dog", "no class 'dog'"),
         (7, "out of range"),
-        (np.zeros((300, 451), dtype=bool), "this one is empty"),
+        (np.zeros((300, 451), dtype=bool), "is empty"),
         (np.zeros((300, 451)), "float64"),
         (np.ones((30, 45), dtype=bool), "45x30 pixels, the upright picture 451x300"),
         ("sky:border", "gives no position of this picture to 'sky'"),
@@ -265,6 +263,80 @@ def test_hooks_see_segmenters(model):
     assert effect.probability_change is None
 
 
+@pytest.mark.parametrize("name", few(NETWORKS, ["lraspp_mobilenet_v3_large"]))
+def test_hooks_see_torchvisions_segmenters(name):
+    generator = torch.Generator().manual_seed(0)
+    module = get_model(name, weights=None, weights_backbone=None, num_classes=4)
+    for value in module.parameters():
+        value.data = torch.randn(value.shape, generator=generator) * value.detach().std().nan_to_num(0.1)
+    model = wrap_model(module.eval(), LABELS, input_size=(48, 64), head="segmentation")
+    (layer,) = model.default_layers
+    view = model.preprocess(read_picture(CAT))[None]
+    with torch.no_grad():
+        logits = module(view)["out"][0]
+    index = largest(logits)
+    where = logits.argmax(0) == index
+    seen = {}
+    handle = module.get_submodule(layer).register_forward_hook(lambda _, __, output: seen.update(output=output))
+    leaf = view.clone().requires_grad_()
+    score = module(leaf)["out"][0, index][where].mean()
+    (gradient,) = torch.autograd.grad(score, seen["output"])
+    handle.remove()
+    captured = capture(model, CAT, [layer], kinds=("output", "grad_output"))
+    tensors = {row.kind: row.tensor for row in captured.tensors}
+    close_to(tensors["output"], seen["output"])
+    close_to(tensors["grad_output"], gradient)
+    events = {event.kind: event.tensors for event in trace(model, CAT, layers=(layer,)).events}
+    norms = [events[kind][0].statistics.norm for kind in ("after_forward", "output_gradient")]
+    assert norms == pytest.approx([seen["output"].norm().item(), gradient.norm().item()], rel=1e-4)
+    handle = module.get_submodule(layer).register_forward_hook(lambda _, __, output: output * 0)
+    with torch.no_grad():
+        edited = module(view)["out"][0]
+    handle.remove()
+    effect = intervene(model, CAT, [{"op": "zero", "layer": layer}])
+    assert effect.before.target.logit == pytest.approx(float(logits[index][where].mean()), rel=1e-3, abs=1e-4)
+    assert effect.after.target.logit == pytest.approx(float(edited[index][where].mean()), rel=1e-3, abs=1e-4)
+
+
+def close_to(values, expected):
+    expected = expected.detach()
+    assert torch.allclose(values, expected, atol=1e-5 * float(expected.abs().max()))
+
+
+class Lesions(nn.Module):
+    """A logit for each position, as U-Nets of two classes have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.head = nn.Conv2d(4, 1, 1)
+        for value in self.parameters():
+            value.data = torch.randn(value.shape, generator=torch.Generator().manual_seed(2))
+
+    def forward(self, images):
+        return self.head(self.conv(images).relu())
+
+
+def test_a_single_logit_tells_two_classes():
+    model = wrap_model(Lesions(), ["rest", "lesion"], input_size=SIZE, head="segmentation")
+    inputs = model.preprocess(read_picture(CAT))[None]
+    pixels = inputs.clone().requires_grad_()
+    logits = model.module(pixels)[0, 0]
+    where = logits > 0
+    assert 0.05 < where.double().mean() < 0.95
+    result = explain(model, CAT, "saliency", target="lesion", against="rest")
+    assert result.target.area == pytest.approx(where.double().mean().item())
+    assert result.target.logit - result.against.logit == pytest.approx(logits[where].mean().item(), rel=1e-4)
+    (gradient,) = torch.autograd.grad(logits[where].mean(), pixels)
+    close_to(torch.from_numpy(result.map), Saliency().project(gradient)[0])
+    outputs = model.task.outputs(logits[None, None])
+    assert torch.allclose(outputs.softmax(dim=1)[0, 1], logits.sigmoid(), atol=1e-6)
+    rest = explain(model, CAT, "saliency", target="rest")
+    assert rest.map.max() > 0
+    with pytest.raises(ModelError, match="has two, that of the rest first"):
+        wrap_model(Lesions(), ["lesion"], input_size=SIZE, head="segmentation")
+
+
 def test_outputs_are_found_or_refused():
     grid = torch.zeros(1, 4, 8, 8)
     task = Segmentation()
@@ -280,38 +352,67 @@ def test_a_mask_beyond_the_input_is_refused():
         Region(None, mask=mask).placed(Geometry(200, 100, (50.0, 0.0, 150.0, 100.0)))
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("segments")
-    torch.save(Segmenter().state_dict(), folder / "w.pth")
-    (folder / "models.toml").write_text(
-        '[models.scene]\narchitecture = "tests.explainers.test_segmentation:Segmenter"\nweights = "w.pth"\n'
-        f'input_size = {list(SIZE)}\nhead = "segmentation"\nlabels = {json.dumps(LABELS)}\n'
-    )
-    app = create_app(Settings(models=folder / "models.toml", default_model="scene"))
-    yield app.test_client()
-    app.extensions["seewhy"].models.stop()
+def test_without_a_method_segmenters_are_explained_by_hirescam(model):
+    assert explain(model, CAT).method == "hirescam"
+    assert next(explain_many(model, [CAT])).method == "hirescam"
+    assert intervene(model, CAT, [{"op": "zero", "layer": "encoder.2"}]).before.method == "hirescam"
+    assert explain(model, CAT, target=lambda logits: logits[:, 0].mean(dim=(1, 2))).method == "hirescam"
 
 
-@pytest.mark.parametrize("target", ["pixel:200,150", None])
-def test_the_service_answers_as_python_does(target, client, model):
-    query = {"format": "json", "method": "hirescam"} | ({"target": target} if target else {})
-    body = {"image": (io.BytesIO(CAT.read_bytes()), "cat.png"), **query}
-    answer = client.post("/explain", data=body).json
-    expected = explain(model, CAT, "hirescam", target=target)
-    (explanation,) = answer["explanations"]
-    assert explanation["target"] == {
-        "index": expected.target.index,
-        "label": expected.target.label,
-        "area": pytest.approx(expected.target.area, abs=0.01),
-        "logit": pytest.approx(expected.target.logit, rel=1e-2),
-    }
-    assert set(answer["predictions"][0]) == {"index", "label", "area"}
-    assert explanation["heatmap"]["max"] == pytest.approx(float(expected.raw_heatmap.max()), rel=0.05)
+@pytest.mark.parametrize(
+    ("target", "same"),
+    [
+        ("label:cat:border", "cat:border"),
+        (":picture", "{largest}:picture"),
+        (":border", "{largest}:border"),
+        (" {largest} :region", "{largest}"),
+    ],
+)
+def test_a_suffix_says_where_logits_are_averaged(target, same, model, inputs):
+    name = LABELS[largest(logits_of(model, inputs))]
+    explanations = [explain(model, CAT, target=text.format(largest=name)) for text in (target, same)]
+    assert explanations[0].target == explanations[1].target
+    assert np.array_equal(*[part.map for part in explanations])
 
 
-@pytest.mark.parametrize("target", ["pixel:0,150", "dog"])
-def test_wrong_regions_are_the_clients_mistake(target, client):
-    body = {"image": (io.BytesIO(CAT.read_bytes()), "cat.png"), "target": target}
-    answer = client.post("/explain", data=body)
-    assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "target")
+def test_a_mask_may_come_with_a_class_and_have_a_border(model, inputs):
+    mask = np.zeros((300, 451), dtype=bool)
+    mask[60:220, 100:300] = True
+    logits = logits_of(model, inputs)
+    index = 3 - largest(logits) % 3
+    whole = explain(model, CAT, target=model.task.target(LABELS[index], mask))
+    edge = explain(model, CAT, target=model.task.target(f"{index}:border", mask))
+    assert whole.target.index == edge.target.index == index
+    geometry = whole.geometry
+    placed = Region(None, mask=mask).placed(geometry).mask
+    share = functional.interpolate(torch.from_numpy(placed)[None, None].float(), SIZE, mode="area")[0, 0]
+    region = share >= 0.5
+    inner = functional.max_pool2d(functional.pad((~region).float()[None, None], (1, 1, 1, 1)), 3, stride=1)[0, 0] > 0
+    for result, where in ((whole, region), (edge, region & inner)):
+        assert result.target.logit == pytest.approx(logits[index][where].mean().item(), rel=1e-4)
+    with pytest.raises(TargetError, match="two regions"):
+        model.task.target("pixel:3,4", mask)
+
+
+def test_the_share_of_the_map_outside_the_region_is_told(model, inputs):
+    mask = np.zeros((300, 451), dtype=bool)
+    mask[60:220, 100:300] = True
+    result = explain(model, CAT, "saliency", target=mask)
+    region = Region(None, mask=mask).placed(result.geometry).mask
+    region = functional.interpolate(torch.from_numpy(region)[None, None].float(), SIZE, mode="area")[0, 0] >= 0.5
+    sizes = np.abs(result.map)
+    assert result.outside == pytest.approx(sizes[~region.numpy()].sum() / sizes.sum(), rel=1e-5)
+    assert 0 < result.outside < 0.2  # what the receptive field adds to the region
+    assert result.document()["outside"] == result.outside
+    assert explain(model, CAT, target=":picture").outside == 0
+    blank = explain(model, CAT, "saliency", target=model.task.target("sky", np.ones_like(mask)))
+    assert blank.outside in (None, 0)
+
+
+def test_a_contrast_is_described_in_the_region_of_its_target(model, inputs):
+    logits = logits_of(model, inputs)
+    index = largest(logits)
+    result = explain(model, CAT, against="sky")  # which the model gives no position
+    where = logits.argmax(0) == index
+    assert result.against.logit == pytest.approx(logits[3][where].mean().item(), rel=1e-4)
+    assert result.against.area == result.target.area

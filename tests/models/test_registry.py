@@ -34,7 +34,8 @@ def test_names_are_the_embedded_torchvisions_and_timms(registry):
     assert names[:4] == EMBEDDED
     assert names[4:83] == [name for name in torchvision_names if name != "mobilenet_v2"]
     assert len(torchvision_names) >= 80
-    assert all(name.startswith("timm/") for name in names[83:])
+    assert names[83:89] == torchvision_models.list_models(module=torchvision_models.segmentation)
+    assert all(name.startswith("timm/") for name in names[89:])
     assert len(names) == len(set(names)) > 1000
     assert list_models() == names
 

@@ -1,4 +1,4 @@
-"""The routes that take pictures: /explain, /predict and /similar."""
+"""The routes that take pictures: /explain, /predict, /segment and /similar."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,23 +6,34 @@ from flask import Blueprint, Response, request
 
 from seewhy.app.answers.documents import explain_body, layers_of, prediction_document
 from seewhy.app.answers.likeness_documents import similar_body
-from seewhy.app.answers.schemas import ExplainAnswer, PredictAnswer, SimilarAnswer
+from seewhy.app.answers.schemas import ExplainAnswer, PredictAnswer, SegmentsAnswer, SimilarAnswer
+from seewhy.app.answers.segment_documents import check_view, segment_body
 from seewhy.app.answers.stream import Body, in_time, respond
 from seewhy.app.http import events
 from seewhy.app.http.declaration import Declaration, SecondPicture, current_declaration
 from seewhy.app.http.headers import Facts
 from seewhy.app.http.routes import format_of, json_response, service
-from seewhy.app.http.uploads import read_pair, read_request
-from seewhy.app.pipeline.choices import Format
+from seewhy.app.http.uploads import Upload, read_pair, read_request
+from seewhy.app.pipeline import option_table
+from seewhy.app.pipeline.choices import DRAWINGS, Format
 from seewhy.app.pipeline.likeness import similar as compare
-from seewhy.app.pipeline.options import MEDIA_TYPES, ExplainOptions, Options, PredictOptions, SimilarOptions
+from seewhy.app.pipeline.options import (
+    MEDIA_TYPES,
+    ExplainOptions,
+    Options,
+    PredictOptions,
+    SegmentOptions,
+    SimilarOptions,
+)
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.record import current
 from seewhy.app.pipeline.results import ExplainResult
+from seewhy.app.pipeline.segmentation import segment as segmented
 
 blueprint = Blueprint("pictures", __name__)
 
 REFERENCE = SecondPicture("reference", "The picture to compare it with.", is_required=True)
+MASK = SecondPicture("mask", option_table.MASK)
 
 _EVENTS = (
     "Server-sent events: `progress` (ProgressAnswer) while the method runs, then one `answer` (ExplainAnswer) "
@@ -36,23 +47,24 @@ _EVENTS = (
     options=ExplainOptions,
     answers=(ExplainAnswer,),
     media={events.MEDIA_TYPE: {"type": "string", "description": _EVENTS}},
+    second=MASK,
     has_tag=True,
 )
 def explain() -> Response:
     """Explain the model's prediction for a picture."""
-    upload = read_request(request)
-    picture, options = upload.picture, parse(ExplainOptions, upload.fields)
+    upload = read_request(request, MASK)
+    options = parse(ExplainOptions, upload.fields)
     if options.format is None and _prefers_events():
-        return _streamed(picture, options)
+        return _streamed(upload, options)
     form: Format = format_of(options.format)
 
     def answer() -> Response:
-        result = service().explain(picture, options, drawn=form != "npz")
+        result = service().explain(upload.picture, options, form != "npz", upload.other)
         with service().processors:
             body = explain_body(result, form, options.values, service().settings)
         return _response(body, form, _facts(result))
 
-    return _tagged([picture], options, form, answer)
+    return _tagged(upload.pictures, options, form, answer)
 
 
 @blueprint.post("/similar")
@@ -76,7 +88,26 @@ def similar() -> Response:
         likeness = result.likeness
         return _response(body, form, Facts(result.model, [], result.timings, [likeness.layer], likeness=likeness))
 
-    return _tagged([upload.picture, reference], options, form, answer)
+    return _tagged(upload.pictures, options, form, answer)
+
+
+@blueprint.post("/segment")
+@Declaration("The class of each pixel of a picture", options=SegmentOptions, answers=(SegmentsAnswer,), has_tag=True)
+def segment() -> Response:
+    """Segment a picture: classes with their areas, and a mask of class indices."""
+    upload = read_request(request)
+    options = parse(SegmentOptions, upload.fields)
+    form: Format = format_of(options.format)
+    check_view(options.view, form)
+
+    def answer() -> Response:
+        drawn = form in DRAWINGS and options.view != "mask"
+        result = segmented(service(), upload.picture, options, drawn)
+        with service().processors:
+            body = segment_body(result, form, service().settings)
+        return _response(body, form, Facts(result.model, result.segments.classes, result.timings))
+
+    return _tagged(upload.pictures, options, form, answer)
 
 
 @blueprint.post("/predict")
@@ -118,9 +149,9 @@ def _prefers_events() -> bool:
     return request.accept_mimetypes.best_match(media_types) == events.MEDIA_TYPE
 
 
-def _streamed(picture: bytes, options: ExplainOptions) -> Response:
+def _streamed(upload: Upload, options: ExplainOptions) -> Response:
     pipeline = service()  # the stream outlives Flask's request context
-    ticket = pipeline.ask([picture], [options], watched=True)
+    ticket = pipeline.ask([upload.picture], [options], watched=True, mask=upload.other)
 
     def finish() -> Body:
         (result,) = pipeline.present(ticket)

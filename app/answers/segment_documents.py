@@ -1,0 +1,67 @@
+"""Bodies of answers about the class of each pixel."""
+
+import io
+
+from PIL import Image
+
+from seewhy.app.answers.documents import drawn_bytes, encode, model_identity
+from seewhy.app.answers.schemas import SegmentsAnswer
+from seewhy.app.answers.stream import Body, file_parts
+from seewhy.app.errors import FieldError
+from seewhy.app.memory.account import current as account
+from seewhy.app.memory.budget import ANSWER
+from seewhy.app.pipeline.ask import VERSIONS
+from seewhy.app.pipeline.choices import Drawing, Format
+from seewhy.app.pipeline.results import SegmentResult
+from seewhy.app.settings import Settings
+from seewhy.explainers.results.array_files import ArrayFile
+
+
+def check_view(view: str, form: Format) -> None:
+    """Refuse a mask in a format that would change its indices.
+
+    Raises:
+        FieldError: it is one.
+    """
+    if view == "mask" and form in ("jpeg", "webp"):
+        raise FieldError("JPEG and WebP change the indices of a mask; ask for png, json or npz.", field="format")
+
+
+def segment_body(result: SegmentResult, form: Format, settings: Settings) -> Body:
+    """Return the body of segments in a format.
+
+    Raises:
+        OutOfMemoryError: there is no memory for the mask or for the drawing at present.
+    """
+    segments = result.segments
+    place = segments.geometry
+    if form in ("png", "jpeg", "webp") and result.options.view != "mask":
+        return _drawing(result, form, settings.max_side)
+    account().take(2 * place.width * place.height * segments.map.itemsize, ANSWER)  # the mask, and at most its file
+    if form == "npz":
+        with result.timings.stage("encode"):
+            return file_parts(ArrayFile("npz", segments.arrays()))
+    with result.timings.stage("encode"):
+        if form != "json":
+            return _grey_png(segments.overlay("mask"))
+        document = segments.document()
+    answer = SegmentsAnswer(
+        model=model_identity(result.model), timings_ms=result.timings.milliseconds, versions=VERSIONS, **document
+    )
+    return answer.model_dump_json().encode()
+
+
+def _drawing(result: SegmentResult, form: Drawing, max_side: int) -> bytes:
+    """Draw segments and encode the drawing, counting time and memory of both."""
+    with account().holding(drawn_bytes(*result.segments.drawn_size(result.options.view)), ANSWER):
+        with result.timings.stage("render"):
+            picture = result.segments.overlay(result.options.view, result.options.alpha, max_side)
+        with result.timings.stage("encode"):
+            return encode(picture, form)
+
+
+def _grey_png(mask: Image.Image) -> bytes:
+    """Encode class indices; `encode` would make colours of them."""
+    buffer = io.BytesIO()
+    mask.save(buffer, "PNG")
+    return buffer.getvalue()

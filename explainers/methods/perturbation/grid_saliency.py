@@ -1,0 +1,146 @@
+"""Grid saliency: the least context that keeps a class in its region."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional
+
+from seewhy.explainers.core.attribution import Attribution, Diagnostic
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.core.projection import Sign
+from seewhy.explainers.core.question import Question
+from seewhy.explainers.execution.chunks import chunk_size
+from seewhy.explainers.methods.baselines import PLAIN, PlainBaseline, baseline_of
+from seewhy.explainers.methods.catalogue import Paper, method
+from seewhy.explainers.methods.explainer import Explainer
+from seewhy.explainers.methods.gradient.base import input_gradients
+from seewhy.explainers.methods.perturbation.base import masked
+
+MOMENTUM = 0.5
+"""Of the gradient descent."""
+
+START = 0.5
+"""Value of all cells before the first step."""
+
+_NO_CONTEXT = Diagnostic(
+    "blank-map",
+    "The map is zero everywhere: the class keeps its region without any context, or with context of which no cell "
+    "alone is worth the sparsity. Try a smaller sparsity, or fewer cells.",
+)
+
+
+@method(
+    "grid-saliency",
+    family="perturbation",
+    summary="The least context that keeps a class in its region.",
+    paper=Paper(
+        "Hoyer, Munoz, Katiyar, Khoreva, Fischer",
+        "Grid Saliency for Context Explanations of Semantic Segmentation",
+        2019,
+        "https://arxiv.org/abs/1907.13054",
+    ),
+    forwards="1 + steps",
+    backwards="steps",
+    rounding="which of several parts of the context that serve as well is kept",
+)
+@dataclass(frozen=True, kw_only=True)
+class GridSaliency(Explainer):
+    r"""Grid saliency: which context around a region keeps a segmenter's class in it.
+
+    .. math:: m^* = \arg\min_{m \in [0,1]^{h \times w}} \; \lambda \lVert m \rVert_1 + \frac{1}{|R|} \sum_{u \in R}
+              \max\bigl(0,\, p_u(x) - p_u(M \odot x + (1 - M) \odot a)\bigr), \qquad
+              M = \max\bigl(\mathbb{1}_R,\, \mathrm{up}(m)\bigr)
+
+    Section 3: p is the probability of the class at each position of the region R, M the mask m of a coarse grid,
+    enlarged bilinearly, and a the baseline that takes the place of hidden pixels. The region itself stays visible, so m
+    is about the context alone. A cell is worth its :math:`\lambda` if hiding it lowers the probability, averaged over
+    the region, by more; where hiding raises it, nothing is gained. The map is m.
+
+    Gradient descent starts at one half everywhere, with a momentum of 0.5, and keeps cells between 0 and 1. Deviations:
+    the number of cells follows the input's size, and the probability of a contrast is subtracted from that of the
+    class. Nothing is random.
+
+    Context of which every cell alone matters less than :math:`\lambda` is hidden; lower it, or take fewer cells, if the
+    map is zero. It is zero too where no context is needed.
+    """
+
+    reads_region: ClassVar[bool] = True
+
+    sign: Annotated[Sign, Field(description="Without effect: a mask is never negative.")] = "positive"
+    baseline: Annotated[PlainBaseline, Field(description=f"What hides a pixel. {PLAIN}")] = "zero"
+    sparsity: Annotated[
+        float, Field(ge=0, le=10, description="Weight of each visible cell, as a difference of the mean probability.")
+    ] = 0.05
+    steps: Annotated[int, Field(ge=1, le=2000, description="Of the gradient descent, a backward pass each.")] = 100
+    rate: Annotated[float, Field(gt=0, le=100, description="Step size, in units of the mask.")] = 0.2
+    cells: Annotated[int, Field(ge=1, le=64, description="Of the mask along the picture's shorter side.")] = 8
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass of the pictures, and a forward and a backward pass per step.
+
+        Raises:
+            TargetError: the target is no region.
+        """
+        images = question.images
+        objective, outputs = question.plain()
+        height, width = images.shape[2:]
+        visible = functional.interpolate(objective.region[:, None].float(), size=(height, width), mode="nearest") > 0
+        baseline = baseline_of(images, self.baseline, question.model).to(images.dtype)
+        rows, columns = (max(1, round(self.cells * side / min(height, width))) for side in (height, width))
+        masks = torch.full((len(images), 1, rows, columns), START, device=images.device)
+        speeds = torch.zeros_like(masks)
+        groups = torch.arange(len(images), device=images.device).split(  # type: ignore[no-untyped-call]
+            chunk_size(question.module, images, backward=True)
+        )
+        for step in range(self.steps):
+            question.progress.at(step, self.steps)
+            for part in groups:
+                gradient = self._gradient(
+                    replace(question, images=images[part]),
+                    masks[part],
+                    visible[part],
+                    baseline[part],
+                    objective.rows(part),
+                    outputs[part],
+                )
+                speeds[part] = MOMENTUM * speeds[part] + gradient + self.sparsity
+            masks = (masks - self.rate * speeds).clamp_(0, 1)
+            question.progress.show(partial(self.project, masks))
+        question.progress.at(self.steps, self.steps)
+        maps = self.project(masks)
+        notes = tuple(() if any_visible else (_NO_CONTEXT,) for any_visible in maps.any(dim=2).any(dim=1).tolist())
+        return replace(self.answer(maps, objective, outputs), diagnostics=notes)
+
+    def _gradient(
+        self,
+        question: Question,
+        masks: Tensor,
+        visible: Tensor,
+        baseline: Tensor,
+        objective: Objective,
+        outputs: Tensor,
+    ) -> Tensor:
+        """Return (R, 1, h, w): the gradient of what is lost in the region, with respect to masks (R, 1, h, w).
+
+        Args:
+            question: about the pictures of one pass.
+            masks: of these pictures, as all others.
+            visible: (R, 1, H, W) bool, the regions.
+            baseline: (R, C, H, W).
+            objective: whose region and probabilities count.
+            outputs: of the pictures as they are.
+        """
+        images = question.images
+        with torch.enable_grad():
+            leaf = masks.detach().requires_grad_()
+            large = functional.interpolate(leaf, size=images.shape[2:], mode="bilinear")
+            copies = masked(images, baseline, torch.where(visible, 1.0, large)[:, 0])
+            # Two backward passes save memory: the model's graph is freed before that of the mask is used.
+            slope, _, _ = input_gradients(question, copies, objective, lambda part, now: part.loss(now, outputs))
+            (gradient,) = torch.autograd.grad(copies, leaf, slope.to(copies.dtype))
+        return gradient

@@ -1,0 +1,17 @@
+"""What tasks offer to choose from, and their default methods.
+
+It imports no PyTorch, because the help and the completion of commands use it.
+"""
+
+from typing import Literal, get_args
+
+Part = Literal["region", "border", "picture"]
+"""Where a segmenter's logits are averaged: over a region, over its border, or over all positions."""
+
+PARTS: tuple[Part, ...] = get_args(Part)
+
+DEFAULT_METHOD = "gradcam"
+"""The default method of tasks that name no other."""
+
+REGION_METHOD = "hirescam"
+"""The default method of segmenters: each position is weighed by its own gradient, which the region's place decides."""
