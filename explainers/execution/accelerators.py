@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.optimization import fuse
 
 from seewhy.explainers.errors import OptionError
+from seewhy.explainers.hooks.attention import DefinedAttention
 from seewhy.explainers.process_wide import exclusive, silenced
 
 Run = Callable[[Tensor], tuple[Tensor, ...]]
@@ -89,7 +90,8 @@ def _exported(part: fx.GraphModule, image: Tensor) -> bytes:
     (values,) = part.graph.output_node().args
     outputs = [f"value_{number}" for number, _ in enumerate(values)]  # type: ignore[arg-type]  # a tuple, see `Cut`
     # The exporter traces, which fixes all that depends on values of tensors. The caller compares the results.
-    with exclusive(), silenced(), torch.no_grad():
+    # The exporter knows no fused attention.
+    with exclusive(), silenced(), torch.no_grad(), DefinedAttention():
         torch.onnx.export(
             part,
             (image.clone(),),

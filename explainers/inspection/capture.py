@@ -23,8 +23,9 @@ from seewhy.explainers.imaging.decode import PictureSource
 from seewhy.explainers.imaging.geometry import Geometry
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.imaging.sheets import sheet
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
 from seewhy.explainers.layers.layout import grid_axes
-from seewhy.explainers.layers.survey_cache import surveyed_axes
+from seewhy.explainers.layers.survey_cache import surveyed_maps
 from seewhy.explainers.results.array_files import ArrayFile, ArrayForm
 from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of
 from seewhy.explainers.tasks.pose import task_of
@@ -67,7 +68,7 @@ class Capture(Result):
         target: class index of the logit whose gradients these are.
         logits: (K,) float32.
         image_size: (H, W) of the model's input, whose proportions tell a feature map from other tensors.
-        axes: of channels, rows and columns in the outputs of layers, as far as the model's survey knows them.
+        views: how the outputs of layers hold feature maps, as far as the model's survey knows.
         canvas: the picture and its geometry, for `sheet`; None in a capture of a tensor.
     """
 
@@ -75,7 +76,7 @@ class Capture(Result):
     target: int
     logits: Tensor
     image_size: tuple[int, int]
-    axes: Mapping[str, tuple[int, int, int] | None] = field(default_factory=dict)
+    views: Mapping[str, FeatureMaps | None] = field(default_factory=dict)
     canvas: Canvas | None = None
 
     @property
@@ -226,8 +227,8 @@ def capture_images(
                 progress.cancel()
                 hooks.backward(objective.scores(outputs).sum())
     tensors = tuple(_captured(hooks, paths))
-    axes = surveyed_axes(model)
-    return Capture(tensors, int(objective.targets[0]), outputs[0].detach().float().cpu(), image_size, axes)
+    views = surveyed_maps(model)
+    return Capture(tensors, int(objective.targets[0]), outputs[0].detach().float().cpu(), image_size, views)
 
 
 def _captured(hooks: HookSession, paths: Sequence[str]) -> Iterator[CapturedTensor]:
@@ -262,14 +263,14 @@ def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[Fe
     gradients = {
         (item.layer, item.call, item.name): item.tensor for item in captured.tensors if item.kind == "grad_output"
     }
-    for item, tensor, axes in _grids(captured):
-        maps = tensor.permute(0, *axes)[0].float()
+    for item, tensor, view in _grids(captured):
+        maps = view.of(tensor)[0].float()
         strengths = maps.abs().mean(dim=(1, 2))
         if by_effect:
             gradient = gradients.get((item.layer, item.call, item.name))
             if item.kind != "output" or gradient is None:
                 continue
-            strengths = (maps * gradient.permute(0, *axes)[0].float()).sum(dim=(1, 2))
+            strengths = (maps * view.of(gradient)[0].float()).sum(dim=(1, 2))
         features += [
             FeatureMap(item, channel, strength, maps[channel]) for channel, strength in enumerate(strengths.tolist())
         ]
@@ -282,16 +283,17 @@ def strongest(captured: Capture, count: int, by_effect: bool = False) -> list[Fe
     return features[:count]
 
 
-def _grids(captured: Capture) -> Iterator[tuple[CapturedTensor, Tensor, tuple[int, int, int]]]:
-    """Yield the captured grids of one picture: item, tensor, and its axes of channels, rows and columns."""
+def _grids(captured: Capture) -> Iterator[tuple[CapturedTensor, Tensor, FeatureMaps]]:
+    """Yield the captured tensors of one picture that hold feature maps, and how they do."""
     for item in captured.tensors:
         if item.tensor is None or item.kind == "parameter_grad":
             continue
         shape = tuple(item.tensor.shape)
-        surveyed = len(shape) == 4 and item.kind in ("output", "grad_output") and item.layer in captured.axes
-        axes = captured.axes[item.layer] if surveyed else grid_axes(shape, captured.image_size)
-        if axes is not None and len(item.tensor) == 1:
-            yield item, item.tensor, axes
+        surveyed = item.name is None and item.kind in ("output", "grad_output") and item.layer in captured.views
+        likely = grid_axes(shape, captured.image_size)
+        view = captured.views[item.layer] if surveyed else likely and GridMaps(likely)
+        if view is not None and len(item.tensor) == 1:
+            yield item, item.tensor, view
 
 
 def _check_layers(

@@ -33,9 +33,10 @@ from seewhy.explainers.imaging.sheets import sheet
 from seewhy.explainers.inspection.edit_parts import MisfitError, Part, edit_errors, part_of, sole_place
 from seewhy.explainers.inspection.editor import Place, check_layers, must_swap, swapped_tensors
 from seewhy.explainers.inspection.edits import Edit, Mean, Normalize, PermuteChannels, not_finite, parse_edits
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey import Survey
-from seewhy.explainers.layers.survey_cache import axes_at
+from seewhy.explainers.layers.survey_cache import maps_at
 from seewhy.explainers.results.display import Canvas, Result, must_show, picture_of
 from seewhy.explainers.tasks.pose import task_of
 from seewhy.explainers.view import prepare
@@ -209,11 +210,13 @@ def sweep_images(
             # One channel per row, and an unedited row first, which shows whether the replay is right.
             change = partial(_edit_rows, edit.model_copy(update={"channels": None}), path, swapped, image_size)
             rows = torch.cat([batch[1:] for batch in replay.outputs(task.outputs, outputs, batches, change)])
+    view: FeatureMaps | None
     if at == "output":
-        axes = axes_at(model, path, tuple(values.shape), (images.shape[1], *image_size), task.outputs)
+        view = maps_at(model, path, tuple(values.shape), (images.shape[1], *image_size), task.outputs)
     else:
         axes = grid_axes(tuple(values.shape), image_size)
-    maps = None if axes is None else values.permute(0, *axes)[0].float().cpu()
+        view = axes and GridMaps(axes)
+    maps = None if view is None else view.of(values)[0].float().cpu()
     if not bool(torch.isfinite(rows).all()):
         raise not_finite("With this edit the logits", 0, edit)
     target = int(objective.targets[0])

@@ -23,12 +23,14 @@ class Effect(NamedTuple):
         kernel: whether it combines neighbouring positions, as a convolution does.
         mixes: whether it combines all positions, as attention does.
         pools: whether it sums up positions or selects one, so that a result outside the picture is right.
+        beside: whether it takes class or register tokens alone.
     """
 
     layout: Layout | None
     kernel: bool = False
     mixes: bool = False
     pools: bool = False
+    beside: bool = False
 
 
 Rule = Callable[..., Effect]

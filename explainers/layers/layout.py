@@ -72,6 +72,10 @@ class Axis(NamedTuple):
         """Whether it counts positions in the picture, and nothing else."""
         return all(factor.along is not None for factor in self.factors)
 
+    def is_beside(self, first: int, count: int) -> bool:
+        """Whether some positions, from `first` on, all are among those that lie outside a picture that it counts."""
+        return self.spatial and (first + count <= self.before or first >= self.size - self.after)
+
     @property
     def line(self) -> Line | None:
         """This axis as rows or columns of the picture; None if it is anything more or else."""
@@ -130,9 +134,14 @@ class TokenGrid:
     after: int = 0
 
     @property
+    def cells(self) -> int:
+        """Number of tokens that lie in the picture."""
+        return self.rows * self.columns
+
+    @property
     def size(self) -> int:
         """Number of tokens."""
-        return self.before + self.rows * self.columns + self.after
+        return self.before + self.cells + self.after
 
 
 class Layout(NamedTuple):

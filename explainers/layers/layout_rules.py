@@ -103,20 +103,22 @@ def _expand(layout: Layout, result: Tensor, *_: Any, **__: Any) -> Layout | None
     return broadcast([layout], result.shape)
 
 
-@layout_rule("select", "select_copy", pools=True)
-def _select(layout: Layout, _result: Tensor, index: int, *_: Any) -> Layout:
+@layout_rule("select", "select_copy")
+def _select(layout: Layout, _result: Tensor, index: int, position: int = 0, *_: Any) -> Effect:
     axes = list(layout.axes)
-    del axes[index]
-    return layout.with_axes(axes)
+    axis = axes.pop(index)
+    return Effect(layout.with_axes(axes), pools=True, beside=axis.is_beside(position % axis.size, 1))
 
 
 @layout_rule("slice", "slice_copy")
 def _slice(
     layout: Layout, result: Tensor, index: int = 0, start: int | None = None, _end: int | None = None, step: int = 1
-) -> Layout:
-    size = layout.axes[index].size
-    first = 0 if start is None else min(max(start + size if start < 0 else start, 0), size)
-    return _part(layout, index, first, result.shape[index], step)
+) -> Effect:
+    axis = layout.axes[index]
+    first = 0 if start is None else min(max(start + axis.size if start < 0 else start, 0), axis.size)
+    count = result.shape[index]
+    beside = axis.is_beside(first, (count - 1) * step + 1)
+    return Effect(_part(layout, index, first, count, step), beside=beside)
 
 
 def _part(layout: Layout, index: int, first: int, size: int, step: int = 1) -> Layout:

@@ -59,6 +59,8 @@ class Provenance:
         kernels: number of operations on neighbouring positions before it, such as convolutions, on the longest path.
         mixes: likewise of operations on all positions, such as attention.
         untracked: whether it may lie in the picture at an unknown place.
+        beside: whether it comes from class or register tokens alone, which know the picture by the mixes before.
+        mixed: the last waypoint of what the last of these mixes combined; None if there was none.
     """
 
     layout: Layout | None
@@ -66,6 +68,8 @@ class Provenance:
     kernels: int = 0
     mixes: int = 0
     untracked: bool = False
+    beside: bool = False
+    mixed: Waypoint | None = None
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -170,16 +174,21 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # latest waypoint counts; otherwise the last that all sources share.
         last, *rest = (source.last for source in placed or sources)
         for waypoint in rest:
-            last = (
-                common(last, waypoint) if placed and not joins else max(last, waypoint, key=lambda point: point.number)
-            )
+            last = common(last, waypoint) if placed and not joins else max(last, waypoint, key=_number)
+        mixed = [last] if effect.mixes else [source.mixed for source in sources if source.mixed is not None]
         self._provenances[result] = Provenance(
             layout,
             last,
             max(source.kernels for source in sources) + effect.kernel,
             max(source.mixes for source in sources) + effect.mixes,
             layout is None and not effect.pools and (extended or any(source.untracked for source in sources)),
+            effect.beside or all(source.beside for source in sources),
+            max(mixed, key=_number, default=None),
         )
+
+
+def _number(waypoint: Waypoint) -> int:
+    return waypoint.number
 
 
 def _flat(values: Iterable[Any]) -> list[Tensor]:

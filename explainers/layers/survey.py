@@ -3,7 +3,8 @@
 No table lists default layers. The default is the last module to finish, before pooling and the head, whose output is a
 grid over the picture and through which all of the picture's influence on the outputs passes: `layer4` of a ResNet,
 `features` of a DenseNet, the last rectified convolution of a VGG. A grid is recognised by following the picture through
-the model (`provenance.py`), whatever its proportions.
+the model (`provenance.py`), whatever its proportions. Where attention follows the only grid, the patch embedding, it is
+the last such module whose tokens of the picture the outputs depend on.
 """
 
 from collections import Counter
@@ -14,9 +15,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from seewhy.explainers.errors import LayerError
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps, TokenMaps
 from seewhy.explainers.layers.forward_pass import LayerCall, Pass, cells_of, follow, likely_grid
 from seewhy.explainers.layers.layout import COLUMNS, ROWS, Grid, TokenGrid
-from seewhy.explainers.layers.provenance import Provenance, Waypoint
+from seewhy.explainers.layers.provenance import Waypoint
 
 PASSING = (nn.Identity, nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 """Modules that return their input in evaluation mode."""
@@ -33,7 +35,7 @@ class Layer:
         parameters: number of scalars in the module's parameters, submodules included.
         calls: number of calls in one forward pass.
         hooks: kinds that can be recorded: input, output, grad_input, grad_output, parameter_grad.
-        cam: whether a CAM can use it: it runs once and its output is a grid over the picture.
+        cam: whether a CAM can use it: it runs once and its output is a grid over the picture, or tokens of it.
         default: whether CAMs use it by default.
         grid: where its output lies in the picture; None if it is no grid.
         tokens: its output (N, T, C) as tokens of the picture; None if it is none.
@@ -52,9 +54,22 @@ class Layer:
     tokens: TokenGrid | None = None
 
     @property
+    def maps(self) -> FeatureMaps | None:
+        """How its output holds feature maps; None if it holds none."""
+        if self.grid is not None:
+            return GridMaps(self.grid.axes)
+        return None if self.tokens is None else TokenMaps(self.tokens)
+
+    @property
+    def channels(self) -> int:
+        """Number of feature maps in its output."""
+        channel = 2 if self.grid is None else self.grid.axes[0]
+        return 0 if self.output_shape is None or self.maps is None else self.output_shape[channel]
+
+    @property
     def cells(self) -> int:
-        """Number of positions of its output in the picture; 0 if that is no grid."""
-        return cells_of(self.output_shape, self.grid)
+        """Number of positions of its output in the picture; 0 if that is neither a grid nor tokens."""
+        return self.tokens.cells if self.tokens is not None else cells_of(self.output_shape, self.grid)
 
 
 @dataclass(frozen=True)
@@ -139,7 +154,7 @@ def _check_declared(path: str, call: LayerCall | None, count: int) -> None:
         fault = "no module that runs in a forward pass"
     elif count > 1:
         fault = f"a module that runs {count} times in a forward pass"
-    elif call.grid is None:
+    elif call.grid is None and call.tokens is None:
         output = f"a tensor of shape {call.output_shape}" if call.output_shape else "no single tensor"
         fault = f"no layer with a grid over the picture: it returns {output}"
     else:
@@ -160,13 +175,13 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
         if counts[call.path] == 1 and not call.pooled and not isinstance(call.module, PASSING) and call.cells > 1
     ]
     if not candidates:
-        return (
-            None,
+        reason = (
             "No layer before the head keeps a grid over the picture, so there is nothing for a CAM to weigh. Use "
-            "method=saliency.",
+            "method=saliency."
         )
+        return _last_tokens(run, counts, reason)
     # A gate, or a convolution that scores positions, has a grid too, but information flows past it.
-    on_the_way = _waypoints(run.provenance)
+    on_the_way = _waypoints(None if run.provenance is None else run.provenance.last)
     waypoints = [call for call in candidates if id(call) in on_the_way]
     layer = (waypoints or candidates)[-1]
     if _is_patch_embedding(layer, run):
@@ -176,11 +191,40 @@ def _default_layer(run: Pass, counts: Counter[str]) -> tuple[str | None, str | N
             if call.started > layer.finished and call.output_shape is not None and len(call.output_shape) == 3
         ]
         shape = f"of shape {tokens[-1]}" if tokens else "without a grid"
-        return None, (
-            f"After {layer.path!r} (the patch embedding) this transformer works on sequences of tokens {shape}, not "
-            "on a grid; a CAM has no layer to use. Use method=legrad, attnlrp or saliency."
+        reason = (
+            f"After {layer.path!r} (the patch embedding) this transformer works on sequences of tokens {shape}, none "
+            "of which its outputs depend on once attention has mixed them; a CAM has no layer to use. Use "
+            "method=legrad, attnlrp or saliency."
         )
+        return _last_tokens(run, counts, reason)
     return layer.path, None
+
+
+def _last_tokens(run: Pass, counts: Counter[str], reason: str) -> tuple[str | None, str | None]:
+    """Return the last layer of tokens that make the outputs, or the reason why there is no default layer.
+
+    Attention has mixed its tokens before, so that each knows more than its patch. If the head reads the patches, all of
+    the picture's influence passes through the layer. If it reads class or register tokens alone, all that the last
+    attention takes from the patches does: the layer is the normalisation in front of it. (In front of a normalisation,
+    the features times their gradients would sum to zero, for these do not depend on the length of a token.)
+    """
+    provenance = run.provenance
+    if provenance is None:
+        return None, reason
+    on_the_way = _waypoints(provenance.mixed if provenance.beside else provenance.last)
+    for call in reversed(run.calls):
+        usable = counts[call.path] == 1 and call.path and not isinstance(call.module, PASSING)
+        if usable and id(call) in on_the_way and _are_features(call):
+            return call.path, None
+    return None, reason
+
+
+def _are_features(call: LayerCall) -> bool:
+    """Whether a call returns mixed tokens, and not a wider projection of them, such as keys and values in one."""
+    if call.tokens is None or call.tokens.cells < 2 or call.provenance is None or not call.provenance.mixes:
+        return False
+    before, after = call.input_shape, call.output_shape
+    return before is None or after is None or len(before) != 3 or after[2] <= before[2]
 
 
 def _end_of_encoder(run: Pass, counts: Counter[str]) -> tuple[str | None, str | None]:
@@ -213,10 +257,9 @@ def _before_head(run: Pass, last: LayerCall) -> list[LayerCall]:
     return [call for call in run.calls if call.finished < last.started] or [last]
 
 
-def _waypoints(provenance: Provenance | None) -> set[int]:
-    """Return the ids of the calls through whose outputs all of the picture's influence on a tensor has passed."""
-    waypoint: Waypoint | None = provenance.last if provenance is not None else None
-    calls = set()
+def _waypoints(last: Waypoint | None) -> set[int]:
+    """Return the ids of the calls of a waypoint and of all before it."""
+    waypoint, calls = last, set()
     while waypoint is not None:
         calls.add(id(waypoint.call))
         waypoint = waypoint.before
@@ -251,7 +294,7 @@ def _describe(call: LayerCall, count: int, default: Iterable[str]) -> Layer:
         parameters=sum(parameter.numel() for parameter in call.module.parameters()),
         calls=count,
         hooks=tuple(hooks),
-        cam=count == 1 and call.cells > 1,
+        cam=count == 1 and max(call.cells, call.tokens.cells if call.tokens else 0) > 1,
         default=call.path in default,
         grid=call.grid,
         tokens=call.tokens,

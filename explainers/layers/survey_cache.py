@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from seewhy.explainers.hooks.selection import as_module, is_compiled_in_place
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
 from seewhy.explainers.layers.layout import grid_axes
 from seewhy.explainers.layers.survey import Survey, survey_module
 from seewhy.explainers.process_wide import exclusive, exclusive_if_free
@@ -107,15 +108,15 @@ def _version(tensor: Tensor) -> tuple[object, ...]:
     return id(tensor), changes, tensor.shape, tensor.dtype, tensor.device
 
 
-def axes_at(
+def maps_at(
     model: nn.Module | Surveyed,
     path: str,
     shape: tuple[int, ...],
     image_shape: tuple[int, int, int],
     outputs: Callable[[Any], Tensor],
     check: Callable[[], None] | None = None,
-) -> tuple[int, int, int] | None:
-    """Return the axes of channels, rows and columns in the output of a model's layer; None if it is no grid.
+) -> FeatureMaps | None:
+    """Return how the output of a model's layer holds feature maps; None if it holds none.
 
     The survey decides: that of the model, or, where proportions leave doubt, a new one of a bare module.
 
@@ -126,26 +127,24 @@ def axes_at(
         image_shape: (C, H, W) of the input.
         outputs, check: see `survey_of`.
     """
-    if len(shape) != 4:
+    likely = grid_axes(shape, image_shape[1:])
+    if len(shape) == 3:  # how many tokens there are depends on the size of the picture
+        layers = survey_of(model, image_shape, outputs, check).layers
+    elif len(shape) != 4:
         return None
-    if isinstance(model, nn.Module):
-        axes = grid_axes(shape, image_shape[1:])
-        if axes == (1, 2, 3):  # the other reading may be wrong: a map pooled along one axis looks like channels-last
-            return axes
+    elif isinstance(model, nn.Module):
+        if likely == (1, 2, 3):  # the other reading may be wrong: a map pooled along one axis looks like channels-last
+            return GridMaps(likely)
         layers = survey_of(model, image_shape, outputs, check).layers
     else:
         layers = model.survey.layers
     for layer in layers:
         if layer.path == path:
-            return layer.grid.axes if layer.grid is not None else None
-    return grid_axes(shape, image_shape[1:])  # the layer does not run in Python, or has several names
+            return layer.maps
+    return likely and GridMaps(likely)  # the layer does not run in Python, or has several names
 
 
-def surveyed_axes(model: nn.Module | Surveyed) -> dict[str, tuple[int, int, int] | None]:
-    """Return the axes of channels, rows and columns in each layer's output, for a model that carries its survey."""
+def surveyed_maps(model: nn.Module | Surveyed) -> dict[str, FeatureMaps | None]:
+    """Return how each layer's output holds feature maps, for a model that carries its survey."""
     layers = () if isinstance(model, nn.Module) else model.survey.layers
-    return {
-        layer.path: None if layer.grid is None else layer.grid.axes
-        for layer in layers
-        if layer.calls == 1 and len(layer.output_shape or ()) == 4
-    }
+    return {layer.path: layer.maps for layer in layers if layer.calls == 1 and len(layer.output_shape or ()) in (3, 4)}

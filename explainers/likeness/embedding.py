@@ -77,7 +77,7 @@ def anatomy_of(model: Model) -> Anatomy:
     layers = [layer for layer in model.survey.layers if layer.calls == 1 and layer.path]
     grids = [layer for layer in layers if layer.cam and size in _sizes(layer)]
     tokens = [layer for layer in layers if layer.tokens and layer.output_shape and layer.output_shape[2] == size]
-    defaults = [layer for layer in layers if layer.default][-1:]
+    defaults = [layer for layer in layers if layer.default and layer.grid][-1:]
     if defaults:
         sources = defaults if defaults[0] in grids else [*grids[-1:], *defaults]
     else:
@@ -195,13 +195,10 @@ def _grid(path: str, layer: Layer | None, tensor: Tensor) -> Tensor:
     Raises:
         LayerError: it is no grid and no sequence of patches.
     """
-    if layer is not None and layer.grid is not None and tensor.ndim == 4:
-        return _exact(tensor.permute(0, *layer.grid.axes)[0])
-    tokens = None if layer is None else layer.tokens
-    if tokens is None or tensor.ndim != 3 or len(tensor) != 1:
+    maps = None if layer is None else layer.maps
+    if layer is None or maps is None or tuple(tensor.shape) != layer.output_shape:
         raise LayerError(f"The output of layer {path!r} is {tuple(tensor.shape)}, which has no cells of the picture.")
-    patches = tensor[0, tokens.before : tokens.before + tokens.rows * tokens.columns]
-    return _exact(patches.T.reshape(-1, tokens.rows, tokens.columns))
+    return _exact(maps.of(tensor)[0])
 
 
 def _exact(tensor: Tensor) -> Tensor:

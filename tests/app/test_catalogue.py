@@ -30,8 +30,8 @@ def test_one_model_with_labels_and_default_layers(client):
     assert model["default_layers"] == ["bn2"]
     assert model["labels"][281] == "tabby"
     transformer = client.get("/models/vit_b_16").get_json()
-    assert transformer["default_layers"] == []
-    assert "token" in transformer["no_default_layer"]
+    assert transformer["default_layers"] == ["encoder.layers.encoder_layer_11.ln_1"]
+    assert transformer["no_default_layer"] is None
 
 
 def test_layers_in_execution_order(client):

@@ -346,7 +346,10 @@ def test_a_glob_takes_the_layers_that_a_cam_can_use(post, cat):
 
 def test_attention_is_no_grid():
     layers = {layer.path: layer.cam for layer in load_model("timm/vit_tiny_patch16_224", weights=None).survey.layers}
-    assert not any(layers.values()) or [path for path, cam in layers.items() if cam] == ["patch_embed.proj"]
+    assert not any(layers[f"blocks.11.attn.{part}"] for part in ("q_norm", "k_norm", "attn_drop") if part in layers)
+    assert not layers["head"]
+    assert layers["patch_embed.proj"]
+    assert layers["blocks.11"]
 
 
 def test_an_improbable_class_is_diagnosed_in_the_answer_and_in_a_header(post, cat):

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch._dynamo.utils import counters
 from torch.nn import functional
 
-from seewhy.explainers import Classification, GradCAM
+from seewhy.explainers import Classification, GradCAM, survey
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.execution.accelerated import MOST_CUTS, PICTURES_TO_COMPILE, AcceleratedModel
 from seewhy.explainers.execution.accelerators import ACCELERATORS, _exported, _folded, choose, onnxruntime
@@ -25,6 +25,7 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.tasks.pose import predict
 from seewhy.models import LoadedModel, load_model
 from tests import nets
+from tests.explainers.test_attention import build, pictures
 from tests.grids import few
 
 SIZE = (3, 64, 64)
@@ -466,3 +467,14 @@ def test_every_classifier_of_torchvision_can_be_cut(name):
     with torch.no_grad():
         values = cut.prefix(picture.clone())
         assert nets.relative_error(cut.suffix(*values), model.module(picture)) < 1e-5
+
+
+def test_attention_before_the_layer_is_exported(untouched):
+    vit = build("vit")
+    (layer,) = survey(vit, (3, 32, 32)).default_layers
+    accelerated = AcceleratedModel(untouched(vit), (3, 32, 32), (layer,), Classification().outputs, "onnxruntime")
+    accelerated.warm()
+    images = pictures(32, count=3)
+    parts = accelerated.parts((layer,), images)
+    assert parts is not None
+    assert nets.relative_error(parts(images), vit(images)) < 1e-5

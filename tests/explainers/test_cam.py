@@ -144,7 +144,7 @@ def test_a_layer_that_cannot_carry_a_map_is_refused_with_the_reason(kind, layers
 
 
 def test_a_model_without_a_grid_says_why_it_has_no_default_layer(images, untouched):
-    vit = torchvision.models.VisionTransformer(64, 16, 3, 2, 32, 64, num_classes=5)
+    vit = torchvision.models.VisionTransformer(64, 16, 1, 2, 32, 64, num_classes=5)
     with pytest.raises(LayerError, match=r"patch embedding.*tokens.*saliency"):
         GradCAM().explain(untouched(vit), images)
 

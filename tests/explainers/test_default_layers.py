@@ -1,7 +1,8 @@
 """The layer that is right for an architecture, as its authors' drawing has it, beside the layer that the survey finds.
 
 Each expected layer was read from the architecture: the last stage that still is a grid over the picture, after what
-normalises or mixes its channels, before pooling or flattening.
+normalises or mixes its channels, before pooling or flattening. Where only tokens follow patches, it is the last that
+the head reads, or the normalised ones from which the last attention fills the class token.
 """
 
 import functools
@@ -15,9 +16,11 @@ from torch import nn
 from seewhy.explainers import GradCAM, survey
 from seewhy.explainers.layers.survey import Survey
 
-# Name, (height, width) of the picture, layer, and its rows and columns; None where only tokens follow patches.
+# Name, (height, width) of the picture, layer, and its rows and columns.
 ARCHITECTURES = [
     ("alexnet", (224, 224), "features.11", (13, 13)),
+    ("timm/beit_base_patch16_224", (224, 224), "blocks.11", (14, 14)),  # its head reads the patches
+    ("timm/cait_xxs24_224", (224, 224), "blocks_token_only.1.norm1", (14, 14)),
     ("convnext_tiny", (224, 224), "features", (7, 7)),
     ("convnext_tiny", (96, 160), "features", (3, 5)),
     ("densenet121", (224, 224), "features", (7, 7)),
@@ -47,7 +50,7 @@ ARCHITECTURES = [
     ("vgg11", (224, 224), "features.19", (14, 14)),
     ("vgg11", (64, 256), "features.19", (4, 16)),
     ("vgg11_bn", (224, 224), "features.27", (14, 14)),
-    ("vit_b_16", (224, 224), None, None),
+    ("vit_b_16", (224, 224), "encoder.layers.encoder_layer_11.ln_1", (14, 14)),
     ("wide_resnet50_2", (224, 224), "layer4", (7, 7)),
     ("timm/caformer_s18", (224, 224), "stages", (7, 7)),
     ("timm/coat_lite_tiny", (224, 224), "patch_embed4.proj", (7, 7)),  # blocks of tokens before and after
@@ -56,7 +59,9 @@ ARCHITECTURES = [
     ("timm/convnextv2_atto", (224, 224), "stages", (7, 7)),
     ("timm/cspresnet50", (256, 256), "stages", (8, 8)),
     ("timm/davit_tiny", (224, 224), "stages", (7, 7)),
-    ("timm/deit_tiny_patch16_224", (224, 224), None, None),
+    ("timm/deit3_small_patch16_224", (224, 224), "blocks.11.norm1", (14, 14)),
+    ("timm/deit_tiny_distilled_patch16_224", (224, 224), "blocks.11.norm1", (14, 14)),
+    ("timm/deit_tiny_patch16_224", (224, 224), "blocks.11.norm1", (14, 14)),
     ("timm/dla34", (224, 224), "level5", (7, 7)),
     ("timm/edgenext_xx_small", (256, 256), "stages", (8, 8)),
     ("timm/efficientformer_l1", (224, 224), "stages.3.blocks.2", (7, 7)),  # its last block works on tokens
@@ -68,8 +73,8 @@ ARCHITECTURES = [
     ("timm/ghostnet_100", (224, 224), "blocks", (7, 7)),
     ("timm/hrnet_w18_small", (224, 224), "final_layer", (7, 7)),
     ("timm/inception_resnet_v2", (299, 299), "conv2d_7b", (8, 8)),
-    ("timm/levit_128s", (224, 224), None, None),
-    ("timm/mixer_s32_224", (224, 224), None, None),
+    ("timm/levit_128s", (224, 224), "stages.2.blocks", (4, 4)),
+    ("timm/mixer_s32_224", (224, 224), "norm", (7, 7)),
     ("timm/mobileone_s0", (224, 224), "stages", (7, 7)),
     ("timm/mobilevit_xxs", (256, 256), "final_conv", (8, 8)),
     ("timm/nasnetalarge", (331, 331), "act", (11, 11)),
@@ -95,11 +100,13 @@ ARCHITECTURES = [
     ("timm/vit_base_resnet50d_224", (224, 224), "patch_embed.proj", (7, 7)),
     ("timm/vit_small_r26_s32_224", (224, 224), "patch_embed.proj", (7, 7)),
     ("timm/vit_small_resnet26d_224", (224, 224), "patch_embed.proj", (7, 7)),
-    ("timm/vit_tiny_patch16_224", (224, 224), None, None),
-    ("timm/vit_tiny_r_s16_p8_224", (224, 224), None, None),  # a stem of one convolution, then patches of it
+    ("timm/vit_small_patch14_reg4_dinov2", (518, 518), "blocks.11.norm1", (37, 37)),
+    ("timm/vit_small_patch16_dinov3", (256, 256), "norm", (16, 16)),  # its head reads the patches
+    ("timm/vit_tiny_patch16_224", (224, 224), "blocks.11.norm1", (14, 14)),
+    ("timm/vit_tiny_r_s16_p8_224", (224, 224), "blocks.11.norm1", (7, 7)),  # a stem of one convolution, then patches
     ("timm/volo_d1_224", (224, 224), "network.4", (14, 14)),
     ("timm/vovnet39a", (224, 224), "stages", (7, 7)),
-    ("timm/xcit_nano_12_p16_224", (224, 224), None, None),
+    ("timm/xcit_nano_12_p16_224", (224, 224), "cls_attn_blocks.1.norm1", (14, 14)),
     ("timm/xception41", (299, 299), "blocks", (10, 10)),
 ]
 
@@ -115,6 +122,7 @@ QUICK = {
     ("timm/coat_lite_tiny", 224),
     ("timm/efficientformer_l1", 224),
     ("timm/levit_128s", 224),
+    ("timm/vit_tiny_patch16_224", 224),
     ("timm/pvt_v2_b0", 96),
     ("timm/vit_small_resnet26d_224", 224),
     ("vgg11", 64),
@@ -153,14 +161,13 @@ def test_the_table_has_every_architecture_that_is_promised():
 )
 def test_the_default_layer_is_the_last_that_is_a_grid(name, size, layer, grid):
     layers = surveyed(name, size)
-    if layer is None:
-        assert layers.default_layers == ()
-        assert "the patch embedding" in layers.reason
-        return
     assert layers.default_layers == (layer,)
     (default,) = (row for row in layers.layers if row.default)
     assert default.cam
     assert default.calls == 1
+    if default.grid is None:
+        assert (default.tokens.rows, default.tokens.columns) == grid
+        return
     _, rows, columns = default.grid.axes
     assert (default.output_shape[rows], default.output_shape[columns]) == grid
 

@@ -65,7 +65,7 @@ def test_a_net_whose_head_is_its_only_convolution_explains_there():
         (nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2)), "keeps a grid"),
         (nn.Flatten(), "no parameters"),
         (
-            torchvision.models.VisionTransformer(32, 8, 3, 2, 32, 64),
+            torchvision.models.VisionTransformer(32, 8, 1, 2, 32, 64),
             r"'conv_proj'.*tokens of shape \(1, 17, 32\)",
         ),
     ],

@@ -128,15 +128,15 @@ def test_open_sessions_see_no_survey(survey_shapes):
     assert len(hooks.outputs["2"]) == 2
 
 
-def test_fullgrad_reads_the_axes_of_a_model_that_carries_its_survey():
+def test_fullgrad_reads_the_maps_of_a_model_that_carries_its_survey():
     net, images = pooled_along_one_axis(), torch.rand(1, *SHAPE)
     model = wrap_model(net, input_size=32)
-    axes = surveys.surveyed_axes(model)
-    assert axes["2.1"] == (1, 2, 3)
+    views = surveys.surveyed_maps(model)
+    assert views["2.1"].axes == (1, 2, 3)
     values = torch.rand(1, 4, 4, 32)  # by proportions, 32 channels in four rows and columns
     method = FullGrad(sign="signed")
     with pose(net, images) as question:
         result = FullGradients(question.plain()[0], torch.zeros(1, 5), (Term("2.1", values),))
-    maps = method._map(result, (32, 32), axes)
+    maps = method._map(result, (32, 32), views)
     columns = torch.stack([maps[0].sum(dim=0), values[0].sum(dim=(0, 1))])
     assert columns.corrcoef()[0, 1] > 0.99

@@ -47,8 +47,7 @@ def outputs_with(
     Raises:
         ModelOutputError: the model's outputs change when the picture is one of a batch, or are not finite.
     """
-    axes, image = tensors.axes[path], question.images[row : row + 1]
-    back = [axes.index(axis) for axis in range(4)]
+    view, image = tensors.views[path], question.images[row : row + 1]
     progress = question.progress.part(row, len(question.images))
     size = max(1, chunk_size(question.module, question.images, backward=False) - 1)
 
@@ -58,8 +57,8 @@ def outputs_with(
     def replace(output: Tensor, numbers: Sequence[int], _call: int) -> Tensor:
         if len(output) != 1 + len(numbers):
             raise UnreplayableError
-        first = output[:1].permute(axes)
-        return torch.cat([first, edit(first, numbers)]).permute(back).contiguous()
+        first = output[:1]
+        return torch.cat([first, view.put(first, edit(view.of(first), numbers))]).contiguous()
 
     with torch.no_grad(), closing(Replay(question.module, image, path)) as replay:
         parts = replay.outputs(question.task.outputs, tensors.outputs[row : row + 1], batches, replace)

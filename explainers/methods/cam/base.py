@@ -19,15 +19,16 @@ from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.layers.feature_maps import FeatureMaps
 from seewhy.explainers.layers.survey import Survey
-from seewhy.explainers.layers.survey_cache import axes_at, survey_of
+from seewhy.explainers.layers.survey_cache import maps_at, survey_of
 from seewhy.explainers.methods.explainer import Explainer
 
 MAX_LAYERS = 64
 """Most layers of one explanation."""
 
 _NO_GRID = (
-    "The output of layer {path!r} {what}, not a grid of features (N, C, h, w) over the picture; "
+    "The output of layer {path!r} {what}, not a grid of features (N, C, h, w) or tokens (N, T, C) over the picture; "
     "choose a layer that `seewhy layers MODEL` or GET /models/NAME/layers marks as usable for a CAM."
 )
 
@@ -42,14 +43,14 @@ class LayerTensors:
         activations: by path, (N, C, h, w) float32.
         gradients: by path, the gradients of the score with respect to the activations, (N, C, h, w) float32; empty
             without a backward pass.
-        axes: by path, the order of axes that permutes the layer's output to (N, C, h, w).
+        views: by path, how the layer's output holds these.
     """
 
     objective: Objective
     outputs: Tensor
     activations: dict[str, Tensor]
     gradients: dict[str, Tensor]
-    axes: dict[str, tuple[int, int, int, int]]
+    views: dict[str, FeatureMaps]
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -99,14 +100,10 @@ class LayerExplainer(Explainer):
             paths = set(module_paths(model.module, self.layers or model.default_layers))
         except LayerError:  # the explanation itself will raise it
             return {}
-        grids = [
-            (layer.output_shape, layer.grid.axes)
-            for layer in model.survey.layers
-            if layer.path in paths and layer.cam and layer.grid and layer.output_shape
-        ]
+        layers = [layer for layer in model.survey.layers if layer.path in paths and layer.cam]
         return {
-            "channels": sum(shape[axes[0]] for shape, axes in grids),
-            "positions": sum(shape[axes[1]] * shape[axes[2]] for shape, axes in grids),
+            "channels": sum(layer.channels for layer in layers),
+            "positions": sum(layer.cells for layer in layers),
         }
 
 
@@ -219,16 +216,16 @@ def collect(
     for path in paths:
         try:
             check_usable(question.model, path)
-            axes = grid_of(question, path, layer_outputs[path])
+            view = view_of(question, path, layer_outputs[path])
             if scores is not None:
                 gradient = output_gradients[path][0]
                 if gradient is None:
                     raise LayerError(
                         f"No gradient flows from the logits to layer {path!r}; choose one that they depend on."
                     )
-                tensors.gradients[path] = gradient.permute(axes).float()
-            tensors.activations[path] = layer_outputs[path][0].permute(axes).float()
-            tensors.axes[path] = axes
+                tensors.gradients[path] = view.of(gradient).float()
+            tensors.activations[path] = view.of(layer_outputs[path][0]).float()
+            tensors.views[path] = view
         except LayerError:  # a glob may match unsuitable layers, which are skipped; a layer by its full path must suit
             if path in layers:
                 raise
@@ -259,18 +256,18 @@ def aligned(maps: list[Tensor]) -> Iterator[Tensor]:
 
 
 def check_usable(model: AnyModel, path: str) -> None:
-    """Refuse a layer whose output is no grid by the model's survey, such as attention of a picture's size.
+    """Refuse a layer whose output holds no feature maps by the model's survey, such as attention of a picture's size.
 
     Raises:
-        LayerError: the output is no grid.
+        LayerError: the output holds none.
     """
     for layer in () if isinstance(model, nn.Module) else model.survey.layers:
         if layer.path == path and layer.calls == 1 and not layer.cam:
             raise LayerError(_NO_GRID.format(path=path, what=f"is {layer.output_shape}"))
 
 
-def grid_of(question: Question, path: str, outputs: list[Any]) -> tuple[int, int, int, int]:
-    """Return the order of axes that permutes the output of a layer's only call to (N, C, h, w).
+def view_of(question: Question, path: str, outputs: list[Any]) -> FeatureMaps:
+    """Return how the output of a layer's only call holds feature maps.
 
     Args:
         question: of the forward pass.
@@ -278,7 +275,7 @@ def grid_of(question: Question, path: str, outputs: list[Any]) -> tuple[int, int
         outputs: one per call.
 
     Raises:
-        LayerError: the layer runs several times, or its output is no grid over the pictures.
+        LayerError: the layer runs several times, or its output holds no feature maps.
     """
     if len(outputs) != 1:
         raise LayerError(
@@ -286,17 +283,17 @@ def grid_of(question: Question, path: str, outputs: list[Any]) -> tuple[int, int
             "choose a layer that runs once, such as the block around it."
         )
     output = outputs[0]
-    axes = None
+    view = None
     if isinstance(output, Tensor):
         channels, height, width = question.images.shape[1:]
         check = partial(question.progress.at, 0, 1)
-        axes = axes_at(
+        view = maps_at(
             question.model, path, tuple(output.shape), (channels, height, width), question.task.outputs, check
         )
-    if axes is None or len(output) != len(question.images):
+    if view is None or len(output) != len(question.images):
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise LayerError(_NO_GRID.format(path=path, what=f"is {shape}"))
-    return 0, *axes
+    return view
 
 
 def survey_for(question: Question) -> Survey:

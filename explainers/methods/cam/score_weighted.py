@@ -13,6 +13,7 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError
+from seewhy.explainers.hooks.attention import DefinedAttention
 from seewhy.explainers.hooks.session import HookSession
 from seewhy.explainers.methods.cam.base import LayerTensors, collect
 from seewhy.explainers.methods.cam.gradcam import GradCAM
@@ -116,7 +117,8 @@ class ShapleyCAM(GradCAM):
         """Return, per path, the gradients (N, C, h, w) less half the Hessian of the layer times its features."""
         features: dict[str, Tensor] = {}
         host = question.host(tensors.paths)
-        with torch.enable_grad(), HookSession(host.module) as hooks:
+        # Fused attention has no second derivatives.
+        with torch.enable_grad(), HookSession(host.module) as hooks, DefinedAttention():
 
             def keep(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
                 features[hooks.current.path if hooks.current else ""] = output
@@ -126,28 +128,34 @@ class ShapleyCAM(GradCAM):
             hooks.after_forward(keep, *tensors.paths)
             outputs = question.outputs(host.run(question.images))
             score = self.scores(tensors.objective, outputs).sum()
-            products = _hessian_products(score, list(features.values()))
+            # Class and register tokens are no features of the picture: they do not move.
+            directions = [
+                tensors.views[path].put(torch.zeros_like(tensor), tensors.views[path].of(tensor.detach()))
+                for path, tensor in features.items()
+            ]
+            products = _hessian_products(score, list(features.values()), directions)
         gradients = {}
         for path, product in zip(features, products, strict=True):
-            gradients[path] = tensors.gradients[path] - 0.5 * product.permute(tensors.axes[path]).float()
+            gradients[path] = tensors.gradients[path] - 0.5 * tensors.views[path].of(product).float()
         return gradients
 
 
-def _hessian_products(score: Tensor, features: list[Tensor]) -> list[Tensor]:
-    """Return, for each tensor, the Hessian of the score with respect to the tensor, times the tensor.
+def _hessian_products(score: Tensor, features: list[Tensor], directions: list[Tensor]) -> list[Tensor]:
+    """Return, for each tensor, the Hessian of the score with respect to the tensor, times its direction.
 
     Raises:
         LayerError: PyTorch has no second derivative of an operation after the layer.
     """
-    # The Hessian itself would be far too large. The gradient g(A) is differentiated once more in the direction of A:
-    # the gradient of g · A, with the last A held fixed, is the product of the Hessian and A.
+    # The Hessian itself would be far too large. The gradient g(A) is differentiated once more in the direction D:
+    # the gradient of g · D, with D held fixed, is the product of the Hessian and D.
     products = []
-    for gradient, tensor in zip(torch.autograd.grad(score, features, create_graph=True), features, strict=True):
+    gradients = torch.autograd.grad(score, features, create_graph=True)
+    for gradient, tensor, direction in zip(gradients, features, directions, strict=True):
         product = None
         if gradient.requires_grad:
             try:
                 (product,) = torch.autograd.grad(
-                    gradient, tensor, grad_outputs=tensor.detach(), retain_graph=True, allow_unused=True
+                    gradient, tensor, grad_outputs=direction, retain_graph=True, allow_unused=True
                 )
             except RuntimeError as error:
                 if "not implemented" not in str(error):

@@ -11,6 +11,7 @@ from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.question import Question
 from seewhy.explainers.errors import LayerError
 from seewhy.explainers.hooks.session import HookSession
+from seewhy.explainers.layers.feature_maps import FeatureMaps
 from seewhy.explainers.methods.cam.base import collect
 
 MOST = 64
@@ -27,7 +28,7 @@ class Factors:
         objective: the explained scores.
         outputs: (N, ...) float32.
         layer: its path.
-        axes: the order of axes that permutes its output to (N, C, h, w).
+        view: how its output holds its activations.
         regions: (N, k, h, w) float32, not negative: how strong each concept is at each position.
         concepts: (N, k, C) float32, not negative, of length 1.
     """
@@ -35,7 +36,7 @@ class Factors:
     objective: Objective
     outputs: Tensor
     layer: str
-    axes: tuple[int, int, int, int]
+    view: FeatureMaps
     regions: Tensor
     concepts: Tensor
 
@@ -70,7 +71,7 @@ def factorize(question: Question, layers: Sequence[str], count: int, iterations:
     lengths = concepts.norm(dim=2).clamp_min(TINY)
     regions = (strengths * lengths[:, None]).mT.reshape(len(activations), count, height, width)
     concepts = (concepts / lengths[:, :, None]).float()
-    return Factors(tensors.objective, tensors.outputs, path, tensors.axes[path], regions.float(), concepts)
+    return Factors(tensors.objective, tensors.outputs, path, tensors.views[path], regions.float(), concepts)
 
 
 def nonnegative_factors(
@@ -121,7 +122,7 @@ def regions_of(question: Question, parts: Factors) -> Regions:
     # One run of the model for each row: an empty layer, each region alone, and each concept all over the layer.
     regions = torch.cat([empty, parts.regions, parts.everywhere], dim=1)
     concepts = torch.cat([parts.concepts[:, :1], parts.concepts, parts.concepts], dim=1)
-    outputs = continued(question, parts.layer, parts.axes, regions, concepts)
+    outputs = continued(question, parts.layer, parts.view, regions, concepts)
     scores = torch.stack([parts.objective.scores(rows) for rows in outputs.unbind(1)], dim=1)
     gains = scores[:, 1 : rank + 1] - scores[:, :1]
     order = gains.argsort(dim=1, descending=True, stable=True)
@@ -129,15 +130,13 @@ def regions_of(question: Question, parts: Factors) -> Regions:
     return Regions(parts.regions[rows, order], gains[rows, order], outputs[:, rank + 1 :][rows, order])
 
 
-def continued(
-    question: Question, layer: str, axes: tuple[int, int, int, int], regions: Tensor, concepts: Tensor
-) -> Tensor:
+def continued(question: Question, layer: str, view: FeatureMaps, regions: Tensor, concepts: Tensor) -> Tensor:
     """Return the outputs of the model when the layer's output is one concept in one region.
 
     Args:
         question: its pictures run through the model up to the layer.
         layer: path of a layer that runs once.
-        axes: the order of axes that permutes its output to (N, C, h, w).
+        view: how its output holds feature maps.
         regions: (N, R, h, w), how strong the concept is at each position.
         concepts: (N, R, C).
 
@@ -147,7 +146,6 @@ def continued(
     images = question.images
     count, runs = regions.shape[:2]
     regions, concepts = regions.flatten(0, 1), concepts.flatten(0, 1)
-    inverse = [axes.index(axis) for axis in range(4)]
     owners = torch.arange(count, device=images.device).repeat_interleave(runs)
     host = question.host((layer,))
     outputs = []
@@ -155,7 +153,7 @@ def continued(
         copies, features = images[owners[part]], torch.einsum("rhw,rc->rchw", regions[part], concepts[part])
 
         def replace_output(_module: nn.Module, _args: object, output: Tensor, features: Tensor = features) -> Tensor:
-            return features.permute(inverse).to(output.dtype).contiguous()
+            return view.put(output, features.to(output.dtype)).contiguous()
 
         with torch.no_grad(), HookSession(host.module) as hooks:
             hooks.after_forward(replace_output, layer)

@@ -15,8 +15,9 @@ from seewhy.explainers.core.attribution import Attribution
 from seewhy.explainers.core.objective import Objective
 from seewhy.explainers.core.projection import Sign, principal_component
 from seewhy.explainers.core.question import Question
+from seewhy.explainers.layers.feature_maps import FeatureMaps, GridMaps
 from seewhy.explainers.layers.layout import grid_axes
-from seewhy.explainers.layers.survey_cache import surveyed_axes
+from seewhy.explainers.layers.survey_cache import surveyed_maps
 from seewhy.explainers.methods.catalogue import Paper, method
 from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.methods.gradient.decomposition import FullGradients, full_gradients, units_of
@@ -82,7 +83,7 @@ class FullGrad(Explainer):
 
     def _attribution(self, question: Question) -> Attribution:
         maps, parts = [], []
-        units, surveyed = units_of(question), surveyed_axes(question.model)
+        units, surveyed = units_of(question), surveyed_maps(question.model)
         # Of each module the inputs, the gradients and the terms are in memory at once.
         for rows in question.chunks(len(question.images), backward=True, copies=2):
             parts.append(full_gradients(question.part(rows), units))
@@ -91,15 +92,15 @@ class FullGrad(Explainer):
         return self.answer(torch.cat(maps), objective, torch.cat([part.outputs for part in parts]))
 
     def _map(
-        self, gradients: FullGradients, size: tuple[int, int], surveyed: Mapping[str, tuple[int, int, int] | None]
+        self, gradients: FullGradients, size: tuple[int, int], surveyed: Mapping[str, FeatureMaps | None]
     ) -> Tensor:
-        """Return the maps (N, *size); `surveyed` has the axes of the outputs of modules, by path."""
+        """Return the maps (N, *size); `surveyed` has how the outputs of modules hold feature maps, by path."""
         total = torch.zeros(())
         for term in gradients.terms:
-            axes = (term.values.ndim == 4 and surveyed.get(term.path)) or _axes(tuple(term.values.shape), size)
-            if axes is None:
+            view = (term.values.ndim == 4 and surveyed.get(term.path)) or _likely_view(tuple(term.values.shape), size)
+            if view is None:
                 continue
-            values = term.values.permute(0, *axes)
+            values = view.of(term.values)
             if values[0, 0].numel() == 1 and size != (1, 1):
                 continue
             if self.sign == "absolute":
@@ -112,19 +113,19 @@ class FullGrad(Explainer):
         return total.clamp_min(0) if self.sign != "signed" else total
 
 
-def _axes(shape: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int, int] | None:
-    """Return the axes of channels, rows and columns of a term; None if it has no positions.
+def _likely_view(shape: tuple[int, ...], size: tuple[int, int]) -> FeatureMaps | None:
+    """Return how a term probably holds feature maps; None if it has no positions.
 
     Padding can give a layer more pixels and other proportions than the picture: then the closer of both readings
     counts.
     """
     if (axes := grid_axes(shape, size)) is not None or len(shape) != 4:
-        return axes
+        return axes and GridMaps(axes)
 
     def stretch(axes: tuple[int, int, int]) -> float:
         return abs(log(shape[axes[1]] * size[1] / (shape[axes[2]] * size[0])))
 
-    return min((1, 2, 3), (3, 1, 2), key=stretch)
+    return GridMaps(min((1, 2, 3), (3, 1, 2), key=stretch))
 
 
 def _summing(fine: Tensor, coarse: Tensor) -> Tensor:

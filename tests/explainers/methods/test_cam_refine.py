@@ -56,6 +56,6 @@ def test_signed_products_are_refused_by_name():
 
 
 def test_a_model_without_a_grid_says_why_it_has_no_default_layer(images):
-    vit = torchvision.models.VisionTransformer(64, 16, 3, 2, 32, 64, num_classes=5)
+    vit = torchvision.models.VisionTransformer(64, 16, 1, 2, 32, 64, num_classes=5)
     with pytest.raises(LayerError, match="No default layer"):
         RefineCAM().explain(vit, images)
