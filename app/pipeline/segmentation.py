@@ -27,9 +27,10 @@ def segment(service: Service, upload: bytes, options: SegmentOptions, drawn: boo
     deadline = service.deadline()
     model = service.models.model(options.model, deadline)
     segmentation_of(model)  # which refuses other models, before any picture is decoded
-    timings, computation = current().timed(), PredictComputation()
-    view = service.decode(upload, model, timings, deadline, drawn)
+    computation = PredictComputation()
     service.spend(model, computation, 1, deadline)
+    timings = current().timed()
+    view = service.decode(upload, model, timings, deadline, drawn)
     plan = Plan(model, computation, (DEFAULT_ASK,), deadline, "segment")
     ((outcome,),) = service.submit([Submission(plan, view, timings)]).result()
     return SegmentResult(model, segments_of(model, outcome.result.outputs[0], view), options, timings)

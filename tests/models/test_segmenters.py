@@ -11,7 +11,6 @@ from seewhy.models.errors import UnknownModelError, WeightsUnavailableError
 from seewhy.models.models_file import own_specs
 from tests.app.conftest import EXAMPLES
 from tests.explainers.test_segmentation import Lesions
-from tests.grids import few
 
 NAMES = list_models(module=segmentation)
 
@@ -48,7 +47,8 @@ def test_weights_that_are_not_there_are_reported_as_of_other_models(monkeypatch,
         load_model("deeplab_resnet50")
 
 
-@pytest.mark.parametrize("name", few(NAMES, ["lraspp_mobilenet_v3_large"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_torchvisions_own_weights_fit(name, tmp_path):
     set_name = get_model_weights(name).DEFAULT.name
     trained = {} if name.startswith("lraspp") else {"aux_loss": True}  # as the weights were
@@ -61,6 +61,7 @@ def test_torchvisions_own_weights_fit(name, tmp_path):
     assert torch.equal(next(iter(model.module.parameters())), first)
 
 
+@pytest.mark.slow
 def test_the_architecture_serves_ones_own_segmenters(tmp_path):
     (tmp_path / "models.toml").write_text(
         '[models.lungs]\narchitecture = "lraspp_mobilenet_v3_large"\nweights = "w.pth"\nhead = "segmentation"\n'

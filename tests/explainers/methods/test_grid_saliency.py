@@ -60,6 +60,7 @@ def test_what_is_visible_in_the_region_is_no_context(far):
     assert not saliency.any()
 
 
+@pytest.mark.slow
 def test_without_need_there_is_no_context():
     alone = wrap_model(FarCell(need=0.0), ["cued", "other"], input_size=64, mean=(0, 0, 0), std=(1, 1, 1))
     (saliency,) = GridSaliency().explain(alone, torch.ones(1, 3, 64, 64), (region(),)).maps
@@ -70,7 +71,7 @@ def test_a_cell_is_kept_while_it_is_worth_its_weight(far):
     images = torch.ones(1, 3, 64, 64)
     loss = torch.tensor([2.0, -2.0]).softmax(0)[0] - torch.tensor([-2.0, 2.0]).softmax(0)[0]
     for factor, is_kept in ((0.5, True), (2.0, False)):
-        explainer = GridSaliency(sparsity=float(factor * loss))
+        explainer = GridSaliency(sparsity=float(factor * loss), steps=30)
         (saliency,) = explainer.explain(far, images, (region(),)).maps
         assert bool(saliency[CELL] > 0.1) is is_kept
 
@@ -104,7 +105,7 @@ def test_steps_are_those_of_torchs_descent():
 def test_pictures_of_a_batch_are_explained_alone(far):
     images = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0)) + 0.5
     targets = (region(), region(slice(0, 8)), region(slice(30, 60)))
-    explainer = GridSaliency(steps=20)
+    explainer = GridSaliency(steps=5)
     together = explainer.explain(far, images, targets).maps
     for row in range(3):
         alone = explainer.explain(far, images[row : row + 1], targets[row : row + 1]).maps
