@@ -1,7 +1,7 @@
 // The address bar: it holds everything that differs from its default, under the HTTP names of the options. Back and
 // Forward move between questions about this picture and earlier ones, without reloading the page.
 
-import { DEFAULTS, change, onChange, state } from "./state.js";
+import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 
 const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside"];
 const LISTS = ["layer", "compare"];
@@ -34,7 +34,7 @@ function fromQuery(query) {
     else if (TEXTS.includes(name)) patch[name] = value;
     else if (name === "by") patch.by = value === "layer" ? "layer" : "method";
     else if (LISTS.includes(name)) patch[name] = [...new Set([...(patch[name] ?? []), value])];
-    else if (CLASSES.includes(name)) patch[name] = /^\d+$/.test(value) ? Number(value) : value;
+    else if (CLASSES.includes(name)) patch[name] = asTarget(value);
     else if (name === "alpha") patch.alpha = Math.min(1, Math.max(0, Number(value || NaN)));
     else if (name === "off") patch.off = value.split(",").filter((channel) => /^\d+$/.test(channel)).map(Number);
     else if (!OURS.includes(name)) patch.options[name] = value;

@@ -9,7 +9,7 @@ import { modelName } from "./models.js";
 import { readNpz } from "./npz.js";
 import { problemBox, showProblem } from "./problems.js";
 import { methodNamed, usualScale } from "./question.js";
-import { change, state, subject } from "./state.js";
+import { change, methodName, state, subject } from "./state.js";
 import { reading, signed } from "./words.js";
 
 const STEP = 24; // tiles at a time
@@ -191,14 +191,14 @@ function mark() {
 
 /** The chosen method, or Grad-CAM in place of methods of many passes, which would take too long. */
 function quick() {
-  const { forwards, backwards } = methodNamed(state.method)?.cost ?? {};
-  return [forwards, backwards].every((passes) => /^\d$/.test(passes)) ? state.method : "gradcam";
+  const { forwards, backwards } = methodNamed(methodName())?.cost ?? {};
+  return [forwards, backwards].every((passes) => /^\d$/.test(passes)) ? methodName() : "gradcam";
 }
 
 function intervention() {
   const method = quick();
   const fields = [...subject(), ["method", method]];
-  if (method === state.method) {
+  if (method === methodName()) {
     for (const [name, value] of Object.entries(state.options)) fields.push([name, value]);
     if ("layer" in methodNamed(method).options) for (const layer of state.layer) fields.push(["layer", layer]);
   }

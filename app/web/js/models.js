@@ -57,14 +57,15 @@ async function choose() {
   const wanted = await ask("Model", content, { accept: "Use this model", result: () => chosen });
   if (!wanted || wanted === current) return;
   const named = state.target !== null || state.against !== null;
-  const classes = named && !(current && (await haveSameClasses(current, wanted))) ? { target: null, against: null } : {};
-  change({ ...classes, model: wanted, layer: [], inside: null, off: [], compare: state.by === "layer" ? [] : state.compare });
+  const fresh = named && !(current && (await answerAlike(current, wanted))) ? { target: null, against: null } : {};
+  if (!state.method) fresh.options = {}; // the model may have another default method
+  change({ ...fresh, model: wanted, layer: [], inside: null, off: [], compare: state.by === "layer" ? [] : state.compare });
 }
 
-/** Whether two models have the same classes, as after training on the same data set. */
-async function haveSameClasses(current, wanted) {
+/** Whether two models have the same head and classes, as after training on the same data set. */
+async function answerAlike(current, wanted) {
   const [first, second] = await Promise.all([current, wanted].map((name) => catalogue(modelPath(name)).catch(() => null)));
-  return first !== null && second !== null && String(first.labels) === String(second.labels);
+  return first !== null && second !== null && first.head === second.head && String(first.labels) === String(second.labels);
 }
 
 function row(model, checked, choose) {

@@ -90,6 +90,9 @@ function dress() {
   if (!overlay.isReadable) read(null);
 }
 
+/** The pixel that the keyboard reads. */
+export const pixelRead = () => point ?? middle();
+
 function middle() {
   const [height, width] = state.answer.explanations[0].heatmap.shape;
   return [Math.floor(width / 2), Math.floor(height / 2)];
@@ -122,7 +125,8 @@ function read(pixel, aloud = false) {
   }
   const { heatmap } = state.answer.explanations[0];
   const value = valueAt(heatmap, ...pixel);
-  const said = `x ${pixel[0]}, y ${pixel[1]}: ${value.toFixed(3)}`;
+  const place = state.scene?.at(pixel);
+  const said = `x ${pixel[0]}, y ${pixel[1]}: ${value.toFixed(3)}${place ? ` · ${place.label}` : ""}`;
   byId("reading").textContent = said;
   markValue(value * Math.max(heatmap.max, -heatmap.min));
   if (aloud) {

@@ -7,7 +7,8 @@ export function percent(probability) {
 
 /** What the model says of a class, of a value of a regression, or of a class of a segmenter. */
 export function reading({ probability, value, unit, area }) {
-  return value === undefined ? percent(probability ?? area) : `${number(value)} ${unit}`.trim();
+  if (value !== undefined) return `${number(value)} ${unit}`.trim();
+  return area === undefined ? percent(probability) : `on ${percent(area)}`;
 }
 
 export function number(value) {
