@@ -1,8 +1,6 @@
 """The page with a segmenter: regions of the picture are shown, and clicked to be explained."""
 
 import base64
-import io
-import json
 import re
 
 import numpy as np

@@ -3,11 +3,11 @@
 
 import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 
-const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside"];
+const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference"];
 const LISTS = ["layer", "compare"];
 const CLASSES = ["target", "against"];
 const OURS = ["image", "format", "view", "values", "top"]; // HTTP options that the page sets itself
-const STEPS = ["picture", "show", "model", "method", "target", "against", "layer"]; // Back undoes a change of these
+const STEPS = ["picture", "second", "show", "model", "method", "target", "against", "layer"]; // Back undoes a change of these
 const PAUSE = 250; // milliseconds: browsers limit how often the address may change, as by a slider
 const STRIDE = 500; // milliseconds: faster changes, as by arrow keys in a list, are one step
 const KEPT = 8; // pictures that Back can show again
@@ -56,8 +56,12 @@ function addressOf(from) {
 
 /** The address of the current view, without the choices of the others. */
 export function link() {
-  const { by, compare, inside, off } = DEFAULTS;
-  const others = { ...(state.show !== "compare" && { by, compare }), ...(state.show !== "inside" && { inside, off }) };
+  const { by, compare, inside, off, reference } = DEFAULTS;
+  const others = {
+    ...(state.show !== "compare" && { by, compare }),
+    ...(state.show !== "inside" && { inside, off }),
+    ...(state.show !== "likeness" && { reference }),
+  };
   return addressOf({ ...state, ...others });
 }
 

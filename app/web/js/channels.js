@@ -1,7 +1,7 @@
 // Feature maps of a layer, ranked by their estimated effect on the class; they can be switched off.
 
 import { post } from "./api.js";
-import { coloursOf } from "./bar.js";
+import { coloured, coloursOf } from "./colours.js";
 import { copy, curl } from "./copy.js";
 import { byId, make } from "./dom.js";
 import { chooseLayers, layersOf } from "./layers.js";
@@ -153,13 +153,7 @@ async function draw(canvas, map) {
   const largest = Math.max(high, -low) || 1;
   const colours = await coloursOf(low < -0.25 * largest ? "icefire" : "inferno");
   const level = low < -0.25 * largest ? (value) => (value / largest + 1) / 2 : (value) => Math.max(0, value / largest);
-  const [height, width] = captured.size;
-  const pixels = new ImageData(width, height);
-  map.forEach((value, cell) => {
-    const colour = Number.parseInt(colours[Math.round(level(value) * 255)].slice(1), 16);
-    pixels.data.set([colour >> 16, (colour >> 8) & 255, colour & 255, 255], cell * 4);
-  });
-  const small = await createImageBitmap(pixels);
+  const small = coloured(map, captured.size, colours, level);
   const context = canvas.getContext("2d");
   const heatmap = state.answer?.explanations[0].heatmap;
   if (heatmap) {

@@ -8,6 +8,7 @@ import { prepareCopy } from "./copy.js";
 import { prepareScrolls } from "./dom.js";
 import { prepareExplain } from "./explain.js";
 import { prepareInside } from "./inside.js";
+import { prepareLikeness } from "./likeness.js";
 import { prepareModels } from "./models.js";
 import { prepareOptions } from "./options.js";
 import { openExample, preparePicture } from "./picture.js";
@@ -33,6 +34,7 @@ async function start() {
   prepareOptions();
   prepareCopy();
   prepareCompare();
+  prepareLikeness();
   prepareInside();
   await prepareSettings();
   keepAddress();

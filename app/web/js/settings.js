@@ -1,7 +1,7 @@
 // The settings beside the picture: method, layer and drawing. Model and options have their own modules.
 
 import { catalogue } from "./api.js";
-import { coloursOf, gradient } from "./bar.js";
+import { coloursOf, gradient } from "./colours.js";
 import { byId, make } from "./dom.js";
 import { chooseLayers } from "./layers.js";
 import { modelName } from "./models.js";

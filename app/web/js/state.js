@@ -1,7 +1,7 @@
 // The state of the page. `change` updates it and calls the listeners.
 
 export const DEFAULTS = Object.freeze({
-  show: "explain", // the view: explain, compare or inside
+  show: "explain", // the view: explain, compare, likeness or inside
   example: null, // name of the example picture, if it is one
   picture: null, // see picture.js
   model: null, // by default the service's
@@ -18,6 +18,8 @@ export const DEFAULTS = Object.freeze({
   by: "method", // what is compared: method or layer
   compare: [], // names of the compared methods or layers
   scene: null, // what the model predicts at each place of the picture, see scene.js
+  reference: null, // name of the example picture that it is compared with, if that is one
+  second: null, // the picture that it is compared with, see picture.js
   inside: null, // layer whose feature maps are shown
   off: [], // its channels that are switched off
 });
