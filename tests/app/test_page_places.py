@@ -1,9 +1,7 @@
 """The page with a segmenter: regions of the picture are shown, and clicked to be explained."""
 
-import base64
 import re
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
@@ -50,21 +48,10 @@ def picture(tmp_path_factory):
     return file
 
 
-def segments(route):
-    pixels = np.asarray(shapes()).argmax(2).astype(np.uint8)
-    areas = [float((pixels == index).mean()) for index in range(3)]
-    rows = [
-        {"index": index, "label": label, "area": areas[index]} for index, label in enumerate(["red", "green", "blue"])
-    ]
-    mask = base64.b64encode(encoded(Image.fromarray(pixels))).decode()
-    route.fulfill(json={"classes": rows, "mask": f"data:image/png;base64,{mask}"})
-
-
 @pytest.fixture(scope="module")
 def regions(browser, scenes, picture):
     """The page with the regions of the picture, for one question after another."""
     with opened(browser, scenes) as tab:
-        tab.route("**/segment", segments)
         tab.goto(scenes)
         tab.wait_for_selector("body[data-ready]")
         tab.set_input_files("#image", picture)
@@ -90,7 +77,10 @@ def test_a_click_explains_the_region_there(regions, scenes, picture):
     answer = ask(scenes, picture=picture, target="pixel:45,33", format="json").json()
     area = answer["explanations"][0]["target"]["area"]
     expect(regions.locator("#answer-probability")).to_have_text(f"on {area:.1%}")
-    expect(regions.locator("#scope")).to_contain_text("The connected region at x 45, y 33.")
+    outside = answer["explanations"][0]["outside"]
+    said = f"The connected region at x 45, y 33. {outside:.1%} of the map lies outside it."
+    expect(regions.locator("#scope")).to_have_text(said)
+    expect(regions.locator("#method")).to_have_value("hirescam")  # the default one of segmenters
     left, top, right, bottom = AREAS["red"][1]
     edges = {f"M{left} {top}H{right + 1}", f"M{left} {bottom + 1}H{right + 1}"}
     edges |= {f"M{left} {top}V{bottom + 1}", f"M{right + 1} {top}V{bottom + 1}"}
@@ -117,19 +107,20 @@ def test_the_keyboard_explains_the_region_that_it_reads(regions):
 
 def test_a_class_of_the_list_is_its_whole_region_or_the_border_of_it(regions, scenes, picture):
     rows = regions.locator("#predictions .class")
-    expect(rows.locator(".label")).to_have_text(["red", "green", "blue"])
-    rows.nth(0).hover()
+    expect(rows.locator(".label")).to_have_text(["blue", "red", "green"])  # the largest region first
+    red, green = rows.nth(1), rows.nth(2)
+    red.hover()
     pointed = regions.locator("#places .pointed")
     expect(pointed).to_have_attribute("d", re.compile("M4 4H20.*M40 43H60"))  # both rectangles
-    fields = explained_anew(regions, rows.nth(0).click)
+    fields = explained_anew(regions, red.click)
     assert ("target", "0") in fields
     expect(regions.locator("#places .chosen")).to_have_attribute("d", re.compile("M4 4H20.*M40 44H60"))
-    expect(rows.nth(0)).to_have_attribute("aria-pressed", "true")
+    expect(red).to_have_attribute("aria-pressed", "true")
     fields = explained_anew(regions, lambda: regions.get_by_label("Average over").select_option("border"))
     assert ("target", "0:border") in fields
     area = ask(scenes, picture=picture, target="red:border", format="json").json()["explanations"][0]["target"]["area"]
     expect(regions.locator("#answer-probability")).to_have_text(f"on {area:.1%}")
-    fields = explained_anew(regions, rows.nth(1).click)  # which asks about the same part
+    fields = explained_anew(regions, green.click)  # which asks about the same part
     assert ("target", "1:border") in fields
     explained_anew(regions, lambda: regions.get_by_label("Average over").select_option("the whole picture"))
     expect(regions.locator("#places .chosen")).to_have_attribute("d", "")
@@ -145,7 +136,6 @@ def test_a_link_and_back_ask_about_the_same_place_again(regions, browser, scenes
     link = clipboard(regions)
     assert link == f"{scenes}/?target=pixel%3A45%2C33&against=1"
     with opened(browser, scenes) as visitor:
-        visitor.route("**/segment", segments)
         visitor.goto(link)
         visitor.wait_for_selector("body[data-ready]")
         visitor.set_input_files("#image", picture)
@@ -175,7 +165,6 @@ def test_regions_that_do_not_come_are_asked_for_again(regions, scenes, picture):
     answered(regions)
     expect(regions.locator("#places")).to_be_hidden()
     regions.unroute("**/segment")
-    regions.route("**/segment", segments)
     regions.get_by_role("button", name="Try again").click()
     shown(regions)
     expect(regions.locator("#problem")).to_be_hidden()

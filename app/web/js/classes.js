@@ -14,13 +14,13 @@ export function prepareClasses() {
   const input = byId("target");
   const ask = () => {
     const text = input.value.trim();
-    if (text) change({ target: asTarget(text), against: null });
+    if (text && !kind()?.isDragged) change({ target: asTarget(text), against: null });
   };
   input.addEventListener("change", ask);
   byId("target-form").addEventListener("submit", (event) => event.preventDefault());
   byId("part").addEventListener("change", (event) => {
     const { place } = split(askedTarget());
-    change({ target: asTarget(joined(place || String(explained().index), event.target.value)) });
+    change({ target: asTarget(joined(place || String(named(explained())), event.target.value)) });
   });
   byId("contrast-clear").addEventListener("click", () => change({ against: null }));
 }
@@ -31,8 +31,8 @@ function show() {
   if (!answer) return;
   const [{ target, against }] = answer.explanations;
   const predictions = state.scene?.rows ?? answer.predictions;
-  const listed = predictions.map((prediction) => prediction.index);
-  const added = [target, against].filter((prediction) => prediction && !listed.includes(prediction.index));
+  const listed = predictions.map(identity);
+  const added = [target, isBox(target) ? null : against].filter((prediction) => prediction && !listed.includes(identity(prediction)));
   point(null);
   const focused = document.activeElement?.dataset?.focus;
   byId("predictions").replaceChildren(...[...predictions, ...added].map((prediction) => row(prediction, target, against)));
@@ -51,23 +51,20 @@ function show() {
 }
 
 /** Shows which part of which place is explained. */
-function showPart({ outside }) {
-  const { parts = [], about = "" } = kind() ?? {};
+function showPart(explanation) {
+  const { parts = [], about = "", scope = () => "" } = kind() ?? {};
   const { place, part } = split(askedTarget());
   byId("part-field").hidden = !parts.length;
   byId("part-name").textContent = about;
   byId("part").replaceChildren(...parts.map(([name, text]) => new Option(text, name)));
   byId("part").value = part;
-  const [, x, y] = place.match(/^pixel:(\d+),(\d+)$/) ?? [];
-  const said = x === undefined ? [] : [`The connected region at x ${x}, y ${y}.`];
-  if (outside !== undefined) said.push(`${percent(outside)} of the map lies outside ${part === "border" ? "the border" : "it"}.`);
-  byId("scope").textContent = said.join(" ");
+  byId("scope").textContent = scope(explanation, place, part);
 }
 
 function row(prediction, target, against) {
-  const same = prediction.index === target.index;
-  const chosen = same && !split(askedTarget()).place.startsWith("pixel:");
-  const contrasted = prediction.index === against?.index;
+  const same = classOf(prediction) === classOf(target);
+  const chosen = identity(prediction) === identity(target) && !split(askedTarget()).place.startsWith("pixel:");
+  const contrasted = against && classOf(prediction) === classOf(against);
   const next = chosen && target.direction === "up" ? "down" : "up"; // a second click asks what makes a value smaller
   const show = () => state.scene && point(state.scene.row(prediction));
   const hide = () => point(null);
@@ -87,7 +84,7 @@ function row(prediction, target, against) {
     make("span", { class: "share", textContent: reading(prediction) + (chosen && target.direction === "down" ? " ↓" : "") }),
     make("span", { class: "track", "aria-hidden": "true" }, make("span", { class: "fill" })),
   );
-  explain.dataset.focus = `class-${prediction.index}`;
+  explain.dataset.focus = `class-${identity(prediction)}`;
   explain.querySelector(".fill").style.width = `${(prediction.probability ?? prediction.area ?? 0) * 100}%`;
   const rather = make("button", {
     type: "button",
@@ -95,28 +92,36 @@ function row(prediction, target, against) {
     textContent: "vs",
     title: `Why ${target.label} rather than ${prediction.label}?`,
     "aria-label": `Contrast with ${prediction.label}`,
-    "aria-pressed": String(contrasted),
+    "aria-pressed": String(Boolean(contrasted)),
     disabled: same,
     on: { click: () => contrast(prediction) },
   });
-  rather.dataset.focus = `contrast-${prediction.index}`;
+  rather.dataset.focus = `contrast-${identity(prediction)}`;
   return make("li", {}, explain, rather);
 }
 
 function contrast(prediction) {
   const target = explained();
-  if (prediction.index === target.index) return;
-  const same = state.answer.explanations[0].against?.index === prediction.index;
-  change({ target: askedTarget() ?? named(target, target.direction), against: same ? null : named(prediction, "up") });
+  if (classOf(prediction) === classOf(target)) return;
+  const { against } = state.answer.explanations[0];
+  const same = against && classOf(against) === classOf(prediction);
+  const other = isBox(prediction) ? prediction.label : named(prediction, "up");
+  change({ target: askedTarget() ?? named(target, target.direction), against: same ? null : other });
 }
 
-function isValue(prediction) {
-  return prediction.value !== undefined;
-}
+const isValue = (prediction) => prediction.unit !== undefined;
+const isBox = (prediction) => prediction.number !== undefined;
 
-/** How a request names a class, or what makes a value larger or smaller. */
+/** What tells a row from the others: a class, or one of the boxes, which may be of one class. */
+const identity = (prediction) => (isBox(prediction) ? `box:${prediction.number}` : prediction.index);
+
+/** What two predictions of one class have in common. */
+const classOf = (prediction) => (isBox(prediction) ? prediction.label : prediction.index);
+
+/** How a request names a class, a box, or what makes a value larger or smaller. */
 function named(prediction, direction) {
-  return isValue(prediction) ? `output:${prediction.index}:${direction}` : prediction.index;
+  if (isValue(prediction)) return `output:${prediction.index}:${direction}`;
+  return prediction.number === null ? split(askedTarget()).place : identity(prediction);
 }
 
 async function offerLabels(model) {

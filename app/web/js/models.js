@@ -8,6 +8,8 @@ import { change, onChange, state } from "./state.js";
 
 const SHOWN = 60; // maximum number of rows
 
+const TASKS = { segmentation: "segmenter", detection: "detector" };
+
 let standard = null;
 
 /** The name of the model: the chosen one, or the service's default. */
@@ -39,7 +41,7 @@ async function choose() {
   const more = make("p", { class: "help" });
   let chosen = current;
   const fill = (text) => {
-    const matches = ordered.filter((model) => `${model.name} ${model.source} ${model.licence}`.toLowerCase().includes(text));
+    const matches = ordered.filter((model) => `${model.name} ${model.source} ${model.licence} ${TASKS[model.head] ?? ""}`.toLowerCase().includes(text));
     list.replaceChildren(...matches.slice(0, SHOWN).map((model) => row(model, model.name === chosen, () => (chosen = model.name))));
     more.textContent = matches.length > SHOWN ? `${matches.length - SHOWN} more; type to narrow them down.` : "";
     if (!matches.length) more.textContent = "No model matches.";
@@ -75,7 +77,7 @@ function row(model, checked, choose) {
   const radio = make("input", { type: "radio", name: "model", value: model.name, checked, disabled: !available });
   radio.addEventListener("change", choose);
   const size = model.input_size.join(" × ");
-  const said = `${source} · ${model.licence} · ${size} · ${model.classes} classes`;
+  const said = `${source} · ${model.licence} · ${size} · ${model.classes} classes${model.head in TASKS ? ` · ${TASKS[model.head]}` : ""}`;
   return make(
     "li",
     {},

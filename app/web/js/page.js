@@ -1,5 +1,6 @@
 // The page: composition of its parts.
 
+import { prepareAbsent } from "./absent.js";
 import { keepAddress, readAddress } from "./address.js";
 import { catalogue } from "./api.js";
 import { prepareClasses } from "./classes.js";
@@ -27,6 +28,7 @@ async function start() {
   prepareScrolls();
   prepareScene();
   prepareStage();
+  prepareAbsent();
   preparePlaces();
   prepareTabs();
   prepareClasses();

@@ -1,6 +1,6 @@
 // The places of the scene on the picture: their outlines, and clicks that explain them.
 
-import { byId } from "./dom.js";
+import { byId, make } from "./dom.js";
 import { explainPlace, kind, split } from "./scene.js";
 import { overlay, pixelRead } from "./stage.js";
 import { askedTarget, explained, onChange, state } from "./state.js";
@@ -51,9 +51,18 @@ function showScene() {
   pointed = null;
   draw("pointed", null);
   draw("borders", scene?.borders());
+  byId("names").replaceChildren(...(scene?.names?.() ?? []).map(nameTag));
   if (scene) byId("places").setAttribute("viewBox", `0 0 ${scene.size.join(" ")}`);
   byId("places-help").textContent = scene ? kind().help : "";
   byId("reader").setAttribute("aria-label", scene ? `${READER}; ${kind().key}` : READER);
+}
+
+function nameTag({ label, left, top }) {
+  const tag = make("span", { textContent: label });
+  tag.style.top = `${Math.max(0, top) * 100}%`;
+  tag.style.maxWidth = `${(1 - left) * 100}%`;
+  tag.style.left = `${left * 100}%`;
+  return tag;
 }
 
 function showExplained() {

@@ -1,7 +1,8 @@
 // The regions of a segmenter: what lies at a pixel, and where it ends.
 
-import { decoded } from "./overlay.js";
+import { Problem } from "./api.js";
 import { make } from "./dom.js";
+import { decoded } from "./overlay.js";
 import { area, lines } from "./paths.js";
 
 const MOST = 1024; // cells along the longer side: outlines of more would look the same
@@ -13,7 +14,8 @@ export class Regions {
   #labels;
 
   /** Reads an answer of /segment. */
-  static async read({ classes, mask }) {
+  static async read({ classes, mask, void: unseen }) {
+    if (unseen > 255) throw new Problem({ detail: "The page shows the regions of at most 255 classes; choose one from the list." });
     const image = await decoded(mask);
     const scale = Math.min(1, MOST / Math.max(image.naturalWidth, image.naturalHeight));
     const [width, height] = [image.naturalWidth, image.naturalHeight].map((side) => Math.max(1, Math.round(side * scale)));
