@@ -182,6 +182,20 @@ class Weighted(nn.Module):
         return self.conv(images).sum(dim=(2, 3))
 
 
+class Colours(nn.Module):
+    """A segmenter of pictures in [0, 1]: the class of a position is its strongest colour."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1, bias=False), nn.ReLU())
+        self.head = nn.Conv2d(3, 3, 1, bias=False)
+        for conv in (self.encoder[0], self.head):
+            nn.init.dirac_(conv.weight)
+
+    def forward(self, images: Tensor) -> Any:
+        return {"out": self.head(self.encoder(images))}
+
+
 class Skip(Net):
     """What the swept layer gets is added to what it returns."""
 

@@ -1,13 +1,13 @@
 // The address bar: it holds everything that differs from its default, under the HTTP names of the options. Back and
 // Forward move between questions about this picture and earlier ones, without reloading the page.
 
-import { DEFAULTS, change, onChange, state } from "./state.js";
+import { DEFAULTS, asTarget, change, onChange, state } from "./state.js";
 
-const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside"];
+const TEXTS = ["show", "example", "model", "method", "colormap", "scale", "inside", "reference"];
 const LISTS = ["layer", "compare"];
 const CLASSES = ["target", "against"];
 const OURS = ["image", "format", "view", "values", "top"]; // HTTP options that the page sets itself
-const STEPS = ["picture", "show", "model", "method", "target", "against", "layer"]; // Back undoes a change of these
+const STEPS = ["picture", "second", "show", "model", "method", "target", "against", "layer"]; // Back undoes a change of these
 const PAUSE = 250; // milliseconds: browsers limit how often the address may change, as by a slider
 const STRIDE = 500; // milliseconds: faster changes, as by arrow keys in a list, are one step
 const KEPT = 8; // pictures that Back can show again
@@ -34,7 +34,7 @@ function fromQuery(query) {
     else if (TEXTS.includes(name)) patch[name] = value;
     else if (name === "by") patch.by = value === "layer" ? "layer" : "method";
     else if (LISTS.includes(name)) patch[name] = [...new Set([...(patch[name] ?? []), value])];
-    else if (CLASSES.includes(name)) patch[name] = /^\d+$/.test(value) ? Number(value) : value;
+    else if (CLASSES.includes(name)) patch[name] = asTarget(value);
     else if (name === "alpha") patch.alpha = Math.min(1, Math.max(0, Number(value || NaN)));
     else if (name === "off") patch.off = value.split(",").filter((channel) => /^\d+$/.test(channel)).map(Number);
     else if (!OURS.includes(name)) patch.options[name] = value;
@@ -56,8 +56,12 @@ function addressOf(from) {
 
 /** The address of the current view, without the choices of the others. */
 export function link() {
-  const { by, compare, inside, off } = DEFAULTS;
-  const others = { ...(state.show !== "compare" && { by, compare }), ...(state.show !== "inside" && { inside, off }) };
+  const { by, compare, inside, off, reference } = DEFAULTS;
+  const others = {
+    ...(state.show !== "compare" && { by, compare }),
+    ...(state.show !== "inside" && { inside, off }),
+    ...(state.show !== "likeness" && { reference }),
+  };
   return addressOf({ ...state, ...others });
 }
 

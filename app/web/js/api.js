@@ -41,7 +41,7 @@ export function catalogue(path) {
 
 export const modelPath = (name) => `/models/${name.split("/").map(encodeURIComponent).join("/")}`;
 
-/** Posts a picture. `fields` are pairs of names and values; a repeated name is a list. */
+/** Posts a picture. `fields` are pairs of names and values, also files; a repeated name is a list. */
 export function post(path, picture, fields, { signal, accept } = {}) {
   const body = new FormData();
   body.append("image", picture, picture.name || "picture");

@@ -1,19 +1,10 @@
 // The colour bar: the values of the colours.
 
-import { catalogue } from "./api.js";
+import { coloursOf, gradient } from "./colours.js";
 import { byId } from "./dom.js";
 import { number } from "./words.js";
 
 let scale = null;
-
-/** Returns the 256 colours of a colour map. */
-export async function coloursOf(name) {
-  const { colormaps } = await catalogue("/colormaps");
-  return colormaps.find((map) => map.name === name).colors;
-}
-
-/** Colours as a CSS gradient from left to right. */
-export const gradient = (colours) => `linear-gradient(to right, ${colours.filter((_, place) => place % 15 === 0).join(",")})`;
 
 export async function showBar(answer) {
   const explanation = answer?.explanations[0];

@@ -1,7 +1,7 @@
 // Feature maps of a layer, ranked by their estimated effect on the class; they can be switched off.
 
 import { post } from "./api.js";
-import { coloursOf } from "./bar.js";
+import { coloured, coloursOf } from "./colours.js";
 import { copy, curl } from "./copy.js";
 import { byId, make } from "./dom.js";
 import { chooseLayers, layersOf } from "./layers.js";
@@ -9,7 +9,7 @@ import { modelName } from "./models.js";
 import { readNpz } from "./npz.js";
 import { problemBox, showProblem } from "./problems.js";
 import { methodNamed, usualScale } from "./question.js";
-import { change, state, subject } from "./state.js";
+import { change, methodName, state, subject } from "./state.js";
 import { reading, signed } from "./words.js";
 
 const STEP = 24; // tiles at a time
@@ -153,13 +153,7 @@ async function draw(canvas, map) {
   const largest = Math.max(high, -low) || 1;
   const colours = await coloursOf(low < -0.25 * largest ? "icefire" : "inferno");
   const level = low < -0.25 * largest ? (value) => (value / largest + 1) / 2 : (value) => Math.max(0, value / largest);
-  const [height, width] = captured.size;
-  const pixels = new ImageData(width, height);
-  map.forEach((value, cell) => {
-    const colour = Number.parseInt(colours[Math.round(level(value) * 255)].slice(1), 16);
-    pixels.data.set([colour >> 16, (colour >> 8) & 255, colour & 255, 255], cell * 4);
-  });
-  const small = await createImageBitmap(pixels);
+  const small = coloured(map, captured.size, colours, level);
   const context = canvas.getContext("2d");
   const heatmap = state.answer?.explanations[0].heatmap;
   if (heatmap) {
@@ -191,14 +185,14 @@ function mark() {
 
 /** The chosen method, or Grad-CAM in place of methods of many passes, which would take too long. */
 function quick() {
-  const { forwards, backwards } = methodNamed(state.method)?.cost ?? {};
-  return [forwards, backwards].every((passes) => /^\d$/.test(passes)) ? state.method : "gradcam";
+  const { forwards, backwards } = methodNamed(methodName())?.cost ?? {};
+  return [forwards, backwards].every((passes) => /^\d$/.test(passes)) ? methodName() : "gradcam";
 }
 
 function intervention() {
   const method = quick();
   const fields = [...subject(), ["method", method]];
-  if (method === state.method) {
+  if (method === methodName()) {
     for (const [name, value] of Object.entries(state.options)) fields.push([name, value]);
     if ("layer" in methodNamed(method).options) for (const layer of state.layer) fields.push(["layer", layer]);
   }

@@ -1,21 +1,27 @@
-// The predictions: a click on a class explains it; a second class can be contrasted with it.
+// The predictions: a click on a class, value, region or box explains it; a second class can be contrasted with it.
 
 import { catalogue, modelPath } from "./api.js";
 import { byId, make } from "./dom.js";
-import { change, explained, onChange, state } from "./state.js";
-import { reading } from "./words.js";
+import { point } from "./places.js";
+import { explainPlace, joined, kind, split } from "./scene.js";
+import { asTarget, askedTarget, change, explained, onChange, state } from "./state.js";
+import { percent, reading } from "./words.js";
 
 let labelled = null; // the model whose labels are suggested
 
 export function prepareClasses() {
-  onChange((patch) => "answer" in patch && show());
+  onChange((patch) => ("answer" in patch || "scene" in patch) && show());
   const input = byId("target");
   const ask = () => {
     const text = input.value.trim();
-    if (text) change({ target: /^\d+$/.test(text) ? Number(text) : text, against: null });
+    if (text && !kind()?.isDragged) change({ target: asTarget(text), against: null });
   };
   input.addEventListener("change", ask);
   byId("target-form").addEventListener("submit", (event) => event.preventDefault());
+  byId("part").addEventListener("change", (event) => {
+    const { place } = split(askedTarget());
+    change({ target: asTarget(joined(place || String(named(explained())), event.target.value)) });
+  });
   byId("contrast-clear").addEventListener("click", () => change({ against: null }));
 }
 
@@ -24,16 +30,19 @@ function show() {
   byId("found").hidden = !answer;
   if (!answer) return;
   const [{ target, against }] = answer.explanations;
-  const listed = answer.predictions.map((prediction) => prediction.index);
-  const added = [target, against].filter((prediction) => prediction && !listed.includes(prediction.index));
+  const predictions = state.scene?.rows ?? answer.predictions;
+  const listed = predictions.map(identity);
+  const added = [target, isBox(target) ? null : against].filter((prediction) => prediction && !listed.includes(identity(prediction)));
+  point(null);
   const focused = document.activeElement?.dataset?.focus;
-  byId("predictions").replaceChildren(...[...answer.predictions, ...added].map((prediction) => row(prediction, target, against)));
+  byId("predictions").replaceChildren(...[...predictions, ...added].map((prediction) => row(prediction, target, against)));
   if (focused) document.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
   document.title = `${target.label}: SeeWhy`;
   byId("answer-label").textContent = target.label;
   byId("answer-probability").textContent = reading(target);
   byId("contrast").hidden = !against;
   if (against) byId("contrast-text").textContent = `Evidence for ${target.label} rather than ${against.label}.`;
+  showPart(answer.explanations[0]);
   byId("diagnostics").replaceChildren(
     ...answer.explanations[0].diagnostics.map(({ message }) => make("li", { textContent: message })),
   );
@@ -41,10 +50,24 @@ function show() {
   offerLabels(answer.model.name);
 }
 
+/** Shows which part of which place is explained. */
+function showPart(explanation) {
+  const { parts = [], about = "", scope = () => "" } = kind() ?? {};
+  const { place, part } = split(askedTarget());
+  byId("part-field").hidden = !parts.length;
+  byId("part-name").textContent = about;
+  byId("part").replaceChildren(...parts.map(([name, text]) => new Option(text, name)));
+  byId("part").value = part;
+  byId("scope").textContent = scope(explanation, place, part);
+}
+
 function row(prediction, target, against) {
-  const chosen = prediction.index === target.index;
-  const contrasted = prediction.index === against?.index;
+  const same = classOf(prediction) === classOf(target);
+  const chosen = identity(prediction) === identity(target) && !split(askedTarget()).place.startsWith("pixel:");
+  const contrasted = against && classOf(prediction) === classOf(against);
   const next = chosen && target.direction === "up" ? "down" : "up"; // a second click asks what makes a value smaller
+  const show = () => state.scene && point(state.scene.row(prediction));
+  const hide = () => point(null);
   const explain = make(
     "button",
     {
@@ -52,13 +75,16 @@ function row(prediction, target, against) {
       class: "class",
       "aria-pressed": String(chosen),
       title: isValue(prediction) ? `Explain what makes it ${next === "down" ? "smaller" : "larger"}` : "",
-      on: { click: (event) => (event.shiftKey ? contrast(prediction) : change({ target: named(prediction, next), against: null })) },
+      on: {
+        click: (event) => (event.shiftKey ? contrast(prediction) : explainPlace(named(prediction, next))),
+        pointerenter: show, pointerleave: hide, focus: show, blur: hide,
+      },
     },
     make("span", { class: "label", textContent: prediction.label }),
     make("span", { class: "share", textContent: reading(prediction) + (chosen && target.direction === "down" ? " ↓" : "") }),
     make("span", { class: "track", "aria-hidden": "true" }, make("span", { class: "fill" })),
   );
-  explain.dataset.focus = `class-${prediction.index}`;
+  explain.dataset.focus = `class-${identity(prediction)}`;
   explain.querySelector(".fill").style.width = `${(prediction.probability ?? prediction.area ?? 0) * 100}%`;
   const rather = make("button", {
     type: "button",
@@ -66,28 +92,36 @@ function row(prediction, target, against) {
     textContent: "vs",
     title: `Why ${target.label} rather than ${prediction.label}?`,
     "aria-label": `Contrast with ${prediction.label}`,
-    "aria-pressed": String(contrasted),
-    disabled: chosen,
+    "aria-pressed": String(Boolean(contrasted)),
+    disabled: same,
     on: { click: () => contrast(prediction) },
   });
-  rather.dataset.focus = `contrast-${prediction.index}`;
+  rather.dataset.focus = `contrast-${identity(prediction)}`;
   return make("li", {}, explain, rather);
 }
 
 function contrast(prediction) {
   const target = explained();
-  if (prediction.index === target.index) return;
-  const same = state.answer.explanations[0].against?.index === prediction.index;
-  change({ target: named(target, target.direction), against: same ? null : named(prediction, "up") });
+  if (classOf(prediction) === classOf(target)) return;
+  const { against } = state.answer.explanations[0];
+  const same = against && classOf(against) === classOf(prediction);
+  const other = isBox(prediction) ? prediction.label : named(prediction, "up");
+  change({ target: askedTarget() ?? named(target, target.direction), against: same ? null : other });
 }
 
-function isValue(prediction) {
-  return prediction.value !== undefined;
-}
+const isValue = (prediction) => prediction.unit !== undefined;
+const isBox = (prediction) => prediction.number !== undefined;
 
-/** How a request names a class, or what makes a value larger or smaller. */
+/** What tells a row from the others: a class, or one of the boxes, which may be of one class. */
+const identity = (prediction) => (isBox(prediction) ? `box:${prediction.number}` : prediction.index);
+
+/** What two predictions of one class have in common. */
+const classOf = (prediction) => (isBox(prediction) ? prediction.label : prediction.index);
+
+/** How a request names a class, a box, or what makes a value larger or smaller. */
 function named(prediction, direction) {
-  return isValue(prediction) ? `output:${prediction.index}:${direction}` : prediction.index;
+  if (isValue(prediction)) return `output:${prediction.index}:${direction}`;
+  return prediction.number === null ? split(askedTarget()).place : identity(prediction);
 }
 
 async function offerLabels(model) {

@@ -9,7 +9,7 @@ import { modelName } from "./models.js";
 import { problemBox, showProblem } from "./problems.js";
 import { methodNamed, question } from "./question.js";
 import { methodGroups } from "./settings.js";
-import { change, onChange, state } from "./state.js";
+import { change, methodName, onChange, state } from "./state.js";
 
 const MOST = 6;
 const USUAL = ["gradcam++", "layercam", "saliency"];
@@ -49,10 +49,10 @@ async function choose() {
 }
 
 /** The method whose layers are compared: the chosen one, if it uses layers. */
-const layered = () => ("layer" in (methodNamed(state.method)?.options ?? {}) ? state.method : "gradcam");
+const layered = () => ("layer" in (methodNamed(methodName())?.options ?? {}) ? methodName() : "gradcam");
 
 async function standard() {
-  if (state.by === "method") return [...new Set([state.method, ...USUAL])].slice(0, 4);
+  if (state.by === "method") return [...new Set([methodName(), ...USUAL])].slice(0, 4);
   const layers = (await layersOf(await modelName())).filter((layer) => layer.cam);
   // The end of each stage: the last of the least nested layers of each resolution.
   const ends = new Map();
@@ -89,7 +89,7 @@ function show() {
   const kept = new Map();
   for (const name of names) {
     const asked = state.by === "layer" ? { method: layered(), layer: [name] } : { method: name };
-    if (asked.method !== state.method) asked.options = {};
+    if (asked.method !== methodName()) asked.options = {};
     const fields = question(asked);
     const key = JSON.stringify([state.picture.url, fields]);
     kept.set(key, cards.get(key) ?? makeCard(name, fields, asked));

@@ -16,6 +16,16 @@ export function make(tag, given = {}, ...children) {
   return element;
 }
 
+const SHAPES = "http://www.w3.org/2000/svg";
+
+/** Creates an element of SVG. */
+export function makeShape(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SHAPES, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
 /** Turns text with `code` in backticks into nodes. */
 export function prose(text) {
   return text.split("`").map((part, place) => (place % 2 ? make("code", { textContent: part }) : part));

@@ -3,10 +3,9 @@
 import { amend } from "./address.js";
 import { Problem, explain } from "./api.js";
 import { announce, byId } from "./dom.js";
-import { keptOptions } from "./options.js";
 import { clearProblems, showProblem } from "./problems.js";
 import { HEATMAP, methodNamed, question } from "./question.js";
-import { DEFAULTS, change, explained, onChange, state } from "./state.js";
+import { change, explained, methodName, onChange, state } from "./state.js";
 import { restore, showPreview } from "./stage.js";
 import { progress, reading } from "./words.js";
 
@@ -48,16 +47,17 @@ async function run() {
     if (event.preview) showPreview(event.preview);
   };
   try {
-    const asked = question();
-    const answer = await explain(state.picture.file, [...asked, ...HEATMAP], { signal: mine.signal, onProgress });
+    const fields = question();
+    const answer = await explain(state.picture.file, [...fields, ...HEATMAP], { signal: mine.signal, onProgress });
     if (pending !== mine) return;
+    const asked = fields.some(([name]) => name === "method") ? fields : [["method", answer.method.name], ...fields];
     change({ answer, asked });
     const target = explained();
     announce(`${target.label}, ${reading(target)}, explained by ${answer.method.name}.`);
   } catch (error) {
     if (pending !== mine || error.name === "AbortError") return;
     restore();
-    if (error.errors?.some((fault) => fault.field === "method") && !methodNamed(state.method)) explainByDefault(error);
+    if (error.errors?.some((fault) => fault.field === "method") && !methodNamed(methodName())) explainByDefault(error);
     else showProblem(error, run);
   } finally {
     if (pending === mine) {
@@ -69,9 +69,8 @@ async function run() {
 
 /** A link may name an unknown method: the default one replaces it, and the error is shown. */
 function explainByDefault({ message }) {
-  const { method } = DEFAULTS;
-  amend({ method, options: keptOptions(method) });
-  showProblem(new Problem({ detail: message, errors: [{ field: "method", message: `${message} This is ${method}.` }] }));
+  amend({ method: null, options: {} });
+  showProblem(new Problem({ detail: message, errors: [{ field: "method", message: `${message} This is the default one.` }] }));
 }
 
 function busy(is) {

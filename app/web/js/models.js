@@ -8,6 +8,8 @@ import { change, onChange, state } from "./state.js";
 
 const SHOWN = 60; // maximum number of rows
 
+const TASKS = { segmentation: "segmenter", detection: "detector" };
+
 let standard = null;
 
 /** The name of the model: the chosen one, or the service's default. */
@@ -39,7 +41,7 @@ async function choose() {
   const more = make("p", { class: "help" });
   let chosen = current;
   const fill = (text) => {
-    const matches = ordered.filter((model) => `${model.name} ${model.source} ${model.licence}`.toLowerCase().includes(text));
+    const matches = ordered.filter((model) => `${model.name} ${model.source} ${model.licence} ${TASKS[model.head] ?? ""}`.toLowerCase().includes(text));
     list.replaceChildren(...matches.slice(0, SHOWN).map((model) => row(model, model.name === chosen, () => (chosen = model.name))));
     more.textContent = matches.length > SHOWN ? `${matches.length - SHOWN} more; type to narrow them down.` : "";
     if (!matches.length) more.textContent = "No model matches.";
@@ -57,14 +59,15 @@ async function choose() {
   const wanted = await ask("Model", content, { accept: "Use this model", result: () => chosen });
   if (!wanted || wanted === current) return;
   const named = state.target !== null || state.against !== null;
-  const classes = named && !(current && (await haveSameClasses(current, wanted))) ? { target: null, against: null } : {};
-  change({ ...classes, model: wanted, layer: [], inside: null, off: [], compare: state.by === "layer" ? [] : state.compare });
+  const fresh = named && !(current && (await answerAlike(current, wanted))) ? { target: null, against: null } : {};
+  if (!state.method) fresh.options = {}; // the model may have another default method
+  change({ ...fresh, model: wanted, layer: [], inside: null, off: [], compare: state.by === "layer" ? [] : state.compare });
 }
 
-/** Whether two models have the same classes, as after training on the same data set. */
-async function haveSameClasses(current, wanted) {
+/** Whether two models have the same head and classes, as after training on the same data set. */
+async function answerAlike(current, wanted) {
   const [first, second] = await Promise.all([current, wanted].map((name) => catalogue(modelPath(name)).catch(() => null)));
-  return first !== null && second !== null && String(first.labels) === String(second.labels);
+  return first !== null && second !== null && first.head === second.head && String(first.labels) === String(second.labels);
 }
 
 function row(model, checked, choose) {
@@ -74,7 +77,7 @@ function row(model, checked, choose) {
   const radio = make("input", { type: "radio", name: "model", value: model.name, checked, disabled: !available });
   radio.addEventListener("change", choose);
   const size = model.input_size.join(" × ");
-  const said = `${source} · ${model.licence} · ${size} · ${model.classes} classes`;
+  const said = `${source} · ${model.licence} · ${size} · ${model.classes} classes${model.head in TASKS ? ` · ${TASKS[model.head]}` : ""}`;
   return make(
     "li",
     {},

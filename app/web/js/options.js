@@ -2,11 +2,13 @@
 
 import { byId, field, make, prose } from "./dom.js";
 import { methodNamed } from "./question.js";
-import { change, onChange, state } from "./state.js";
+import { change, methodName, onChange, state } from "./state.js";
+
+let filled = null; // the method whose options are shown
 
 export function prepareOptions() {
   onChange((patch) => {
-    if ("method" in patch) fill();
+    if (filled !== methodName()) fill();
     else if ("options" in patch) refill();
   });
   byId("options-reset").addEventListener("click", () => change({ options: {} }));
@@ -14,7 +16,7 @@ export function prepareOptions() {
 }
 
 /** The options of a method without its layer, which has its own control. */
-const listed = () => Object.entries(methodNamed(state.method)?.options ?? {}).filter(([name]) => name !== "layer");
+const listed = () => Object.entries(methodNamed(methodName())?.options ?? {}).filter(([name]) => name !== "layer");
 
 /** Options that another method also has, which are kept when it is chosen. */
 export function keptOptions(name) {
@@ -24,6 +26,7 @@ export function keptOptions(name) {
 }
 
 function fill() {
+  filled = methodName();
   byId("options-list").replaceChildren(...listed().map(([name, schema]) => row(name, schema)));
   tell();
   byId("options").open ||= Object.keys(state.options).length > 0;

@@ -97,9 +97,8 @@ export class Overlay {
     this.#canvas.style.clipPath = share ? `inset(0 0 0 ${share * 100}%)` : "";
   }
 
-  /** The pixel of the upload under a pointer. */
-  pixel(event) {
-    const [height, width] = this.#map.heatmap.shape;
+  /** The pixel under a pointer, of an upload of this height and width. */
+  pixel(event, [height, width] = this.#map.heatmap.shape) {
     const box = this.element.getBoundingClientRect();
     const place = (at, start, size, pixels) =>
       Math.min(pixels - 1, Math.max(0, Math.floor(((at - start) / size) * pixels)));
@@ -123,7 +122,7 @@ export class Overlay {
   }
 }
 
-async function decoded(source) {
+export async function decoded(source) {
   const image = new Image();
   image.src = source;
   await image.decode();

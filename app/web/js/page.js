@@ -1,5 +1,6 @@
 // The page: composition of its parts.
 
+import { prepareAbsent } from "./absent.js";
 import { keepAddress, readAddress } from "./address.js";
 import { catalogue } from "./api.js";
 import { prepareClasses } from "./classes.js";
@@ -8,11 +9,14 @@ import { prepareCopy } from "./copy.js";
 import { prepareScrolls } from "./dom.js";
 import { prepareExplain } from "./explain.js";
 import { prepareInside } from "./inside.js";
+import { prepareLikeness } from "./likeness.js";
 import { prepareModels } from "./models.js";
 import { prepareOptions } from "./options.js";
 import { openExample, preparePicture } from "./picture.js";
+import { preparePlaces } from "./places.js";
 import { showProblem } from "./problems.js";
 import { learn } from "./question.js";
+import { prepareScene } from "./scene.js";
 import { prepareSettings } from "./settings.js";
 import { prepareStage } from "./stage.js";
 import { state } from "./state.js";
@@ -22,13 +26,17 @@ async function start() {
   readAddress();
   learn((await catalogue("/methods")).methods);
   prepareScrolls();
+  prepareScene();
   prepareStage();
+  prepareAbsent();
+  preparePlaces();
   prepareTabs();
   prepareClasses();
   prepareModels();
   prepareOptions();
   prepareCopy();
   prepareCompare();
+  prepareLikeness();
   prepareInside();
   await prepareSettings();
   keepAddress();

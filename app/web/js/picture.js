@@ -23,7 +23,7 @@ async function open(source, example = null) {
   const mine = turn;
   clearProblems();
   try {
-    const picture = await decoded(await source);
+    const picture = await readPicture(await source);
     if (mine !== turn) {
       URL.revokeObjectURL(picture.url);
       return;
@@ -36,7 +36,8 @@ async function open(source, example = null) {
   }
 }
 
-async function decoded(chosen) {
+/** Reads a file; returns it with the address and the size of the upright picture. */
+export async function readPicture(chosen) {
   const bytes = await chosen.arrayBuffer();
   // Later requests use the chosen content, even if the file on the disk changes.
   const file = new File([bytes], chosen.name, { type: chosen.type });
@@ -63,7 +64,7 @@ function looksOtherwise(bytes) {
 }
 
 /** Returns the service's upright picture, for files that browsers show differently or, like TIFF, not at all. */
-export async function fromServer(file) {
+async function fromServer(file) {
   const fields = [["method", "saliency"], ["view", "side-by-side"], ["alpha", "0"], ["format", "png"]];
   const pair = await createImageBitmap(await (await post("/explain", file, fields)).blob());
   const canvas = make("canvas", { width: pair.width / 2, height: pair.height });
@@ -72,9 +73,29 @@ export async function fromServer(file) {
   return { url: URL.createObjectURL(blob), width: canvas.width, height: canvas.height };
 }
 
+/** Browsers ignore the orientation in some formats: if the sides do not match, the service's picture is taken. */
+export async function turnUpright(picture, [height, width]) {
+  const isTurned = width !== height && width > height !== picture.width > picture.height;
+  if (!isTurned) return false;
+  const { url } = picture;
+  Object.assign(picture, await fromServer(picture.file));
+  URL.revokeObjectURL(url);
+  return true;
+}
+
+/** Fills a list with buttons that call `open(name)`. */
+export function listExamples(list, open) {
+  list.replaceChildren(
+    ...EXAMPLES.map(([name, alt]) => {
+      const image = make("img", { src: examplePath(name), alt, width: 120, height: 80 });
+      return make("li", {}, make("button", { type: "button", title: alt, on: { click: () => open(name) } }, image));
+    }),
+  );
+}
+
 export const openExample = (name) => open(exampleFile(name), name);
 
-async function exampleFile(name) {
+export async function exampleFile(name) {
   const response = await get(examplePath(name)).catch((error) => {
     throw error.status === 404 ? new Problem({ detail: `There is no example ${name}.` }) : error;
   });
@@ -108,11 +129,6 @@ export function preparePicture() {
     const [file] = event.clipboardData.files;
     if (file) open(file);
   });
-  byId("examples").replaceChildren(
-    ...EXAMPLES.map(([name, alt]) => {
-      const image = make("img", { src: examplePath(name), alt, width: 120, height: 80 });
-      return make("li", {}, make("button", { type: "button", title: alt, on: { click: () => openExample(name) } }, image));
-    }),
-  );
+  listExamples(byId("examples"), openExample);
   return take();
 }

@@ -21,7 +21,7 @@ export function question(changed = {}) {
   const method = methods.get(asked.method);
   const fields = [];
   if (asked.model) fields.push(["model", asked.model]);
-  fields.push(["method", asked.method]);
+  if (asked.method) fields.push(["method", asked.method]);
   if (asked.target !== null) fields.push(["target", String(asked.target)]);
   if (asked.against !== null) fields.push(["against", String(asked.against)]);
   if (!method || "layer" in method.options) for (const layer of asked.layer) fields.push(["layer", layer]);

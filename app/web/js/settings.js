@@ -1,14 +1,14 @@
 // The settings beside the picture: method, layer and drawing. Model and options have their own modules.
 
 import { catalogue } from "./api.js";
-import { coloursOf, gradient } from "./bar.js";
+import { coloursOf, gradient } from "./colours.js";
 import { byId, make } from "./dom.js";
 import { chooseLayers } from "./layers.js";
 import { modelName } from "./models.js";
 import { keptOptions } from "./options.js";
 import { showProblem } from "./problems.js";
 import { allMethods, methodNamed, usualScale } from "./question.js";
-import { change, onChange, state } from "./state.js";
+import { change, methodName, onChange, state } from "./state.js";
 
 const FAMILIES = {
   cam: "Class activation maps",
@@ -55,7 +55,7 @@ export async function prepareSettings() {
 
 async function choose() {
   const model = await modelName();
-  const most = methodNamed(state.method)?.options.layer?.maxItems ?? 16;
+  const most = methodNamed(methodName())?.options.layer?.maxItems ?? 16;
   const layer = await chooseLayers({ model, title: "Layers", chosen: state.layer, most, standard: true });
   if (!layer) return;
   const standard = state.answer?.layers ?? [];
@@ -66,7 +66,7 @@ function scale() {
   const [low, high] = [byId("scale-low"), byId("scale-high")];
   const wanted = byId("scale").value;
   byId("scale-ends").hidden = wanted !== "fixed";
-  if (wanted !== "fixed") change({ scale: wanted === usualScale(state.method) ? null : wanted });
+  if (wanted !== "fixed") change({ scale: wanted === usualScale(methodName()) ? null : wanted });
   else {
     const { drawn } = state.answer?.explanations[0] ?? { drawn: { low: 0, high: 1 } };
     if (low.value === "") low.value = Number(drawn.low.toPrecision(3));
@@ -76,15 +76,16 @@ function scale() {
 }
 
 function show(patch) {
-  if ("method" in patch) showMethod();
-  if ("layer" in patch || "answer" in patch || "method" in patch) showLayer();
-  if ("scale" in patch || "method" in patch) showScale();
+  const isOther = "method" in patch || "answer" in patch;
+  if (isOther) showMethod();
+  if (isOther || "layer" in patch) showLayer();
+  if (isOther || "scale" in patch) showScale();
   if ("colormap" in patch) byId("colormap").value = state.colormap ?? "";
   if ("answer" in patch && state.answer) swatch(state.answer.explanations[0].drawn.colormap);
 }
 
 function showScale() {
-  const scale = state.scale ?? usualScale(state.method);
+  const scale = state.scale ?? usualScale(methodName());
   const fixed = scale.includes(",");
   const control = byId("scale");
   control.value = fixed ? "fixed" : scale;
@@ -104,8 +105,8 @@ function cited(authors) {
 }
 
 function showMethod() {
-  const method = methodNamed(state.method);
-  byId("method").value = state.method;
+  const method = methodNamed(methodName());
+  byId("method").value = methodName();
   byId("method-about").hidden = !method;
   if (!method) return;
   byId("method-summary").textContent = method.summary;
@@ -120,7 +121,7 @@ function showMethod() {
 }
 
 function showLayer() {
-  const takes = "layer" in (methodNamed(state.method)?.options ?? { layer: null });
+  const takes = "layer" in (methodNamed(methodName())?.options ?? { layer: null });
   byId("layer-field").hidden = !takes;
   const used = state.layer.length ? state.layer : (state.answer?.layers ?? []);
   byId("layer-name").textContent = used.join(", ") || "automatic";

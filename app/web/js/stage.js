@@ -3,7 +3,7 @@
 import { byId, isTouched } from "./dom.js";
 import { seen, valueAt } from "./maps.js";
 import { Overlay } from "./overlay.js";
-import { fromServer } from "./picture.js";
+import { turnUpright } from "./picture.js";
 import { change, explained, onChange, state } from "./state.js";
 import { markValue, showBar } from "./bar.js";
 import { reading } from "./words.js";
@@ -50,8 +50,9 @@ async function showAnswer() {
   showBar(answer);
   if (!answer) return;
   const [first] = answer.explanations;
-  await upright(first.heatmap.shape, picture);
+  const isTurned = await turnUpright(picture, first.heatmap.shape);
   if (state.answer !== answer) return;
+  if (isTurned) overlay.showPicture(picture);
   await overlay.showMap(first);
   if (state.answer !== answer) return;
   dress();
@@ -60,15 +61,6 @@ async function showAnswer() {
   overlay.describe(`Heatmap of ${answer.method.name} for ${explained().label}, ${reading(explained())}`);
 }
 
-/** Browsers ignore the orientation in some formats: if the sides do not match, the service's picture is shown. */
-async function upright([height, width], picture) {
-  const turned = width !== height && width > height !== picture.width > picture.height;
-  if (!turned) return;
-  const { url } = picture;
-  Object.assign(picture, await fromServer(picture.file));
-  URL.revokeObjectURL(url);
-  if (state.picture === picture) overlay.showPicture(picture);
-}
 
 /** Shows a preview of the heatmap. */
 export async function showPreview(source) {
@@ -89,6 +81,9 @@ function dress() {
   classList.toggle("sheet", overlay.isSheet && !overlay.isPreview);
   if (!overlay.isReadable) read(null);
 }
+
+/** The pixel that the keyboard reads. */
+export const pixelRead = () => point ?? middle();
 
 function middle() {
   const [height, width] = state.answer.explanations[0].heatmap.shape;
@@ -122,7 +117,8 @@ function read(pixel, aloud = false) {
   }
   const { heatmap } = state.answer.explanations[0];
   const value = valueAt(heatmap, ...pixel);
-  const said = `x ${pixel[0]}, y ${pixel[1]}: ${value.toFixed(3)}`;
+  const place = state.scene?.at(pixel);
+  const said = `x ${pixel[0]}, y ${pixel[1]}: ${value.toFixed(3)}${place ? ` · ${place.label}` : ""}`;
   byId("reading").textContent = said;
   markValue(value * Math.max(heatmap.max, -heatmap.min));
   if (aloud) {

@@ -1,11 +1,11 @@
 // The state of the page. `change` updates it and calls the listeners.
 
 export const DEFAULTS = Object.freeze({
-  show: "explain", // the view: explain, compare or inside
+  show: "explain", // the view: explain, compare, likeness or inside
   example: null, // name of the example picture, if it is one
   picture: null, // see picture.js
   model: null, // by default the service's
-  method: "gradcam",
+  method: null, // by default the one that the service chooses for the model
   options: {}, // options of the method as text; only those that differ from their defaults
   target: null, // by default the most probable class
   against: null,
@@ -17,6 +17,9 @@ export const DEFAULTS = Object.freeze({
   asked: null, // the question of that answer, as fields; the current one may differ until it is answered
   by: "method", // what is compared: method or layer
   compare: [], // names of the compared methods or layers
+  scene: null, // what the model predicts at each place of the picture, see scene.js
+  reference: null, // name of the example picture that it is compared with, if that is one
+  second: null, // the picture that it is compared with, see picture.js
   inside: null, // layer whose feature maps are shown
   off: [], // its channels that are switched off
 });
@@ -43,7 +46,18 @@ export function subject() {
   return fields;
 }
 
-/** The explained class of the answer. */
+/** The method: the chosen one, or else that of the last answer. */
+export function methodName() {
+  return state.method ?? new Map(state.asked).get("method") ?? "gradcam";
+}
+
+/** A target of a link or a text field: indices are numbers. */
+export const asTarget = (text) => (/^\d+$/.test(text) ? Number(text) : text);
+
+/** The target that the answer explains; null for the default one. */
+export const askedTarget = () => asTarget(new Map(state.asked).get("target") ?? null);
+
+/** The explained class, value, region or box of the answer. */
 export function explained() {
   return state.answer?.explanations[0].target ?? null;
 }

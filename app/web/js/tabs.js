@@ -1,9 +1,9 @@
-// The three views of one picture, as tabs.
+// The views of one picture, as tabs.
 
 import { byId } from "./dom.js";
 import { change, onChange, state } from "./state.js";
 
-const VIEWS = ["explain", "compare", "inside"];
+const VIEWS = ["explain", "compare", "likeness", "inside"];
 
 export function prepareTabs() {
   for (const view of VIEWS) byId(`tab-${view}`).addEventListener("click", () => change({ show: view }));

@@ -5,9 +5,10 @@ export function percent(probability) {
   return `${(probability * 100).toFixed(1)}%`;
 }
 
-/** What the model says of a class, of a value of a regression, or of a class of a segmenter. */
+/** What the model says of a class or a box, of a value of a regression, or of a class of a segmenter. */
 export function reading({ probability, value, unit, area }) {
-  return value === undefined ? percent(probability ?? area) : `${number(value)} ${unit}`.trim();
+  if (unit !== undefined) return `${number(value)} ${unit}`.trim();
+  return area === undefined ? percent(probability) : `on ${percent(area)}`;
 }
 
 export function number(value) {

@@ -1,0 +1,154 @@
+// How alike the picture and a second one are to the model: the score, both maps, and the pairs of patches that make it.
+
+import { post } from "./api.js";
+import { coloured, coloursOf } from "./colours.js";
+import { announce, byId, make } from "./dom.js";
+import { Patches } from "./patches.js";
+import { exampleFile, listExamples, readPicture, turnUpright } from "./picture.js";
+import { clearProblems, problemBox, showProblem } from "./problems.js";
+import { change, onChange, state } from "./state.js";
+import { number } from "./words.js";
+
+const MOST = 100; // pairs, of the service
+const LISTED = 5;
+const SHOWN = 3; // patches that are outlined beside the chosen one
+
+let pairs = []; // {cells: [first, second], boxes, contribution}, the strongest first
+let shown = null; // the question that is answered
+let asking = null;
+let turn = 0;
+
+const sides = ["The picture", "The second picture"].map((title, side) => new Patches(title, (cell) => read(side, cell)));
+
+export function prepareLikeness() {
+  byId("alike").append(...sides.map((side) => side.element));
+  listExamples(byId("references"), openExample);
+  const input = byId("reference");
+  input.addEventListener("change", () => {
+    const [file] = input.files;
+    if (file) open(file);
+    input.value = ""; // so that the same file can be chosen again
+  });
+  const place = byId("reference-drop");
+  place.addEventListener("drop", (event) => {
+    const [file] = event.dataTransfer.files;
+    if (!file) return;
+    event.stopPropagation(); // elsewhere it would replace the picture
+    event.preventDefault();
+    document.body.classList.remove("dragging");
+    open(file);
+  });
+  onChange((patch) => {
+    if ("alpha" in patch) for (const side of sides) side.overlay.draw();
+    if ("reference" in patch && !("second" in patch)) follow();
+    if (state.show === "likeness" && state.picture && state.second) compare();
+    byId("likeness").hidden = !state.second;
+  });
+  if (state.reference) follow();
+}
+
+/** Opens the example that a link or a step back names. */
+function follow() {
+  if (state.reference) openExample(state.reference);
+  else change({ second: null });
+}
+
+const openExample = (name) => open(exampleFile(name), name);
+
+async function open(source, reference = null) {
+  turn += 1;
+  const mine = turn;
+  clearProblems();
+  try {
+    const second = await readPicture(await source);
+    if (mine === turn) change({ second, reference });
+  } catch (error) {
+    if (mine !== turn) return;
+    for (const fault of error.errors ?? []) if (fault.field === "image") fault.field = "reference";
+    showProblem(error);
+  }
+}
+
+async function compare() {
+  const { picture, second, model } = state;
+  const key = JSON.stringify([picture.url, second.url, model, state.colormap]);
+  if (key === shown) return;
+  shown = key;
+  asking?.abort();
+  asking = new AbortController();
+  const { signal } = asking;
+  sides[0].showPicture(picture);
+  sides[1].showPicture(second);
+  pairs = [];
+  tell("…");
+  byId("likeness").setAttribute("aria-busy", "true");
+  try {
+    const fields = [...(model ? [["model", model]] : []), ["top", String(MOST)], ["format", "json"], ["reference", second.file]];
+    const answer = await (await post("/similar", picture.file, fields, { signal })).json();
+    await show(answer, [picture, second], signal);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    shown = null;
+    tell("", [make("li", {}, problemBox(error))]);
+  } finally {
+    if (!signal.aborted) byId("likeness").removeAttribute("aria-busy");
+  }
+}
+
+async function show(answer, pictures, signal) {
+  const heatmaps = [answer.image, answer.reference];
+  const colours = await coloursOf(state.colormap ?? (answer.image.signed ? "icefire" : "inferno"));
+  const largest = Math.max(...heatmaps.flatMap(({ min, max }) => [max, -min])) || 1;
+  const level = answer.image.signed ? (value) => (value / largest + 1) / 2 : (value) => value / largest;
+  const within = (value) => Math.min(1, Math.max(0, level(value)));
+  const colour = ({ map }) => coloured(map.flat(), [map.length, map[0].length], colours, within);
+  for (const [side, heatmap] of heatmaps.entries()) {
+    if (await turnUpright(pictures[side], heatmap.shape)) sides[side].showPicture(pictures[side]);
+    if (signal.aborted) return;
+    await sides[side].showMap(heatmap, colour);
+    sides[side].overlay.describe(`Map of what makes it alike ${side ? "the picture" : "the second picture"}`);
+  }
+  if (signal.aborted) return;
+  pairs = answer.pairs.map(({ image, reference, contribution }) => {
+    const boxes = [image, reference];
+    return { boxes, contribution, cells: boxes.map((box, side) => sides[side].cellOf(box)) };
+  });
+  tell(answer.score.toFixed(3), answer.diagnostics.map(({ message }) => make("li", { textContent: message })));
+  byId("pairs").replaceChildren(...pairs.slice(0, LISTED).map(pairButton));
+  read(0, null);
+  announce(`Likeness ${answer.score.toFixed(3)}.`);
+}
+
+function tell(score, notes = []) {
+  byId("likeness-score").textContent = score;
+  byId("likeness-notes").replaceChildren(...notes);
+  byId("pairs").replaceChildren();
+  byId("likeness-reading").textContent = "";
+}
+
+function pairButton(pair) {
+  const mark = () => {
+    for (const [side, box] of pair.boxes.entries()) sides[side].mark([box]);
+  };
+  const clear = () => read(0, null);
+  const on = { pointerenter: mark, pointerleave: clear, focus: mark, blur: clear, click: mark };
+  return make("li", {}, make("button", { type: "button", class: "quiet", textContent: number(pair.contribution), on }));
+}
+
+/** Outlines a cell of one side and those that pair most with it on the other; returns what there is to say. */
+function read(side, cell) {
+  const isChosen = cell !== null && pairs.length > 0;
+  const paired = isChosen ? pairs.filter((pair) => pair.cells[side] === cell).slice(0, SHOWN) : [];
+  sides[side].mark(isChosen ? [sides[side].boxOf(cell)] : []);
+  sides[1 - side].mark(paired.map((pair) => pair.boxes[1 - side]));
+  const said = isChosen ? sentence(sides[side].values[cell], paired) : "Point at a patch to see what it is paired with.";
+  byId("likeness-reading").textContent = said;
+  return said;
+}
+
+function sentence(value, paired) {
+  const adds = `This patch adds ${number(value)}`;
+  if (!paired.length) return `${adds}; none of the ${pairs.length} strongest pairs has it.`;
+  const amounts = paired.map((pair) => number(pair.contribution)).join(", ");
+  return `${adds}, most with the outlined patch${paired.length > 1 ? "es" : ""} of the other picture: ${amounts}.`;
+}

@@ -1,0 +1,106 @@
+// What a segmenter or a detector predicts at each place of the picture, and what can be asked about a place. Classifiers
+// have no scene.
+
+import { post } from "./api.js";
+import { clearProblems, showProblem } from "./problems.js";
+import { Boxes } from "./boxes.js";
+import { Regions } from "./regions.js";
+import { change, onChange, state } from "./state.js";
+import { number, percent } from "./words.js";
+
+/** By the head of the model: the route that tells, how its answer is read, and the parts of a target with their names. */
+const KINDS = {
+  segmentation: {
+    path: "/segment",
+    read: Regions.read,
+    about: "Average over",
+    parts: [["", "the region"], ["border", "its border"], ["picture", "the whole picture"]],
+    help: "Click the picture to explain the region there.",
+    key: "Enter explains the region there",
+    scope: describeRegion,
+  },
+  detection: {
+    path: "/detect",
+    read: Boxes.read,
+    about: "Explain",
+    parts: [
+      ["", "its score"],
+      ["x1", "its left edge"],
+      ["y1", "its top edge"],
+      ["x2", "its right edge"],
+      ["y2", "its bottom edge"],
+      ["box", "its size"],
+      ["objectness", "its objectness"],
+      ["mask", "its mask"],
+    ],
+    help: "Click a box in the picture to explain it.",
+    key: "Enter explains the box there",
+    scope: describeBox,
+    isDragged: true, // a rectangle over the picture asks why there is no box
+  },
+};
+
+function describeRegion({ outside }, place, part) {
+  const [, x, y] = place.match(/^pixel:(\d+),(\d+)$/) ?? [];
+  const said = x === undefined ? [] : [`The connected region at x ${x}, y ${y}.`];
+  if (outside !== undefined) said.push(`${percent(outside)} of the map lies outside ${part === "border" ? "the border" : "it"}.`);
+  return said.join(" ");
+}
+
+function describeBox({ target }, place, part) {
+  const said = place.startsWith("region:") ? ["What comes nearest to a box in the dashed rectangle."] : [];
+  const [, name] = kind().parts.find(([key]) => key === part);
+  if (part) said.push(`${name.replace("its ", "").replace(/^./, (letter) => letter.toUpperCase())}: ${number(target.value)}.`);
+  return said.join(" ");
+}
+
+let asking = null; // {picture, model} whose scene is requested
+
+/** What is special about the model of the answer; undefined for models without places. */
+export const kind = () => KINDS[state.answer?.model.head];
+
+export function prepareScene() {
+  onChange((patch) => {
+    if (state.scene && ("picture" in patch || "model" in patch)) change({ scene: null });
+    if (patch.answer && kind() && !state.scene) show();
+  });
+}
+
+async function show() {
+  const again = () => {
+    clearProblems();
+    show();
+  };
+  await load().catch((error) => showProblem(error, again));
+}
+
+async function load() {
+  const { picture, answer } = state;
+  const model = answer.model.name;
+  if (asking?.picture === picture && asking.model === model) return;
+  const mine = { picture, model };
+  asking = mine;
+  const { path, read } = kind();
+  try {
+    const response = await post(path, picture.file, [["model", model], ["format", "json"]]);
+    const scene = await read(await response.json(), answer.explanations[0].heatmap.shape);
+    if (asking === mine && state.picture === picture && state.answer?.model.name === model) change({ scene });
+  } finally {
+    if (asking === mine) asking = null;
+  }
+}
+
+/** A target's place and part, such as `pixel:3,4` and `border`. */
+export function split(target) {
+  const text = String(target ?? "");
+  const part = kind()?.parts.find(([name]) => name && text.endsWith(`:${name}`))?.[0] ?? "";
+  return { place: part ? text.slice(0, -part.length - 1) : text, part };
+}
+
+/** A target about a place and a part of it. */
+export const joined = (place, part) => (part ? `${place}:${part}` : place);
+
+/** Explains a place, and of it the part that is chosen. */
+export function explainPlace(place) {
+  change({ target: joined(place, split(state.target).part), against: null });
+}

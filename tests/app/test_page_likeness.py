@@ -1,0 +1,122 @@
+"""The page with two pictures: how alike they are, and which patches make it."""
+
+import re
+
+import numpy as np
+import pytest
+import requests
+from playwright.sync_api import expect
+
+from tests.app.browsing import accessible, answered
+from tests.app.conftest import EXAMPLES, opened
+from tests.waiting import GUARD
+
+
+@pytest.fixture(scope="module")
+def answer(url):
+    """What the service says of the two pictures."""
+    pictures = {
+        name: (EXAMPLES.parent / "app" / "web" / "examples" / f"{example}.jpg").read_bytes()
+        for name, example in (("image", "astronaut"), ("reference", "rocket"))
+    }
+    response = requests.post(f"{url}/similar", files=pictures, data={"format": "json", "top": 100}, timeout=GUARD)
+    return response.json()
+
+
+@pytest.fixture(scope="module")
+def alike(browser, url):
+    """The page with two pictures, for tests that leave them."""
+    with opened(browser, url) as tab:
+        tab.goto(f"{url}/?example=astronaut")
+        answered(tab)
+        tab.click("#tab-likeness")
+        tab.locator("#references").get_by_role("button", name="A rocket at its launch").click()
+        yield compared(tab)
+
+
+def compared(page):
+    expect(page.locator("#pairs button")).to_have_count(5)
+    return page
+
+
+def marked(page, side):
+    """The boxes that are outlined on one of the pictures, the first one most."""
+    paths = page.locator(f"#alike .card:nth-child({side + 1}) .places path").evaluate_all(
+        "paths => paths.map((path) => path.getAttribute('d').match(/[\\d.-]+/g).map(Number))"
+    )
+    return [[left, top, right, bottom] for left, top, right, bottom, _ in paths]
+
+
+def hover(page, side, box):
+    stage = page.locator(f"#alike .card:nth-child({side + 1}) .overlay")
+    stage.scroll_into_view_if_needed()
+    place = stage.bounding_box()
+    size = stage.locator(".below").evaluate("image => [image.naturalWidth, image.naturalHeight]")
+    shares = [(low + high) / 2 / length for low, high, length in zip(box[:2], box[2:], size, strict=True)]
+    page.mouse.move(place["x"] + shares[0] * place["width"], place["y"] + shares[1] * place["height"])
+
+
+def test_two_pictures_are_compared(alike, url, answer):
+    expect(alike.locator("#likeness-score")).to_have_text(f"{answer['score']:.3f}")
+    for side, name in enumerate(("image", "reference")):
+        size = alike.locator(f"#alike .card:nth-child({side + 1}) .map").evaluate("map => [map.width, map.height]")
+        assert size == answer[name]["shape"][::-1]
+    accessible(alike)
+    assert alike.url == f"{url}/?show=likeness&example=astronaut&reference=rocket"
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_patch_shows_what_it_is_paired_with(alike, answer, side):
+    name, other = ("image", "reference") if side == 0 else ("reference", "image")
+    strongest = answer["pairs"][0]
+    hover(alike, side, strongest[name])
+    paired = [pair for pair in answer["pairs"] if pair[name] == strongest[name]][:3]
+    np.testing.assert_allclose(marked(alike, side), [strongest[name]], atol=0.01)
+    np.testing.assert_allclose(marked(alike, 1 - side), [pair[other] for pair in paired], atol=0.01)
+    expect(alike.locator("#likeness-reading")).to_contain_text(f"{paired[0]['contribution']:.3g}")
+    alike.mouse.move(0, 0)
+    assert marked(alike, 0) == marked(alike, 1) == []
+
+
+def test_the_keyboard_reads_patches_and_pairs(alike, answer):
+    reader = alike.get_by_role("slider", name="Patches of the second picture")
+    reader.focus()
+    values = np.asarray(answer["reference"]["map"])
+    row, column = np.unravel_index(values.argmax(), values.shape)  # where it begins
+    said = re.compile(f"^This patch adds {values[row, column]:.3g}, most with")
+    expect(reader).to_have_attribute("aria-valuetext", said)
+    (first,) = marked(alike, 1)
+    reader.press("ArrowRight")
+    (second,) = marked(alike, 1)
+    np.testing.assert_allclose([second[0], second[1]], [first[2], first[1]], atol=0.01)
+    button = alike.locator("#pairs button").nth(1)
+    button.focus()
+    boxes = [answer["pairs"][1][name] for name in ("image", "reference")]
+    np.testing.assert_allclose([marked(alike, 0)[0], marked(alike, 1)[0]], boxes, atol=0.01)
+
+
+def test_a_second_file_that_is_no_picture_is_told_beside_its_button(alike, tmp_path):
+    (tmp_path / "rocket.jpg").write_text("no picture")
+    alike.set_input_files("#reference", tmp_path / "rocket.jpg")
+    expect(alike.locator("#reference-fault")).to_contain_text("JPEG, PNG")
+    expect(alike.locator("#image-fault")).to_be_hidden()
+    expect(alike.locator("#pairs button")).to_have_count(5)
+
+
+@pytest.mark.slow
+def test_a_link_and_back_compare_again(tab, url, answer):
+    tab.goto(f"{url}/?show=likeness&example=astronaut&reference=rocket")
+    compared(tab)
+    expect(tab.locator("#likeness-score")).to_have_text(f"{answer['score']:.3f}")
+    tab.wait_for_timeout(600)  # milliseconds: what comes sooner is one step with the one before
+    tab.set_input_files("#reference", EXAMPLES / "astronaut.png")
+    expect(tab.locator("#likeness-score")).to_have_text(re.compile("^(0.99|1.00)"))
+    tab.go_back()
+    expect(tab.locator("#likeness-score")).to_have_text(f"{answer['score']:.3f}")
+
+
+@pytest.mark.slow
+def test_an_error_of_the_comparison_is_told_in_its_view(tab, url):
+    tab.goto(f"{url}/?show=likeness&example=astronaut&reference=rocket&model=efficientnet_lite9")
+    expect(tab.locator("#likeness-notes")).to_contain_text("efficientnet_lite0")
+    accessible(tab)

@@ -1,0 +1,170 @@
+"""The page with a segmenter: regions of the picture are shown, and clicked to be explained."""
+
+import re
+
+import pytest
+import torch
+from PIL import Image, ImageDraw
+from playwright.sync_api import expect
+
+from seewhy.app import create_app
+from seewhy.app.settings import Settings
+from tests.app.browsing import accessible, answered, ask, clipboard, explained_anew
+from tests.app.conftest import encoded, opened
+from tests.app.serving import declare, live
+from tests.nets import Colours
+from tests.waiting import GUARD
+
+WIDTH, HEIGHT = 64, 48
+AREAS = {"red": [(4, 4, 19, 19), (40, 28, 59, 43)], "green": [(40, 4, 51, 15)]}
+
+
+def shapes():
+    """Two red rectangles and a green one, on blue."""
+    picture = Image.new("RGB", (WIDTH, HEIGHT), (20, 30, 150))
+    for colour, boxes in AREAS.items():
+        for box in boxes:
+            ImageDraw.Draw(picture).rectangle(box, fill=colour)
+    return picture
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """The address of a service whose default model is a segmenter."""
+    folder = tmp_path_factory.mktemp("scenes")
+    torch.save(Colours().state_dict(), folder / "w.pth")
+    members = {"labels": ["red", "green", "blue"], "input_size": [HEIGHT, WIDTH], "head": "segmentation"}
+    models = declare(folder, "tests.nets:Colours", ["colours"], **members, mean=[0, 0, 0], std=[1, 1, 1])
+    app = create_app(Settings(models=models, default_model="colours", deadline=GUARD))
+    with live(app) as url:
+        yield url
+    app.extensions["seewhy"].models.stop()
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory):
+    file = tmp_path_factory.mktemp("pictures") / "shapes.png"
+    file.write_bytes(encoded(shapes()))
+    return file
+
+
+@pytest.fixture(scope="module")
+def regions(browser, scenes, picture):
+    """The page with the regions of the picture, for one question after another."""
+    with opened(browser, scenes) as tab:
+        tab.goto(scenes)
+        tab.wait_for_selector("body[data-ready]")
+        tab.set_input_files("#image", picture)
+        yield shown(tab)
+
+
+def shown(page):
+    answered(page)
+    expect(page.locator("#places .borders")).to_have_attribute("d", re.compile("M"))
+    return page
+
+
+def over(page, x, y):
+    """Return where a pixel of the picture lies on the page."""
+    box = page.locator("#stage").bounding_box()
+    return box["x"] + (x + 0.5) / WIDTH * box["width"], box["y"] + (y + 0.5) / HEIGHT * box["height"]
+
+
+def test_a_click_explains_the_region_there(regions, scenes, picture):
+    fields = explained_anew(regions, lambda: regions.mouse.click(*over(regions, 45, 33)))
+    assert ("target", "pixel:45,33") in fields
+    expect(regions.locator("#answer-label")).to_have_text("red")
+    answer = ask(scenes, picture=picture, target="pixel:45,33", format="json").json()
+    area = answer["explanations"][0]["target"]["area"]
+    expect(regions.locator("#answer-probability")).to_have_text(f"on {area:.1%}")
+    outside = answer["explanations"][0]["outside"]
+    said = f"The connected region at x 45, y 33. {outside:.1%} of the map lies outside it."
+    expect(regions.locator("#scope")).to_have_text(said)
+    expect(regions.locator("#method")).to_have_value("hirescam")  # the default one of segmenters
+    left, top, right, bottom = AREAS["red"][1]
+    edges = {f"M{left} {top}H{right + 1}", f"M{left} {bottom + 1}H{right + 1}"}
+    edges |= {f"M{left} {top}V{bottom + 1}", f"M{right + 1} {top}V{bottom + 1}"}
+    outline = regions.locator("#places .chosen").get_attribute("d")
+    assert set(re.findall(r"M[^M]+", outline)) == edges
+    accessible(regions)
+
+
+def test_the_keyboard_explains_the_region_that_it_reads(regions):
+    reader = regions.locator("#reader")
+    expect(reader).to_have_attribute("aria-label", re.compile("Enter explains the region there$"))
+    reader.focus()
+    for key in (*["ArrowUp"] * 12, *["ArrowRight"] * 7):  # from the middle, x 32, y 24
+        reader.press(key)
+    expect(reader).to_have_attribute("aria-valuetext", re.compile("^x 46, y 0: .* blue$"))
+    for _ in range(6):
+        reader.press("ArrowDown")
+    expect(reader).to_have_attribute("aria-valuetext", re.compile("^x 46, y 12: .* green$"))
+    fields = explained_anew(regions, lambda: reader.press("Enter"))
+    assert ("target", "pixel:46,12") in fields
+    expect(regions.locator("#answer-label")).to_have_text("green")
+    expect(reader).to_be_focused()
+
+
+def test_a_class_of_the_list_is_its_whole_region_or_the_border_of_it(regions, scenes, picture):
+    rows = regions.locator("#predictions .class")
+    expect(rows.locator(".label")).to_have_text(["blue", "red", "green"])  # the largest region first
+    red, green = rows.nth(1), rows.nth(2)
+    red.hover()
+    pointed = regions.locator("#places .pointed")
+    expect(pointed).to_have_attribute("d", re.compile("M4 4H20.*M40 43H60"))  # both rectangles
+    fields = explained_anew(regions, red.click)
+    assert ("target", "0") in fields
+    expect(regions.locator("#places .chosen")).to_have_attribute("d", re.compile("M4 4H20.*M40 44H60"))
+    expect(red).to_have_attribute("aria-pressed", "true")
+    fields = explained_anew(regions, lambda: regions.get_by_label("Average over").select_option("border"))
+    assert ("target", "0:border") in fields
+    area = ask(scenes, picture=picture, target="red:border", format="json").json()["explanations"][0]["target"]["area"]
+    expect(regions.locator("#answer-probability")).to_have_text(f"on {area:.1%}")
+    fields = explained_anew(regions, green.click)  # which asks about the same part
+    assert ("target", "1:border") in fields
+    explained_anew(regions, lambda: regions.get_by_label("Average over").select_option("the whole picture"))
+    expect(regions.locator("#places .chosen")).to_have_attribute("d", "")
+    fields = explained_anew(regions, lambda: regions.get_by_label("Average over").select_option("the region"))
+    assert ("target", "1") in fields
+
+
+def test_a_link_and_back_ask_about_the_same_place_again(regions, browser, scenes, picture):
+    explained_anew(regions, lambda: regions.mouse.click(*over(regions, 45, 33)))
+    fields = explained_anew(regions, regions.get_by_role("button", name="Contrast with green").click)
+    assert {("target", "pixel:45,33"), ("against", "1")} <= set(fields)
+    regions.click("#copy-link")
+    link = clipboard(regions)
+    assert link == f"{scenes}/?target=pixel%3A45%2C33&against=1"
+    with opened(browser, scenes) as visitor:
+        visitor.goto(link)
+        visitor.wait_for_selector("body[data-ready]")
+        visitor.set_input_files("#image", picture)
+        shown(visitor)
+        for selector in ("#scope", "#contrast-text", "#answer-probability"):
+            expect(visitor.locator(selector)).to_have_text(regions.locator(selector).inner_text())
+        chosen = regions.locator("#places .chosen").get_attribute("d")
+        expect(visitor.locator("#places .chosen")).to_have_attribute("d", chosen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("query", "message"), [("target=pixel:64,3", "does not see pixel"), ("target=reed:border", "Near matches: red")]
+)
+def test_a_wrong_place_of_a_link_is_told(regions, scenes, picture, query, message):
+    regions.goto(f"{scenes}/?{query}")
+    regions.wait_for_selector("body[data-ready]")
+    regions.set_input_files("#image", picture)
+    expect(regions.locator("#target-fault")).to_contain_text(message)
+
+
+@pytest.mark.slow
+def test_regions_that_do_not_come_are_asked_for_again(regions, scenes, picture):
+    regions.route("**/segment", lambda route: route.abort())
+    regions.set_input_files("#image", picture)
+    expect(regions.locator("#problem")).to_contain_text("cannot be reached")
+    answered(regions)
+    expect(regions.locator("#places")).to_be_hidden()
+    regions.unroute("**/segment")
+    regions.get_by_role("button", name="Try again").click()
+    shown(regions)
+    expect(regions.locator("#problem")).to_be_hidden()
