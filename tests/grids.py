@@ -8,8 +8,11 @@ import pytest
 import seewhy.explainers.methods  # noqa: F401  which enters the methods into the catalogue
 from seewhy.explainers.methods.catalogue import METHODS, list_methods
 
-CONVOLUTIONAL = tuple(name for name in list_methods() if "attention" not in METHODS[name].needs)
-"""The methods that explain networks without attention."""
+CLASSIFYING = tuple(name for name in list_methods() if "boxes" not in METHODS[name].needs)
+"""The methods that explain classifiers."""
+
+CONVOLUTIONAL = tuple(name for name in CLASSIFYING if "attention" not in METHODS[name].needs)
+"""The methods that explain classifiers without attention."""
 
 
 def few(values: Iterable[Any], short: Collection[Any]) -> list[Any]:

@@ -31,6 +31,7 @@ METHODS: dict[str, dict[str, str]] = {
     "deconvnet": {},
     "deeplift": {},
     "dff": {"iterations": "20"},
+    "drise": {"samples": "24", "cells": "4"},
     "eigencam": {},
     "eigengradcam": {},
     "excitation-backprop": {},
@@ -56,6 +57,7 @@ METHODS: dict[str, dict[str, str]] = {
     "legrad": {},
     "lime": {"segmentation": "grid", "segments": "12", "samples": "30"},
     "lrp": {},
+    "odam": {},
     "occlusion": {"patch": "64", "stride": "64"},
     "random": {},
     "recipro-cam": {},
@@ -82,15 +84,15 @@ LONG: dict[str, dict[str, str]] = {
 }
 """Of many passes, each some seconds: one in a band of requests."""
 
-_ATTENTIVE = ("attention-rollout", "chefer", "legrad")
-UNFIT = dict.fromkeys(MODELS, _ATTENTIVE) | {
+_OF_OTHERS = ("attention-rollout", "chefer", "legrad", "drise")
+UNFIT = dict.fromkeys(MODELS, _OF_OTHERS) | {
     "mobilenet_v3_small": (
         *("cam", "deconvnet", "excitation-backprop", "guided-backprop", "guided-gradcam", "lrp"),
-        *_ATTENTIVE,
+        *_OF_OTHERS,
     ),
 }
-"""Methods that a model is refused with 422: none of these has attention; MobileNetV3's head is not linear, and its
-activations are not rectifiers."""
+"""Methods that a model is refused with 422: none of these has attention or detects boxes; MobileNetV3's head is not
+linear, and its activations are not rectifiers."""
 
 MAX_MODELS = 2
 """That the service may keep."""

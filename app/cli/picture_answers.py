@@ -1,4 +1,4 @@
-"""Output of `seewhy explain`, `seewhy predict` and `seewhy similar`."""
+"""Output of `seewhy explain`, `seewhy predict`, `seewhy detect` and `seewhy similar`."""
 
 import time
 from contextlib import ExitStack
@@ -27,8 +27,9 @@ from seewhy.app.cli.sheet import Sheet
 from seewhy.app.cli.summary import Summary
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.choices import DRAWINGS, Format
+from seewhy.app.pipeline.detection import detect
 from seewhy.app.pipeline.likeness import similar
-from seewhy.app.pipeline.options import ExplainOptions, PredictOptions, SimilarOptions
+from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions, SimilarOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.results import ExplainResult
 from seewhy.explainers.core.task import Prediction
@@ -193,6 +194,23 @@ def predict_pictures(items: list[Item], fields: dict[str, Any], device: str | No
             note = " (sigmoid of one logit)" if len(result.model.labels) == 1 else " (sigmoid)"
         rows = [f"  {_share(row):>7}  {row.index:>5}  {row.label}{note}" for row in result.predictions]
         return "\n".join([f"{printable(item.picture)}:", *rows])
+
+    for_each(items, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
+
+
+def detect_in_pictures(items: list[Item], fields: dict[str, Any], device: str | None) -> None:
+    """Print the boxes that a detector shows in each picture."""
+    options = parse(Options, fields)
+    service = open_service(device)
+    load_model(service, options.model)
+
+    def lines(item: Item) -> str:
+        (result,) = detect(service, [read(item.picture)], options)
+        rows = [
+            f"  {box.score:>7.2%}  box:{box.index:<4} {box.label}  {','.join(f'{edge:.0f}' for edge in box.box)}"
+            for box in result.boxes
+        ]
+        return "\n".join([f"{printable(item.picture)}:", *(rows or ["  no box"])])
 
     for_each(items, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
 

@@ -42,14 +42,22 @@ HEATMAP = {
     "values": Option("Include the heatmap's values in a JSON answer.", False),
 }
 
-_TARGET = "Class index or label; of values `output:INDEX`, or `output:INDEX:down` for what lowers it"
+_TARGET = (
+    "Class index or label; of values `output:INDEX`, or `output:INDEX:down` for what lowers it; of a detector `box:N`, "
+    "`box:X1,Y1,X2,Y2`, `label:NAME` for each of its boxes, or `region:X1,Y1,X2,Y2` for why there is none"
+)
 
-_DEFAULT = "by default the most probable class, or the first value"
+_DEFAULT = "by default the most probable class, the first value, or the surest box"
 
 EXPLAIN = {
     "against": Option("A second target to contrast the target with: why this class rather than that one."),
     "target": Option(f"{_TARGET}, repeatable; {_DEFAULT}.", []),
     "top": Option("Explain the N most probable classes instead of `target`."),
+    "attribute": Option(
+        "What of a detector's box is explained: `score`, an edge (`x1`, `y1`, `x2`, `y2`), `box` (width plus height), "
+        "`objectness` or `mask`; by default `score`."
+    ),
+    "label": Option("Class of a box that `target` names by its place, such as `region:10,20,90,80`."),
 }
 
 PREDICT = {"top": Option("Number of most probable classes to return.", 5)}

@@ -205,6 +205,8 @@ class ExplainOptions(HeatmapOptions):
         description="Include the heatmap's values in a JSON answer; `map` for those of the method's own, coarser grid.",
     )
     top: int | None = _field(EXPLAIN["top"], ge=1)
+    attribute: Name | None = _field(EXPLAIN["attribute"])
+    label: Target = _field(EXPLAIN["label"])
     format: Format | None = _format(FORMATS)
 
 

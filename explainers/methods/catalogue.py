@@ -85,10 +85,15 @@ class Method:
         """What the method needs of a model.
 
         ``layer`` for a layer with a grid, ``gradient`` for gradients, ``attention`` for attention of all tokens of the
-        picture with each other.
+        picture with each other, ``boxes`` for a detector.
         """
-        gradient, attention = self.backwards != "0", self.explainer.reads_attention
-        return ("layer",) * self.takes_layers + ("gradient",) * gradient + ("attention",) * attention
+        needs = {
+            "layer": self.takes_layers,
+            "gradient": self.backwards != "0",
+            "attention": self.explainer.reads_attention,
+            "boxes": self.explainer.reads_boxes,
+        }
+        return tuple(name for name, is_needed in needs.items() if is_needed)
 
     @property
     def signed(self) -> bool:

@@ -20,6 +20,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.explainers.methods.explainer import AUGMENTATIONS, Explainer
 from seewhy.explainers.methods.gradient import xrai
 from tests import nets
+from tests.grids import CLASSIFYING
 
 FEW = {"samples": 3, "steps": 4, "masks": 12, "segments": 12, "iterations": 4, "cells": 3, "patch": 8, "stride": 8}
 """Small values of the options that make methods expensive."""
@@ -29,7 +30,7 @@ LAYERS = {"cam": ("last",), "dff": ("last",)}
 
 TARGETS, AGAINST = torch.tensor([0, 3, 2]), torch.tensor([1, NO_CONTRAST, 0])
 
-every_method = pytest.mark.parametrize("name", METHODS)
+every_method = pytest.mark.parametrize("name", CLASSIFYING)
 
 
 class Small(nn.Module):
@@ -180,7 +181,7 @@ VARIANTS = [
 """Methods that go other ways with other options."""
 
 
-@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in METHODS), *VARIANTS])
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in CLASSIFYING), *VARIANTS])
 def test_a_batch_of_mixed_targets_and_contrasts_is_as_its_pictures_alone(name, options, net, wide):
     explainer, expected = cheap_method(name, **options), explained(name, net, wide, **options).maps
     mixed = explainer.explain(net, wide, TARGETS, AGAINST)
@@ -227,7 +228,7 @@ SEEDED = {"kernel-shap": {"segmentation": "grid", "segments": 24, "samples": 100
 """Options with which a method needs random numbers: of fewer superpixels it tries all sets."""
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if "seed" in method.options])
+@pytest.mark.parametrize("name", [name for name in CLASSIFYING if "seed" in METHODS[name].options])
 def test_another_seed_has_another_answer(name, net, wide):
     first, second = (explained(name, net, wide, **SEEDED.get(name, {}), seed=seed).maps for seed in (0, 2**63 - 1))
     assert second.isfinite().all()
@@ -395,7 +396,7 @@ def test_several_layers_are_fused(name, net, wide):
     assert attribution.layers == ("stem", "conv")
     assert shares == sorted(shares)
     assert not shares or (shares[0], shares[-1]) == (0, 1)
-    if name in ("refinecam", "guided-gradcam"):  # products
+    if name in ("refinecam", "guided-gradcam", "odam"):  # products, and a sum of what is not scaled
         assert attribution.maps.shape in ((3, 8, 12), (3, 16, 24))
         assert attribution.maps.isfinite().all()
     else:
