@@ -67,7 +67,7 @@ def page() -> str:
         "Made by `make methods` from the catalogue that also answers `GET /methods` and `seewhy methods`. Every method "
         "takes the same arguments, and each picture shows the same photographs, a cat above a cup of coffee, explained "
         f"by EfficientNet-Lite0 for *{TARGETS[0]}* and for *{TARGETS[1]}* with the options left alone (fine maps are "
-        "drawn with `scale=robust`); methods that read attention, which it lacks, have no picture. "
+        "drawn with `scale=robust`); methods that read attention or boxes, which it lacks, have no picture. "
         "Costs are "
         "forward and backward passes per picture and class; `channels` are those of the layer. "
         "[Peers](peers.md) compares the maps with those of other libraries, and a page says how to "
@@ -172,7 +172,7 @@ def _file(method: Method) -> str:
 
 def is_drawn(method: Method) -> bool:
     """Whether the page has a picture of a method: the model of the pictures is a classifier without attention."""
-    return not {"attention", "region"}.intersection(method.needs)
+    return not {"attention", "region", "boxes"}.intersection(method.needs)
 
 
 def main(names: list[str]) -> None:

@@ -2,6 +2,8 @@
 from .core.attribution import Attribution as Attribution
 from .core.objective import Objective as Objective
 from .core.task import Task as Task
+from .detect import DetectedBox as DetectedBox
+from .detect import detect as detect
 from .errors import ExplainerError as ExplainerError
 from .execution.progress import Progress as Progress
 from .explain import compare as compare
@@ -37,6 +39,7 @@ from .methods.cam.gradient_weighted import GradCAMElementWise as GradCAMElementW
 from .methods.cam.gradient_weighted import HiResCAM as HiResCAM
 from .methods.cam.gradient_weighted import LayerCAM as LayerCAM
 from .methods.cam.gradient_weighted import XGradCAM as XGradCAM
+from .methods.cam.odam import ODAM as ODAM
 from .methods.cam.plain import FEM as FEM
 from .methods.cam.plain import ClassActivationMap as ClassActivationMap
 from .methods.cam.plain import RandomCAM as RandomCAM
@@ -62,6 +65,7 @@ from .methods.gradient.paths import BlurIG as BlurIG
 from .methods.gradient.paths import GuidedIG as GuidedIG
 from .methods.gradient.saliency import Saliency as Saliency
 from .methods.gradient.xrai import XRAI as XRAI
+from .methods.perturbation.drise import DRISE as DRISE
 from .methods.perturbation.extremal import ExtremalPerturbation as ExtremalPerturbation
 from .methods.perturbation.grid_saliency import GridSaliency as GridSaliency
 from .methods.perturbation.occlusion import Occlusion as Occlusion
@@ -85,5 +89,6 @@ from .results.explanation import Explanation as Explanation
 from .results.likeness import Likeness as Likeness
 from .results.segments import Segments as Segments
 from .segment import segment as segment
+from .tasks.candidates import Candidates as Candidates
 from .tasks.classification import Classification as Classification
 from .tasks.pose import survey as survey

@@ -9,7 +9,7 @@ from torch import nn
 
 from seewhy.explainers.core.ask import Ask, SpatialTarget
 from seewhy.explainers.core.model import Model, must_know_pictures
-from seewhy.explainers.core.task import named_ask
+from seewhy.explainers.core.task import each_ask, named_ask
 from seewhy.explainers.errors import OptionError, TargetError
 from seewhy.explainers.hooks.selection import match_modules
 from seewhy.explainers.methods.cam.shared_pass import explain_jointly
@@ -38,6 +38,8 @@ def explain(
     against: int | str | None = None,
     *,
     top: int,
+    attribute: str | None = None,
+    label: int | str | None = None,
     **options: Any,
 ) -> list[Explanation]: ...
 
@@ -50,6 +52,9 @@ def explain(
     target: Target | None = None,
     layer: Layers | None = None,
     against: int | str | None = None,
+    *,
+    attribute: str | None = None,
+    label: int | str | None = None,
     **options: Any,
 ) -> Explanation: ...
 
@@ -62,6 +67,9 @@ def explain(
     target: list[Target] | tuple[Target, ...] = ...,
     layer: Layers | None = None,
     against: int | str | None = None,
+    *,
+    attribute: str | None = None,
+    label: int | str | None = None,
     **options: Any,
 ) -> list[Explanation]: ...
 
@@ -75,6 +83,8 @@ def explain(
     against: int | str | None = None,
     *,
     top: int | None = None,
+    attribute: str | None = None,
+    label: int | str | None = None,
     **options: Any,
 ) -> Explanation | list[Explanation]:
     """Explain why a model gave a picture a class.
@@ -83,18 +93,23 @@ def explain(
         model: a `LoadedModel`, from `load_model` or `wrap_model`; left as it was.
         picture: a path, bytes, open file, PIL image or array, see `read_picture`; or a tensor (C, H, W) of the model's
             input, float and normalised, as `model.preprocess` makes it.
-        method: a name of `list_methods()`; None for ``gradcam``, or ``hirescam`` of a segmenter.
+        method: a name of `list_methods()`; None for ``gradcam``, or ``hirescam`` of a segmenter and
+            ``odam`` of a detector.
         target: class index or label, or several; ``output:INDEX`` of a value, with ``:down`` for what makes it smaller;
-            a function from outputs (N, K) to the scores (N,) to explain; None for the most probable class. Of a
-            segmenter the region of a class, that at ``pixel:X,Y``, or a mask (H, W) of bool, see `Segmentation.target`.
+            of a detector ``box:N``, ``box:X1,Y1,X2,Y2``, ``label:NAME`` for each of its boxes, or
+            ``region:X1,Y1,X2,Y2``; of a segmenter the region of a class, that at ``pixel:X,Y``, or a mask (H, W) of
+            bool, see `Segmentation.target`; a function from outputs (N, K) to the scores (N,) to explain; None for the
+            most probable class, the surest box or the largest region.
         layer: dotted path or glob, or a module of the model, or several; None for the model's default.
         against: class index or label to contrast each target with; None for no contrast.
         top: explain so many of the most probable classes, instead of `target`.
+        attribute: of a detector's box: ``score``, ``x1``, ``y1``, ``x2``, ``y2``, ``box``, ``objectness`` or ``mask``.
+        label: class of a target that is a place, such as ``region:10,20,90,80``.
         options: the method's own options.
 
     Returns:
-        The heatmap in upload coordinates, with predictions and diagnostics; a list of them for several targets, and
-        with `top`.
+        The heatmap in upload coordinates, with predictions and diagnostics; a list of them for several targets, with
+        `top`, and for ``label:NAME`` of a detector.
 
     Raises:
         PictureError: the picture cannot be read.
@@ -105,28 +120,44 @@ def explain(
     must_know_pictures(model)
     entry = get_method(method or model.task.default_method)
     (explainer,) = explainers_of([entry], layer, options, model.module)
-    if top is not None:
-        if target is not None:
-            raise OptionError("Give `target` or `top`, not both.", field="top")
-        if top < 1:
-            raise OptionError(f"top is {top}; it must be 1 or more.", field="top")
+    if top is None:
+        view, names = None, target if isinstance(target, list | tuple) else [target]
+    else:
         view = prepare(model, picture)
-        best = model.task.describe(predict(model, view.images(model.device))[0], top=top)
-        return _explained(model, entry, explainer, view, [ask_of(model, row.name, against) for row in best])
-    if isinstance(target, list | tuple):
-        asks = [ask_of(model, name, against) for name in target]
-        if not asks:
-            raise TargetError("No target is given; leave `target` out for the most probable class.")
-        return _explained(model, entry, explainer, prepare(model, picture), asks)
-    ask = ask_of(model, target, against)
-    return _explained(model, entry, explainer, prepare(model, picture), [ask])[0]
+        names = _best(model, view, target, top)
+    if not names:
+        raise TargetError("No target is given; leave `target` out for the most probable class.")
+    asks = [ask_of(model, name, against, attribute, label) for name in names]
+    view = view or prepare(model, picture)
+    results = _explained(model, entry, explainer, view, _each(model, view, asks))
+    is_single = top is None and not isinstance(target, list | tuple) and not asks[0].is_plural
+    return results[0] if is_single else results
+
+
+def _best(model: Model, view: View, target: Any, top: int) -> list[Any]:
+    """Return the names of the `top` most probable targets in a picture; errors are those of `explain`."""
+    if target is not None:
+        raise OptionError("Give `target` or `top`, not both.", field="top")
+    if top < 1:
+        raise OptionError(f"top is {top}; it must be 1 or more.", field="top")
+    outputs = predict(model, view.images(model.device))[0]
+    return [row.name for row in model.task.describe(outputs, top=top)] or [None]
+
+
+def _each(model: Model, view: View, asks: Sequence[Ask]) -> list[Ask]:
+    """Return what is asked of a picture, of each box of a class one by one."""
+    asks = [ask.placed(view.geometry) for ask in asks]
+    if not any(ask.is_plural for ask in asks):
+        return asks
+    outputs = predict(model, view.images(model.device))[0]
+    return [part for ask in asks for part in each_ask(model.task, outputs, ask)]
 
 
 def _explained(model: Model, entry: Method, explainer: Explainer, view: View, asks: Sequence[Ask]) -> list[Explanation]:
-    """Return the explanation of each thing that is asked of a picture; what is no function, in one batch."""
+    """Return the explanation of each placed question about a picture; what is no function, in one batch."""
     if len(asks) > 1 and any(ask.function for ask in asks):
         return [row for ask in asks for row in _explained(model, entry, explainer, view, [ask])]
-    ask = Ask.stacked([ask.placed(view.geometry) for ask in asks])
+    ask = Ask.stacked(asks)
     images = view.images(model.device).expand(len(asks), -1, -1, -1)
     attribution = explainer.explain(model, images, ask.function or ask.targets, ask.against)
     return explanations(model, entry.name, view.picture, view.geometry, attribution, task_of(model, ask))
@@ -166,14 +197,20 @@ def compare(
     ]
 
 
-def ask_of(model: Model, target: Target | None, against: int | str | None = None) -> Ask:
+def ask_of(
+    model: Model,
+    target: Target | None,
+    against: int | str | None = None,
+    attribute: str | None = None,
+    label: int | str | None = None,
+) -> Ask:
     """Return what is asked of one picture, as a user names it.
 
     Raises:
         TargetError: the model has no such target, or a function is contrasted.
     """
     if not callable(target):
-        return named_ask(model.task, target, against)
+        return named_ask(model.task, target, against, attribute, label)
     if against is not None:
         raise TargetError("A function of the outputs has no contrast; subtract the other score in the function.")
     return Ask(function=target)

@@ -1,3 +1,4 @@
+from .box_head import BoxHead as BoxHead
 from .errors import ModelError as ModelError
 from .preprocess import Preprocess as Preprocess
 from .registry import Registry as Registry

@@ -11,7 +11,7 @@ interpolation = "bilinear"
 mean = [0.485, 0.456, 0.406]         # of each channel: three, or one of a network that sees grey
 std = [0.229, 0.224, 0.225]
 head = "sigmoid"                     # of labels of which several may apply; default: "softmax", of one logit "sigmoid";
-                                     # "value" of a regression
+                                     # "value" of a regression; "detection" of a module with a `box_head`
 units = ["years"]                    # of values
 default_layers = ["layer4"]          # default: found
 licence = "proprietary"
@@ -42,6 +42,9 @@ from seewhy.models.weights import fill_by_name, is_file
 from seewhy.models.zoo import LITE, TIMM_PREFIX, build_torchvision, zoo_names, zoo_spec
 
 _log = logging.getLogger(__name__)
+
+DEFAULT_PREPROCESS = Preprocess((224, 224), (256, 256))
+"""Where nothing is declared."""
 
 Side = Annotated[int, Field(ge=8, le=4096)]
 Spread = Annotated[FiniteFloat, Field(gt=0)]
@@ -143,9 +146,7 @@ def _read_labels(name: str, path: Path) -> tuple[str, ...]:
 def _preprocess(declaration: ModelDeclaration) -> Preprocess:
     """Return the architecture's own preprocessing, with the declared changes."""
     defaults = (
-        zoo_spec(declaration.architecture).preprocess
-        if declaration.architecture in zoo_names()
-        else Preprocess((224, 224), (256, 256))
+        zoo_spec(declaration.architecture).preprocess if declaration.architecture in zoo_names() else DEFAULT_PREPROCESS
     )
     size = declaration.input_size
     if isinstance(size, int):

@@ -3,8 +3,9 @@
 import logging
 import os
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from seewhy.explainers.execution.accelerators import choose
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.process_wide import exclusive
 from seewhy.explainers.tasks.pose import survey
+from seewhy.models.detectors import box_head_of, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError, ModelsFileError, UnknownModelError
-from seewhy.models.models_file import own_specs
+from seewhy.models.models_file import DEFAULT_PREPROCESS, own_specs
 from seewhy.models.spec import LoadedModel, ModelSpec
 from seewhy.models.weights import checked_sha256, find_weights, missing_reason, obtain_weights, read_state_dict
 from seewhy.models.zoo import zoo_names, zoo_spec
@@ -94,7 +96,7 @@ class Registry:
         if layers is None:
             spec.prepare()
             with exclusive(check):  # one at a time, because a large model takes seconds of a processor
-                layers = _surveys.get(spec) or _surveyed(spec, _without_weights(spec))
+                layers = _surveys.get(spec) or _surveyed(*_without_weights(spec))
                 if spec not in _surveys and len(_surveys) >= MOST_SURVEYS:
                     del _surveys[next(iter(_surveys))]
                 _surveys[spec] = layers
@@ -112,7 +114,7 @@ class Registry:
         spec = self.spec(name, None if weights == DEFAULT else weights)
         path = obtain_weights(spec, self._weights_dir, self._download) if weights is not None else None
         spec.prepare()
-        module, digest = _build(spec), None
+        (spec, module), digest = _as_detector(spec, _build(spec)), None
         if path is not None:
             try:
                 digest = checked_sha256(spec, path)
@@ -126,6 +128,7 @@ class Registry:
         surveyed = _surveyed(spec, module)
         outputs = surveyed.layers[0].output_shape
         count = None if outputs is None else max(2, outputs[1]) if spec.head == "segmentation" else outputs[-1]
+        count = spec.box_head.layout.classes if spec.box_head else count
         if count not in (None, len(spec.labels)):
             raise ModelsFileError(
                 f"[models.{spec.name}]: the model has {count} classes, but {len(spec.labels)} labels are given."
@@ -203,8 +206,15 @@ MOST_SURVEYS = 256
 
 
 def _surveyed(spec: ModelSpec, module: nn.Module) -> Survey:
-    try:
+    with _blaming(spec):
         return survey(module, spec.image_shape, spec.default_layers, spec.task)
+
+
+@contextmanager
+def _blaming(spec: ModelSpec) -> Iterator[None]:
+    """Turn an exception of a declared model on an empty picture into a `ModelsFileError` that names its table."""
+    try:
+        yield
     except LayerError as error:
         raise ModelsFileError(f"[models.{spec.name}], default_layers: {error}") from error
     except Exception as error:
@@ -233,10 +243,35 @@ def _build(spec: ModelSpec) -> nn.Module:
         return spec.build()
 
 
-def _without_weights(spec: ModelSpec) -> nn.Module:
-    """Return the architecture on the meta device, which computes shapes without values."""
+def _without_weights(spec: ModelSpec) -> tuple[ModelSpec, nn.Module]:
+    """Return the architecture on the meta device, which computes shapes without values; a detector with random weights.
+
+    What a detector proposes depends on values.
+    """
     meta_device: AbstractContextManager[Any] = torch.device("meta")  # for builders that run the network
     for place in (_EmptyOnMeta(), meta_device):
         with exclusive(), suppress(RuntimeError, NotImplementedError), place:
-            return spec.build().to("meta")
-    return _build(spec).to("meta")  # for builders that read values of parameters
+            module = spec.build()
+            if detector_parts(module) is None and not hasattr(module, "box_head"):
+                return spec, module.to("meta")
+            break
+    spec, module = _as_detector(spec, _build(spec))  # for builders that read values of parameters, and for detectors
+    return spec, module if spec.box_head else module.to("meta")
+
+
+def _as_detector(spec: ModelSpec, module: nn.Module) -> tuple[ModelSpec, nn.Module]:
+    """Return a detector with what is known of it once it is built: one of torchvision as one that gives candidates."""
+    detector = detector_parts(module)
+    if detector is None:
+        with _blaming(spec):
+            box_head = box_head_of(module, spec.preprocess.size)
+        if spec.head == "detection" and box_head is None:
+            raise ModelsFileError(
+                f"[models.{spec.name}], head: the module of a detector has a `box_head`, see BoxHead."
+            )
+        return (replace(spec, box_head=box_head) if box_head else spec), module
+    given, preprocess = spec.preprocess, preprocess_of_detector(detector)
+    if given != DEFAULT_PREPROCESS:
+        preprocess = replace(preprocess, size=given.size, scale_size=given.size)
+    spec = replace(spec, box_head=detector.box_head, preprocess=preprocess)
+    return replace(spec, default_layers=spec.default_layers or pyramid(detector, spec.image_shape)), detector

@@ -13,6 +13,7 @@ from seewhy.explainers.core.task import Task
 from seewhy.explainers.execution.accelerated import AcceleratedModel
 from seewhy.explainers.layers.survey import Survey
 from seewhy.explainers.tasks.heads import Head, declared_head, task_with
+from seewhy.models.box_head import BoxHead
 from seewhy.models.preprocess import Preprocess
 from seewhy.models.sources import Source
 
@@ -58,6 +59,7 @@ class ModelSpec:
         default_layers: declared default layers; empty to find them.
         declared_head: what the outputs are; None for logits, with the sigmoid of one and the softmax of several.
         units: of values, one for each; empty where none are known.
+        box_head: how the results of a detector are read; None of all other models.
         prepare: imports what `build` needs. It is called before `build` and outside the process-wide lock.
     """
 
@@ -72,17 +74,18 @@ class ModelSpec:
     default_layers: tuple[str, ...] = ()
     declared_head: Head | None = None
     units: tuple[str, ...] = ()
+    box_head: BoxHead | None = None
     prepare: Callable[[], object] = prepare_nothing
 
     @property
     def head(self) -> Head:
         """What the outputs are."""
-        return declared_head(self.declared_head, len(self.labels))
+        return "detection" if self.box_head else declared_head(self.declared_head, len(self.labels))
 
     @cached_property
     def task(self) -> Task:
         """What the model was trained for."""
-        return task_with(self.head, self.labels, self.units)
+        return task_with(self.head, self.labels, self.units, self.box_head)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -149,7 +152,9 @@ class LoadedModel:
     def fingerprint(self) -> str:
         """Hexadecimal digest of all that determines answers: weights, preprocessing, labels, head, default layers."""
         dtype = next((value.dtype for value in self.module.parameters()), None)
-        answers = self.labels, self.spec.head, self.spec.units, self.default_layers
+        answers: tuple[object, ...] = self.labels, self.spec.head, self.spec.units, self.default_layers
+        if head := self.spec.box_head:
+            answers = *answers, head.scoring, head.threshold, head.overlap, head.most
         parts = self.name, self.sha256, self.preprocess, answers, self.device, dtype
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

@@ -1,6 +1,8 @@
 """A model from a module in memory, with its preprocessing and the labels of its classes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,6 +13,8 @@ from seewhy.explainers.hooks.evaluation import evaluation_mode
 from seewhy.explainers.hooks.registered import remove_leftovers
 from seewhy.explainers.tasks.heads import Head, guessed_head, head_fault, task_with
 from seewhy.explainers.tasks.pose import survey
+from seewhy.models.box_head import BoxHead
+from seewhy.models.detectors import DetectorParts, detector_parts, preprocess_of_detector, pyramid
 from seewhy.models.errors import ModelError
 from seewhy.models.preprocess import Interpolation, Preprocess
 from seewhy.models.spec import LoadedModel, ModelSpec
@@ -20,7 +24,7 @@ from seewhy.models.transforms import Transform, preprocess_of
 def wrap_model(
     module: nn.Module,
     labels: Sequence[str] | None = None,
-    input_size: int | tuple[int, int] = 224,
+    input_size: int | tuple[int, int] | None = None,
     resize: int | None = None,
     interpolation: Interpolation = "bilinear",
     mean: tuple[float, ...] = Preprocess.mean,
@@ -28,7 +32,7 @@ def wrap_model(
     default_layers: Sequence[str] = (),
     name: str | None = None,
     accelerator: str = "auto",
-    head: Head | None = None,
+    head: Head | BoxHead | None = None,
     units: str | Sequence[str] = (),
     transform: Transform | None = None,
 ) -> LoadedModel:
@@ -41,7 +45,8 @@ def wrap_model(
     Args:
         module: (N, C, H, W) to logits or values (N, K) or (N, K, H, W), or to a tuple or dictionary that holds them.
         labels: K of them, in the order of the outputs; None for ``class 0``, ``class 1`` and so on.
-        input_size: side of the input in pixels, or (height, width).
+        input_size: side of the input in pixels, or (height, width); None for 224, and for the size to which a detector
+            of torchvision resizes pictures.
         resize: length of a picture's shorter side before the centre crop to `input_size`; None for `input_size`.
         interpolation: of the resize: nearest, bilinear, bicubic or lanczos.
         mean, std: of each channel in [0, 1], for the normalisation; by default those of ImageNet. One number each for a
@@ -51,13 +56,15 @@ def wrap_model(
         accelerator: see `load_model`.
         head: what the outputs are: logits, of which ``softmax`` makes probabilities where classes exclude each other,
             and ``sigmoid`` where several labels may apply; a ``value`` each, of a regression; or logits at each
-            position, of a ``segmentation``. None for that where the module returns ``{"out": (N, K, H, W)}``, otherwise
-            for the sigmoid of a single logit and the softmax of several.
+            position, of a ``segmentation``; or a `BoxHead`, which reads the boxes of a detector. None for that where
+            the module is a detector of torchvision or returns ``{"out": (N, K, H, W)}``, otherwise for the sigmoid of a
+            single logit and the softmax of several.
         units: of the values, such as ``years``.
         transform: torchvision's or timm's transform of evaluation, instead of the five arguments about the input.
 
     Returns:
-        The model; its `module` is the given one.
+        The model; its `module` is the given one. (Of a detector of torchvision it is one of the same parts under the
+        same paths, which returns all candidates with their logits.)
 
     Raises:
         ModelError: the module fails on a picture of this size, returns no logits, or not one for each label; or the
@@ -68,32 +75,30 @@ def wrap_model(
         raise ModelError(f"A torch.nn.Module is needed, not {type(module).__name__}; `load_model` takes names.")
     for part in module.modules():
         remove_leftovers(part)
-    size = (input_size, input_size) if isinstance(input_size, int) else input_size
-    preprocess = Preprocess(size, (resize, resize) if resize else size, "shorter", interpolation, mean, std)
-    if len(mean) != len(std):
-        raise ModelError(f"mean has {len(mean)} numbers and std {len(std)}; give one of each for every channel.")
-    if transform is not None:
-        if preprocess != Preprocess((224, 224), (224, 224)):
-            raise ModelError("Give `transform`, or the size, interpolation, mean and std, not both.")
-        preprocess = preprocess_of(transform)
-    shape = (len(preprocess.mean), *preprocess.size)
     name = name or type(module).__name__
+    detector = detector_parts(module)
+    module = detector or module
+    head = head or getattr(module, "box_head", None)
+    preprocess = _preprocess(input_size, resize, interpolation, mean, std, transform, detector)
+    shape = (len(preprocess.mean), *preprocess.size)
     first = next(module.parameters(), torch.empty(0))
     empty = torch.zeros((1, *shape), device=first.device, dtype=first.dtype)
     try:
         with torch.no_grad(), evaluation_mode(module):
             raw = module(empty)
-        head = head or guessed_head(raw)
-        task = task_with(head, ())
-        count = task.outputs(raw).shape[1]
-        layers = survey(module, shape, tuple(default_layers), task)
-    except ExplainerError as error:
+        box_head = _box_head(head, raw, preprocess.size, detector)
+        kind: Head | None = None if isinstance(head, BoxHead) else head or guessed_head(raw)
+        task = task_with(kind, (), detector=box_head)
+        count = box_head.layout.classes if box_head else task.outputs(raw).shape[1]
+        default_layers = tuple(default_layers) or (pyramid(detector, shape) if detector else ())
+        layers = survey(module, shape, default_layers, task)
+    except (ExplainerError, ModelError) as error:
         raise ModelError(f"{name}: {error}") from error
     except Exception as error:
         raise ModelError(f"{name} raised {type(error).__name__} on a picture of {shape}: {error}") from error
     units = (units,) if isinstance(units, str) else tuple(units)
-    names = _names(labels, count, head, name)
-    if fault := head_fault(head, count, units):
+    names = _names(labels, count, kind, name)
+    if fault := head_fault(kind, count, units):
         raise ModelError(f"{name}: {fault}")
     spec = ModelSpec(
         name=name,
@@ -104,11 +109,60 @@ def wrap_model(
         build=lambda: module,
         fill=lambda *_: None,
         weights=None,
-        default_layers=tuple(default_layers),
-        declared_head=head,
+        default_layers=default_layers,
+        declared_head=kind,
         units=units,
+        box_head=box_head,
     )
     return LoadedModel(spec, module, layers, first.device, None, None, choose(accelerator, first.device))
+
+
+def _preprocess(
+    input_size: int | tuple[int, int] | None,
+    resize: int | None,
+    interpolation: Interpolation,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    transform: Transform | None,
+    detector: DetectorParts | None,
+) -> Preprocess:
+    """Return the preprocessing that arguments of `wrap_model` describe.
+
+    Raises:
+        ModelError: they contradict each other, or a detector of torchvision, which normalises by itself.
+    """
+    if len(mean) != len(std):
+        raise ModelError(f"mean has {len(mean)} numbers and std {len(std)}; give one of each for every channel.")
+    size = (input_size, input_size) if isinstance(input_size, int) else input_size or (224, 224)
+    preprocess = Preprocess(size, (resize, resize) if resize else size, "shorter", interpolation, mean, std)
+    default = Preprocess((224, 224), (224, 224))
+    if transform is not None:
+        if preprocess != default:
+            raise ModelError("Give `transform`, or the size, interpolation, mean and std, not both.")
+        return preprocess_of(transform)
+    if detector is None:
+        return preprocess
+    if replace(preprocess, size=default.size, scale_size=default.scale_size) != default or resize:
+        raise ModelError("A detector of torchvision resizes and normalises by itself; give `input_size` alone.")
+    own = preprocess_of_detector(detector)
+    return own if input_size is None else replace(own, size=size, scale_size=size)
+
+
+def _box_head(
+    head: Head | BoxHead | None, raw: Any, size: tuple[int, int], detector: DetectorParts | None
+) -> BoxHead | None:
+    """Return how a detector's results are read; None of a module that is none.
+
+    Raises:
+        ModelError: a head for a detector of torchvision, or a detector without one.
+    """
+    if detector is not None:
+        if head not in ("detection", detector.box_head):
+            raise ModelError("The head of a detector of torchvision is known; leave it out.")
+        return detector.box_head
+    if head == "detection":
+        raise ModelError("A detector of one's own needs a function that reads its boxes; give head=BoxHead(decode).")
+    return head.fitted(raw, size) if isinstance(head, BoxHead) else None
 
 
 def _names(labels: Sequence[str] | None, count: int, head: Head | None, model: str) -> tuple[str, ...]:

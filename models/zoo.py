@@ -13,6 +13,7 @@ from torchvision import models as torchvision_models
 
 from seewhy.explainers.errors import near_matches
 from seewhy.explainers.process_wide import exclusive
+from seewhy.models.detectors import detector_preprocess
 from seewhy.models.errors import BadWeightsError, UnknownModelError
 from seewhy.models.hub import ImageNetInfo, hf_hub_download, infer_imagenet_subset, timm, try_to_load_from_cache
 from seewhy.models.preprocess import Preprocess
@@ -74,6 +75,16 @@ EMBEDDED = {
 
 LITE = tuple(name for name in EMBEDDED if name != "mobilenet_v2")
 """Those of timm's architectures; MobileNetV2 is torchvision's."""
+
+DETECTOR_SIDES = {
+    "fasterrcnn_mobilenet_v3_large_320_fpn": 320,
+    "ssd300_vgg16": 300,
+    "ssdlite320_mobilenet_v3_large": 320,
+}
+"""Sides of the inputs of torchvision's detectors, in pixels, where they are not 800."""
+
+FROZEN = tuple(f"{name}_resnet50_fpn" for name in ("fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet"))
+"""Detectors whose first weight sets have frozen batch norms."""
 
 _MOBILENET_WEIGHTS = "IMAGENET1K_V1"
 """The name that torchvision gives the weight set of the embedded MobileNetV2."""
@@ -147,17 +158,34 @@ def _lite_spec(name: str) -> ModelSpec:
 
 @cache
 def _torchvision_names() -> tuple[str, ...]:
-    return tuple(torchvision_models.list_models(module=torchvision_models))
+    return (*torchvision_models.list_models(module=torchvision_models), *_detector_names())
+
+
+@cache
+def _detector_names() -> tuple[str, ...]:
+    return tuple(torchvision_models.list_models(module=torchvision_models.detection))
 
 
 def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
     weight_set = weight_set_of(name, weights)
-    transforms = weight_set.transforms()
-    side, scale = transforms.crop_size[0], transforms.resize_size[0]
-    return ModelSpec(
+    spec = partial(
+        ModelSpec,
         name=name,
         source="torchvision",
         licence=weight_set.meta.get("license") or "BSD-3-Clause",
+        labels=tuple(weight_set.meta["categories"]),
+        fill=fill_by_name,
+        weights=source_of(name, weights, weight_set),
+    )
+    if name in _detector_names():
+        return spec(
+            preprocess=detector_preprocess(DETECTOR_SIDES.get(name, 800), name.startswith("ssd")),
+            build=partial(build_torchvision, name, is_frozen=weight_set.name == "COCO_V1"),
+            declared_head="detection",
+        )
+    transforms = weight_set.transforms()
+    side, scale = transforms.crop_size[0], transforms.resize_size[0]
+    return spec(
         preprocess=Preprocess(
             size=(side, side),
             scale_size=(scale, scale),
@@ -165,20 +193,29 @@ def _torchvision_spec(name: str, weights: str | None) -> ModelSpec:
             mean=tuple(transforms.mean),
             std=tuple(transforms.std),
         ),
-        labels=tuple(weight_set.meta["categories"]),
         build=partial(build_torchvision, name, **_as_trained(name, side)),
-        fill=fill_by_name,
-        weights=source_of(name, weights, weight_set),
     )
 
 
-def build_torchvision(name: str, **arguments: Any) -> nn.Module:
-    """Make one of torchvision's classifiers or segmenters with random weights; `arguments` go to its builder."""
+def build_torchvision(name: str, is_frozen: bool = False, **arguments: Any) -> nn.Module:
+    """Make one of torchvision's classifiers, detectors or segmenters with random weights.
+
+    Args:
+        name: of the model.
+        is_frozen: whether its weights are those of a detector whose batch norms were frozen in training: they add no
+            epsilon to the variance.
+        arguments: of its builder.
+    """
     if name in segmenter_names():
         return build_segmenter(name, **arguments)
+    if name in _detector_names():
+        arguments = {"weights_backbone": None, **arguments}
     if name in ("googlenet", "inception_v3"):
         arguments = {"init_weights": True, **arguments}
     module: nn.Module = torchvision_models.get_model(name, weights=None, **arguments)
+    for norm in module.modules() if is_frozen and name in FROZEN else ():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.eps = 0.0
     return module
 
 

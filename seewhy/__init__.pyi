@@ -1,11 +1,13 @@
 # The front door. `__init__.py` reads the names here, and imports what is asked for.
 from .explainers import CAM as CAM
 from .explainers import DFF as DFF
+from .explainers import DRISE as DRISE
 from .explainers import FEM as FEM
 from .explainers import ISCAM as ISCAM
 from .explainers import KPCACAM as KPCACAM
 from .explainers import LIME as LIME
 from .explainers import LRP as LRP
+from .explainers import ODAM as ODAM
 from .explainers import RISE as RISE
 from .explainers import SSCAM as SSCAM
 from .explainers import XRAI as XRAI
@@ -15,12 +17,14 @@ from .explainers import AttentionSession as AttentionSession
 from .explainers import AttnLRP as AttnLRP
 from .explainers import Attribution as Attribution
 from .explainers import BlurIG as BlurIG
+from .explainers import Candidates as Candidates
 from .explainers import Capture as Capture
 from .explainers import Chefer as Chefer
 from .explainers import ClassActivationMap as ClassActivationMap
 from .explainers import Classification as Classification
 from .explainers import Deconvnet as Deconvnet
 from .explainers import DeepLIFT as DeepLIFT
+from .explainers import DetectedBox as DetectedBox
 from .explainers import Edit as Edit
 from .explainers import EigenCAM as EigenCAM
 from .explainers import EigenGradCAM as EigenGradCAM
@@ -74,6 +78,7 @@ from .explainers import WeightedCAM as WeightedCAM
 from .explainers import XGradCAM as XGradCAM
 from .explainers import capture as capture
 from .explainers import compare as compare
+from .explainers import detect as detect
 from .explainers import explain as explain
 from .explainers import explain_many as explain_many
 from .explainers import get_method as get_method
@@ -87,6 +92,7 @@ from .explainers import similar as similar
 from .explainers import survey as survey
 from .explainers import sweep_channels as sweep_channels
 from .explainers import trace as trace
+from .models import BoxHead as BoxHead
 from .models import LoadedModel as LoadedModel
 from .models import ModelError as ModelError
 from .models import ModelSpec as ModelSpec

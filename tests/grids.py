@@ -8,7 +8,7 @@ import pytest
 import seewhy.explainers.methods  # noqa: F401  which enters the methods into the catalogue
 from seewhy.explainers.methods.catalogue import METHODS, list_methods
 
-CLASSIFYING = tuple(name for name in list_methods() if "region" not in METHODS[name].needs)
+CLASSIFYING = tuple(name for name in list_methods() if not {"boxes", "region"} & {*METHODS[name].needs})
 """The methods that explain classifiers."""
 
 CONVOLUTIONAL = tuple(name for name in CLASSIFYING if "attention" not in METHODS[name].needs)

@@ -20,6 +20,8 @@ SHOWN = [page for page in PAGES if blocks(page)]
 NOT_RUN = {
     "README.md": ["make serve", "make test", "docker build", "docker run"],
     "docs/index.md": ["make serve", "source .venv/bin/activate"],
+    "docs/http.md": ["curl -F image=@street.jpg"] * 3,
+    "docs/cli.md": ["seewhy detect street.jpg", "seewhy explain street.jpg", "seewhy explain street.jpg"],
     "docs/deployment.md": [
         "docker build",
         "docker run",

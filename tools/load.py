@@ -31,6 +31,7 @@ METHODS: dict[str, dict[str, str]] = {
     "deconvnet": {},
     "deeplift": {},
     "dff": {"iterations": "20"},
+    "drise": {"samples": "24", "cells": "4"},
     "eigencam": {},
     "eigengradcam": {},
     "excitation-backprop": {},
@@ -57,6 +58,7 @@ METHODS: dict[str, dict[str, str]] = {
     "legrad": {},
     "lime": {"segmentation": "grid", "segments": "12", "samples": "30"},
     "lrp": {},
+    "odam": {},
     "occlusion": {"patch": "64", "stride": "64"},
     "random": {},
     "recipro-cam": {},
@@ -83,15 +85,15 @@ LONG: dict[str, dict[str, str]] = {
 }
 """Of many passes, each some seconds: one in a band of requests."""
 
-_OTHERS = ("attention-rollout", "chefer", "legrad", "grid-saliency")
-UNFIT = dict.fromkeys(MODELS, _OTHERS) | {
+_OF_OTHERS = ("attention-rollout", "chefer", "legrad", "grid-saliency", "drise")
+UNFIT = dict.fromkeys(MODELS, _OF_OTHERS) | {
     "mobilenet_v3_small": (
         *("cam", "deconvnet", "excitation-backprop", "guided-backprop", "guided-gradcam", "lrp"),
-        *_OTHERS,
+        *_OF_OTHERS,
     ),
 }
-"""Methods that a model is refused with 422: none of these has attention, or regions; MobileNetV3's head is not linear,
-and its activations are not rectifiers."""
+"""Methods that a model is refused with 422: none of these has attention, regions or boxes; MobileNetV3's head is not
+linear, and its activations are not rectifiers."""
 
 MAX_MODELS = 2
 """That the service may keep."""

@@ -24,7 +24,9 @@ class ModelAnswer(BaseModel):
     licence: str
     input_size: tuple[int, int] = Field(description="Height and width.")
     classes: int
-    head: Head = Field(description="Logits under a `softmax`, or under a `sigmoid` each, or a `value` each.")
+    head: Head = Field(
+        description="Logits under a `softmax`, or under a `sigmoid` each, a `value` each, or what else its outputs are."
+    )
     default_layers: list[str] | None = Field(description="Null in the list of models for those not loaded.")
     weights: WeightsAnswer
     loaded: bool

@@ -16,6 +16,9 @@ from seewhy.app.answers.schemas import (
     AgreementAnswer,
     AnyPrediction,
     AnyTarget,
+    BoxAnswer,
+    BoxTargetAnswer,
+    DetectAnswer,
     DrawnAnswer,
     ExplainAnswer,
     ExplainedHeatmapAnswer,
@@ -37,7 +40,7 @@ from seewhy.app.memory.account import current as account
 from seewhy.app.memory.budget import ANSWER
 from seewhy.app.pipeline.ask import VERSIONS
 from seewhy.app.pipeline.choices import Drawing, Format
-from seewhy.app.pipeline.results import ExplainResult, PredictResult
+from seewhy.app.pipeline.results import DetectResult, ExplainResult, PredictResult
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.task import Prediction
 from seewhy.explainers.imaging.render import (
@@ -56,6 +59,7 @@ from seewhy.explainers.methods.explainer import Explainer
 from seewhy.explainers.results.agreement import rank_correlation
 from seewhy.explainers.results.array_files import ArrayFile
 from seewhy.explainers.results.explanation import Explanation
+from seewhy.explainers.tasks.detected import BoxPrediction
 from seewhy.explainers.tasks.segmentation import RegionPrediction
 from seewhy.explainers.tasks.values import ValuePrediction
 from seewhy.models import LoadedModel
@@ -73,6 +77,11 @@ _ENCODED_BYTES = 12
 def prediction_document(result: PredictResult) -> PredictAnswer:
     """Return the answer of /predict."""
     return PredictAnswer(model=model_identity(result.model), predictions=ranked(result.predictions))
+
+
+def detection_document(result: DetectResult) -> DetectAnswer:
+    """Return the answer of /detect."""
+    return DetectAnswer(model=model_identity(result.model), boxes=list(result.boxes))
 
 
 def explain_body(result: ExplainResult, form: Format, values: bool | Literal["map"], settings: Settings) -> Body:
@@ -141,6 +150,8 @@ def encode(picture: Image.Image, form: Drawing) -> bytes:
 def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
     """Return explanations as an npz file: heatmaps (T, H, W), maps (T, h, w), targets and methods (T), logits (K).
 
+    Of a detector there are the explained boxes (T, 4) instead of logits.
+
     If maps have several shapes, they are maps_0, maps_1 and so on; a method that divides the picture into regions adds
     regions (T, k, h, w).
 
@@ -161,8 +172,9 @@ def arrays(result: ExplainResult, max_values: int) -> ArrayFile:
         **_regions(explanations),
         "targets": np.array([explanation.target.name for explanation in explanations]),
         "methods": np.array([explanation.method for explanation in explanations]),
-        "logits": result.outputs,
     }
+    boxes = [target.box for explanation in explanations if isinstance(target := explanation.target, BoxPrediction)]
+    contents |= {"boxes": np.array(boxes, dtype=np.float32)} if boxes else {"logits": result.outputs}
     return ArrayFile("npz", contents)
 
 
@@ -329,6 +341,9 @@ def _prediction(row: Prediction) -> AnyPrediction:
         return ValueAnswer(index=row.index, label=row.label, value=row.value, unit=row.unit)
     if isinstance(row, RegionPrediction):
         return SegmentAnswer(index=row.index, label=row.label, area=row.area)
+    if isinstance(row, BoxPrediction):
+        names = BoxAnswer.model_fields
+        return BoxAnswer(**{name: value for name, value in vars(row).items() if name in names})
     return PredictionAnswer(index=row.index, label=row.label, probability=row.probability)
 
 
@@ -338,6 +353,8 @@ def target_answer(target: Prediction) -> AnyTarget:
         return ValueTargetAnswer(**vars(target))
     if isinstance(target, RegionPrediction):
         return SegmentTargetAnswer(**vars(target))
+    if isinstance(target, BoxPrediction):
+        return BoxTargetAnswer(**vars(target))
     return TargetAnswer(**vars(target))
 
 

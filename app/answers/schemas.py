@@ -5,12 +5,14 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.detect import DetectedBox
 from seewhy.explainers.hooks.kinds import Kind
 from seewhy.explainers.inspection.editor import EditEffect
 from seewhy.explainers.inspection.edits import AnyEdit
 from seewhy.explainers.inspection.statistics import Statistics
 from seewhy.explainers.inspection.sweep import ChannelEffect
 from seewhy.explainers.inspection.trace_events import Event, Summary
+from seewhy.explainers.tasks.box_target import Attribute
 from seewhy.explainers.tasks.heads import Head
 from seewhy.explainers.tasks.values import Direction
 
@@ -61,8 +63,15 @@ class SegmentAnswer(BaseModel):
     area: float = Field(description="Share of the model's input that it covers, 0 to 1.")
 
 
-AnyPrediction = PredictionAnswer | ValueAnswer | SegmentAnswer
-"""What a model says of a class, of a value, or of a class and where it is."""
+class BoxAnswer(PredictionAnswer):
+    """One box of a detector."""
+
+    number: int | None = Field(description="Its place among the boxes that are shown; null if it is not shown.")
+    box: Box
+
+
+AnyPrediction = PredictionAnswer | ValueAnswer | SegmentAnswer | BoxAnswer
+"""What a model says of a class, of a value, of a class and where it is, or of a box."""
 
 
 class ModelIdentity(BaseModel):
@@ -71,7 +80,9 @@ class ModelIdentity(BaseModel):
     name: str
     weights: str | None
     sha256: str | None = Field(description="SHA-256 of the weights file.")
-    head: Head = Field(description="Logits under a `softmax`, or under a `sigmoid` each, or a `value` each.")
+    head: Head = Field(
+        description="Logits under a `softmax`, or under a `sigmoid` each, a `value` each, or what else its outputs are."
+    )
 
 
 class PredictAnswer(BaseModel):
@@ -79,6 +90,13 @@ class PredictAnswer(BaseModel):
 
     model: ModelIdentity
     predictions: list[AnyPrediction]
+
+
+class DetectAnswer(BaseModel):
+    """Answer of POST /detect."""
+
+    model: ModelIdentity
+    boxes: list[DetectedBox] = Field(description="The boxes that the detector shows, the surest first.")
 
 
 class MethodIdentity(BaseModel):
@@ -106,7 +124,15 @@ class SegmentTargetAnswer(SegmentAnswer):
     logit: float = Field(description="Mean over the region.")
 
 
-AnyTarget = TargetAnswer | ValueTargetAnswer | SegmentTargetAnswer
+class BoxTargetAnswer(BoxAnswer):
+    """The explained box."""
+
+    logit: float = Field(description="Raw, of the class.")
+    attribute: Attribute = Field(description="What of the box is explained.")
+    value: float = Field(description="Of the attribute: the logit, pixels of the upload, or a raw logit.")
+
+
+AnyTarget = TargetAnswer | ValueTargetAnswer | SegmentTargetAnswer | BoxTargetAnswer
 """What is explained."""
 
 
@@ -170,7 +196,7 @@ class ExplanationAnswer(BaseModel):
 class AgreementAnswer(BaseModel):
     """The agreement of two methods' maps."""
 
-    target: int | str = Field(description="Index of the explained class, or `output:INDEX` of a value.")
+    target: int | str = Field(description="Index of the explained class, `output:INDEX` of a value, or `box:N`.")
     methods: tuple[str, str]
     rank_correlation: float | None = Field(
         description="Spearman's correlation over the finer of the two grids, in [-1, 1]; null if a map is constant."

@@ -1,4 +1,4 @@
-"""Output of `seewhy explain`, `seewhy predict`, `seewhy segment` and `seewhy similar`."""
+"""Output of the commands about pictures: explain, predict, detect, segment, similar."""
 
 import time
 from contextlib import ExitStack
@@ -28,8 +28,9 @@ from seewhy.app.cli.sheet import Sheet
 from seewhy.app.cli.summary import Summary
 from seewhy.app.pipeline.ask import Service
 from seewhy.app.pipeline.choices import DRAWINGS, Format
+from seewhy.app.pipeline.detection import detect
 from seewhy.app.pipeline.likeness import similar
-from seewhy.app.pipeline.options import ExplainOptions, PredictOptions, SegmentOptions, SimilarOptions
+from seewhy.app.pipeline.options import ExplainOptions, Options, PredictOptions, SegmentOptions, SimilarOptions
 from seewhy.app.pipeline.parse import parse
 from seewhy.app.pipeline.results import ExplainResult
 from seewhy.app.pipeline.segmentation import segment
@@ -225,6 +226,23 @@ def segment_pictures(items: list[Item], form: Format, fields: dict[str, Any], de
         return result.segments.caption, segment_body(result, form, service.settings)
 
     write_each(items, form, answer)
+
+
+def detect_in_pictures(items: list[Item], fields: dict[str, Any], device: str | None) -> None:
+    """Print the boxes that a detector shows in each picture."""
+    options = parse(Options, fields)
+    service = open_service(device)
+    load_model(service, options.model)
+
+    def lines(item: Item) -> str:
+        (result,) = detect(service, [read(item.picture)], options)
+        rows = [
+            f"  {box.score:>7.2%}  box:{box.index:<4} {box.label}  {','.join(f'{edge:.0f}' for edge in box.box)}"
+            for box in result.boxes
+        ]
+        return "\n".join([f"{printable(item.picture)}:", *(rows or ["  no box"])])
+
+    for_each(items, lines, lambda _, text: click.echo(text), threads=concurrency(service.settings.max_batch))
 
 
 def compare_pictures(

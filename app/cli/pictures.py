@@ -1,4 +1,4 @@
-"""The commands about pictures: explain, predict, segment, similar."""
+"""The commands about pictures: explain, predict, detect, segment, similar."""
 
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,21 @@ def segment(
     from seewhy.app.cli.picture_answers import segment_pictures
 
     segment_pictures(items, answer_form, fields(options), device)
+
+
+@click.command()
+@picture_options
+def detect(pictures: tuple[Path, ...], device: str | None, **options: Any) -> None:
+    """Print the boxes that a detector shows in each PICTURE.
+
+    A line has the score, the number that `seewhy explain --target` takes, the label, and left, top, right and bottom in
+    pixels.
+    """
+    _, items = plan(pictures, None, None, ("txt",))
+
+    from seewhy.app.cli.picture_answers import detect_in_pictures
+
+    detect_in_pictures(items, fields(options), device)
 
 
 @click.command()

@@ -25,16 +25,20 @@ DRAWN = ("overlays", "explanation")
 """Further outputs of explain."""
 
 
+_NUMBERS: dict[str, tuple[str, ...]] = {"value": ("values",), "segmentation": (), "detection": ()}
+"""The numbers that networks of some heads give instead of logits and probabilities."""
+
+
 def predicted_names(head: Head) -> tuple[str, ...]:
     """Return the outputs of infer."""
     if head == "segmentation":
         return ("masks", "areas")
-    return (*(("values",) if head == "value" else ("logits", "probabilities")), "indices", "classes")
+    return (*_NUMBERS.get(head, ("logits", "probabilities")), "indices", "classes")
 
 
 def explained_names(head: Head) -> tuple[str, ...]:
     """Return the default outputs of explain."""
-    return (*_MAPS, *{"value": ("values",), "segmentation": ()}.get(head, ("probabilities", "logits")))
+    return (*_MAPS, *_NUMBERS.get(head, ("probabilities", "logits")))
 
 
 def numbers(results: Sequence[PredictResult], name: str) -> Numbers:
@@ -44,7 +48,7 @@ def numbers(results: Sequence[PredictResult], name: str) -> Numbers:
         FieldError: the model gives none of these.
     """
     head = results[0].model.spec.head
-    if head == "segmentation" or (name == "values") != (head == "value"):
+    if head == "segmentation" or head == "detection" or (name == "values") != (head == "value"):
         raise FieldError(f"The model gives no {name}: its head is {head!r}.", field="output")
     rows = np.stack([result.outputs for result in results])
     if name != "probabilities" or head == "value":

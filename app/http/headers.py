@@ -83,8 +83,8 @@ HEADERS = (
     ),
     Header(
         "X-SeeWhy-Target",
-        "Comma-separated indices of the explained classes, or `output:INDEX` of values.",
-        lambda facts: ", ".join(str(target.name) for target in facts.targets),
+        "Comma-separated indices of the explained classes, `output:INDEX` of values, or `box:N` of boxes.",
+        lambda facts: ", ".join(_text(str(target.name)) for target in facts.targets),
     ),
     Header("X-SeeWhy-Against", "Label of the class that the explained classes are contrasted with.", _against),
     Header(

@@ -22,6 +22,7 @@ from seewhy.app.pipeline.timings import Timings
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import DEFAULT_ASK
 from seewhy.explainers.core.costs import Passes
+from seewhy.explainers.core.task import located
 from seewhy.explainers.errors import PictureError
 from seewhy.explainers.methods.catalogue import Method
 from seewhy.explainers.results.explanation import explanations
@@ -69,13 +70,17 @@ class Service:
             name: name of the model; None for the default one.
             top: how many of the most probable classes to return.
         """
+        return [_predict_result(submission, outcome, top) for submission, outcome in self.outcomes(sources, name)]
+
+    def outcomes(self, sources: Sequence[Source], name: str | None) -> list[tuple[Submission, Outcome]]:
+        """Run pictures once, in shared passes; return each with the model's outputs. Errors as `explain`."""
         deadline = self.deadline()
         model = self.models.model(name, deadline)
         self.spend(model, PredictComputation(), len(sources), deadline)
         plan = Plan(model, PredictComputation(), (DEFAULT_ASK,), deadline, "predict")
         ticket = self.submit(self._prepare(sources, [plan] * len(sources), drawn=False))
         pairs = zip(ticket.submissions, ticket.result(), strict=True)
-        return [_predict_result(submission, outcome, top) for submission, (outcome,) in pairs]
+        return [(submission, outcome) for submission, (outcome,) in pairs]
 
     def explain(
         self, upload: bytes, options: ExplainOptions, drawn: bool = True, mask: bytes | None = None
@@ -135,7 +140,7 @@ class Service:
         style = drawing_style(options, self.settings)
         model = self.models.model(options.model, deadline)
         region = None if mask is None else self._decoder.mask(mask, deadline)
-        plan = explain_plan(options, methods, style, model, deadline, region)
+        plan = explain_plan(options, methods, style, model, deadline, self.settings.max_targets // len(methods), region)
         self.spend(plan.model, plan.computation, pictures * plan.count, deadline, [method for method, _ in methods])
         return plan
 
@@ -204,7 +209,8 @@ class Service:
 
 def _predict_result(submission: Submission, outcome: Outcome, top: int) -> PredictResult:
     model, outputs = submission.plan.model, outcome.result.outputs[0]
-    return PredictResult(model, model.task.describe(outputs, top=top), outputs.numpy(), submission.timings)
+    predictions = located(model.task.describe(outputs, top=top), submission.picture.geometry)
+    return PredictResult(model, predictions, outputs.numpy(), submission.timings)
 
 
 def _explain_result(submission: Submission, outcomes: Sequence[Outcome]) -> ExplainResult:

@@ -236,7 +236,7 @@ def without_frames(error: BaseException, root: type[Exception]) -> Exception:
 
 def _results(model: LoadedModel, jobs: list[Job], offer_turn: Callable[[], None]) -> Sequence[Any]:
     """Run all jobs as one batch, offering the turn between its passes."""
-    images = _moved(torch.stack([job.image for job in jobs]), model.device)
+    images = _stacked([job.image for job in jobs], model.device)
 
     def report(done: int, total: int) -> None:
         for job in jobs:
@@ -270,6 +270,13 @@ def _show(jobs: Sequence[Job]) -> Callable[[Callable[[], Tensor]], None]:
         last = time.monotonic()
 
     return show
+
+
+def _stacked(images: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Return images (C, H, W) as a batch on a device; one picture that several jobs ask about is there once."""
+    if all(image is images[0] for image in images):
+        return _moved(images[0][None], device).expand(len(images), -1, -1, -1)
+    return _moved(torch.stack(list(images)), device)
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:

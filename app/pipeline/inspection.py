@@ -20,7 +20,7 @@ from seewhy.app.pipeline.ticket import Submission
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.core.ask import Ask
 from seewhy.explainers.core.costs import Passes
-from seewhy.explainers.core.task import named_ask
+from seewhy.explainers.core.task import located, named_ask
 from seewhy.explainers.errors import EditError, PictureError
 from seewhy.explainers.execution.progress import Progress
 from seewhy.explainers.hooks.kinds import Kind
@@ -60,7 +60,7 @@ class HookService:
         )
         self._service.spend(model, computation, 1, deadline)
         trace: Trace = self._run(Plan(model, computation, (ask,), deadline, "trace"), picture, timings)
-        (target,) = model.task.describe(trace.logits, [trace.target], top=0)
+        (target,) = located(model.task.describe(trace.logits, [trace.target], top=0), picture.geometry)
         return TraceResult(model, target, timings, trace)
 
     def capture(self, upload: bytes, options: CaptureOptions, sheet: bool) -> CaptureResult:
@@ -99,7 +99,7 @@ class HookService:
         )
         self._service.spend(model, computation, 1, deadline)
         tensors: Capture = self._run(Plan(model, computation, (ask,), deadline, "capture"), picture, timings)
-        (target,) = model.task.describe(tensors.logits, [tensors.target], top=0)
+        (target,) = located(model.task.describe(tensors.logits, [tensors.target], top=0), picture.geometry)
         return CaptureResult(model, target, timings, tensors, picture, style)
 
     def intervene(self, upload: bytes, other: bytes | None, options: InterveneOptions) -> InterveneResult:
@@ -165,7 +165,7 @@ class HookService:
             None,
         )
         sweep: Sweep = self._run(Plan(model, computation, (ask,), deadline, "sweep"), picture, timings)
-        target, *top = model.task.describe(sweep.logits, [sweep.target])
+        target, *top = located(model.task.describe(sweep.logits, [sweep.target]), picture.geometry)
         return SweepResult(model, target, timings, sweep, tuple(top), picture, style)
 
     def _start(self, name: str | None, target: int | str | None) -> tuple[Timings, Deadline, LoadedModel, Ask]:

@@ -7,7 +7,7 @@ schemas; help that names a command is beside the command.
 from typing import Any, NamedTuple
 
 from seewhy.explainers.imaging.choices import DIVERGING, SEQUENTIAL
-from seewhy.explainers.tasks.choices import DEFAULT_METHOD, REGION_METHOD
+from seewhy.explainers.tasks.choices import BOX_METHOD, DEFAULT_METHOD, REGION_METHOD
 
 
 class Option(NamedTuple):
@@ -22,7 +22,7 @@ class Option(NamedTuple):
     default: Any = None
 
 
-METHOD = f"By default {DEFAULT_METHOD}, or {REGION_METHOD} of a segmenter."
+METHOD = f"By default {DEFAULT_METHOD}; {REGION_METHOD} of a segmenter, and {BOX_METHOD} of a detector."
 """Help on the default method, which the model's task names."""
 
 MASK = "For a segmenter: a picture as large as the upright one, not a JPEG, that is nonzero in the region to explain."
@@ -46,11 +46,12 @@ HEATMAP = {
 }
 
 _TARGET = (
-    "Class index or label; of values `output:INDEX`, or `output:INDEX:down` for what lowers it; of a segmenter also "
-    "`pixel:X,Y`, the region there"
+    "Class index or label; of values `output:INDEX`, or `output:INDEX:down` for what lowers it; of a detector `box:N`, "
+    "`box:X1,Y1,X2,Y2`, `label:NAME` for each of its boxes, or `region:X1,Y1,X2,Y2` for why there is none; of a "
+    "segmenter also `pixel:X,Y`, the region there"
 )
 
-_DEFAULT = "by default the most probable class, the first value, or the largest region"
+_DEFAULT = "by default the most probable class, the first value, the surest box, or the largest region"
 
 EXPLAIN = {
     "against": Option("A second target to contrast the target with: why this class rather than that one."),
@@ -60,6 +61,11 @@ EXPLAIN = {
         "default over the region."
     ),
     "top": Option("Explain the N most probable classes instead of `target`."),
+    "attribute": Option(
+        "What of a detector's box is explained: `score`, an edge (`x1`, `y1`, `x2`, `y2`), `box` (width plus height), "
+        "`objectness` or `mask`; by default `score`."
+    ),
+    "label": Option("Class of a box that `target` names by its place, such as `region:10,20,90,80`."),
 }
 
 PREDICT = {"top": Option("Number of most probable classes to return.", 5)}

@@ -208,6 +208,8 @@ class ExplainOptions(HeatmapOptions):
     )
     region: Part | None = _field(EXPLAIN["region"])
     top: int | None = _field(EXPLAIN["top"], ge=1)
+    attribute: Name | None = _field(EXPLAIN["attribute"])
+    label: Target = _field(EXPLAIN["label"])
     format: Format | None = _format(FORMATS)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from seewhy.app.errors import FieldError
@@ -12,7 +13,7 @@ from seewhy.app.pipeline.options import DrawingOptions, ExplainOptions, HeatmapO
 from seewhy.app.pipeline.record import current
 from seewhy.app.settings import Settings
 from seewhy.explainers.core.ask import Ask
-from seewhy.explainers.core.task import named_ask
+from seewhy.explainers.core.task import BoxTask, each_ask, named_ask, named_target
 from seewhy.explainers.errors import TargetError
 from seewhy.explainers.hooks.selection import module_paths
 from seewhy.explainers.imaging.render import Style
@@ -39,7 +40,8 @@ class Plan:
         asks: the first questions, each about one picture (N = 1).
         deadline: deadline of the request.
         stage: name of the computation's stage in answers and metrics.
-        top: number of most probable classes to explain; 1 if classes are given.
+        top: number of most probable classes to explain, or of the boxes of a class; 1 if single targets are given.
+        attribute: what is asked of each box of a detector; None for its score.
         methods: the methods of an explanation.
         style: how to draw the answer.
     """
@@ -50,6 +52,7 @@ class Plan:
     deadline: Deadline
     stage: str
     top: int = 1
+    attribute: str | None = None
     methods: Methods = ()
     style: Style = _PLAIN
 
@@ -64,13 +67,20 @@ class Plan:
         return self.methods[0][1].sign == "signed"
 
     def further_asks(self, first: Outcome) -> list[Ask]:
-        """Return the questions after that about the most probable class, given its outcome."""
+        """Return the questions after the first ones, given the outcome of the very first.
+
+        They are about the most probable classes after the first, or about the boxes of a class after its surest.
+        """
         if self.top == 1:
             return []
+        task, outputs = self.model.task, first.result[0].outputs[0]
+        if any(ask.is_plural for ask in self.asks):
+            rest = [part for ask in self.asks for part in each_ask(task, outputs, ask)[1:]]
+            return rest[: self.top - len(self.asks)]
         (ask,) = self.asks
-        against = ask.contrast
-        _, *runners_up = self.model.task.describe(first.result[0].outputs[0], top=self.top)
-        return [Ask.single(row.index, against) for row in runners_up if row.index != against]
+        runners_up = task.describe(outputs, top=self.top)[1:]
+        named = [named_target(task, row.name, self.attribute) for row in runners_up if row.index != ask.contrast]
+        return [Ask.single(target, ask.contrast) for target in named]
 
 
 def build_explainers(names: Sequence[str], options: HeatmapOptions, settings: Settings) -> Methods:
@@ -138,9 +148,10 @@ def explain_plan(
     style: Style,
     model: LoadedModel,
     deadline: Deadline,
+    most: int,
     mask: Mask | None = None,
 ) -> Plan:
-    """Return the plan of an explanation.
+    """Return the plan of an explanation; `most` is the maximum number of classes and boxes.
 
     Raises:
         LayerError, TargetError: the model has no such layer or class, or the mask is empty.
@@ -149,17 +160,20 @@ def explain_plan(
     if options.layer:
         module_paths(model.module, tuple(options.layer))
     against = None if options.against is None else _contrast(options.against, model)
-    targets = _targets(options, model, mask)
+    targets = list(dict.fromkeys(_targets(options, model, mask)))
     if against is not None and against in targets:
         way_out = "name another target" if len(model.labels) > 1 else "the model has one output only"
         raise FieldError(f"{options.against!r} is contrasted with itself; {way_out}.", field="against")
+    asks = tuple(Ask.single(target, against) for target in targets)
+    boxes = isinstance(model.task, BoxTask)
     return Plan(
         model=model,
         computation=ExplainComputation(tuple(explainer for _, explainer in methods)),
-        asks=tuple(Ask.single(target, against) for target in dict.fromkeys(targets) or (None,)),
+        asks=asks,
         deadline=deadline,
         stage="explain",
-        top=min(options.top or 1, len(model.labels)),
+        top=most if any(ask.is_plural for ask in asks) else min(options.top or 1, most if boxes else len(model.labels)),
+        attribute=options.attribute,
         methods=methods,
         style=style,
     )
@@ -168,8 +182,10 @@ def explain_plan(
 def _targets(options: ExplainOptions, model: LoadedModel, mask: Mask | None) -> list[Any]:
     """Return what the request names; a mask or a part of a region alone is of the class that the model sees there."""
     field = "region" if mask is None else "mask"
+    name = partial(named_target, model.task, attribute=options.attribute, label=options.label)
     if options.region is None and mask is None:
-        return [model.task.target(target) for target in options.target]
+        return [name(target) for target in options.target] or [name(None)]
+    name(None)  # which refuses the options of detectors
     if not isinstance(model.task, Segmentation):
         raise FieldError(f"{model.name!r} has no regions; leave {field!r} out, or name a segmenter.", field=field)
     if options.top is not None:

@@ -10,6 +10,7 @@ from seewhy.app.pipeline.options import SegmentOptions
 from seewhy.app.pipeline.plan import Methods
 from seewhy.app.pipeline.timings import Timings
 from seewhy.explainers.core.task import Prediction
+from seewhy.explainers.detect import DetectedBox
 from seewhy.explainers.imaging.render import Style
 from seewhy.explainers.inspection.capture import Capture
 from seewhy.explainers.inspection.intervene import Intervention
@@ -38,6 +39,15 @@ class PredictResult:
     model: LoadedModel
     predictions: tuple[Prediction, ...]
     outputs: "np.ndarray[Any, np.dtype[np.float32]]"
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class DetectResult:
+    """Everything that an answer of /detect is made from."""
+
+    model: LoadedModel
+    boxes: tuple[DetectedBox, ...]
     timings: Timings
 
 

@@ -18,11 +18,15 @@ NO_CONTRAST = torch.iinfo(torch.int64).min
 
 
 class SpatialTarget(Protocol):
-    """A target that lies in the picture, such as a region of a segmenter."""
+    """A target that lies in the picture, such as a region of a segmenter or a box of a detector."""
 
     @property
     def label(self) -> int | None:
         """The index of its class; None where the model's outputs tell."""
+
+    @property
+    def is_plural(self) -> bool:
+        """Whether it means several things, which the outputs tell; `Task.each` names them."""
 
     def placed(self, geometry: Geometry) -> Self:
         """Return the target in the model's input, given the part of the picture that the model sees.
@@ -91,6 +95,11 @@ class Ask:
         if isinstance(self.targets, tuple):
             raise TargetError("The model has no regions to ask about; name a class or a value.")
         return self.targets
+
+    @property
+    def is_plural(self) -> bool:
+        """Whether a target means several things."""
+        return isinstance(self.targets, tuple) and any(target and target.is_plural for target in self.targets)
 
     def placed(self, geometry: Geometry) -> Self:
         """Return what is asked, in the model's input; errors are those of `SpatialTarget.placed`."""

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from seewhy.explainers.core.ask import NO_CONTRAST, Ask, Targets
+from seewhy.explainers.core.ask import NO_CONTRAST, Ask, SpatialTarget, Targets
 from seewhy.explainers.errors import TargetError
 
 
@@ -54,6 +54,14 @@ class Objective(ABC):
             TargetError: there is no other target.
         """
 
+    def similarity(self, outputs: Tensor) -> Tensor:
+        """Return (N,) float32 in [0, 1]: how like the explained box the box most like it in outputs (N, ...) is.
+
+        Raises:
+            TargetError: the model detects no boxes.
+        """
+        raise TargetError("The method looks for a box, and this model detects none; use rise.")
+
     @property
     def region(self) -> Tensor:
         """(N, h, w) bool: the explained part of each picture, on a grid of the model's whole input.
@@ -79,6 +87,12 @@ class Objective(ABC):
     def asked(self) -> Targets:
         """The same targets, to ask again."""
         return self.targets
+
+    @property
+    def first(self) -> int | SpatialTarget | None:
+        """The target of the first picture."""
+        target = self.asked[0]
+        return int(target) if isinstance(target, Tensor) else target
 
     @property
     def ask(self) -> Ask:

@@ -61,6 +61,11 @@ class Question:
     ask: Ask = DEFAULT_ASK
     progress: Progress = SILENT
 
+    @property
+    def distinct_images(self) -> Tensor:
+        """The images without repetitions: (1, C, H, W) if all are one picture in the same memory, as by `expand`."""
+        return self.images[:1] if self.images.stride(0) == 0 else self.images
+
     def part(self, rows: slice) -> "Question":
         """Return the same question about some of the pictures."""
         return replace(self, images=self.images[rows], ask=self.ask.rows(rows))

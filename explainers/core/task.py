@@ -1,14 +1,17 @@
 """What can be asked of a model: a task reads its outputs, turns them into scores, and describes them to people."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
-from seewhy.explainers.core.ask import Ask
+from seewhy.explainers.core.ask import Ask, SpatialTarget
 from seewhy.explainers.core.attribution import Diagnostic
 from seewhy.explainers.core.objective import Objective
-from seewhy.explainers.errors import TargetError
+from seewhy.explainers.errors import OptionError, TargetError
+from seewhy.explainers.imaging.geometry import Geometry
 
 
 class Prediction(Protocol):
@@ -43,6 +46,14 @@ class Prediction(Protocol):
 
     def change(self, before: Self) -> str:
         """Return how far this is from an earlier one of the same index, for a person: ``+3.2 points``."""
+
+
+@runtime_checkable
+class Located(Protocol):
+    """A prediction that lies in the picture, such as a box."""
+
+    def located(self, geometry: Geometry) -> Self:
+        """Return it in pixels of the upload, given the part of it that the model sees."""
 
 
 class Task(Protocol):
@@ -92,6 +103,25 @@ class Task(Protocol):
         """Whether outputs (N, ...) look like probabilities, which a model should not return."""
 
 
+@runtime_checkable
+class BoxTask(Task, Protocol):
+    """The task of a detector, whose targets are boxes."""
+
+    def with_attribute(self, target: Any, attribute: str) -> Any:
+        """Return the target, or the surest box for None, with what is asked of it: ``score``, ``x1`` and so on.
+
+        Raises:
+            OptionError: the detector has no such attribute.
+        """
+
+    def each(self, outputs: Tensor, target: Any) -> tuple[Any, ...]:
+        """Return the boxes that a target means in one picture's outputs (...), at least one.
+
+        Raises:
+            TargetError: there is none.
+        """
+
+
 def probability_change(before: Prediction, after: Prediction) -> float | None:
     """Return by how much a probability has risen; None where the model gives none."""
     if before.probability is None or after.probability is None:
@@ -99,11 +129,79 @@ def probability_change(before: Prediction, after: Prediction) -> float | None:
     return after.probability - before.probability
 
 
-def named_ask(task: Task, target: Any, against: int | str | None = None) -> Ask:
-    """Return what is asked of one picture, as a user names it; raises what `Task.target` raises."""
+def named_target(
+    task: Task, target: Any, attribute: str | None = None, label: int | str | None = None
+) -> int | SpatialTarget | None:
+    """Return a target as a user names it, see `Task.target`; None for what is explained where nothing is named.
+
+    Args:
+        task: of the model.
+        target: its name, or None.
+        attribute: what is asked of a box instead of its score.
+        label: class of a box that is named by its place.
+
+    Raises:
+        TargetError: as `Task.target`.
+        OptionError: the task has no boxes, or these lack the attribute.
+    """
+    for field, value in (("label", label), ("attribute", attribute)):
+        if value is not None and not isinstance(task, BoxTask):
+            raise OptionError(f"Only a detector's boxes have {field}s to ask about; leave {field} out.", field)
+    if label is not None:
+        with blamed("label"):
+            task.target(f"label:{label}")
+        target = f"{'label' if target is None else target}:{label}"
+    chosen: int | SpatialTarget | None = None if target is None else task.target(target)
+    if attribute is not None and isinstance(task, BoxTask):
+        chosen = task.with_attribute(chosen, attribute)
+    return chosen
+
+
+@contextmanager
+def blamed(field: str) -> Iterator[None]:
+    """Let an error about a target name another option of the user's."""
+    try:
+        yield
+    except TargetError as error:
+        error.field = field
+        raise
+
+
+def named_ask(
+    task: Task,
+    target: Any,
+    against: int | str | None = None,
+    attribute: str | None = None,
+    label: int | str | None = None,
+) -> Ask:
+    """Return what is asked of one picture, as a user names it.
+
+    Args:
+        task, target, attribute, label: as `named_target`, and so are the errors.
+        against: what the target is contrasted with.
+
+    Raises:
+        TargetError: the contrast names no class.
+    """
     contrast = None if against is None else task.target(against)
     if contrast is not None and not isinstance(contrast, int):
         contrast = contrast.label
         if contrast is None:
             raise TargetError(f"{against!r} names no class to contrast with; give an index or a label.")
-    return Ask.single(None if target is None else task.target(target), contrast)
+    return Ask.single(named_target(task, target, attribute, label), contrast)
+
+
+def each_ask(task: Task, outputs: Tensor, ask: Ask) -> list[Ask]:
+    """Return what a question about one picture means in its outputs (...): of each box of a class, one question.
+
+    Raises:
+        TargetError: there is none.
+    """
+    if not (ask.is_plural and isinstance(ask.targets, tuple) and isinstance(task, BoxTask)):
+        return [ask]
+    return [replace(ask, targets=(target,)) for target in task.each(outputs, ask.targets[0])]
+
+
+def located(predictions: Sequence[Prediction], geometry: Geometry) -> tuple[Prediction, ...]:
+    """Return predictions, those that lie in the picture in pixels of the upload."""
+    return tuple(row.located(geometry) if isinstance(row, Located) else row for row in predictions)

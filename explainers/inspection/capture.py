@@ -65,7 +65,7 @@ class Capture(Result):
 
     Attributes:
         tensors: ordered by layer in module order, kind and call.
-        target: class index of the logit whose gradients these are.
+        target: whose gradients these are: a class index, or what lies in the picture.
         logits: (K,) float32.
         image_size: (H, W) of the model's input, whose proportions tell a feature map from other tensors.
         views: how the outputs of layers hold feature maps, as far as the model's survey knows.
@@ -73,7 +73,7 @@ class Capture(Result):
     """
 
     tensors: tuple[CapturedTensor, ...]
-    target: int
+    target: Any
     logits: Tensor
     image_size: tuple[int, int]
     views: Mapping[str, FeatureMaps | None] = field(default_factory=dict)
@@ -185,7 +185,9 @@ def capture(
     view = prepare(model, picture)
     layers = (layers,) if isinstance(layers, str) else tuple(layers)
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    tensors = capture_images(model, view.images(model.device), layers, kinds, named_ask(model.task, target), max_bytes)
+    tensors = capture_images(
+        model, view.images(model.device), layers, kinds, named_ask(model.task, target).placed(view.geometry), max_bytes
+    )
     return replace(tensors, canvas=(view.picture, view.geometry))
 
 
@@ -228,7 +230,7 @@ def capture_images(
                 hooks.backward(objective.scores(outputs).sum())
     tensors = tuple(_captured(hooks, paths))
     views = surveyed_maps(model)
-    return Capture(tensors, int(objective.targets[0]), outputs[0].detach().float().cpu(), image_size, views)
+    return Capture(tensors, objective.first, outputs[0].detach().float().cpu(), image_size, views)
 
 
 def _captured(hooks: HookSession, paths: Sequence[str]) -> Iterator[CapturedTensor]:

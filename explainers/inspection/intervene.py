@@ -135,7 +135,14 @@ def intervene(
     explainer = entry.build(options)
     view = prepare(model, picture)
     swapped = None if other is None else prepare(model, other).images(model.device)
-    sides = edit_images(model, view.images(model.device), checked, explainer, named_ask(model.task, target), swapped)
+    sides = edit_images(
+        model,
+        view.images(model.device),
+        checked,
+        explainer,
+        named_ask(model.task, target).placed(view.geometry),
+        swapped,
+    )
     (before,) = explanations(model, entry.name, view.picture, view.geometry, sides.before)
     (after,) = explanations(model, entry.name, view.picture, view.geometry, sides.after)
     return Intervention(checked, before, after, sides.applied)

@@ -74,7 +74,7 @@ class Sweep(Result):
     Attributes:
         layer: path.
         edit: of each channel.
-        target: class index.
+        target: class index, or what lies in the picture.
         logits: (K,) float32, without any edit.
         probability: of the target without any edit; None for a value.
         channels: the channel whose edit lowers the score most comes first.
@@ -84,7 +84,7 @@ class Sweep(Result):
 
     layer: str
     edit: Edit
-    target: int
+    target: Any
     logits: Tensor
     probability: float | None
     channels: tuple[ChannelEffect, ...]
@@ -163,7 +163,9 @@ def sweep_channels(
     must_swap((checked,), other is not None)
     view = prepare(model, picture)
     swapped = None if other is None else prepare(model, other).images(model.device)
-    sweep = sweep_images(model, view.images(model.device), checked, named_ask(model.task, target), swapped)
+    sweep = sweep_images(
+        model, view.images(model.device), checked, named_ask(model.task, target).placed(view.geometry), swapped
+    )
     return replace(sweep, canvas=(view.picture, view.geometry))
 
 
@@ -219,7 +221,7 @@ def sweep_images(
     maps = None if view is None else view.of(values)[0].float().cpu()
     if not bool(torch.isfinite(rows).all()):
         raise not_finite("With this edit the logits", 0, edit)
-    target = int(objective.targets[0])
+    target = objective.first
     before, *after = (task.describe(row, [target], top=0)[0] for row in (outputs[0].cpu(), *rows.cpu()))
     effects = [
         ChannelEffect(channel, new.score, new.probability, new.score - before.score, probability_change(before, new))

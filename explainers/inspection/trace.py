@@ -45,13 +45,13 @@ class Trace:
     Attributes:
         events: in chronological order.
         summary: what stands out.
-        target: class index of the logit where the backward pass starts.
+        target: where the backward pass starts: a class index, or what lies in the picture.
         logits: (K,) float32.
     """
 
     events: tuple[Event, ...]
     summary: Summary
-    target: int
+    target: Any
     logits: Tensor
 
     def save(self, path: str | os.PathLike[str], title: str = "") -> Path:
@@ -106,7 +106,7 @@ def trace(
         LayerError, TargetError: a layer or class that the model lacks.
     """
     view = prepare(model, picture)
-    return trace_images(model, view.images(model.device), named_ask(model.task, target), layers)
+    return trace_images(model, view.images(model.device), named_ask(model.task, target).placed(view.geometry), layers)
 
 
 def trace_images(
@@ -139,9 +139,7 @@ def trace_images(
         if not tracer.events:
             raise LayerError(never_runs(paths[0]))
         hooks.backward(objective.scores(outputs).sum())
-    return Trace(
-        tuple(tracer.events), tracer.summary(paths), int(objective.targets[0]), outputs[0].detach().float().cpu()
-    )
+    return Trace(tuple(tracer.events), tracer.summary(paths), objective.first, outputs[0].detach().float().cpu())
 
 
 class _Tracer:

@@ -85,13 +85,14 @@ class Method:
         """What the method needs of a model.
 
         ``layer`` for a layer with a grid, ``gradient`` for gradients, ``attention`` for attention of all tokens of the
-        picture with each other, ``region`` for regions as targets.
+        picture with each other, ``region`` for regions as targets, ``boxes`` for a detector.
         """
         needs = {
             "layer": self.takes_layers,
             "gradient": self.backwards != "0",
             "attention": self.explainer.reads_attention,
             "region": self.explainer.reads_region,
+            "boxes": self.explainer.reads_boxes,
         }
         return tuple(name for name, is_needed in needs.items() if is_needed)
 

@@ -50,11 +50,13 @@ class Explainer(ABC):
         runs_whole: whether each of its passes runs the whole model, not a part of it.
         reads_attention: whether it needs a transformer in which all tokens of the picture attend to each other.
         reads_region: whether it needs a segmenter, whose targets are regions.
+        reads_boxes: whether it needs a detector.
     """
 
     runs_whole: ClassVar[bool] = True
     reads_attention: ClassVar[bool] = False
     reads_region: ClassVar[bool] = False
+    reads_boxes: ClassVar[bool] = False
 
     sign: SignOption = "positive"
     smooth: Annotated[

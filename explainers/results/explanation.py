@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from seewhy.explainers.core.ask import NO_CONTRAST
 from seewhy.explainers.core.attribution import Attribution, Diagnostic
 from seewhy.explainers.core.model import Model
-from seewhy.explainers.core.task import Prediction, Task
+from seewhy.explainers.core.task import Prediction, Task, located
 from seewhy.explainers.errors import OptionError
 from seewhy.explainers.imaging import render
 from seewhy.explainers.imaging.choices import Scale, View
@@ -267,7 +267,7 @@ def explanations(
     targets = attribution.targets if isinstance(attribution.targets, tuple) else attribution.targets.tolist()
     for row, target in enumerate(targets):
         contrast = [number for number in contrasts[row : row + 1] if number != NO_CONTRAST]
-        (description, *rest) = task.describe(outputs[row], [target, *contrast])
+        (description, *rest) = located(task.describe(outputs[row], [target, *contrast]), geometry)
         rows.append(
             Explanation(
                 picture=picture,

@@ -15,3 +15,6 @@ DEFAULT_METHOD = "gradcam"
 
 REGION_METHOD = "hirescam"
 """The default method of segmenters: each position is weighed by its own gradient, which the region's place decides."""
+
+BOX_METHOD = "odam"
+"""The default method of detectors: Grad-CAM averages gradients over the picture, and so mixes boxes up."""

@@ -6,12 +6,16 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 
 from seewhy.explainers.core.task import Task
+from seewhy.explainers.errors import ModelOutputError
+from seewhy.explainers.tasks.candidates import Detector
 from seewhy.explainers.tasks.classification import Classification, head_of
+from seewhy.explainers.tasks.detection import Detection
 from seewhy.explainers.tasks.segmentation import Segmentation
 from seewhy.explainers.tasks.values import Values
 
-Head = Literal["softmax", "sigmoid", "value", "segmentation"]
-"""Logits of classes that exclude each other, logits of labels that do not, values, or logits at each position."""
+Head = Literal["softmax", "sigmoid", "value", "segmentation", "detection"]
+"""Logits of classes that exclude each other, logits of labels that do not, values, logits at each position, or
+boxes."""
 
 
 def declared_head(head: Head | None, count: int) -> Head:
@@ -25,8 +29,14 @@ def guessed_head(raw: Any) -> Head | None:
     return "segmentation" if isinstance(logits, Tensor) and logits.ndim == 4 else None
 
 
-def task_with(head: Head | None, labels: Sequence[str], units: Sequence[str] = ()) -> Task:
-    """Return the task of a network whose outputs have these labels."""
+def task_with(
+    head: Head | None, labels: Sequence[str], units: Sequence[str] = (), detector: Detector | None = None
+) -> Task:
+    """Return the task of a network whose outputs have these labels; `detector` reads those of a detector."""
+    if detector is not None:
+        return Detection(labels, detector)
+    if head == "detection":
+        raise ModelOutputError("A detector's boxes are read by a function; give it as `head`, see docs/own-models.md.")
     if head == "value":
         return Values(labels, units)
     return Segmentation(labels) if head == "segmentation" else Classification(labels, head)

@@ -40,6 +40,11 @@ class Region:
     mask: Mask | None = None
     name: int | str = ""
 
+    @property
+    def is_plural(self) -> bool:
+        """Return no: it is one region."""
+        return False
+
     def placed(self, geometry: Geometry) -> Self:
         """Return the target with its pixel and mask in the model's input.
 

@@ -13,7 +13,7 @@ from seewhy.explainers.methods.catalogue import METHODS
 from seewhy.models import Registry, load_model
 from tests import nets
 from tests.app.serving import explain
-from tests.grids import CLASSIFYING, CONVOLUTIONAL, few
+from tests.grids import CONVOLUTIONAL, few
 
 FEW = {"samples": 3, "steps": 4, "masks": 20, "segments": 8, "iterations": 4, "grid": 4, "patch": 64, "stride": 64}
 ENOUGH = {"rise": 40, "kernel-shap": 40}
@@ -67,7 +67,8 @@ def test_a_method_that_reads_attention_says_what_other_models_can_be_asked(clien
     assert "needs a transformer" in document["detail"]
     needs = {method["name"]: method["needs"] for method in client.get("/methods").get_json()["methods"]}
     assert needs["legrad"] == ["gradient", "attention"]
-    assert {name for name, names in needs.items() if "attention" in names} == {*CLASSIFYING} - {*CONVOLUTIONAL}
+    special = {name for name, names in needs.items() if {"attention", "boxes", "region"} & {*names}}
+    assert special == set(METHODS) - {*CONVOLUTIONAL}
 
 
 def test_the_service_takes_up_the_example_of_a_new_method(tight):

@@ -14,12 +14,13 @@ from seewhy.explainers.results.explanation import explanations
 from seewhy.models import wrap_model
 from tests import nets
 from tests.explainers.test_catalogue import LAYERS, net_for
-from tests.grids import few
+from tests.grids import CLASSIFYING, few
 from tools import company
 
 
 @pytest.mark.parametrize(
-    "name", few(METHODS, short=["gradcam", "eigencam", "scorecam", "saliency", "fullgrad", "lrp", "deeplift", "rise"])
+    "name",
+    few(CLASSIFYING, short=["gradcam", "eigencam", "scorecam", "saliency", "fullgrad", "lrp", "deeplift", "rise"]),
 )
 def test_company_does_not_matter(name):
     model, images = net_for(name), company.pictures(24)
@@ -78,7 +79,7 @@ def loaded(network: company.Network) -> tuple[Any, Tensor, Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CLASSIFYING)
 @pytest.mark.parametrize("network", company.NETWORKS, ids=str)
 def test_company_does_not_matter_to_any_method_on_any_network(network, name):
     model, images, targets = loaded(network)

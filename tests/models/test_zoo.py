@@ -201,3 +201,20 @@ def test_in_jupyter_it_is_imported_in_silence():
     )
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_detectors_have_names_too():
+    model = load_model("ssdlite320_mobilenet_v3_large", weights=None)
+    assert (model.preprocess.size, model.preprocess.resize) == ((320, 320), "exact")
+    assert (model.spec.head, model.labels[:2]) == ("detection", ("__background__", "person"))
+    assert model.default_layers[:2] == ("backbone.features.0", "backbone.features.1")
+    spec = Registry().spec("maskrcnn_resnet50_fpn")
+    assert (spec.preprocess.size, spec.preprocess.resize) == ((800, 800), "longer")
+    assert (spec.head, spec.weights.name) == ("detection", "COCO_V1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", torchvision_models.list_models(module=torchvision_models.detection))
+def test_layers_of_every_detector_are_known_before_it_is_loaded(name):
+    layers = Registry().survey(Registry().spec(name)).default_layers
+    assert len(set(layers)) == len(layers) >= 2

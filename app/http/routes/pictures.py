@@ -1,12 +1,12 @@
-"""The routes that take pictures: /explain, /predict, /segment and /similar."""
+"""The routes that take pictures: /explain, /predict, /detect, /segment and /similar."""
 
 from collections.abc import Callable, Sequence
 
 from flask import Blueprint, Response, request
 
-from seewhy.app.answers.documents import explain_body, layers_of, prediction_document
+from seewhy.app.answers.documents import detection_document, explain_body, layers_of, prediction_document
 from seewhy.app.answers.likeness_documents import similar_body
-from seewhy.app.answers.schemas import ExplainAnswer, PredictAnswer, SegmentsAnswer, SimilarAnswer
+from seewhy.app.answers.schemas import DetectAnswer, ExplainAnswer, PredictAnswer, SegmentsAnswer, SimilarAnswer
 from seewhy.app.answers.segment_documents import check_view, segment_body
 from seewhy.app.answers.stream import Body, in_time, respond
 from seewhy.app.http import events
@@ -16,6 +16,7 @@ from seewhy.app.http.routes import format_of, json_response, service
 from seewhy.app.http.uploads import Upload, read_pair, read_request
 from seewhy.app.pipeline import option_table
 from seewhy.app.pipeline.choices import DRAWINGS, Format
+from seewhy.app.pipeline.detection import detect as find_boxes
 from seewhy.app.pipeline.likeness import similar as compare
 from seewhy.app.pipeline.options import (
     MEDIA_TYPES,
@@ -117,6 +118,17 @@ def predict() -> Response:
     upload = read_request(request)
     result = service().predict(upload.picture, parse(PredictOptions, upload.fields))
     response = json_response(prediction_document(result))
+    response.headers["Server-Timing"] = result.timings.header
+    return response
+
+
+@blueprint.post("/detect")
+@Declaration("Boxes of a detector", options=Options, answers=(DetectAnswer,))
+def detect() -> Response:
+    """Detect things in a picture: boxes with their numbers, labels and scores."""
+    upload = read_request(request)
+    (result,) = find_boxes(service(), [upload.picture], parse(Options, upload.fields))
+    response = json_response(detection_document(result))
     response.headers["Server-Timing"] = result.timings.header
     return response
 

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass as plain
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -201,30 +202,39 @@ def collect(
     paths = module_paths(question.module, layers)
     if len(paths) > MAX_LAYERS:
         raise LayerError(f"{', '.join(layers)} matches {len(paths)} layers; at most {MAX_LAYERS} can be fused.")
+    # Several questions about one picture share its forward pass, and each has a backward pass from the outputs on.
+    count, images = len(question.images), question.distinct_images
+    is_shared = len(images) < count
     # The host may be the second part of an accelerated model: then `run` runs the first part on the accelerator.
     host = question.host(paths)
     with torch.set_grad_enabled(scores is not None), HookSession(host.module) as hooks:
         if scores is not None:
             hooks.cut(*paths)
         hooks.record(*paths, kinds=kinds)
-        outputs = question.outputs(host.run(question.images))
+        outputs = question.outputs(host.run(images))
+        outputs = outputs.expand(count, *outputs.shape[1:]) if is_shared else outputs
         objective = question.objective(outputs)
+        gradients: list[dict[str, list[Any]]] = []
         if scores is not None:
-            hooks.backward(scores(objective, outputs).sum())
-        layer_outputs, output_gradients = hooks.outputs, hooks.grad_outputs
+            explained = scores(objective, outputs)
+            for row, score in enumerate(explained if is_shared else explained.sum()[None]):
+                hooks.backward(score, retain_graph=row + 1 < len(explained) and is_shared)
+                gradients.append(hooks.grad_outputs)
+        layer_outputs = hooks.outputs
     tensors = LayerTensors(objective, outputs.detach().float(), {}, {}, {})
     for path in paths:
         try:
             check_usable(question.model, path)
-            view = view_of(question, path, layer_outputs[path])
+            view = view_of(replace(question, images=images), path, layer_outputs[path])
             if scores is not None:
-                gradient = output_gradients[path][0]
-                if gradient is None:
+                parts = [gradient[path][0] for gradient in gradients]
+                if any(part is None for part in parts):
                     raise LayerError(
                         f"No gradient flows from the logits to layer {path!r}; choose one that they depend on."
                     )
-                tensors.gradients[path] = view.of(gradient).float()
-            tensors.activations[path] = view.of(layer_outputs[path][0]).float()
+                tensors.gradients[path] = view.of(torch.cat(parts) if is_shared else parts[0]).float()
+            activations = view.of(layer_outputs[path][0]).float()
+            tensors.activations[path] = activations.expand(count, *activations.shape[1:])
             tensors.views[path] = view
         except LayerError:  # a glob may match unsuitable layers, which are skipped; a layer by its full path must suit
             if path in layers:

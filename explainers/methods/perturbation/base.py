@@ -1,5 +1,6 @@
 """The base of perturbations: masked copies of a picture, their scores, superpixels."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -44,32 +45,20 @@ def certain_change(changes: Tensor, values: Tensor, dtype: torch.dtype) -> Tenso
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perturbation(Explainer):
-    """Base of methods that compare the scores of masked copies of a picture.
+class Masking(Explainer):
+    """Base of methods that run masked copies of a picture.
 
     Attributes:
         sign: see `Explainer`.
         baseline: the values in place of hidden pixels, see `baseline_of`.
-        score: the target's logit, or its softmax probability; in either case less that of its contrast.
     """
 
     sign: SignOption = "signed"
     baseline: Annotated[PlainBaseline, Field(description=f"What hides a pixel. {PLAIN}")] = "zero"
-    score: Score = "logit"
 
+    @abstractmethod
     def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
         """Return the scores (R,) float32 of outputs (R, ...)."""
-        return objective.scores(objective.probabilities(outputs) if self.score == "probability" else outputs)
-
-    def answer_of_changes(self, changes: Tensor, objective: Objective, outputs: Tensor) -> Attribution:
-        """Return the attribution of changes (N, H, W) of the score; zero where they may be mere rounding."""
-        if self.score == "probability":
-            largest = self.scores(objective, outputs).abs()
-        else:
-            largest = outputs.float().abs().flatten(1).amax(dim=1)
-        change = certain_change(changes.abs().amax(dim=(1, 2)), largest, outputs.dtype)
-        maps = self.project(torch.where((change > 0)[:, None, None], changes, 0.0)[:, None])
-        return replace(self.answer(maps, objective, outputs), change=change)
 
     def probe(
         self,
@@ -77,6 +66,7 @@ class Perturbation(Explainer):
         objective: Objective,
         counts: Sequence[int],
         masks: Callable[[int, slice], Tensor],
+        are_shared: bool = False,
     ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
         """Run masked copies of the pictures, as many at once as memory allows.
 
@@ -86,12 +76,21 @@ class Perturbation(Explainer):
             counts: number of masks of each picture.
             masks: returns, given a picture's index and a slice of its masks, these masks (R, H, W), float32 on the
                 pictures' device: 1 keeps a pixel, 0 replaces it by the baseline.
+            are_shared: whether all pictures have the same masks; several questions about one picture then share passes.
 
         Yields:
             A picture's index, a slice of its masks, these masks, and the scores (R,) float32.
         """
         images = question.images
         baseline = baseline_of(images, self.baseline, question.model).to(images.dtype)
+        if are_shared and len(question.distinct_images) < len(images):
+            for part in question.chunks(counts[0]):
+                group = masks(0, part)
+                outputs = question.predict(masked(images[0], baseline[0], group))
+                for picture in range(len(images)):
+                    owner = torch.full((len(group),), picture, device=images.device)
+                    yield picture, part, group, self.scores(objective.rows(owner), outputs)
+            return
         owners = torch.repeat_interleave(torch.arange(len(images)), torch.tensor(counts))
         starts = np.cumsum([0, *counts])
         # Passes are full: one may hold the last masks of a picture and the first ones of the next.
@@ -116,6 +115,31 @@ class Perturbation(Explainer):
         for picture, rows, _, scores in self.probe(question, objective, counts, masks):
             totals[picture][rows] = scores.double().cpu()
         return totals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perturbation(Masking):
+    """Base of methods that compare the scores of masked copies of a picture.
+
+    Attributes:
+        score: the target's logit, or its softmax probability; in either case less that of its contrast.
+    """
+
+    score: Score = "logit"
+
+    def scores(self, objective: Objective, outputs: Tensor) -> Tensor:
+        """Return the scores (R,) float32 of outputs (R, ...)."""
+        return scored(self.score, objective, outputs)
+
+    def answer_of_changes(self, changes: Tensor, objective: Objective, outputs: Tensor) -> Attribution:
+        """Return the attribution of changes (N, H, W) of the score; zero where they may be mere rounding."""
+        if self.score == "probability":
+            largest = self.scores(objective, outputs).abs()
+        else:
+            largest = outputs.float().abs().flatten(1).amax(dim=1)
+        change = certain_change(changes.abs().amax(dim=(1, 2)), largest, outputs.dtype)
+        maps = self.project(torch.where((change > 0)[:, None, None], changes, 0.0)[:, None])
+        return replace(self.answer(maps, objective, outputs), change=change)
 
 
 def spread(scores: Tensor) -> Tensor:
@@ -173,3 +197,8 @@ def superpixels(image: Tensor, kind: Segmentation, count: int) -> Tensor:
         )
     labels = np.unique(segments, return_inverse=True)[1].reshape(height, width)  # numbered without gaps
     return torch.from_numpy(labels.astype(np.int64)).to(image.device)
+
+
+def scored(score: Score, objective: Objective, outputs: Tensor) -> Tensor:
+    """Return the scores (R,) float32 of outputs (R, ...), of their logits or their probabilities."""
+    return objective.scores(objective.probabilities(outputs) if score == "probability" else outputs)

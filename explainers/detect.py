@@ -1,0 +1,68 @@
+"""A picture in, the boxes of a detector out."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from seewhy.explainers.core.model import Model, must_know_pictures
+from seewhy.explainers.core.task import located
+from seewhy.explainers.errors import UnsuitableModelError
+from seewhy.explainers.imaging.geometry import Box, Geometry
+from seewhy.explainers.tasks.detected import BoxPrediction
+from seewhy.explainers.tasks.detection import Detection
+from seewhy.explainers.tasks.pose import predict
+from seewhy.explainers.view import ViewSource, prepare
+
+
+@dataclass(frozen=True)
+class DetectedBox:
+    """A box that a detector shows.
+
+    Attributes:
+        index: its number, the surest first: ``box:INDEX`` asks about it.
+        box: left, top, right, bottom, in pixels of the upload.
+        label: of its class.
+        score: the detector's, in [0, 1].
+    """
+
+    index: int
+    box: Box
+    label: str
+    score: float
+
+
+def detect(model: Model, picture: ViewSource) -> tuple[DetectedBox, ...]:
+    """Return the boxes that a detector shows in a picture, the surest first; none if it shows none.
+
+    Args:
+        model: a `LoadedModel` of a detector, from `load_model` or `wrap_model`.
+        picture: as `explain`.
+
+    Raises:
+        UnsuitableModelError: the model is no detector.
+        PictureError: the picture cannot be read.
+        UnsupportedModuleError: a bare module, whose preprocessing is unknown.
+    """
+    must_know_pictures(model)
+    must_detect(model)
+    view = prepare(model, picture)
+    return detected(model, predict(model, view.images(model.device))[0], view.geometry)
+
+
+def must_detect(model: Model) -> None:
+    """Raise `UnsuitableModelError` unless a model is a detector."""
+    if not isinstance(model.task, Detection):
+        raise UnsuitableModelError(
+            "This model detects no boxes; use a detector, such as fasterrcnn_resnet50_fpn, or wrap your own with "
+            "head=BoxHead(...)."
+        )
+
+
+def detected(model: Model, outputs: Tensor, geometry: Geometry) -> tuple[DetectedBox, ...]:
+    """Return the boxes in a detector's outputs (A, F) for a picture."""
+    rows = located(model.task.describe(outputs, top=len(outputs) * len(model.labels)), geometry)
+    return tuple(
+        DetectedBox(row.number, row.box, row.label, row.probability)
+        for row in rows
+        if isinstance(row, BoxPrediction) and row.number is not None
+    )

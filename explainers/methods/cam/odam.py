@@ -1,0 +1,49 @@
+"""ODAM: what speaks for one box of a detector, over all levels of its feature pyramid."""
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional
+
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.methods.cam.base import LayerTensors, WeightedCAM
+from seewhy.explainers.methods.catalogue import Paper, method
+
+
+@method(
+    "odam",
+    family="cam",
+    summary="Feature times gradient at each position, summed over a detector's pyramid; tells boxes apart.",
+    paper=Paper(
+        "Zhao, Chan",
+        "ODAM: Gradient-based Instance-Specific Visual Explanations for Object Detection",
+        2023,
+        "https://arxiv.org/abs/2304.06354",
+    ),
+)
+@dataclass(frozen=True, kw_only=True)
+class ODAM(WeightedCAM):
+    r"""ODAM: the map of one box, whose gradients stay where they are instead of being averaged.
+
+    .. math:: H^p = \sum_l U\Big( \mathrm{ReLU}\Big(
+              \sum_k \frac{\partial Y^p}{\partial A^{l,k}} \odot A^{l,k}\Big) \Big)
+
+    where :math:`Y^p` is what is explained of the box p, its raw logit or an edge, :math:`A^{l,k}` a feature map of
+    level l, and U resizes bilinearly to the finest of the levels. The averages of Grad-CAM would mark all things of the
+    class. Unlike maps of other CAMs, those of the levels are added as they are: the gradient tells from which levels
+    the box is read, and is zero at the others. The gradients are not smoothed. On a single layer this is HiResCAM.
+    """
+
+    def weigh(self, activations: Tensor, gradients: Tensor) -> Tensor:
+        """Return the gradients (N, C, h, w)."""
+        return gradients
+
+    def combine(self, tensors: LayerTensors) -> Attribution:
+        """Return the attribution: the sum of the levels' maps on the finest grid."""
+        maps = [self.map_of(*pair) for pair in tensors.pairs()]
+        finest = max(maps, key=lambda values: values.shape[1] * values.shape[2])
+        total = torch.zeros_like(finest)
+        for values in maps:
+            resized = functional.interpolate(values[:, None], size=finest.shape[1:], mode="bilinear")[:, 0]
+            total = total + resized.to(total.device)
+        return self.answer(total, tensors.objective, tensors.outputs, tensors.paths)

@@ -1,0 +1,147 @@
+"""The base of RISE and D-RISE: random masks, weighted by the scores of the masked pictures."""
+
+from dataclasses import dataclass as plain
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional
+
+from seewhy.explainers.core.attribution import Attribution
+from seewhy.explainers.core.question import Question
+from seewhy.explainers.errors import OptionError
+from seewhy.explainers.methods.explainer import Seed, SignOption
+from seewhy.explainers.methods.perturbation.base import Masking, spread
+
+MOST_CELLS = 20_000_000
+"""Largest number of cells of all masks together."""
+
+
+@plain(frozen=True, eq=False)
+class Moments:
+    """Sums over the masks of each picture that have run.
+
+    Attributes:
+        sums: (N, 3, H, W) float64, of each mask times 1, its score and the square of that.
+        squares: likewise, of the squares of masks.
+        history: (N, samples) float64, the scores; NaN where a mask has not run.
+    """
+
+    sums: Tensor
+    squares: Tensor
+    history: Tensor
+
+    @classmethod
+    def zero(cls, images: Tensor, samples: int) -> "Moments":
+        """Return those of pictures (N, C, H, W) before any mask has run."""
+        count, _, height, width = images.shape
+        sums = images.new_zeros(count, 3, height, width, dtype=torch.float64)
+        return cls(sums, torch.zeros_like(sums), torch.full((count, samples), torch.nan).to(sums))
+
+    def add(self, picture: int, rows: slice, masks: Tensor, scores: Tensor) -> None:
+        """Count masks (R, H, W) of a picture with scores (R,)."""
+        masks, scores = masks.double(), scores.double()
+        powers = torch.stack([torch.ones_like(scores), scores, scores**2])
+        self.sums[picture] += torch.einsum("kr,rhw->khw", powers, masks)
+        self.squares[picture] += torch.einsum("kr,rhw->khw", powers, masks**2)
+        self.history[picture, rows] = scores
+
+    @property
+    def covers(self) -> bool:
+        """Whether each pixel is in some mask."""
+        return bool((self.sums[:, 0] > 0).all())
+
+    @property
+    def means(self) -> Tensor:
+        """(N, H, W): the mean score of the masks that show a pixel, less that of all; 0 where none shows it."""
+        shown, scored, _ = self.sums.unbind(1)
+        overall = self.history.nanmean(dim=1)[:, None, None]
+        return torch.where(shown > 0, scored / shown.where(shown > 0, 1) - overall, 0)
+
+    @property
+    def spreads(self) -> Tensor:
+        """(N,): see `spread`."""
+        runs = [scores[~scores.isnan()] for scores in self.history]
+        return torch.stack([spread(scores) if len(scores) else scores.new_zeros(()) for scores in runs])
+
+    @property
+    def errors(self) -> Tensor:
+        """(N, H, W): the standard errors of `means` of masks that have all run.
+
+        To first order, mask i moves the mean by 1/n of
+        psi_i = M_i (f_i - m) / mean(M) - (f_i - mean(f)), where m is the mean score of the masks that show the pixel,
+        and the standard error is the square root of sum(psi_i^2) / n^2.
+        """
+        count = self.history.shape[1]
+        shown, scored, scored_twice = self.sums.unbind(1)
+        share = shown / count
+        overall = self.history.mean(dim=1)[:, None, None]
+        mean = scored / shown
+        own = (self.squares * torch.stack([mean**2, -2 * mean, torch.ones_like(mean)], dim=1)).sum(dim=1) / share**2
+        both = (scored_twice - (mean + overall) * scored + mean * overall * shown) / share
+        rest = ((self.history - self.history.mean(dim=1, keepdim=True)) ** 2).sum(dim=1)[:, None, None]
+        return (own - 2 * both + rest).clamp_min(0).sqrt() / count
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomMasks(Masking):
+    """Base of methods that draw random masks.
+
+    Attributes:
+        samples: number of masks.
+        probability: of each cell to be shown.
+        cells: of a mask on each side.
+        seed: of the masks.
+    """
+
+    sign: SignOption = "positive"
+    samples: Annotated[int, Field(ge=1, le=20_000, description="How many masks are drawn.")] = 1000
+    probability: Annotated[float, Field(ge=0.01, le=0.99, description="Of each cell of a mask to be shown.")] = 0.5
+    cells: Annotated[int, Field(ge=1, le=64, description="Cells of a mask on each side.")] = 7
+    seed: Seed = 0
+
+    def attribute(self, question: Question) -> Attribution:
+        """One forward pass, and one per mask.
+
+        Raises:
+            OptionError: more than `MOST_CELLS` cells, or so few masks that some pixel is in none.
+        """
+        images = question.images
+        if (total := self.samples * self.cells**2) > MOST_CELLS:
+            raise OptionError(
+                f"{self.samples} masks of {self.cells} by {self.cells} cells are {total} cells, and {MOST_CELLS} are "
+                "allowed; draw fewer samples, or fewer cells.",
+                "samples",
+            )
+        height, width = images.shape[2:]
+        generator = torch.Generator().manual_seed(self.seed)
+        grids = (torch.rand(self.samples, self.cells, self.cells, generator=generator) < self.probability).float()
+        cell = [-(-side // self.cells) for side in (height, width)]
+        tops, lefts = (torch.randint(size, (self.samples,), generator=generator).tolist() for size in cell)
+        enlarged = [(self.cells + 1) * size for size in cell]
+
+        def masks(_picture: int, part: slice) -> Tensor:
+            large = functional.interpolate(grids[part][:, None].to(images.device), size=enlarged, mode="bilinear")
+            places = zip(large[:, 0], tops[part], lefts[part], strict=True)
+            return torch.stack([mask[top : top + height, left : left + width] for mask, top, left in places])
+
+        objective, outputs = question.plain()
+        moments = Moments.zero(images, self.samples)
+
+        def maps() -> Tensor:
+            return self.project(torch.where(moments.spreads[:, None, None] > 0, moments.means, 0.0)[:, None])
+
+        counts = [self.samples] * len(images)
+        for picture, rows, group, scores in self.probe(question, objective, counts, masks, are_shared=True):
+            moments.add(picture, rows, group, scores)
+            question.progress.show(maps)
+        if not moments.covers:
+            raise OptionError("Some pixels are in no mask; draw more samples, or raise the probability.", "samples")
+        return self.finished(replace(self.answer(maps(), objective, outputs), change=moments.spreads), moments)
+
+    def finished(self, attribution: Attribution, moments: Moments) -> Attribution:
+        """Return the attribution, with what else the masks tell."""
+        return attribution

@@ -1,0 +1,158 @@
+"""What is asked of a detector about one picture, as users name it and as it lies in the model's input."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self, get_args
+
+from seewhy.explainers.errors import OptionError, TargetError, near_matches
+from seewhy.explainers.imaging.geometry import Box, Geometry
+from seewhy.explainers.tasks.classification import class_index
+
+Attribute = Literal["score", "x1", "y1", "x2", "y2", "box", "objectness", "mask"]
+"""What of a box is explained: its logit, an edge, half its perimeter, how much it is a thing, or its mask."""
+
+ATTRIBUTES: tuple[Attribute, ...] = get_args(Attribute)
+
+FEATURES = ("score", "x1", "y1", "x2", "y2", "objectness", "mask")
+"""The numbers of a candidate that attributes are sums of."""
+
+Kind = Literal["surest", "box", "near", "label", "region", "candidate"]
+
+_FORMS = "box:N, box:X1,Y1,X2,Y2, label:NAME and region:X1,Y1,X2,Y2"
+
+_NUMBER = r"-?\d{1,6}(?:\.\d{1,6})?"
+
+
+@dataclass(frozen=True)
+class BoxTarget:
+    """What is asked of a detector about one picture.
+
+    Attributes:
+        kind: the surest box; the box of that number; the shown box nearest to these edges; the boxes of a class; the
+            candidate with the largest logit in a region; or a candidate that was explained before.
+        label: class index; None where the detector's outputs tell.
+        number: of the box among those shown; of a candidate, among all.
+        box: its edges, or those of the region, in pixels of the picture; once placed, as fractions of the model's
+            input.
+        attribute: what of the box is explained.
+        is_mirrored: whether the picture is mirrored, so that left is right.
+        name: as users name it.
+    """
+
+    kind: Kind = "surest"
+    label: int | None = None
+    number: int = 0
+    box: Box | None = None
+    attribute: Attribute = "score"
+    is_mirrored: bool = False
+    name: str = ""
+
+    @property
+    def is_plural(self) -> bool:
+        """Whether all boxes of a class are meant."""
+        return self.kind == "label"
+
+    def placed(self, geometry: Geometry) -> Self:
+        """Return the target with its edges in the model's input.
+
+        Raises:
+            TargetError: the model sees nothing of them.
+        """
+        if self.box is None or self.kind == "candidate":
+            return self
+        left, top, right, bottom = geometry.box
+        across, down = right - left, bottom - top
+        x1, y1, x2, y2 = self.box
+        box = (x1 - left) / across, (y1 - top) / down, (x2 - left) / across, (y2 - top) / down
+        if box[0] >= 1 or box[1] >= 1 or box[2] <= 0 or box[3] <= 0:
+            raise TargetError(
+                f"The model sees nothing of {self.name}: it sees x from {max(left, 0):.0f} to "
+                f"{min(right, geometry.width):.0f} and y from {max(top, 0):.0f} to {min(bottom, geometry.height):.0f} "
+                "of this picture."
+            )
+        return replace(self, box=box)
+
+    def mirrored(self) -> Self:
+        """Return the target of the mirrored picture."""
+        box = None if self.box is None else (1 - self.box[2], self.box[1], 1 - self.box[0], self.box[3])
+        return replace(self, box=box, is_mirrored=not self.is_mirrored)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The factors of `FEATURES` in what is explained."""
+        signs = {"box": (0, -1, -1, 1, 1, 0, 0)}.get(self.attribute)
+        weights = signs or tuple(int(name == self.attribute) for name in FEATURES)
+        if not self.is_mirrored:
+            return tuple(map(float, weights))
+        score, x1, y1, x2, *others = weights
+        return tuple(map(float, (score, -x2, y1, -x1, *others)))  # an edge at x lies at 1 - x
+
+
+def parse_target(target: int | str, labels: Sequence[str], attributes: Sequence[str]) -> BoxTarget:
+    """Return the target that a user names.
+
+    Args:
+        target: a class by its index or label (``label:NAME`` too), `_FORMS`, with ``:LABEL`` after edges and
+            ``:ATTRIBUTE`` after each of these.
+        labels: of the classes.
+        attributes: what can be asked of a box of this detector.
+
+    Raises:
+        TargetError: it is none of these.
+    """
+    if not isinstance(target, str):
+        return BoxTarget("label", class_index(target, labels), name=f"label:{target}")
+    name = target.strip()
+    form, colon, rest = name.partition(":")
+    if form not in ("box", "region", "label") or not colon or name in labels:
+        return _of_class(name, name, labels, attributes)
+    if form == "label":
+        return _of_class(rest, name, labels, attributes)
+    place, _, suffix = rest.partition(":")
+    chosen = replace(_suffix(suffix, labels, attributes) if suffix else BoxTarget(), kind="surest", name=name)
+    if form == "box" and re.fullmatch(r"\d{1,6}", place):
+        return replace(chosen, kind="box", number=int(place))
+    edges = re.fullmatch(rf"({_NUMBER}),({_NUMBER}),({_NUMBER}),({_NUMBER})", place)
+    if edges is None:
+        raise TargetError(f"{name!r} names no place; give {_FORMS}, with four numbers in pixels of the picture.")
+    x1, y1, x2, y2 = map(float, edges.groups())
+    if x1 >= x2 or y1 >= y2:
+        raise TargetError(f"{name!r} has no area; give left, top, right, bottom, each edge before its opposite.")
+    return replace(chosen, kind="near" if form == "box" else "region", box=(x1, y1, x2, y2))
+
+
+def _of_class(label: str, name: str, labels: Sequence[str], attributes: Sequence[str]) -> BoxTarget:
+    """Return the boxes of a class, named by its label or by that and an attribute."""
+    front, _, attribute = label.rpartition(":")
+    if attribute in ATTRIBUTES and label not in labels:
+        return BoxTarget("label", class_index(front, labels), attribute=checked(attribute, attributes), name=name)
+    try:
+        return BoxTarget("label", class_index(label, labels), name=name)
+    except TargetError as error:
+        raise TargetError(f"{error} A detector is asked about {_FORMS}.") from None
+
+
+def _suffix(suffix: str, labels: Sequence[str], attributes: Sequence[str]) -> BoxTarget:
+    """Return what stands after a place: a label, an attribute, or both."""
+    if suffix in ATTRIBUTES and suffix not in labels:
+        return BoxTarget(attribute=checked(suffix, attributes))
+    try:
+        return _of_class(suffix, suffix, labels, attributes)
+    except TargetError as error:
+        hint = near_matches(suffix, attributes)
+        raise TargetError(f"{suffix!r} is no attribute of a box{f' ({hint})' if hint else ''}. {error}") from None
+
+
+def checked(attribute: str, attributes: Sequence[str]) -> Attribute:
+    """Return an attribute.
+
+    Raises:
+        OptionError: there is none of that name, or a detector lacks it.
+    """
+    for name in ATTRIBUTES:
+        if name == attribute and name in attributes:
+            return name
+    fault = f"This detector has no {attribute}" if attribute in ATTRIBUTES else f"There is no attribute {attribute!r}"
+    hint = near_matches(attribute, attributes)
+    raise OptionError(f"{fault}; it has {', '.join(attributes)}. {hint}".rstrip(), "attribute")

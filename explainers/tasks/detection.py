@@ -1,0 +1,280 @@
+"""Detection: boxes with a class each; a box's logit, an edge or its mask is explained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from seewhy.explainers.core.ask import MOST_PROBABLE, NO_CONTRAST, Ask, Targets
+from seewhy.explainers.core.attribution import Diagnostic
+from seewhy.explainers.core.objective import Objective
+from seewhy.explainers.errors import TargetError
+from seewhy.explainers.execution.deferred_checks import require
+from seewhy.explainers.tasks.box_target import ATTRIBUTES, BoxTarget, checked, parse_target
+from seewhy.explainers.tasks.candidates import Candidates, Detector, overlaps
+from seewhy.explainers.tasks.choices import BOX_METHOD
+from seewhy.explainers.tasks.detected import BoxPrediction, DetectedPicture
+
+
+@dataclass(frozen=True)
+class Detection:
+    """Tells which things a picture shows, each with a box.
+
+    Outputs are candidates (N, A, F), packed by the detector's `Layout`. Without a target, the surest box is explained.
+
+    Attributes:
+        labels: one per class; empty for ``class 0``, ``class 1`` and so on.
+        detector: reads the module's results.
+    """
+
+    labels: Sequence[str] = field(repr=False)
+    detector: Detector
+
+    default_method: ClassVar[str] = BOX_METHOD
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """What can be asked of a box."""
+        layout = self.detector.layout
+        absent = {"objectness": layout.objectness, "mask": layout.masks}
+        return tuple(name for name in ATTRIBUTES if absent.get(name, True))
+
+    def outputs(self, raw: Any) -> Tensor:
+        """Return the candidates (N, A, F) in the module's result.
+
+        Raises:
+            ModelOutputError: there are none.
+        """
+        return self.detector.layout.pack(self.detector.candidates(raw))
+
+    def objective(self, outputs: Tensor, ask: Ask) -> "BoxObjective":
+        """Return the checked boxes to explain.
+
+        Raises:
+            TargetError: there is no such box, or a class is contrasted with itself.
+        """
+        named = ask.targets if isinstance(ask.targets, tuple) else _of_classes(ask.targets, len(outputs))
+        targets = [target if isinstance(target, BoxTarget) else BoxTarget() for target in named]
+        places = [picture.place(target) for picture, target in zip(self._pictures(outputs), targets, strict=True)]
+        candidates = torch.tensor([place.candidate for place in places], device=outputs.device)
+        labels = torch.tensor([place.label for place in places], device=outputs.device)
+        against = None
+        if ask.against is not None:
+            against = ask.against.to(outputs.device, torch.int64)
+            if any(target.attribute != "score" for target in targets):
+                raise TargetError("Only the score of a box can be contrasted with that of another class.")
+            same = (against != NO_CONTRAST) & (against == labels)
+            require(~same.any(), lambda: TargetError("A class is contrasted with itself; name two classes."))
+        rows = torch.arange(len(outputs), device=outputs.device)
+        chosen = self.detector.layout.unpack(outputs.detach()[rows, candidates].float())
+        return BoxObjective(
+            labels,
+            against,
+            detector=self.detector,
+            candidates=candidates,
+            boxes=_boxes_of(chosen, labels),
+            weights=torch.tensor([target.weights for target in targets], device=outputs.device),
+            likeness=chosen.scores(self.detector.scoring),
+            attributes=torch.tensor([ATTRIBUTES.index(target.attribute) for target in targets]),
+        )
+
+    def target(self, target: Any) -> BoxTarget:
+        """Return the box that a user names; see `parse_target`.
+
+        Raises:
+            TargetError: there is no such class, or it is no target of a detector.
+            OptionError: an attribute that the detector lacks.
+        """
+        if isinstance(target, BoxTarget):
+            return target
+        return parse_target(
+            target, [self._label(index) for index in range(self.detector.layout.classes)], self.attributes
+        )
+
+    def with_attribute(self, target: BoxTarget | None, attribute: str) -> BoxTarget:
+        """Return a target, or the surest box for None, with what is asked of it.
+
+        Raises:
+            OptionError: the detector has no such attribute.
+        """
+        return replace(target or BoxTarget(), attribute=checked(attribute, self.attributes))
+
+    def each(self, outputs: Tensor, target: BoxTarget) -> tuple[BoxTarget, ...]:
+        """Return what a target means in one picture's outputs (A, F): each box of a class, the surest first.
+
+        Raises:
+            TargetError: there is none.
+        """
+        picture = self._picture(outputs)
+        if not target.is_plural:
+            return (target,)
+        picture.place(target)
+        numbers = [number for number, place in enumerate(picture.shown) if place.label == target.label]
+        return tuple(BoxTarget("box", number=number, attribute=target.attribute) for number in numbers)
+
+    def describe(self, outputs: Tensor, targets: Sequence[Any] = (), top: int = 5) -> "tuple[BoxPrediction, ...]":
+        """Return the targets of a picture with candidates (A, F), and then the `top` surest boxes.
+
+        A target that is a number is a class, at the candidate of the target before it.
+        """
+        picture = self._picture(outputs)
+        rows: list[BoxPrediction] = []
+        place = None
+        for target in targets:
+            if isinstance(target, BoxTarget):
+                place, attribute = picture.place(target), target.attribute
+                rows.append(picture.describe(place, attribute))
+            else:  # a class as a contrast, at the candidate of the target before it
+                place = place or picture.place(BoxTarget("label", int(target)))
+                rows.append(picture.describe(place._replace(label=int(target))))
+        return (*rows, *(picture.describe(place) for place in picture.shown[:top]))
+
+    def remarks(self, outputs: Tensor, target: Any) -> tuple[Diagnostic, ...]:
+        """Return what the reader of a map should know of a box that is not shown."""
+        (row,) = self.describe(outputs, [target], top=0)
+        if row.number is not None:
+            return ()
+        reason = (
+            f"less than the {self.detector.threshold:g} from which on boxes are shown"
+            if row.probability <= self.detector.threshold
+            else "and a surer box of the class suppresses it"
+        )
+        return (
+            Diagnostic(
+                "box-not-shown",
+                f"The detector does not show this box: its score as {row.label!r} is {row.probability:.2g}, {reason}. "
+                "The map shows what little speaks for it.",
+            ),
+        )
+
+    def are_probabilities(self, outputs: Tensor) -> bool:
+        """Whether the logits in candidates (N, A, F) look like scores."""
+        logits = self.detector.layout.unpack(outputs.float()).logits
+        return bool(((logits >= 0) & (logits <= 1)).all())
+
+    def _label(self, index: int) -> str:
+        return self.labels[index] if self.labels else f"class {index}"
+
+    def _picture(self, outputs: Tensor) -> DetectedPicture:
+        return DetectedPicture(self.detector, self._label, outputs)
+
+    def _pictures(self, outputs: Tensor) -> list[DetectedPicture]:
+        """Return the pictures of candidates (N, A, F); equal ones are one."""
+        if outputs.stride(0) == 0:
+            return [self._picture(outputs[0])] * len(outputs)
+        return [self._picture(row) for row in outputs]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BoxObjective(Objective):
+    """For each picture the logit of a box, its lead over another class's, an edge, its objectness or its mask.
+
+    In other pictures, such as masked copies, the same candidate counts; of a detector whose candidates move, that whose
+    box overlaps the explained one most.
+
+    Attributes:
+        detector: reads outputs.
+        candidates: (N,) int64, the number of each picture's candidate.
+        boxes: (N, 4) float32, its box for the target's class, as fractions of the model's input.
+        weights: (N, 7) float32, the factors of `FEATURES`.
+        likeness: (N, K) float32, the scores of its classes, which `similarity` compares.
+        attributes: (N,) int64 on the processor, in the order of `ATTRIBUTES`.
+    """
+
+    detector: Detector
+    candidates: Tensor
+    boxes: Tensor
+    weights: Tensor
+    likeness: Tensor
+    attributes: Tensor
+
+    @property
+    def asked(self) -> Targets:
+        """The same candidates."""
+        columns = self.targets, self.candidates, self.boxes, self.weights, self.attributes
+        return tuple(
+            BoxTarget("candidate", label, number, tuple(box), ATTRIBUTES[attribute])
+            for label, number, box, _, attribute in zip(*(column.tolist() for column in columns), strict=True)
+        )
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Return (N,) float32: what is explained of each picture's candidate, less that of its contrast."""
+        chosen, rows = self._chosen(outputs)
+        logits = chosen.logits[rows, self.targets]
+        absent = torch.zeros_like(logits)
+        masks = absent if chosen.masks is None else chosen.masks[rows, self.targets]
+        objectness = absent if chosen.objectness is None else chosen.objectness
+        features = (logits, *_boxes_of(chosen, self.targets).unbind(1), objectness, masks)
+        scores = (torch.stack(features, dim=1) * self.weights).sum(dim=1)
+        if self.against is None:
+            return scores
+        return scores - torch.where(self.is_contrasted, chosen.logits[rows, self.against.clamp_min(0)], 0)
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return outputs (N, A, F) with scores in place of the logits."""
+        scoring = self.detector.scoring
+        return self.detector.layout.replaced(outputs.float(), lambda candidates: candidates.scores(scoring))
+
+    def log_probabilities(self, outputs: Tensor) -> Tensor:
+        """Return outputs (N, A, F) with the logarithms of the scores in place of the logits."""
+        tiny = torch.finfo(torch.float32).tiny
+        scoring = self.detector.scoring
+        return self.detector.layout.replaced(
+            outputs.float(), lambda candidates: candidates.scores(scoring).clamp_min(tiny).log()
+        )
+
+    def nearest(self, outputs: Tensor, count: int) -> Tensor:
+        """Return (N,): the mean logit of the `count` other classes whose logits at the candidate are nearest.
+
+        Raises:
+            TargetError: the model has one class.
+        """
+        chosen, _ = self._chosen(outputs)
+        logits = chosen.logits
+        if logits.shape[1] < 2:
+            raise TargetError("The model has one class, and the method compares classes; use gradcam.")
+        distances = (logits - logits.gather(1, self.targets[:, None])).detach().abs()
+        distances = distances.scatter(1, self.targets[:, None], torch.inf)
+        indices = distances.topk(min(count, logits.shape[1] - 1), dim=1, largest=False).indices
+        return logits.gather(1, indices).mean(dim=1)
+
+    def similarity(self, outputs: Tensor) -> Tensor:
+        """Return (N,) in [0, 1]: overlap times cosine of the scores times objectness, of the most similar candidate."""
+        candidates = self.detector.layout.unpack(outputs.float())
+        scores = candidates.scores(self.detector.scoring)
+        norm = torch.linalg.vector_norm
+        lengths: Tensor = norm(scores, dim=2) * norm(self.likeness, dim=1)[:, None]
+        cosines = torch.einsum("nak,nk->na", scores, self.likeness) / lengths.clamp_min(torch.finfo(scores.dtype).tiny)
+        likeness = overlaps(self._of_target(candidates), self.boxes[:, None]) * cosines
+        if candidates.objectness is not None:
+            likeness = likeness * candidates.objectness.sigmoid()
+        return likeness.amax(dim=1)
+
+    def _chosen(self, outputs: Tensor) -> tuple[Candidates, Tensor]:
+        """Return each picture's candidate (N, ...), float32, and the numbers of the rows (N,)."""
+        rows = torch.arange(len(outputs), device=outputs.device)
+        numbers = self.candidates
+        if self.detector.moving:
+            candidates = self.detector.layout.unpack(outputs.detach().float())
+            numbers = overlaps(self._of_target(candidates), self.boxes[:, None]).argmax(dim=1)
+        return self.detector.layout.unpack(outputs[rows, numbers].float()), rows
+
+    def _of_target(self, candidates: Candidates) -> Tensor:
+        """Return the boxes (N, A, 4) of each picture's candidates for its target's class."""
+        boxes: Tensor = candidates.boxes
+        rows = torch.arange(len(boxes), device=boxes.device)
+        return boxes[rows, :, self.targets] if self.detector.layout.per_class else boxes
+
+
+def _of_classes(classes: Tensor | None, count: int) -> tuple[BoxTarget, ...]:
+    """Return the surest boxes of classes (N,), or of any class where none is named."""
+    numbers = [MOST_PROBABLE] * count if classes is None else classes.tolist()
+    return tuple(BoxTarget() if number == MOST_PROBABLE else BoxTarget("label", number) for number in numbers)
+
+
+def _boxes_of(chosen: Candidates, labels: Tensor) -> Tensor:
+    """Return the boxes (N, 4) of single candidates (N, ...) for classes (N,)."""
+    boxes: Tensor = chosen.boxes
+    return boxes if boxes.ndim == 2 else boxes[torch.arange(len(labels), device=labels.device), labels]

@@ -1,0 +1,198 @@
+"""Object detection over HTTP and on the command line: boxes, and why there is one or none."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from seewhy import ModelError, detect, explain, wrap_model
+from seewhy.app import create_app
+from seewhy.app.cli import main
+from seewhy.app.settings import Settings
+from seewhy.models import Registry
+from tests.app.conftest import EXAMPLES
+from tests.explainers.detectors import LABELS, SIDE, WINDOWS, Windows, detector
+from tests.nets import Net, seeded
+
+CAT = EXAMPLES / "cat.png"
+
+
+def ssd():
+    """An architecture that the models file names."""
+    return detector("SSD")
+
+
+def windows():
+    """Another one, with a function that reads its boxes."""
+    module = Windows()
+    module.box_head = WINDOWS
+    return module
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("detectors")
+    torch.save(ssd().state_dict(), folder / "w.pth")
+    torch.save(windows().state_dict(), folder / "own.pth")
+    torch.save(seeded(Net).state_dict(), folder / "tiny.pth")
+    (folder / "models.toml").write_text(
+        '[models.street]\narchitecture = "tests.app.test_detect:ssd"\nweights = "w.pth"\n'
+        f"labels = {json.dumps(LABELS)}\n"
+        '[models.tiny]\narchitecture = "tests.nets:Net"\nweights = "tiny.pth"\ninput_size = 24\n'
+        'labels = ["a", "b", "c"]\n'
+        '[models.own]\narchitecture = "tests.app.test_detect:windows"\nweights = "own.pth"\ninput_size = 64\n'
+        'head = "detection"\nlabels = ["dog", "cup", "tree"]\n'
+        '[models.headless]\narchitecture = "tests.nets:Net"\nweights = "tiny.pth"\ninput_size = 24\n'
+        'head = "detection"\nlabels = ["a", "b", "c"]\n'
+    )
+    return folder / "models.toml"
+
+
+@pytest.fixture(scope="module")
+def client(models):
+    app = create_app(Settings(models=models, default_model="street"))
+    yield app.test_client()
+    app.extensions["seewhy"].models.stop()
+
+
+@pytest.fixture(scope="module")
+def model(models):
+    return Registry(models_file=models).load("street")
+
+
+def post(client, route, **fields):
+    return client.post(route, data={"image": (io.BytesIO(CAT.read_bytes()), "cat.png"), **fields})
+
+
+def test_boxes_are_those_of_python(client, model):
+    answer = post(client, "/detect")
+    assert answer.status_code == 200
+    document = answer.json
+    assert document["model"]["head"] == "detection"
+    boxes = detect(model, CAT)
+    assert [box["index"] for box in document["boxes"]] == list(range(len(boxes)))
+    for box, expected in zip(document["boxes"], boxes, strict=True):
+        assert set(box) == {"index", "box", "label", "score"}
+        assert box["label"] == expected.label
+        assert box["score"] == pytest.approx(expected.score, abs=1e-2)
+        assert box["box"] == pytest.approx(expected.box, abs=3)
+    ranked = post(client, "/predict", top="3").json["predictions"]
+    assert [row["number"] for row in ranked] == [0, 1, 2]
+    assert ranked[0]["box"] == pytest.approx(document["boxes"][0]["box"])
+
+
+def test_a_box_is_explained_as_in_python(client, model):
+    answer = post(client, "/explain", target="box:2", attribute="x1", method="odam", format="json")
+    assert answer.status_code == 200, answer.json
+    (explanation,) = answer.json["explanations"]
+    expected = explain(model, CAT, "odam", target="box:2", attribute="x1")
+    target = explanation["target"]
+    assert (target["number"], target["attribute"], target["label"]) == (2, "x1", expected.target.label)
+    assert target["value"] == pytest.approx(expected.target.value, abs=1)
+    assert target["box"] == pytest.approx(expected.target.box, abs=1)
+    assert explanation["heatmap"]["max"] == pytest.approx(float(expected.raw_heatmap.max()), rel=0.05)
+    picture = post(client, "/explain", target="box:2", attribute="x1")
+    assert picture.headers["X-SeeWhy-Target"] == "box:2:x1"
+    assert picture.mimetype == "image/png"
+
+
+def test_a_class_is_a_panel_of_its_boxes(client):
+    boxes = post(client, "/detect").json["boxes"]
+    label = boxes[1]["label"]
+    expected = [f"box:{box['index']}" for box in boxes if box["label"] == label][:16]
+    assert len(expected) > 1
+    answer = post(client, "/explain", target=f"label:{label}")
+    assert answer.headers["X-SeeWhy-Target"].split(", ") == expected
+    limited = post(client, "/explain", target=f"label:{label}", method="odam,gradcam,hirescam,layercam")
+    assert limited.headers["X-SeeWhy-Target"].split(", ") == expected[:4]  # of 16 maps in all
+    surest = post(client, "/explain", top="3", attribute="y2")
+    assert surest.headers["X-SeeWhy-Target"] == "box:0:y2, box:1:y2, box:2:y2"
+
+
+def test_a_region_says_why_there_is_no_box(client, model):
+    answer = post(client, "/explain", target="region:200,100,300,200", label="dog", format="json").json
+    (explanation,) = answer["explanations"]
+    expected = explain(model, CAT, target="region:200,100,300,200", label="dog")
+    assert explanation["target"]["label"] == "dog"
+    assert explanation["target"]["logit"] == pytest.approx(expected.target.logit, abs=0.05)
+
+
+def test_arrays_have_the_explained_boxes(client):
+    answer = post(client, "/explain", target=["box:0", "box:3"], format="npz")
+    with np.load(io.BytesIO(answer.data)) as arrays:
+        assert arrays["boxes"].shape == (2, 4)
+        assert arrays["targets"].tolist() == ["box:0", "box:3"]
+        assert "logits" not in arrays
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "reason"),
+    [
+        ({"target": "box:99"}, "target", "There is no box:99. It shows box:0 ("),
+        ({"target": "box:0,0,400,3"}, "target", "No box lies at box:0,0,400,3: the nearest is box:"),
+        ({"target": "label:dgo"}, "target", "Near matches: dog."),
+        ({"target": "region:1,2,3"}, "target", "four numbers"),
+        ({"target": "box:0", "attribute": "masks"}, "attribute", "There is no attribute 'masks'"),
+        ({"target": "box:0", "attribute": "mask"}, "attribute", "This detector has no mask; it has score,"),
+        ({"target": "region:10,10,300,200", "label": "dgo"}, "label", "Near matches: dog."),
+        ({"target": "box:0", "against": "box:1"}, "against", "names no class to contrast"),
+    ],
+)
+def test_wrong_targets_are_the_clients_mistake(fields, field, reason, client):
+    answer = post(client, "/explain", **fields)
+    assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, field)
+    assert reason in answer.json["detail"]
+
+
+def test_other_models_show_no_boxes(client):
+    answer = post(client, "/detect", model="tiny")
+    assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "model")
+    assert "detects no boxes" in answer.json["detail"]
+    answer = post(client, "/explain", model="tiny", attribute="x1")
+    assert (answer.status_code, answer.json["errors"][0]["field"]) == (422, "attribute")
+
+
+def test_hooks_and_layers_of_a_detector(client):
+    layers = {layer["path"]: layer for layer in client.get("/models/street/layers").json["layers"]}
+    assert [path for path, layer in layers.items() if layer["default"]] == ["backbone.features", "backbone.extra.0"]
+    traced = post(client, "/hooks/trace", target="box:1:x1").json
+    assert (traced["target"]["number"], traced["target"]["attribute"]) == (1, "x1")
+    captured = post(client, "/hooks/capture", layer="backbone.features", kind="grad_output", target="box:1")
+    assert captured.status_code == 200
+    edits = json.dumps([{"op": "zero", "layer": "backbone.features"}])
+    effect = post(client, "/hooks/intervene", edits=edits, target="box:0", format="json")
+    assert effect.status_code == 200, effect.json
+    assert effect.json["before"]["target"]["number"] == 0
+
+
+def test_the_command_shows_and_explains_boxes(models, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEEWHY_MODELS", str(models))
+    result = CliRunner().invoke(main, ["detect", str(CAT), "--model", "street"])
+    assert result.exit_code == 0, result.output
+    (first, *_) = detect(model, CAT)
+    line = result.output.splitlines()[1].split()
+    assert line[1:3] == ["box:0", first.label]
+    assert [float(edge) for edge in line[3].split(",")] == pytest.approx(first.box, abs=2)
+    command = ["explain", str(CAT), "--model", "street", "-o", str(tmp_path / "out.json")]
+    result = CliRunner().invoke(main, [*command, "--target", "box:1", "--attribute", "y1", "--method", "odam"])
+    assert result.exit_code == 0, result.output
+    target = json.loads((tmp_path / "out.json").read_text())["explanations"][0]["target"]
+    assert (target["number"], target["attribute"]) == (1, "y1")
+    wrong = CliRunner().invoke(main, [*command, "--target", "box:1", "--attribute", "objectness"])
+    assert wrong.exit_code == 2
+    assert "This detector has no objectness" in wrong.output
+
+
+def test_a_declared_detector_of_ones_own(client, models):
+    assert client.get("/models/own").json["head"] == "detection"
+    assert client.get("/models/own/layers").status_code == 200
+    boxes = post(client, "/detect", model="own").json["boxes"]
+    expected = detect(wrap_model(windows(), ["dog", "cup", "tree"], SIDE), CAT)
+    assert [box["label"] for box in boxes[:3]] == [box.label for box in expected[:3]]
+    answer = post(client, "/explain", model="own", target="box:0", attribute="objectness", method="saliency")
+    assert answer.headers["X-SeeWhy-Target"] == "box:0:objectness"
+    with pytest.raises(ModelError, match="the module of a detector has a `box_head`"):
+        Registry(models_file=models).load("headless")
