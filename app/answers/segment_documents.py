@@ -16,6 +16,9 @@ from seewhy.app.pipeline.results import SegmentResult
 from seewhy.app.settings import Settings
 from seewhy.explainers.results.array_files import ArrayFile
 
+_COPIES = (2, 7)
+"""How often an answer holds the bytes of a mask, at most: as they are and as a file; and, in JSON, as longer texts."""
+
 
 def check_view(view: str, form: Format) -> None:
     """Refuse a mask in a format that would change its indices.
@@ -37,7 +40,7 @@ def segment_body(result: SegmentResult, form: Format, settings: Settings) -> Bod
     place = segments.geometry
     if form in ("png", "jpeg", "webp") and result.options.view != "mask":
         return _drawing(result, form, settings.max_side)
-    account().take(2 * place.width * place.height * segments.map.itemsize, ANSWER)  # the mask, and at most its file
+    account().take(_COPIES[form == "json"] * place.width * place.height * segments.map.itemsize, ANSWER)
     if form == "npz":
         with result.timings.stage("encode"):
             return file_parts(ArrayFile("npz", segments.arrays()))

@@ -173,7 +173,7 @@ def test_the_memory_of_a_mask_is_counted(monkeypatch):
     monkeypatch.setattr("seewhy.app.pipeline.decode.account", lambda: request)
     mask = Decoder(max_pixels=10**6, max_side=100).mask(png(MASK), Deadline.after(60))
     assert np.array_equal(mask, MASK)
-    assert request.held == MASK.size  # a byte for each pixel
+    assert request.holdings == MASK.size  # a byte for each pixel
     with pytest.raises(PictureTooLargeError):
         Decoder(max_pixels=10**5, max_side=100).mask(png(MASK), Deadline.after(60))
     monkeypatch.setattr("seewhy.app.pipeline.decode.account", lambda: Account(MemoryBudget(10**6)))
