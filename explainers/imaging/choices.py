@@ -5,6 +5,10 @@ from typing import Literal, get_args
 View = Literal["overlay", "heatmap", "side-by-side"]
 VIEWS: tuple[View, ...] = get_args(View)
 
+Rank = Literal["activation", "effect"]
+RANKS: tuple[Rank, ...] = get_args(Rank)
+"""How the maps of a contact sheet are ordered."""
+
 Scale = tuple[float, float] | Literal["robust"] | None
 
 SEQUENTIAL = ("inferno", "magma", "plasma", "viridis", "cividis", "batlow", "lipari")
